@@ -1,0 +1,60 @@
+//! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), and says what this
+//! machine offers and lacks (`doctor`).
+
+#![forbid(unsafe_code)]
+// The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
+mod bench;
+mod doctor;
+mod run;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Objects for network memory: start nodes, measure, and check this machine.
+#[derive(Parser)]
+#[command(name = "farfield", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the nodes of a session as processes on this host
+    Run(run::RunArgs),
+    /// Measure objects and fabrics
+    Bench(bench::BenchArgs),
+    /// Say what this machine offers and lacks, and what to do about it
+    Doctor(doctor::DoctorArgs),
+    /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
+    #[command(name = "__child", hide = true)]
+    Child(run::ChildArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run::main(args),
+        Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Child(args) => Ok(run::child_main(&args)),
+    };
+    outcome.unwrap_or_else(|error| {
+        // Not eprintln: a closed stderr is no reason to panic.
+        let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

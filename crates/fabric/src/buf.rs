@@ -1,0 +1,235 @@
+//! Buffers that a NIC may read and write, and the pool of an endpoint that they come from.
+//!
+//! The buffer carries the obligation, not the handle of the operation. A block counts the operations in flight on it.
+//! Mutable access to a [`Buf`] waits while the count is not zero, which can only be after an operation was dropped or
+//! forgotten before it completed; dropping a `Buf` parks its block until the count is zero. So no order of drops and
+//! forgets lets a program see memory change under a `&` or a NIC write to memory that is used again.
+
+use core::cell::{Cell, RefCell, UnsafeCell};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use crate::endpoint::Endpoint;
+use crate::error::{ErrorKind, Result};
+use crate::ptr::Plain;
+
+/// A piece of registered memory with a count of the operations that still use it.
+pub(crate) struct Block {
+    words: Box<[UnsafeCell<u64>]>,
+    in_flight: AtomicU32,
+}
+
+// SAFETY: `words` is reached through raw pointers only: by the `Buf` that owns the block, and by lanes for operations
+// counted in `in_flight`. `Buf` gives out references under the rules in the module's documentation.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    pub(crate) fn new(bytes: usize) -> Arc<Block> {
+        let words = bytes.div_ceil(8).max(1);
+        let words = std::iter::repeat_with(|| UnsafeCell::new(0)).take(words).collect();
+        Arc::new(Block { words, in_flight: AtomicU32::new(0) })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        UnsafeCell::raw_get(self.words.as_ptr()).cast()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// Reads a `T` from the start. The caller knows that no operation writes to the block any more.
+    pub(crate) fn read<T: Plain>(&self) -> T {
+        assert!(size_of::<T>() <= self.bytes(), "a result fits its block");
+        // SAFETY: in bounds by the assertion; `T` is plain data, so any bytes will do; unaligned read allowed.
+        unsafe { self.as_ptr().cast::<T>().read_unaligned() }
+    }
+
+    /// Writes a `T` at the start. The caller has just taken the block from the pool.
+    pub(crate) fn write<T: Plain>(&self, value: T) {
+        assert!(size_of::<T>() <= self.bytes(), "a value fits its block");
+        debug_assert!(self.is_idle());
+        // SAFETY: in bounds by the assertion; the block is idle and owned by the caller.
+        unsafe { self.as_ptr().cast::<T>().write_unaligned(value) }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        let before = self.in_flight.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "an operation ends once");
+    }
+
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) == 0
+    }
+}
+
+const CLASSES: usize = 25; // 64 B … 1 GiB
+const SMALLEST_SHIFT: u32 = 6;
+
+/// The blocks of one endpoint, in classes of powers of two. Used by the endpoint's thread only.
+pub(crate) struct Pool {
+    free: [RefCell<Vec<Arc<Block>>>; CLASSES],
+    parked: RefCell<Vec<Arc<Block>>>,
+    allocated_bytes: Cell<usize>,
+    limit_bytes: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(limit_bytes: usize) -> Pool {
+        Pool {
+            free: std::array::from_fn(|_| RefCell::new(Vec::new())),
+            parked: RefCell::new(Vec::new()),
+            allocated_bytes: Cell::new(0),
+            limit_bytes,
+        }
+    }
+
+    fn class(bytes: usize) -> usize {
+        let bytes = bytes.max(1 << SMALLEST_SHIFT);
+        (bytes.next_power_of_two().trailing_zeros() - SMALLEST_SHIFT) as usize
+    }
+
+    /// An idle block of at least `bytes` bytes.
+    #[inline]
+    pub(crate) fn take(&self, bytes: usize) -> Result<Arc<Block>> {
+        let class = Self::class(bytes);
+        match self.free.get(class).and_then(|list| list.borrow_mut().pop()) {
+            Some(block) => Ok(block),
+            None => self.allocate(class, bytes),
+        }
+    }
+
+    #[cold]
+    fn allocate(&self, class: usize, asked_bytes: usize) -> Result<Arc<Block>> {
+        self.unpark();
+        if let Some(block) = self.free.get(class).and_then(|list| list.borrow_mut().pop()) {
+            return Ok(block);
+        }
+        let bytes = 1usize << (class as u32 + SMALLEST_SHIFT).min(62);
+        if class >= CLASSES || self.allocated_bytes.get().saturating_add(bytes) > self.limit_bytes {
+            return Err(ErrorKind::PoolExhausted { asked_bytes, limit_bytes: self.limit_bytes }.into());
+        }
+        self.allocated_bytes.set(self.allocated_bytes.get() + bytes);
+        Ok(Block::new(bytes))
+    }
+
+    #[inline]
+    pub(crate) fn put_back(&self, block: Arc<Block>) {
+        if block.is_idle() {
+            self.free[Self::class(block.bytes())].borrow_mut().push(block);
+        } else {
+            self.parked.borrow_mut().push(block);
+        }
+    }
+
+    /// Makes parked blocks free again whose operations have completed.
+    fn unpark(&self) {
+        for block in self.parked.borrow_mut().extract_if(.., |block| block.is_idle()) {
+            self.free[Self::class(block.bytes())].borrow_mut().push(block);
+        }
+    }
+}
+
+/// An array of `T` in registered memory, from its endpoint's pool.
+///
+/// It is the source of puts and the target of gets. While an operation handle borrows it, it cannot be changed:
+///
+/// ```compile_fail,E0502
+/// # fn f(ep: &farfield_fabric::Endpoint, dst: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+/// let mut buf = ep.buf::<u64>(4)?;
+/// let put = ep.put(dst, &buf);
+/// buf[0] = 1; // the put may not have read it yet
+/// put.wait()
+/// # }
+/// ```
+pub struct Buf<'e, T: Plain> {
+    endpoint: &'e Endpoint,
+    /// Always `Some` until drop.
+    block: Option<Arc<Block>>,
+    len: usize,
+    _type: PhantomData<T>,
+}
+
+impl<'e, T: Plain> Buf<'e, T> {
+    const ALIGNED: () = assert!(align_of::<T>() <= 8, "types in network memory are aligned to 8 bytes at most");
+
+    pub(crate) fn new(endpoint: &'e Endpoint, len: usize) -> Result<Buf<'e, T>> {
+        let () = Self::ALIGNED;
+        let block = endpoint.pool().take(len.saturating_mul(size_of::<T>()))?;
+        Ok(Buf { endpoint, block: Some(block), len, _type: PhantomData })
+    }
+
+    pub(crate) fn block(&self) -> &Arc<Block> {
+        self.block.as_ref().expect("a buffer has its block until it is dropped")
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+}
+
+impl<T: Plain> Deref for Buf<'_, T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block holds `len` elements, aligned (8-byte words, `align_of::<T>() <= 8`), initialised (zero at
+        // first) and plain. Nothing writes to it while this borrow lasts: gets take the buffer by value, so a `Buf`
+        // in hand has at most puts in flight, which only read.
+        unsafe { core::slice::from_raw_parts(self.block().as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for Buf<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        if !self.block().is_idle() {
+            // A put whose handle was dropped or forgotten may still read the memory.
+            self.endpoint.wait_for_block(self.block());
+        }
+        // SAFETY: as in `deref`; no operation is in flight, and `&mut self` excludes other references.
+        unsafe { core::slice::from_raw_parts_mut(self.block().as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Plain> Drop for Buf<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.endpoint.pool().put_back(block);
+        }
+    }
+}
+
+impl<T: Plain + fmt::Debug> fmt::Debug for Buf<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parked_block_comes_back_only_when_its_operations_have_ended() {
+        let pool = Pool::new(64);
+        let block = pool.take(8).unwrap();
+        let handle = Arc::clone(&block);
+        handle.begin();
+        pool.put_back(block);
+        assert!(matches!(pool.take(8).map(|_| ()).unwrap_err().kind(), ErrorKind::PoolExhausted { .. }));
+        handle.end();
+        assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &handle));
+    }
+}

@@ -1,0 +1,173 @@
+//! The shared cells: memory that other nodes may read and write at any moment.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::Plain;
+
+/// Eight aligned bytes that are read and written whole, by CPUs and by network operations alike.
+///
+/// `load` and `store` are TSO reads and writes (`CR`, `CW` of the model): a load may pass an older store of another
+/// word, nothing else is reordered. The read-modify-writes are CPU atomics; they are *not* atomic with remote
+/// atomics (`Endpoint::cas`, `Endpoint::faa`), which only the same kind excludes.
+///
+/// ```
+/// use farfield_fabric::Word;
+/// let w = Word::new(5);
+/// w.store(7);
+/// assert_eq!(w.load(), 7);
+/// ```
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Word(AtomicU64);
+
+impl Word {
+    /// A word outside network memory, for private use and tests.
+    pub const fn new(value: u64) -> Self {
+        Word(AtomicU64::new(value))
+    }
+
+    /// Reads the word (`CR`).
+    #[inline]
+    pub fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Writes the word (`CW`).
+    #[inline]
+    pub fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// A CPU compare-and-swap (`CAS`); the old value, as `Ok` if it was `expected`.
+    ///
+    /// # Errors
+    /// The value found, if it was another one.
+    #[inline]
+    pub fn compare_exchange(&self, expected: u64, new: u64) -> Result<u64, u64> {
+        self.0.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    /// A CPU fetch-and-add, wrapping; the old value.
+    #[inline]
+    pub fn fetch_add(&self, delta: u64) -> u64 {
+        self.0.fetch_add(delta, Ordering::SeqCst)
+    }
+
+    pub(crate) fn as_atomic(&self) -> &AtomicU64 {
+        &self.0
+    }
+}
+
+/// A TSO memory fence (`MF`): later loads of this thread come after its earlier stores.
+#[inline]
+pub fn memory_fence() {
+    fence(Ordering::SeqCst);
+}
+
+/// Copies `words` into `into`, word by word, in no promised order.
+///
+/// Each word is whole; the sequence may mix several writes. Every word read here is read before anything that the
+/// thread reads afterwards.
+///
+/// # Panics
+/// If the lengths differ, as slices do.
+#[inline]
+pub fn read_words(words: &[Word], into: &mut [u64]) {
+    assert_eq!(words.len(), into.len(), "lengths of a word copy");
+    for (to, from) in into.iter_mut().zip(words) {
+        *to = from.0.load(Ordering::Relaxed);
+    }
+    // The loads above come before what follows: a guard or a counter read next vouches for them. Free on x86.
+    fence(Ordering::Acquire);
+}
+
+/// Copies `from` into `words`, word by word, in no promised order, after everything that the thread wrote before.
+///
+/// # Panics
+/// If the lengths differ, as slices do.
+#[inline]
+pub fn write_words(words: &[Word], from: &[u64]) {
+    assert_eq!(words.len(), from.len(), "lengths of a word copy");
+    // What was stored before (a leading guard, say) comes before these stores. Free on x86.
+    fence(Ordering::Release);
+    for (to, from) in words.iter().zip(from) {
+        to.0.store(*from, Ordering::Relaxed);
+    }
+}
+
+/// A `T` in network memory that may be larger than a word, and so may be seen torn.
+///
+/// Reading gives a [`Torn`] copy, which cannot be used as a `T` before something vouches for it.
+#[repr(transparent)]
+pub struct Slot<T>(UnsafeCell<T>);
+
+// SAFETY: all access goes through relaxed 64-bit atomics (see `words`), which may race freely.
+unsafe impl<T: Plain> Sync for Slot<T> {}
+
+impl<T: Plain> Slot<T> {
+    const WHOLE_WORDS: () = assert!(
+        size_of::<T>() % 8 == 0 && align_of::<T>() <= 8 && size_of::<T>() > 0,
+        "a Slot's type is made of whole 8-byte words"
+    );
+
+    /// A slot outside network memory, for private use and tests.
+    ///
+    /// ```
+    /// use farfield_fabric::Slot;
+    /// let s = Slot::new([1u64, 2]);
+    /// s.write([3, 4]);
+    /// assert_eq!(s.read().whole_if(|v| v[0] + 1 == v[1]), Some([3, 4]));
+    /// ```
+    pub fn new(value: T) -> Self {
+        let () = Self::WHOLE_WORDS;
+        Slot(UnsafeCell::new(value))
+    }
+
+    /// The slot as words. It must be 8-byte aligned, which network memory is.
+    ///
+    /// # Panics
+    /// If a slot outside network memory is not aligned to 8 bytes.
+    #[inline]
+    pub fn words(&self) -> &[Word] {
+        let () = Self::WHOLE_WORDS;
+        let start = self.0.get().cast::<Word>();
+        assert!(start.is_aligned(), "a Slot lies on an 8-byte boundary");
+        // SAFETY: the slot covers `size_of::<T>()` bytes, a multiple of 8, valid for the borrow of `self`; `T` is
+        // plain data, so any bytes are fine, and the UnsafeCell permits writes through the shared reference.
+        unsafe { core::slice::from_raw_parts(start, size_of::<T>() / 8) }
+    }
+
+    /// A copy that may mix several writes.
+    #[inline]
+    pub fn read(&self) -> Torn<T> {
+        let mut value = T::new_zeroed();
+        for (to, from) in value.as_mut_bytes().chunks_exact_mut(8).zip(self.words()) {
+            to.copy_from_slice(&from.0.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        fence(Ordering::Acquire); // as in `read_words`
+        Torn(value)
+    }
+
+    /// Writes all words, in no promised order, after everything that the thread wrote before.
+    #[inline]
+    pub fn write(&self, value: T) {
+        fence(Ordering::Release); // as in `write_words`
+        for (to, from) in self.words().iter().zip(value.as_bytes().chunks_exact(8)) {
+            to.0.store(u64::from_ne_bytes(from.try_into().expect("eight bytes")), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A copy of shared memory that may mix several writes: not yet a `T`.
+#[must_use = "a torn copy says nothing until it is vouched for"]
+#[derive(Clone, Copy)]
+pub struct Torn<T>(pub(crate) T);
+
+impl<T> Torn<T> {
+    /// The value, if `evidence` (a checksum, matching guards, a protocol's turn) vouches for it.
+    #[inline]
+    pub fn whole_if(self, evidence: impl FnOnce(&T) -> bool) -> Option<T> {
+        if evidence(&self.0) { Some(self.0) } else { None }
+    }
+}

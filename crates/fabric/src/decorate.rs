@@ -1,0 +1,93 @@
+//! Decorators: a fabric whose lanes are wrapped, and everything else passed through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Code, Error, Result};
+use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting};
+use crate::lane::{DynLane, Lane};
+use crate::local::{Instant, Thread};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+/// Wraps each lane of a fabric.
+type Wrap = Box<dyn Fn(Box<dyn DynLane>) -> Box<dyn DynLane> + Send + Sync>;
+
+/// A fabric with wrapped lanes.
+pub(crate) struct Decorated {
+    inner: Arc<dyn Fabric>,
+    label: &'static str,
+    wrap: Wrap,
+}
+
+impl Decorated {
+    pub(crate) fn new(inner: Arc<dyn Fabric>, label: &'static str, wrap: Wrap) -> Arc<dyn Fabric> {
+        Arc::new(Decorated { inner, label, wrap })
+    }
+}
+
+impl Fabric for Decorated {
+    fn name(&self) -> String {
+        format!("{}({})", self.label, self.inner.name())
+    }
+    fn open_lane(&self) -> Result<Lane> {
+        Ok(Lane::Dyn((self.wrap)(self.inner.open_lane()?.into_dyn())))
+    }
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        Arc::clone(&self.inner).spawn_service(name, body)
+    }
+
+    fn me(&self) -> NodeId {
+        self.inner.me()
+    }
+    fn nodes(&self) -> usize {
+        self.inner.nodes()
+    }
+    fn create_group(&self, bell: Bell) -> Result<GroupKey> {
+        self.inner.create_group(bell)
+    }
+    fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
+        self.inner.alloc(group, bytes)
+    }
+    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.inner.permit(peer, group)
+    }
+    fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
+        self.inner.revoke(peer, group, timeout)
+    }
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        self.inner.send_control(to, message)
+    }
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        self.inner.serve(timeout, event);
+    }
+    fn wake_service(&self) {
+        self.inner.wake_service();
+    }
+    fn peer_state(&self, peer: NodeId) -> PeerState {
+        self.inner.peer_state(peer)
+    }
+    fn leave(&self) {
+        self.inner.leave();
+    }
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
+        self.inner.explain(code, remote, len)
+    }
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        self.inner.spawn(name, body)
+    }
+    fn seed(&self) -> u64 {
+        self.inner.seed()
+    }
+    fn idle(&self, waiting: &mut Waiting) {
+        self.inner.idle(waiting);
+    }
+    fn idle_end(&self, waiting: &mut Waiting) {
+        self.inner.idle_end(waiting);
+    }
+    fn wake_local(&self) {
+        self.inner.wake_local();
+    }
+}

@@ -1,0 +1,1024 @@
+//! One thread's way into the fabric: operations, waiting, and the small executor that interleaves many of them.
+
+use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::buf::{Block, Buf, Pool};
+use crate::error::{Code, Error, ErrorKind, Result};
+use crate::fabric::{Fabric, PeerState, Span, Waiting};
+use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WorkRequest};
+use crate::local::Instant;
+use crate::op::{BufOp, Landing, Op, Pending};
+use crate::ptr::{NodeId, Plain, RemotePtr};
+
+/// What an endpoint has posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Puts.
+    pub puts: u64,
+    /// Gets, those of fences included.
+    pub gets: u64,
+    /// Remote compare-and-swaps and fetch-and-adds.
+    pub atomics: u64,
+    /// Remote fences.
+    pub fences: u64,
+    /// Bytes moved by puts, gets and atomics.
+    pub bytes: u64,
+    /// Round trips: the longest chain of operations to other nodes, each issued after the one before was seen complete.
+    pub round_trips: u64,
+}
+
+impl Counts {
+    /// All operations posted.
+    pub fn posted(&self) -> u64 {
+        self.puts + self.gets + self.atomics + self.fences
+    }
+
+    fn combine(self, other: Counts, f: impl Fn(u64, u64) -> u64) -> Counts {
+        Counts {
+            puts: f(self.puts, other.puts),
+            gets: f(self.gets, other.gets),
+            atomics: f(self.atomics, other.atomics),
+            fences: f(self.fences, other.fences),
+            bytes: f(self.bytes, other.bytes),
+            round_trips: f(self.round_trips, other.round_trips),
+        }
+    }
+}
+
+impl core::ops::Add for Counts {
+    type Output = Counts;
+    fn add(self, other: Counts) -> Counts {
+        self.combine(other, |a, b| a + b)
+    }
+}
+
+impl core::ops::Sub for Counts {
+    type Output = Counts;
+    fn sub(self, other: Counts) -> Counts {
+        self.combine(other, |a, b| a.saturating_sub(b))
+    }
+}
+
+/// Counters that one thread writes and any may read.
+#[derive(Default)]
+pub(crate) struct Counters {
+    puts: AtomicU64,
+    gets: AtomicU64,
+    atomics: AtomicU64,
+    fences: AtomicU64,
+    bytes: AtomicU64,
+    round_trips: AtomicU64,
+}
+
+impl Counters {
+    /// One more operation. A plain load and store: the endpoint's thread is the only writer.
+    #[inline(always)]
+    fn count(&self, verb: Verb, bytes: usize) {
+        let counter = match verb {
+            Verb::Put => &self.puts,
+            Verb::Get => &self.gets,
+            Verb::Cas | Verb::Faa => &self.atomics,
+            Verb::RemoteFence => &self.fences,
+        };
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Counts {
+        Counts {
+            puts: self.puts.load(Ordering::Relaxed),
+            gets: self.gets.load(Ordering::Relaxed),
+            atomics: self.atomics.load(Ordering::Relaxed),
+            fences: self.fences.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            round_trips: self.round_trips.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Reads an endpoint's counters from another thread.
+#[derive(Clone)]
+pub struct CountsReader(Arc<Counters>);
+
+impl CountsReader {
+    /// The counts so far; `round_trips` as of the endpoint's last measured operation.
+    pub fn read(&self) -> Counts {
+        self.0.read()
+    }
+}
+
+/// One thread's private lane into the fabric. It may be moved to another thread, not shared:
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<farfield_fabric::Endpoint>();
+/// ```
+pub struct Endpoint {
+    inner: Inner,
+    fabric: Arc<dyn Fabric>,
+    me: NodeId,
+    pool: Pool,
+    counters: Arc<Counters>,
+    /// Length of the longest chain of round trips seen by the task that runs now.
+    depth: Cell<u64>,
+    /// Grows whenever something that was waited for has happened.
+    progress: Cell<u64>,
+    asleep: Cell<bool>,
+    timeout: Cell<Duration>,
+}
+
+enum Inner {
+    Shm(crate::shm::ShmLane, FlushMarks),
+    Dyn(DynState),
+}
+
+/// Which nodes this endpoint has put to without a later read from them that would have flushed the puts.
+struct FlushMarks(Box<[Cell<bool>]>);
+
+struct DynState {
+    lane: RefCell<Box<dyn DynLane>>,
+    peers: RefCell<Vec<DynPeer>>,
+}
+
+#[derive(Default)]
+struct DynPeer {
+    in_flight: VecDeque<InFlight>,
+    last_put: u64,
+    flushed: u64,
+}
+
+struct InFlight {
+    sequence: u64,
+    block: Option<Arc<Block>>,
+    flushes: bool,
+}
+
+/// Options of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointOptions {
+    /// Most bytes of registered buffers.
+    pub pool_bytes_max: usize,
+    /// How long blocking calls wait where none is given.
+    pub timeout: Duration,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        EndpointOptions { pool_bytes_max: 256 << 20, timeout: Duration::from_secs(30) }
+    }
+}
+
+impl Endpoint {
+    /// Opens an endpoint of a fabric.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooMany`] when the node's lanes are used up.
+    pub fn open(fabric: Arc<dyn Fabric>, options: EndpointOptions) -> Result<Endpoint> {
+        let nodes = fabric.nodes();
+        let inner = match fabric.open_lane()? {
+            Lane::Shm(lane) => Inner::Shm(lane, FlushMarks(vec![Cell::new(false); nodes].into())),
+            Lane::Dyn(lane) => {
+                let peers = RefCell::new(std::iter::repeat_with(DynPeer::default).take(nodes).collect());
+                Inner::Dyn(DynState { lane: RefCell::new(lane), peers })
+            }
+        };
+        Ok(Endpoint {
+            inner,
+            me: fabric.me(),
+            fabric,
+            pool: Pool::new(options.pool_bytes_max),
+            counters: Arc::default(),
+            depth: Cell::new(0),
+            progress: Cell::new(0),
+            asleep: Cell::new(false),
+            timeout: Cell::new(options.timeout),
+        })
+    }
+
+    /// The node that it belongs to.
+    #[inline]
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.fabric
+    }
+
+    /// What it has posted so far.
+    pub fn counts(&self) -> Counts {
+        Counts { round_trips: self.depth.get(), ..self.counters.read() }
+    }
+
+    /// A reader of its counters for other threads.
+    pub fn counts_reader(&self) -> CountsReader {
+        CountsReader(Arc::clone(&self.counters))
+    }
+
+    // ---- buffers ----------------------------------------------------------------------------------------------
+
+    /// A buffer of `len` elements from the pool. Its contents are what an earlier user left, or zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PoolExhausted`].
+    #[inline]
+    pub fn buf<T: Plain>(&self, len: usize) -> Result<Buf<'_, T>> {
+        Buf::new(self, len)
+    }
+
+    #[inline]
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    #[cold]
+    pub(crate) fn wait_for_block(&self, block: &Block) {
+        // Every operation ends, at the latest with an error when its peer dies, so this does.
+        let mut waiting = Waiting::default();
+        while !block.is_idle() {
+            self.poll_lane();
+            self.idle(&mut waiting);
+        }
+        self.idle_end(&mut waiting);
+    }
+
+    // ---- operations -------------------------------------------------------------------------------------------
+
+    /// Puts a value: its bytes are copied now, and land at `dst` later, in the order of this endpoint's puts to the
+    /// node. Eight bytes land whole, more may be seen torn.
+    ///
+    /// # Errors
+    /// (when waited for) A bad pointer, a revoked right, a node that is gone.
+    #[inline(always)]
+    pub fn put_value<T: Plain>(&self, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
+        self.counters.count(Verb::Put, size_of::<T>());
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put(dst.node());
+                Op::ended(self, dst.cast(), size_of::<T>(), lane.put_value(dst, value))
+            }
+            Inner::Dyn(state) => self.put_value_dyn(state, dst, value),
+        }
+    }
+
+    #[cold]
+    fn put_value_dyn<T: Plain>(&self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
+        let Ok(block) = self.dyn_block(size_of::<T>()) else {
+            return Op::ended(self, dst.cast(), size_of::<T>(), Err(Code::PoolExhausted));
+        };
+        block.write(value);
+        let local = Local::block(&block);
+        self.post(state, Verb::Put, dst.cast(), size_of::<T>(), [0; 2], local, Some(block), false)
+    }
+
+    /// Puts the elements of a buffer, which cannot be changed while the handle lives.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put<'b, T: Plain>(&'b self, dst: RemotePtr<T>, src: &'b Buf<'_, T>) -> Op<'b, ()> {
+        self.put_block(dst.cast(), src.block(), src.size_bytes())
+    }
+
+    /// Puts the elements of a buffer that the operation owns until it is complete.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put_owned<'e, T: Plain>(&'e self, dst: RemotePtr<T>, src: Buf<'e, T>) -> BufOp<'e, T> {
+        let op = self.put_block(dst.cast(), src.block(), src.size_bytes());
+        BufOp::new(op, src)
+    }
+
+    #[inline]
+    fn put_block<'e>(&'e self, dst: RemotePtr<u8>, block: &Arc<Block>, len: usize) -> Op<'e, ()> {
+        self.counters.count(Verb::Put, len);
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put(dst.node());
+                // SAFETY: the block has at least `len` bytes, and nobody writes to it while this call runs.
+                Op::ended(self, dst, len, unsafe { lane.put_from(dst, block.as_ptr(), len) })
+            }
+            Inner::Dyn(state) => {
+                let block = Some(Arc::clone(block));
+                let local = Local::block(block.as_ref().expect("just made"));
+                self.post(state, Verb::Put, dst, len, [0; 2], local, block, false)
+            }
+        }
+    }
+
+    /// Puts whatever the shared cells of `src` hold when the NIC reads them, which may be after this call and after
+    /// its completion is not seen. The name says what is dangerous: a store that follows may be sent in place of what
+    /// was there (`put x; x := 1` may send 1).
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put_live<T: Plain>(&self, dst: RemotePtr<T>, src: Span<'_>) -> Op<'_, ()> {
+        let len = src.bytes();
+        self.counters.count(Verb::Put, len);
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put(dst.node());
+                // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
+                Op::ended(self, dst.cast(), len, unsafe { lane.put_from(dst.cast(), src.as_ptr(), len) })
+            }
+            Inner::Dyn(state) => {
+                let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };
+                self.post(state, Verb::Put, dst.cast(), len, [0; 2], local, None, false)
+            }
+        }
+    }
+
+    /// Gets a value. Eight bytes come whole; a larger value may mix several writes, so it comes [`Torn`](crate::Torn)
+    /// from [`Endpoint::get_torn`]: this call is for words.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline(always)]
+    pub fn get<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
+        const { assert!(size_of::<T>() == 8, "a value larger than a word may come torn: use get_torn or get_into") };
+        self.get_raw(src)
+    }
+
+    /// Gets a value of any size, which may mix several writes.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub async fn get_torn<T: Plain>(&self, src: RemotePtr<T>) -> Result<crate::Torn<T>> {
+        self.get_raw(src).await.map(crate::Torn)
+    }
+
+    #[inline(always)]
+    fn get_raw<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
+        self.counters.count(Verb::Get, size_of::<T>());
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.flush(src.node());
+                Op::ended(self, src.cast(), size_of::<T>(), lane.get_value(src))
+            }
+            Inner::Dyn(state) => self.fetch_dyn(state, Verb::Get, src.cast(), size_of::<T>(), [0; 2]),
+        }
+    }
+
+    /// Gets as many elements as the buffer has, into it. The elements may mix several writes.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn get_into<'e, T: Plain>(&'e self, src: RemotePtr<T>, into: Buf<'e, T>) -> BufOp<'e, T> {
+        let (src, len) = (src.cast::<u8>(), into.size_bytes());
+        self.counters.count(Verb::Get, len);
+        let op = match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.flush(src.node());
+                // SAFETY: the buffer has `len` bytes and is owned by this call.
+                Op::ended(self, src, len, unsafe { lane.get_to(src, into.block().as_ptr(), len) })
+            }
+            Inner::Dyn(state) => {
+                let block = Some(Arc::clone(into.block()));
+                self.post(state, Verb::Get, src, len, [0; 2], Local::block(into.block()), block, true)
+            }
+        };
+        BufOp::new(op, into)
+    }
+
+    /// Gets into shared cells of this node.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn get_span<T: Plain>(&self, src: RemotePtr<T>, into: Span<'_>) -> Op<'_, ()> {
+        let (src, len) = (src.cast::<u8>(), into.bytes());
+        self.counters.count(Verb::Get, len);
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.flush(src.node());
+                // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
+                Op::ended(self, src, len, unsafe { lane.get_to(src, into.as_ptr(), len) })
+            }
+            Inner::Dyn(state) => {
+                let local = Local { ptr: into.as_ptr(), keep: Keep::Memory(into.keep()) };
+                self.post(state, Verb::Get, src, len, [0; 2], local, None, true)
+            }
+        }
+    }
+
+    /// Gets `words_each` words from each of `sources`, one after the other, into `into`: all of them posted together,
+    /// in no order among each other. A result that could not be fetched reads as zeros, and its code is in `failed`.
+    ///
+    /// This is how many independent reads become as cheap as the memory allows: on shared memory they are prefetched
+    /// and share one fence.
+    ///
+    /// # Errors
+    /// The first failure, after all operations have ended.
+    pub async fn get_each<'e>(
+        &'e self,
+        sources: &[RemotePtr<u64>],
+        words_each: usize,
+        into: &mut Buf<'_, u64>,
+    ) -> Result<()> {
+        let (len, stride) = (words_each * 8, words_each);
+        if into.len() < sources.len() * stride {
+            return Err(ErrorKind::PoolExhausted {
+                asked_bytes: sources.len() * len,
+                limit_bytes: into.size_bytes(),
+            }
+            .into());
+        }
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                for source in sources {
+                    lane.prefetch(source.cast());
+                }
+                let _ = &mut **into; // waits for operations that were dropped on the buffer
+                let base = into.block().as_ptr();
+                let mut fenced = false;
+                for (index, source) in sources.iter().enumerate() {
+                    self.counters.count(Verb::Get, len);
+                    marks.flush(source.node());
+                    // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
+                    // exclusively. One fence suffices: this thread stores nothing to region memory in between.
+                    let result = unsafe { lane.get_to_after(source.cast(), base.add(index * len), len, fenced) };
+                    fenced = true;
+                    if let Err(code) = result {
+                        return Err(self.explain(code, source.cast(), len as u32));
+                    }
+                }
+                let remote = sources.iter().any(|source| source.node() != self.me);
+                self.saw_completion(self.depth.get() + u64::from(remote));
+                Ok(())
+            }
+            Inner::Dyn(_) => {
+                let mut gets = Vec::with_capacity(sources.len());
+                for source in sources {
+                    gets.push(self.get_into(*source, self.buf(stride)?));
+                }
+                let mut first = Ok(());
+                for (index, get) in gets.into_iter().enumerate() {
+                    match get.await {
+                        Ok(words) => into[index * stride..][..stride].copy_from_slice(&words),
+                        Err(error) => first = first.and(Err(error)),
+                    }
+                }
+                first
+            }
+        }
+    }
+
+    /// Remote compare-and-swap of a word: writes `new` if it is `expected`; the value found. Atomic with other remote
+    /// atomics on the word, not with CPU accesses and puts.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline(always)]
+    pub fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Op<'_, u64> {
+        self.counters.count(Verb::Cas, 8);
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.flush(dst.node());
+                Op::ended(self, dst.cast(), 8, lane.cas(dst, expected, new))
+            }
+            Inner::Dyn(state) => self.fetch_dyn(state, Verb::Cas, dst.cast(), 8, [expected, new]),
+        }
+    }
+
+    /// Remote fetch-and-add of a word, wrapping; the old value. Atomic with other remote atomics on the word, not with
+    /// CPU accesses and puts.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline(always)]
+    pub fn faa(&self, dst: RemotePtr<u64>, addend: u64) -> Op<'_, u64> {
+        self.counters.count(Verb::Faa, 8);
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.flush(dst.node());
+                Op::ended(self, dst.cast(), 8, lane.faa(dst, addend))
+            }
+            Inner::Dyn(state) => self.fetch_dyn(state, Verb::Faa, dst.cast(), 8, [addend, 0]),
+        }
+    }
+
+    /// Remote fence (`Rfence`): later operations to the node start after the earlier ones' reads have been done and
+    /// their writes have started.
+    ///
+    /// # Errors
+    /// (when waited for) A node that is gone.
+    pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
+        self.counters.count(Verb::RemoteFence, 0);
+        let remote = RemotePtr::new(node, crate::GroupKey::SIGNAL, 0);
+        match &self.inner {
+            // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
+            Inner::Shm(lane, _) => Op::ended(self, remote, 0, lane.reachable(node)),
+            Inner::Dyn(state) => {
+                self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None, false)
+            }
+        }
+    }
+
+    /// Whether this endpoint has put to `node` and not read from it since: such a put may not be visible yet.
+    #[inline]
+    pub fn has_unflushed(&self, node: NodeId) -> bool {
+        match &self.inner {
+            Inner::Shm(_, marks) => marks.0.get(node.index()).is_some_and(Cell::get),
+            Inner::Dyn(state) => {
+                let peers = state.peers.borrow();
+                peers.get(node.index()).is_some_and(|peer| peer.last_put > peer.flushed)
+            }
+        }
+    }
+
+    /// Global fence (`GF`): when it returns, every earlier put of this endpoint to those nodes is visible there.
+    ///
+    /// One get to each node that has been put to since it was last read from, all at once: a get flushes the puts
+    /// before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]).
+    ///
+    /// # Errors
+    /// The first node that is gone; the fence covers the others nevertheless.
+    pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        // The first eight gets need no allocation.
+        let mut gets: [Option<Op<'_, u64>>; 8] = [const { None }; 8];
+        let mut more = Vec::new();
+        let pending = nodes.into_iter().filter(|node| self.has_unflushed(*node));
+        for (count, node) in pending.enumerate() {
+            let get = self.get(RemotePtr::new(node, crate::GroupKey::SIGNAL, 0));
+            match gets.get_mut(count) {
+                Some(place) => *place = Some(get),
+                None => more.push(get),
+            }
+        }
+        let mut first = Ok(());
+        for get in gets.into_iter().flatten().chain(more) {
+            if let Err(error) = get.await {
+                first = first.and(Err(error));
+            }
+        }
+        first
+    }
+
+    /// An ordered batch to one node behind one doorbell.
+    pub fn batch(&self, node: NodeId) -> Batch<'_> {
+        Batch { endpoint: self, node, last: None }
+    }
+
+    /// Hints that `src` will be read soon.
+    #[inline]
+    pub fn prefetch<T>(&self, src: RemotePtr<T>) {
+        if let Inner::Shm(lane, _) = &self.inner {
+            lane.prefetch(src.cast());
+        }
+    }
+
+    #[cold]
+    fn fetch_dyn<T: Plain>(
+        &self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+    ) -> Op<'_, T> {
+        let Ok(block) = self.dyn_block(size_of::<T>()) else {
+            return Op::ended(self, remote, len, Err(Code::PoolExhausted));
+        };
+        let local = Local::block(&block);
+        let landing = Landing::new(self, Arc::clone(&block));
+        let sequence = self.post_raw(state, verb, remote, len, operands, local, Some(block), true);
+        Op::pending(self, Pending { remote, len: len as u32, sequence, landing: Some(landing) })
+    }
+
+    /// A scratch block for an operation of a dynamic lane.
+    fn dyn_block(&self, bytes: usize) -> Result<Arc<Block>> {
+        self.poll_lane();
+        self.pool.take(bytes.max(8))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]
+    fn post<'e>(
+        &'e self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+        local: Local,
+        block: Option<Arc<Block>>,
+        flushes: bool,
+    ) -> Op<'e, ()> {
+        let sequence = self.post_raw(state, verb, remote, len, operands, local, block, flushes);
+        Op::pending(self, Pending { remote, len: len as u32, sequence, landing: None })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]
+    fn post_raw(
+        &self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+        local: Local,
+        block: Option<Arc<Block>>,
+        flushes: bool,
+    ) -> u64 {
+        if let Some(block) = &block {
+            block.begin();
+        }
+        let peer = remote.node();
+        let sequence = state.lane.borrow_mut().post(WorkRequest { verb, remote, len, operands, local });
+        let mut peers = state.peers.borrow_mut();
+        if peers.len() <= peer.index() {
+            peers.resize_with(peer.index() + 1, DynPeer::default);
+        }
+        let peer = &mut peers[peer.index()];
+        if verb == Verb::Put {
+            peer.last_put = sequence;
+        }
+        peer.in_flight.push_back(InFlight { sequence, block, flushes });
+        sequence
+    }
+
+    /// Reaps completions of a dynamic lane.
+    pub(crate) fn poll_lane(&self) {
+        let Inner::Dyn(state) = &self.inner else { return };
+        let mut lane = state.lane.borrow_mut();
+        lane.poll();
+        for (index, peer) in state.peers.borrow_mut().iter_mut().enumerate() {
+            while let Some(first) = peer.in_flight.front() {
+                let status = lane.status(NodeId(index as u16), first.sequence);
+                if status == Status::Pending {
+                    break;
+                }
+                let ended = peer.in_flight.pop_front().expect("just seen");
+                if ended.flushes && status == Status::Done {
+                    peer.flushed = peer.flushed.max(ended.sequence);
+                }
+                if let Some(block) = ended.block {
+                    block.end();
+                    self.progress.set(self.progress.get() + 1);
+                    // The last reference of a put_value's scratch block goes back to the pool here.
+                    if Arc::strong_count(&block) == 1 {
+                        self.pool.put_back(block);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn status(&self, peer: NodeId, sequence: u64) -> Status {
+        match &self.inner {
+            Inner::Shm(..) => Status::Done,
+            Inner::Dyn(state) => state.lane.borrow().status(peer, sequence),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn explain(&self, code: Code, remote: RemotePtr<u8>, len: u32) -> Error {
+        self.fabric.explain(code, remote, len as usize)
+    }
+
+    /// The error that an operation to `node` would end in now, if the node is gone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerDead`] or [`ErrorKind::PeerLeft`].
+    #[inline]
+    pub fn check_alive(&self, node: NodeId) -> Result<()> {
+        match &self.inner {
+            Inner::Shm(lane, _) if lane.reachable(node).is_ok() => Ok(()),
+            _ => self.check_alive_slow(node),
+        }
+    }
+
+    #[cold]
+    fn check_alive_slow(&self, node: NodeId) -> Result<()> {
+        match self.fabric.peer_state(node) {
+            PeerState::Dead { incarnation } => Err(ErrorKind::PeerDead { node, incarnation }.into()),
+            PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
+            PeerState::Absent | PeerState::Up { .. } => Ok(()),
+        }
+    }
+
+    // ---- round trips ------------------------------------------------------------------------------------------
+
+    /// The depth of an operation issued now.
+    #[inline(always)]
+    pub(crate) fn next_depth(&self, peer: NodeId) -> u64 {
+        self.depth.get() + u64::from(peer != self.me)
+    }
+
+    #[inline(always)]
+    pub(crate) fn saw_completion(&self, depth: u64) {
+        self.depth.set(self.depth.get().max(depth));
+    }
+
+    /// Runs a future and counts what it costs: operations and bytes posted during its polls, and its round trips.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    /// let (value, cost) = ep.counted(ep.get(word)).await;
+    /// assert_eq!((cost.gets, cost.bytes), (1, 8));
+    /// # value.map(|_| ()) }
+    /// ```
+    pub async fn counted<F: Future>(&self, future: F) -> (F::Output, Counts) {
+        let mut future = pin!(future);
+        let mut cost = Counts::default();
+        let start = self.depth.get();
+        let mut own = start;
+        let output = poll_fn(|cx| {
+            let outside = self.depth.replace(own);
+            let before = self.counters.read();
+            let poll = future.as_mut().poll(cx);
+            cost = cost + (self.counters.read() - before);
+            own = self.depth.replace(outside);
+            poll
+        })
+        .await;
+        self.depth.set(self.depth.get().max(own));
+        cost.round_trips = own - start;
+        let total = &self.counters.round_trips;
+        total.store(total.load(Ordering::Relaxed) + cost.round_trips, Ordering::Relaxed);
+        (output, cost)
+    }
+
+    // ---- waiting and running ----------------------------------------------------------------------------------
+
+    /// The fabric's clock.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.fabric.now()
+    }
+
+    /// How long blocking calls wait where no deadline is given.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.get()
+    }
+
+    /// Sets how long blocking calls wait where no deadline is given.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.timeout.set(timeout);
+    }
+
+    /// The moment at which a wait that begins now gives up.
+    pub fn deadline(&self) -> Instant {
+        self.now() + self.timeout.get()
+    }
+
+    /// Waits until `condition` gives a value, or the deadline passes. This is the one way to wait for memory: it
+    /// spins, yields and sleeps as fits the machine, and lets the endpoint's other operations run meanwhile.
+    ///
+    /// The condition is evaluated often and must only look (at [`Word`](crate::Word)s, say). Have it look at the peers
+    /// it depends on too ([`Endpoint::check_alive`]), so that their death ends the wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`].
+    pub async fn wait_until<T>(&self, deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
+        let mut polls = 0u32;
+        let mut started = None;
+        poll_fn(|_| {
+            if let Some(value) = condition() {
+                self.progress.set(self.progress.get() + 1);
+                return Poll::Ready(Ok(value));
+            }
+            polls = polls.wrapping_add(1);
+            // Reading the clock costs as much as dozens of polls, so look at it now and then only.
+            if deadline != Instant::NEVER && (polls % 64 == 0 || self.asleep.get() || started.is_none()) {
+                let now = self.now();
+                let started = *started.get_or_insert(now);
+                if now >= deadline {
+                    return Poll::Ready(Err(ErrorKind::Timeout { waited: now - started }.into()));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until a remote word differs from `seen`, by reading it again and again; the value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`], or what the gets run into.
+    pub async fn wait_remote(&self, word: RemotePtr<u64>, seen: u64, deadline: Instant) -> Result<u64> {
+        let mut polls = 0u32;
+        let start = self.now();
+        loop {
+            let value = self.get(word).await?;
+            if value != seen {
+                self.progress.set(self.progress.get() + 1);
+                return Ok(value);
+            }
+            polls = polls.wrapping_add(1);
+            if polls % 16 == 0 || self.asleep.get() {
+                let now = self.now();
+                if now >= deadline {
+                    return Err(ErrorKind::Timeout { waited: now - start }.into());
+                }
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Lets the endpoint's other operations run, and counts as having found nothing to do.
+    pub async fn pause(&self) {
+        let mut paused = false;
+        poll_fn(|_| if core::mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Runs a future to its end on this thread.
+    #[inline]
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        self.block_on_slow(future)
+    }
+
+    #[inline(never)]
+    fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting = Waiting::default();
+        let mut seen = self.progress.get();
+        loop {
+            self.poll_lane();
+            if core::mem::replace(&mut seen, self.progress.get()) != seen {
+                waiting.reset();
+            }
+            self.idle(&mut waiting);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                self.idle_end(&mut waiting);
+                return output;
+            }
+        }
+    }
+
+    fn idle(&self, waiting: &mut Waiting) {
+        self.fabric.idle(waiting);
+        self.asleep.set(waiting.is_asleep());
+    }
+
+    fn idle_end(&self, waiting: &mut Waiting) {
+        self.fabric.idle_end(waiting);
+        self.asleep.set(false);
+    }
+
+    /// Runs the futures of an iterator, at most `window` of them at a time, interleaved on this thread; `done` gets
+    /// their outputs as they end. This is the papers' window of outstanding operations.
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint, words: &[farfield_fabric::RemotePtr<u64>]) {
+    /// let mut sum = 0;
+    /// ep.run_window(8, words.iter().map(|w| ep.get(*w)), |v| sum += v.unwrap_or(0));
+    /// # }
+    /// ```
+    pub fn run_window<F: Future>(
+        &self,
+        window: usize,
+        futures: impl IntoIterator<Item = F>,
+        done: impl FnMut(F::Output),
+    ) {
+        self.block_on(self.each_in_window(window, futures, done));
+    }
+
+    /// [`Endpoint::run_window`] as a future.
+    pub async fn each_in_window<F: Future>(
+        &self,
+        window: usize,
+        futures: impl IntoIterator<Item = F>,
+        mut done: impl FnMut(F::Output),
+    ) {
+        struct Task<F> {
+            future: Pin<Box<Option<F>>>,
+            depth: u64,
+        }
+        let mut futures = futures.into_iter();
+        let mut tasks: Vec<Task<F>> = Vec::with_capacity(window.max(1));
+        let start = self.depth.get();
+        let mut deepest = start;
+        for future in futures.by_ref().take(window.max(1)) {
+            tasks.push(Task { future: Box::pin(Some(future)), depth: start });
+        }
+        let mut open = tasks.len();
+        poll_fn(|cx| {
+            let outside = self.depth.get();
+            for task in &mut tasks {
+                // A task that ends is replaced at once by the next future, in the same memory.
+                while let Some(future) = task.future.as_mut().as_pin_mut() {
+                    self.depth.set(task.depth);
+                    let poll = future.poll(cx);
+                    task.depth = self.depth.get();
+                    let Poll::Ready(output) = poll else { break };
+                    deepest = deepest.max(task.depth);
+                    self.depth.set(outside);
+                    self.progress.set(self.progress.get() + 1);
+                    done(output);
+                    let next = futures.next();
+                    open -= usize::from(next.is_none());
+                    task.depth = start;
+                    task.future.set(next);
+                }
+            }
+            self.depth.set(outside);
+            if open == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        self.depth.set(self.depth.get().max(deepest));
+    }
+
+    /// Wakes this node's threads that wait for a word which this thread has just stored to.
+    #[inline]
+    pub fn wake_local(&self) {
+        self.fabric.wake_local();
+    }
+}
+
+impl FlushMarks {
+    #[inline(always)]
+    fn put(&self, node: NodeId) {
+        if let Some(mark) = self.0.get(node.index()) {
+            mark.set(true);
+        }
+    }
+
+    #[inline(always)]
+    fn flush(&self, node: NodeId) {
+        if let Some(mark) = self.0.get(node.index()) {
+            mark.set(false);
+        }
+    }
+}
+
+/// Puts to one node that land in the order in which they were added, behind one doorbell.
+///
+/// ```
+/// # async fn f(ep: &farfield_fabric::Endpoint, data: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+/// // The flag lands after the data.
+/// ep.batch(data.node()).put_value(data, 42).put_value(data.at(1), 1).post().await
+/// # }
+/// ```
+#[must_use = "a batch is on its way only after `post`"]
+pub struct Batch<'e> {
+    endpoint: &'e Endpoint,
+    node: NodeId,
+    last: Option<Result<Op<'e, ()>>>,
+}
+
+impl<'e> Batch<'e> {
+    fn add(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, ()>) -> Self {
+        if node != self.node {
+            self.last = Some(Err(ErrorKind::UnknownNode { node, nodes: 1 }.into()));
+        } else if !matches!(self.last, Some(Err(_))) {
+            // An earlier operation that has failed already fails the batch.
+            let failed = match self.last.take() {
+                Some(Ok(op)) if op.has_failed() => op.wait().err(),
+                _ => None,
+            };
+            self.last = Some(match failed {
+                Some(error) => Err(error),
+                None => Ok(op(self.endpoint)),
+            });
+        }
+        self
+    }
+
+    /// Adds a put of a value.
+    pub fn put_value<T: Plain>(self, dst: RemotePtr<T>, value: T) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put_value(dst, value))
+    }
+
+    /// Adds a put of shared cells, see [`Endpoint::put_live`].
+    pub fn put_live<T: Plain>(self, dst: RemotePtr<T>, src: Span<'_>) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put_live(dst, src))
+    }
+
+    /// Adds a put of a buffer.
+    pub fn put<T: Plain>(self, dst: RemotePtr<T>, src: &'e Buf<'_, T>) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put(dst, src))
+    }
+
+    /// Rings the doorbell and waits for the last operation, and with it for all.
+    ///
+    /// # Errors
+    /// A pointer to another node than the batch's, or what an operation ran into.
+    pub async fn post(self) -> Result<()> {
+        if let Inner::Dyn(state) = &self.endpoint.inner {
+            state.lane.borrow_mut().doorbell(self.node);
+        }
+        match self.last {
+            None => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(op)) => op.await,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! What a fabric offers a node: memory, lanes, control messages, time, threads, liveness and permissions.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cell::{Slot, Word};
+use crate::error::{Code, Error, Result};
+use crate::lane::Lane;
+use crate::local::{Instant, Thread};
+use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
+
+/// One process's membership in a session, as the fabric sees it.
+///
+/// Everything that the layers above depend on comes from here, so that a simulator may own every choice.
+pub trait Fabric: Send + Sync + 'static {
+    /// A short name: `shm`, `weak(shm)`.
+    fn name(&self) -> String;
+    /// This node.
+    fn me(&self) -> NodeId;
+    /// The number of nodes in the session, those not yet come included.
+    fn nodes(&self) -> usize;
+
+    /// A lane for one more thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany) when the node's lanes are used up.
+    fn open_lane(&self) -> Result<Lane>;
+
+    /// A new permission group of this node. The first three exist from the start, see [`GroupKey`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
+    fn create_group(&self, bell: Bell) -> Result<GroupKey>;
+
+    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until the node leaves.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), or an unknown group.
+    fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
+
+    /// Lets a peer read and write a group of this node. All peers may from the start.
+    ///
+    /// # Errors
+    /// An unknown node or group.
+    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()>;
+
+    /// Takes a peer's right to write to a group of this node. When it returns, no write of that peer to the group can
+    /// land any more, even if the peer is stopped between two instructions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RevokeUndecided`](crate::ErrorKind::RevokeUndecided) when that cannot be promised within
+    /// `timeout`: the right is taken, but one write may be under way.
+    fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
+
+    /// Sends a control message: reliable and in order, at most [`CONTROL_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// The peer is gone or not connected, or its queue is full because it takes no messages.
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()>;
+
+    /// Called in a loop by the node's service thread, and by no other: does the fabric's housekeeping, waits for at
+    /// most `timeout` until something happens, and hands over what did.
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent));
+
+    /// Ends the current wait in `serve`.
+    fn wake_service(&self);
+
+    /// What is known of a node.
+    fn peer_state(&self, peer: NodeId) -> PeerState;
+
+    /// Leaves in good order: tells the peers, and refuses new operations on this node's memory. Called by the service
+    /// thread as its last act.
+    fn leave(&self);
+
+    /// The error behind a code.
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error;
+
+    /// The fabric's clock, comparable between the nodes of one host.
+    fn now(&self) -> Instant;
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
+
+    /// Runs `body` on a new thread that carries the node's liveness: if it, or its process, dies, so does the node.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
+
+    /// A seed for this node's random choices.
+    fn seed(&self) -> u64;
+
+    /// One step of waiting by an endpoint's thread that found nothing to do. See [`Waiting`].
+    fn idle(&self, waiting: &mut Waiting);
+    /// The end of a wait that may have begun to sleep.
+    fn idle_end(&self, waiting: &mut Waiting);
+    /// Wakes threads of this node that sleep until a word changes, after a local store that they wait for.
+    fn wake_local(&self);
+}
+
+/// The longest control message.
+pub const CONTROL_BYTES_MAX: usize = 48 * 1024;
+
+/// Who is woken by a put to a group's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bell {
+    /// Nobody.
+    Silent,
+    /// Threads that wait for a word.
+    Waiters,
+    /// The service thread.
+    Service,
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerState {
+    /// It has not come yet.
+    Absent,
+    /// It runs.
+    Up {
+        /// Which of its lives.
+        incarnation: u64,
+    },
+    /// It left in good order.
+    Left,
+    /// Its process is gone.
+    Dead {
+        /// Which of its lives ended.
+        incarnation: u64,
+    },
+}
+
+/// What `serve` reports.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ControlEvent {
+    /// A peer came up.
+    Up(NodeId),
+    /// A peer left or died; its state says which.
+    Down(NodeId),
+    /// A peer was refused, or refused us.
+    Refused(NodeId, Error),
+    /// A message.
+    Message(NodeId, Vec<u8>),
+}
+
+/// The state of one wait: it first spins, then yields, then sleeps.
+///
+/// Sleeping is announced in one step and done in the next, so that the waiter looks once more in between: a write that
+/// came after its last look and before the announcement is seen by that look, a later one rings the bell.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    pub(crate) round: u32,
+    pub(crate) spins: u32,
+    pub(crate) announced: Option<u32>,
+    /// It is the service thread that waits.
+    pub(crate) service: bool,
+}
+
+impl Waiting {
+    /// A wait of the node's service thread.
+    pub fn of_service() -> Waiting {
+        Waiting { service: true, ..Waiting::default() }
+    }
+
+    /// Something happened: begin again by spinning.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.round = 0;
+    }
+
+    /// Whether the wait has got as far as sleeping.
+    pub fn is_asleep(&self) -> bool {
+        self.announced.is_some()
+    }
+}
+
+/// A range of this node's registered memory.
+///
+/// Local access goes through [`Word`]s and [`Slot`]s, remote access through [`RemotePtr`]s.
+#[derive(Clone)]
+pub struct Region {
+    base: core::ptr::NonNull<u8>,
+    bytes: usize,
+    remote: RemotePtr<u8>,
+    keep: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the memory behind `base` is shared by nature; it is reached through atomics only (`Word`, `Slot`, spans).
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// # Safety
+    /// `base` is aligned to 8 and points to `bytes` bytes that stay mapped as long as `keep` lives and that are only
+    /// accessed by atomics or by operations of a fabric.
+    pub(crate) unsafe fn new(
+        base: core::ptr::NonNull<u8>,
+        bytes: usize,
+        remote: RemotePtr<u8>,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Region {
+        Region { base, bytes, remote, keep }
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A pointer that this and other nodes use to reach the `T` at `offset` bytes.
+    #[inline]
+    pub fn remote<T>(&self, offset: usize) -> RemotePtr<T> {
+        self.remote.byte_add(offset as u64).cast()
+    }
+
+    fn check(&self, offset: usize, bytes: usize) {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        assert!(inside && offset % 8 == 0, "{bytes} bytes at {offset} of a region of {}", self.bytes);
+    }
+
+    /// The word at `offset` bytes.
+    ///
+    /// # Panics
+    /// If it is not inside the region or not at a multiple of 8, as indexing a slice does.
+    #[inline]
+    pub fn word(&self, offset: usize) -> &Word {
+        &self.words(offset, 1)[0]
+    }
+
+    /// `count` words at `offset` bytes.
+    ///
+    /// # Panics
+    /// As [`Region::word`].
+    #[inline]
+    pub fn words(&self, offset: usize, count: usize) -> &[Word] {
+        self.check(offset, count.saturating_mul(8));
+        // SAFETY: in bounds and aligned by the check; `Word` is an atomic, and the region's contract (`Region::new`)
+        // says that all access is atomic; the memory lives as long as `self.keep`, so as long as the borrow.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// The slot at `offset` bytes.
+    ///
+    /// # Panics
+    /// As [`Region::word`].
+    #[inline]
+    pub fn slot<T: Plain>(&self, offset: usize) -> &Slot<T> {
+        self.check(offset, size_of::<T>());
+        // SAFETY: as in `words`; a `Slot` accesses its memory by atomics only.
+        unsafe { &*self.base.as_ptr().add(offset).cast() }
+    }
+
+    /// A part of the region as the live source of a put or the target of a get.
+    ///
+    /// # Panics
+    /// As [`Region::word`].
+    #[inline]
+    pub fn span(&self, offset: usize, bytes: usize) -> Span<'_> {
+        self.check(offset, bytes);
+        Span { region: self, offset, bytes }
+    }
+}
+
+impl core::fmt::Debug for Region {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Region({:?}, {} bytes)", self.remote, self.bytes)
+    }
+}
+
+/// A part of a [`Region`]: shared cells that an operation reads or writes while others may.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'r> {
+    region: &'r Region,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Span<'_> {
+    /// Its size in bytes.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `Region::span` checked that the offset lies inside.
+        unsafe { self.region.base.as_ptr().add(self.offset) }
+    }
+
+    pub(crate) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.region.keep)
+    }
+}

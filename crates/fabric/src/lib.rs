@@ -1,0 +1,37 @@
+//! Farfield's fabric: the contract that objects are written against, and the fabrics that keep it.
+//!
+//! A [`Fabric`] is one node's membership in a session; an [`Endpoint`] is one thread's lane into it, with operations
+//! ([`Endpoint::put_value`], [`Endpoint::get`], [`Endpoint::cas`], [`Endpoint::faa`], fences, batches) and the one way
+//! to wait ([`Endpoint::wait_until`]). The guarantees are those of RDMA^WAIT and no more: a put's completion is not
+//! visibility, puts to one node land in order, a get flushes earlier puts to its node, nothing is ordered across nodes.
+//!
+//! The fabrics are [`shm`] (processes of one host over shared memory) and decorators of any fabric: [`weak`] (as late
+//! and as reordered as the model allows, for tests), [`fault`] and [`record`].
+//!
+//! This is the only crate of Farfield with `unsafe` code.
+
+mod buf;
+mod cell;
+mod decorate;
+mod endpoint;
+mod error;
+mod fabric;
+mod lane;
+mod local;
+mod op;
+mod ptr;
+
+pub mod fault;
+pub mod record;
+pub mod shm;
+pub mod weak;
+
+pub use buf::Buf;
+pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
+pub use endpoint::{Batch, Counts, CountsReader, Endpoint, EndpointOptions};
+pub use error::{Code, Error, ErrorKind, Result};
+pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, Fabric, PeerState, Region, Span, Waiting};
+pub use lane::{DynLane, Lane, Status, Verb, WorkRequest};
+pub use local::{Instant, LocalGuard, LocalMutex, Thread};
+pub use op::{BufOp, Op};
+pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};

@@ -1,0 +1,204 @@
+//! Handles of operations: futures that need not be awaited.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::sync::Arc;
+
+use crate::buf::{Block, Buf};
+use crate::endpoint::Endpoint;
+use crate::error::{Code, Result};
+use crate::lane::Status;
+use crate::ptr::{Plain, RemotePtr};
+
+/// A posted operation whose result is a `T`.
+///
+/// It is already on its way: awaiting or waiting only learns how it ended. A completed put says that its source may be
+/// reused, not that its bytes can be read over there. Dropping or forgetting the handle leaves the operation running;
+/// a forgotten get, cas or faa costs one pool block.
+#[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
+pub struct Op<'e, T> {
+    endpoint: &'e Endpoint,
+    depth: u64,
+    state: State<'e, T>,
+}
+
+enum State<'e, T> {
+    Done(T),
+    Failed(Code, RemotePtr<u8>, u32),
+    Pending(Pending<'e>),
+    Taken,
+}
+
+/// An operation that a lane has not completed yet.
+pub(crate) struct Pending<'e> {
+    pub(crate) remote: RemotePtr<u8>,
+    pub(crate) len: u32,
+    pub(crate) sequence: u64,
+    /// Where the result lands.
+    pub(crate) landing: Option<Landing<'e>>,
+}
+
+/// The block that a result lands in. It goes back to the pool with the handle, parked while it is still written to.
+pub(crate) struct Landing<'e> {
+    endpoint: &'e Endpoint,
+    block: Option<Arc<Block>>,
+}
+
+impl<'e> Landing<'e> {
+    pub(crate) fn new(endpoint: &'e Endpoint, block: Arc<Block>) -> Self {
+        Landing { endpoint, block: Some(block) }
+    }
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.endpoint.pool().put_back(block);
+        }
+    }
+}
+
+// Nothing in an operation is pinned.
+impl<T> Unpin for Op<'_, T> {}
+
+impl<'e, T> Op<'e, T> {
+    #[inline(always)]
+    pub(crate) fn ended(endpoint: &'e Endpoint, remote: RemotePtr<u8>, len: usize, result: Result<T, Code>) -> Self {
+        let state = match result {
+            Ok(value) => State::Done(value),
+            Err(code) => State::Failed(code, remote, len as u32),
+        };
+        Op { endpoint, depth: endpoint.next_depth(remote.node()), state }
+    }
+
+    pub(crate) fn pending(endpoint: &'e Endpoint, pending: Pending<'e>) -> Self {
+        Op { endpoint, depth: endpoint.next_depth(pending.remote.node()), state: State::Pending(pending) }
+    }
+
+    /// Whether it is known already to have failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.state, State::Failed(..))
+    }
+}
+
+impl<T: Plain> Op<'_, T> {
+    /// Waits until the operation is complete.
+    ///
+    /// # Errors
+    /// What the operation ran into; see [`ErrorKind`](crate::ErrorKind).
+    #[inline(always)]
+    pub fn wait(self) -> Result<T> {
+        match self.state {
+            State::Done(value) => {
+                self.endpoint.saw_completion(self.depth);
+                Ok(value)
+            }
+            _ => self.wait_slow(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_slow(self) -> Result<T> {
+        let endpoint = self.endpoint;
+        endpoint.block_on(self)
+    }
+
+    /// Whether the operation is complete, without waiting.
+    pub fn is_complete(&self) -> bool {
+        match &self.state {
+            State::Pending(pending) => {
+                self.endpoint.poll_lane();
+                self.endpoint.status(pending.remote.node(), pending.sequence) != Status::Pending
+            }
+            _ => true,
+        }
+    }
+
+    #[cold]
+    fn poll_slow(&mut self) -> Poll<Result<T>> {
+        match core::mem::replace(&mut self.state, State::Taken) {
+            State::Done(value) => Poll::Ready(Ok(value)),
+            State::Failed(code, remote, len) => Poll::Ready(Err(self.endpoint.explain(code, remote, len))),
+            State::Pending(pending) => {
+                self.endpoint.poll_lane();
+                match self.endpoint.status(pending.remote.node(), pending.sequence) {
+                    Status::Pending => {
+                        self.state = State::Pending(pending);
+                        return Poll::Pending;
+                    }
+                    Status::Failed(code) => {
+                        self.endpoint.saw_completion(self.depth);
+                        Poll::Ready(Err(self.endpoint.explain(code, pending.remote, pending.len)))
+                    }
+                    Status::Done => {
+                        self.endpoint.saw_completion(self.depth);
+                        let landed = pending.landing.as_ref().and_then(|landing| landing.block.as_ref());
+                        // No landing place: there is no result, and T is ().
+                        Poll::Ready(Ok(landed.map_or_else(T::new_zeroed, |block| block.read())))
+                    }
+                }
+            }
+            State::Taken => panic!("an operation was polled after it had ended"),
+        }
+    }
+}
+
+impl<T: Plain> Future for Op<'_, T> {
+    type Output = Result<T>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<T>> {
+        if let State::Done(value) = self.state {
+            self.state = State::Taken;
+            self.endpoint.saw_completion(self.depth);
+            return Poll::Ready(Ok(value));
+        }
+        self.poll_slow()
+    }
+}
+
+
+/// A posted operation that owns its buffer and gives it back.
+///
+/// If it fails, the buffer goes back to the pool.
+#[must_use = "the buffer comes back, and a failure is seen, only by waiting for it"]
+pub struct BufOp<'e, T: Plain> {
+    op: Op<'e, ()>,
+    buf: Option<Buf<'e, T>>,
+}
+
+impl<'e, T: Plain> BufOp<'e, T> {
+    #[inline]
+    pub(crate) fn new(op: Op<'e, ()>, buf: Buf<'e, T>) -> Self {
+        BufOp { op, buf: Some(buf) }
+    }
+
+    /// Waits until the operation is complete; the buffer.
+    ///
+    /// # Errors
+    /// What the operation ran into; see [`ErrorKind`](crate::ErrorKind).
+    #[inline]
+    pub fn wait(mut self) -> Result<Buf<'e, T>> {
+        self.op.wait()?;
+        Ok(self.buf.take().expect("the buffer is there until the operation ends"))
+    }
+}
+
+impl<'e, T: Plain> Future for BufOp<'e, T> {
+    type Output = Result<Buf<'e, T>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match Pin::new(&mut self.op).poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) => {
+                Poll::Ready(Ok(self.buf.take().expect("the buffer is there until the operation ends")))
+            }
+        }
+    }
+}
+
+impl<T: Plain> Unpin for BufOp<'_, T> {}

@@ -1,0 +1,177 @@
+//! Names of nodes, permission groups and places in network memory.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Plain data: any bit pattern is a value, there is no padding, and a copy of the bytes is a copy of the value.
+///
+/// Everything that lies in network memory is plain data. The trait is implemented for every type that derives
+/// zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and is `Copy`.
+///
+/// ```
+/// use farfield_fabric::Plain;
+/// use zerocopy::{FromBytes, Immutable, IntoBytes};
+///
+/// #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+/// #[repr(C)]
+/// struct Sample { volts: f64, sequence: u64 }
+///
+/// fn plain<T: Plain>() {}
+/// plain::<Sample>();
+/// ```
+pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + Send + 'static {}
+impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + 'static> Plain for T {}
+
+/// A node's place in its session: 0, 1, … `nodes − 1`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u16);
+
+impl NodeId {
+    /// The most nodes that a packed pointer can name.
+    pub const COUNT_MAX: usize = 1 << NODE_BITS;
+
+    /// The node's number as an index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// The key of a permission group of a node: memory that is granted to, and revoked from, a peer as one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupKey(pub u8);
+
+impl GroupKey {
+    /// Memory in which threads wait for words to change: a put to it wakes the sleeping waiters of its node.
+    pub const SIGNAL: GroupKey = GroupKey(0);
+    /// Bulk memory that nobody sleeps on: a put to it wakes nobody, so it costs the writer nothing.
+    pub const DATA: GroupKey = GroupKey(1);
+    /// Memory that the node's service thread watches.
+    pub const SERVICE: GroupKey = GroupKey(2);
+    /// The number of groups a node may have.
+    pub const COUNT_MAX: usize = 1 << KEY_BITS;
+}
+
+const NODE_BITS: u32 = 12;
+const KEY_BITS: u32 = 8;
+const OFFSET_BITS: u32 = 64 - NODE_BITS - KEY_BITS;
+const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
+
+/// Where a `T` (or an array of them) lies in the memory of some node: node, group key and byte offset.
+///
+/// The packed form fits a word, so that pointers may themselves lie in network memory:
+///
+/// ```text
+/// 63          52 51     44 43                                          0
+/// ┌─────────────┬─────────┬─────────────────────────────────────────────┐
+/// │ node (12)   │ key (8) │ offset in the group, bytes (44)             │
+/// └─────────────┴─────────┴─────────────────────────────────────────────┘
+/// ```
+///
+/// A pointer is a number, not a right: every operation checks it, and a wrong one is an error.
+///
+/// ```
+/// use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+/// let p = RemotePtr::<u64>::new(NodeId(3), GroupKey::DATA, 4096);
+/// let q = RemotePtr::<u64>::from_packed(p.packed());
+/// assert_eq!((q.node(), q.key(), q.offset()), (NodeId(3), GroupKey::DATA, 4096));
+/// assert_eq!(p.at(2).offset(), 4112);
+/// ```
+#[repr(transparent)]
+pub struct RemotePtr<T> {
+    packed: u64,
+    _type: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for RemotePtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for RemotePtr<T> {}
+impl<T> PartialEq for RemotePtr<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.packed == other.packed
+    }
+}
+impl<T> Eq for RemotePtr<T> {}
+
+impl<T> fmt::Debug for RemotePtr<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}+{:#x}", self.node(), self.key().0, self.offset())
+    }
+}
+
+impl<T> RemotePtr<T> {
+    /// The place at `offset` bytes in group `key` of `node`. Bits that do not fit the packed form are cut off.
+    #[inline]
+    pub const fn new(node: NodeId, key: GroupKey, offset: u64) -> Self {
+        let node = (node.0 as u64) << (KEY_BITS + OFFSET_BITS);
+        Self::from_packed(node | (key.0 as u64) << OFFSET_BITS | offset & OFFSET_MASK)
+    }
+
+    /// The pointer of a packed form.
+    #[inline]
+    pub const fn from_packed(packed: u64) -> Self {
+        RemotePtr { packed, _type: PhantomData }
+    }
+
+    /// The packed form.
+    #[inline]
+    pub const fn packed(self) -> u64 {
+        self.packed
+    }
+
+    /// The node whose memory it is.
+    #[inline]
+    pub const fn node(self) -> NodeId {
+        NodeId((self.packed >> (KEY_BITS + OFFSET_BITS)) as u16)
+    }
+
+    /// The permission group.
+    #[inline]
+    pub const fn key(self) -> GroupKey {
+        GroupKey((self.packed >> OFFSET_BITS) as u8)
+    }
+
+    /// The offset in the group, in bytes.
+    #[inline]
+    pub const fn offset(self) -> u64 {
+        self.packed & OFFSET_MASK
+    }
+
+    /// Node and key as one index: `node · 256 + key`.
+    #[inline]
+    pub(crate) const fn window(self) -> usize {
+        (self.packed >> OFFSET_BITS) as usize
+    }
+
+    /// The `index`-th element of an array that starts here.
+    #[inline]
+    #[must_use]
+    pub const fn at(self, index: usize) -> Self {
+        self.byte_add((index * size_of::<T>()) as u64)
+    }
+
+    /// The place `bytes` further on.
+    #[inline]
+    #[must_use]
+    pub const fn byte_add(self, bytes: u64) -> Self {
+        Self::from_packed(self.packed & !OFFSET_MASK | (self.packed + bytes) & OFFSET_MASK)
+    }
+
+    /// The same place seen as another type.
+    #[inline]
+    #[must_use]
+    pub const fn cast<U>(self) -> RemotePtr<U> {
+        RemotePtr::from_packed(self.packed)
+    }
+}

@@ -1,0 +1,67 @@
+//! A decorator that keeps a record of what is posted, for tests and for counting.
+
+use std::sync::Arc;
+
+use crate::decorate::Decorated;
+use crate::error::Code;
+use crate::fabric::Fabric;
+use crate::lane::{DynLane, Status, Verb, WorkRequest};
+use crate::local::LocalMutex;
+use crate::ptr::{NodeId, RemotePtr};
+
+/// One posted operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Posted {
+    /// What.
+    pub verb: Verb,
+    /// Where.
+    pub remote: RemotePtr<u8>,
+    /// How many bytes.
+    pub len: usize,
+}
+
+/// What the endpoints of a recording fabric have posted, in the order of their posts.
+#[derive(Clone, Default)]
+pub struct Record(Arc<LocalMutex<Vec<Posted>>>);
+
+impl Record {
+    /// Takes what has been recorded so far.
+    pub fn take(&self) -> Vec<Posted> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// A fabric that records into `record` what its endpoints post.
+pub fn record(inner: Arc<dyn Fabric>, record: Record) -> Arc<dyn Fabric> {
+    let wrap = move |inner| Box::new(RecordLane { inner, record: record.clone() }) as Box<dyn DynLane>;
+    Decorated::new(inner, "record", Box::new(wrap))
+}
+
+struct RecordLane {
+    inner: Box<dyn DynLane>,
+    record: Record,
+}
+
+impl DynLane for RecordLane {
+    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+        self.inner.check(request)
+    }
+
+    fn post(&mut self, request: WorkRequest) -> u64 {
+        let WorkRequest { verb, remote, len, .. } = request;
+        self.record.0.lock().push(Posted { verb, remote, len });
+        self.inner.post(request)
+    }
+
+    fn doorbell(&mut self, peer: NodeId) {
+        self.inner.doorbell(peer);
+    }
+
+    fn poll(&mut self) {
+        self.inner.poll();
+    }
+
+    fn status(&self, peer: NodeId, sequence: u64) -> Status {
+        self.inner.status(peer, sequence)
+    }
+}

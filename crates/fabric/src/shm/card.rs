@@ -1,0 +1,104 @@
+//! A node's card: the small shared file through which its peers see whether it lives, whether it sleeps, what it lets
+//! them do, and what its threads are in the middle of.
+//!
+//! ```text
+//! offset      bytes      what
+//!      0         64      header (see `sys::session`): magic, version, pid, length, boot id
+//!     64         64      life (see `sys::liveness`); always here, whatever the version, for those who sweep
+//!    128         64      left: 1 once the node has left in good order
+//!    192         64      bell of the waiters:        sleepers, ring
+//!    256         64      bell of the service thread: sleepers, ring
+//!    320         64      lanes open, incarnation
+//!    384     256·8       bytes of each group's memory
+//!   2432   256·64        a mark for each lane: odd while it is in the middle of a write
+//!  18816   256·nodes     rights: [group][peer], 1 if the peer may access the group
+//! ```
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+use crossbeam_utils::CachePadded;
+
+use super::sys::liveness::{LifeCell, is_alive};
+use super::sys::session::CardMapping;
+use crate::{GroupKey, NodeId};
+
+/// Most lanes (threads) of one node.
+pub(crate) const LANES_MAX: usize = 256;
+
+/// Bytes that the rendezvous layer keeps at the start of the card.
+const HEADER_BYTES: usize = super::sys::session::CARD_HEADER_BYTES;
+
+/// What the card holds behind its header.
+#[repr(C, align(64))]
+pub(crate) struct Card {
+    pub(crate) life: LifeCell,
+    /// 1 once the node has left in good order.
+    pub(crate) left: CachePadded<AtomicU32>,
+    pub(crate) waiters: DoorBell,
+    pub(crate) service: DoorBell,
+    /// Lanes open now, as a hint of how many threads share the cores.
+    pub(crate) lanes: AtomicU32,
+    pub(crate) incarnation: AtomicU64,
+    pub(crate) group_bytes: GroupBytes,
+    pub(crate) marks: [Mark; LANES_MAX],
+    // `rights` follow: 256 · nodes bytes.
+}
+
+/// How many bytes of each group's memory exist by now.
+#[repr(C, align(64))]
+pub(crate) struct GroupBytes(pub(crate) [AtomicU64; GroupKey::COUNT_MAX]);
+
+/// Odd while the lane is between its check of rights and the end of its write.
+#[repr(C, align(64))]
+pub(crate) struct Mark(pub(crate) AtomicU64);
+
+/// Who sleeps, and the futex word they sleep on.
+#[repr(C, align(64))]
+pub(crate) struct DoorBell {
+    pub(crate) sleepers: AtomicU32,
+    pub(crate) ring: AtomicU32,
+}
+
+/// A bell that nobody sleeps on.
+pub(crate) static SILENT: CachePadded<DoorBell> =
+    CachePadded::new(DoorBell { sleepers: AtomicU32::new(0), ring: AtomicU32::new(0) });
+
+impl Card {
+    /// Whether the node of a card lives. Works for cards of any version.
+    pub(crate) fn is_alive(mapping: &CardMapping) -> bool {
+        if mapping.len() < HEADER_BYTES + size_of::<LifeCell>() {
+            return false;
+        }
+        // SAFETY: in bounds as just checked, aligned since mappings begin on pages and the header has 64 bytes; all
+        // fields are atomics or unused; the mapping outlives the reference.
+        let life = unsafe { &*mapping.base().wrapping_add(HEADER_BYTES).cast::<LifeCell>() };
+        is_alive(life.word().load(core::sync::atomic::Ordering::Acquire))
+    }
+
+    /// The length of a card file.
+    pub(crate) fn file_bytes(nodes: usize) -> usize {
+        HEADER_BYTES + size_of::<Card>() + GroupKey::COUNT_MAX * nodes
+    }
+
+    /// The card in a mapped card file.
+    ///
+    /// # Panics
+    /// If the file is shorter than a card; the rendezvous layer has checked its length.
+    pub(crate) fn of(mapping: &CardMapping) -> &Card {
+        assert!(mapping.len() >= HEADER_BYTES + size_of::<Card>(), "the card file has the length of a card");
+        let at = mapping.base().wrapping_add(HEADER_BYTES).cast::<Card>();
+        assert!(at.is_aligned());
+        // SAFETY: in bounds and aligned by the assertions; the file was zeroed when it was made, every field is an
+        // atomic for which any bytes are valid, and the mapping outlives the reference.
+        unsafe { &*at }
+    }
+
+    /// The right of `peer` to a group.
+    pub(crate) fn right<'m>(mapping: &'m CardMapping, nodes: usize, group: GroupKey, peer: NodeId) -> &'m AtomicU8 {
+        let index = usize::from(group.0) * nodes + peer.index();
+        let offset = HEADER_BYTES + size_of::<Card>() + index;
+        assert!(peer.index() < nodes && offset < mapping.len(), "a right of a member");
+        // SAFETY: in bounds by the assertion; a byte-sized atomic needs no alignment; the mapping outlives the borrow.
+        unsafe { &*mapping.base().wrapping_add(offset).cast::<AtomicU8>() }
+    }
+}

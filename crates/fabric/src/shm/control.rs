@@ -1,0 +1,504 @@
+//! The control plane: who is there, whose memory is where, and the messages of the layers above.
+//!
+//! Every pair of nodes has one connection, which the node with the higher number makes. Its first message each way is a
+//! greeting that names layout, session and node; a greeting that does not fit is answered with a refusal that says why,
+//! to the log of both sides. Then each side sends its permission groups, with their memory as file descriptors.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::card::Card;
+use super::sys::liveness;
+use super::sys::session::SessionDir;
+use super::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
+use super::{OwnGroup, Peer, ShmFabric, ShmOptions, lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
+use crate::local::Instant;
+use crate::ptr::{GroupKey, NodeId};
+
+/// Messages kept for a peer that does not take them.
+const QUEUED_MAX: usize = 4096;
+/// A peer that is not there is looked for this often.
+const RETRY: Duration = Duration::from_millis(5);
+/// A caller that does not greet within this time is hung up on.
+const GREETING_MAX: Duration = Duration::from_secs(5);
+/// The longest wait of one `serve`: deaths are noticed at least this often.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+
+const GREETING: u8 = b'G';
+const REFUSAL: u8 = b'R';
+const GROUP: u8 = b'M';
+const MESSAGE: u8 = b'U';
+
+pub(super) struct Control {
+    directory: SessionDir,
+    listener: Listener,
+    waker: Waker,
+    greeting: Vec<u8>,
+    layout: String,
+    links: Vec<Mutex<Link>>,
+    /// Touched by the service thread only.
+    service: Mutex<Service>,
+}
+
+/// The connection to one peer.
+#[derive(Default)]
+struct Link {
+    conn: Option<Conn>,
+    queue: VecDeque<Vec<u8>>,
+    /// Own groups sent so far.
+    groups_sent: usize,
+    /// The peer's greeting was accepted.
+    up: bool,
+    down: bool,
+    refused: bool,
+}
+
+struct Service {
+    /// Callers that have not greeted.
+    strangers: Vec<(Conn, Instant)>,
+    last_try: Instant,
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Control {
+    pub(super) fn open(
+        directory: SessionDir,
+        socket: &Path,
+        options: &ShmOptions,
+        incarnation: u64,
+    ) -> Result<Control, String> {
+        let greeting = Greeting {
+            layout: options.layout.clone(),
+            session: options.session.clone(),
+            node: options.node,
+            nodes: options.nodes as u32,
+            incarnation,
+        };
+        Ok(Control {
+            directory,
+            listener: Listener::bind(socket).map_err(|why| why.to_string())?,
+            waker: Waker::new().map_err(|why| why.to_string())?,
+            greeting: greeting.encode(),
+            layout: options.layout.clone(),
+            links: std::iter::repeat_with(Mutex::default).take(options.nodes).collect(),
+            service: Mutex::new(Service {
+                strangers: Vec::new(),
+                last_try: Instant::default(),
+                bytes: Vec::new(),
+                fds: Vec::new(),
+            }),
+        })
+    }
+
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// A new group of this node goes to all peers that are there; the others get it when they come.
+    pub(super) fn announce_groups(&self, groups: &[OwnGroup]) {
+        for link in &self.links {
+            let mut link = lock(link);
+            if link.up {
+                send_groups(&mut link, groups);
+            }
+        }
+    }
+
+    pub(super) fn send(&self, fabric: &ShmFabric, to: NodeId, message: &[u8]) -> Result<()> {
+        let refuse = |why: String| Err(ErrorKind::Control { node: to, why }.into());
+        if message.len() > CONTROL_BYTES_MAX {
+            return refuse(format!("{} bytes are more than {CONTROL_BYTES_MAX}", message.len()));
+        }
+        let mut link = lock(&self.links[to.index()]);
+        if !link.up || link.down {
+            return Err(fabric.explain_unreachable(to));
+        }
+        if link.queue.len() >= QUEUED_MAX {
+            return refuse(format!("it has not taken {QUEUED_MAX} messages: is it stopped?"));
+        }
+        let mut framed = Vec::with_capacity(message.len() + 1);
+        framed.push(MESSAGE);
+        framed.extend_from_slice(message);
+        link.queue.push_back(framed);
+        flush(&mut link);
+        Ok(())
+    }
+
+    pub(super) fn goodbye(&self) {
+        for link in &self.links {
+            let mut link = lock(link);
+            flush(&mut link);
+            link.conn = None;
+            link.down = true;
+        }
+    }
+
+    pub(super) fn serve(&self, fabric: &ShmFabric, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        let mut service = lock(&self.service);
+        let service = &mut *service;
+        let mut quiet = true;
+        let mut event = |what| {
+            quiet = false;
+            event(what);
+        };
+        self.send_missing_groups(fabric);
+        self.receive(fabric, service, &mut event);
+        self.accept(fabric, service, &mut event);
+        self.call(fabric, service);
+        self.look_for_deaths(fabric, &mut event);
+        if quiet && !timeout.is_zero() {
+            self.wait(service, timeout.min(WAIT_MAX));
+            self.waker.drain();
+        }
+    }
+
+    /// Sends the groups that a full socket did not take at first.
+    fn send_missing_groups(&self, fabric: &ShmFabric) {
+        let groups = lock(&fabric.groups);
+        for link in &self.links {
+            let mut link = lock(link);
+            if link.up && !link.down {
+                send_groups(&mut link, &groups);
+            }
+        }
+    }
+
+    /// Waits until something can be received.
+    fn wait(&self, service: &Service, timeout: Duration) {
+        let links: Vec<_> = self.links.iter().map(|link| lock(link)).collect();
+        // The descriptors are duplicated so that no lock is held while waiting.
+        let owned: Vec<OwnedFd> = links
+            .iter()
+            .filter_map(|link| link.conn.as_ref())
+            .chain(service.strangers.iter().map(|stranger| &stranger.0))
+            .filter_map(|conn| conn.as_fd().try_clone_to_owned().ok())
+            .collect();
+        drop(links);
+        let mut fds: Vec<BorrowedFd<'_>> = owned.iter().map(AsFd::as_fd).collect();
+        fds.push(self.listener.as_fd());
+        fds.push(self.waker.as_fd());
+        if poll_readable(&fds, timeout).is_err() {
+            std::thread::sleep(timeout);
+        }
+    }
+
+    fn receive(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
+        for (index, link) in self.links.iter().enumerate() {
+            let node = NodeId(index as u16);
+            loop {
+                let mut guard = lock(link);
+                flush(&mut guard);
+                let Some(conn) = &guard.conn else { break };
+                match conn.recv(&mut service.bytes, &mut service.fds) {
+                    RecvOutcome::Empty => break,
+                    RecvOutcome::Gone => {
+                        // Whether it died or left is said by its card; a refused peer tries again later.
+                        guard.conn = None;
+                        break;
+                    }
+                    RecvOutcome::Message => {}
+                }
+                drop(guard);
+                self.message(fabric, node, service, event);
+            }
+        }
+    }
+
+    fn message(&self, fabric: &ShmFabric, from: NodeId, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
+        let Some((kind, body)) = service.bytes.split_first() else { return };
+        match *kind {
+            GREETING => {
+                // The answer to our greeting.
+                match Greeting::decode(body).ok_or_else(|| self.misfit(from, "unreadable")).and_then(|greeting| {
+                    self.check(fabric, &greeting)?;
+                    Ok(greeting)
+                }) {
+                    Ok(greeting) if greeting.node == from => self.come_up(fabric, &greeting, None, event),
+                    Ok(greeting) => self.refuse(from, self.misfit(greeting.node, "another node"), event),
+                    Err(error) => self.refuse(from, error, event),
+                }
+            }
+            REFUSAL => {
+                let theirs = String::from_utf8_lossy(body).into_owned();
+                let error = match theirs.strip_prefix("layout ") {
+                    Some(theirs) => self.misfit(from, theirs),
+                    None => ErrorKind::Control { node: from, why: theirs }.into(),
+                };
+                self.refuse(from, error, event);
+            }
+            GROUP => {
+                let fields = (body.len() == 10).then(|| (body[0], body[1], &body[2..]));
+                let Some((key, bell, reserve)) = fields else { return };
+                let reserve = u64::from_le_bytes(reserve.try_into().expect("eight bytes")) as usize;
+                let bell = match bell {
+                    1 => Bell::Waiters,
+                    2 => Bell::Service,
+                    _ => Bell::Silent,
+                };
+                let Some(fd) = service.fds.pop() else { return };
+                let attached = fabric.attach_peer_group(from, GroupKey(key), bell, reserve, fd);
+                if let Err(error) = attached {
+                    event(ControlEvent::Refused(from, error));
+                } else if key == GroupKey::SERVICE.0 {
+                    // The three groups that every node has are there.
+                    event(ControlEvent::Up(from));
+                }
+            }
+            MESSAGE => event(ControlEvent::Message(from, body.to_vec())),
+            _ => {}
+        }
+        service.fds.clear();
+    }
+
+    fn misfit(&self, node: NodeId, theirs: &str) -> Error {
+        ErrorKind::VersionMismatch { node, ours: self.layout.clone(), theirs: theirs.into() }.into()
+    }
+
+    fn refuse(&self, node: NodeId, error: Error, event: &mut dyn FnMut(ControlEvent)) {
+        let mut link = lock(&self.links[node.index()]);
+        link.conn = None;
+        // Reported once, though the peers go on trying: it may be replaced by a right build.
+        if !std::mem::replace(&mut link.refused, true) {
+            drop(link);
+            event(ControlEvent::Refused(node, error));
+        }
+    }
+
+    fn check(&self, fabric: &ShmFabric, greeting: &Greeting) -> Result<()> {
+        if greeting.layout != self.layout {
+            return Err(self.misfit(greeting.node, &greeting.layout));
+        }
+        let why = if greeting.session != fabric.session {
+            format!("it belongs to session `{}`", greeting.session)
+        } else if greeting.nodes as usize != fabric.nodes {
+            format!("it says the session has {} nodes, here it has {}", greeting.nodes, fabric.nodes)
+        } else if greeting.node.index() >= fabric.nodes || greeting.node == fabric.me {
+            format!("it calls itself {}", greeting.node)
+        } else {
+            return Ok(());
+        };
+        Err(ErrorKind::Control { node: greeting.node, why }.into())
+    }
+
+    /// Calls the nodes with lower numbers that are not there yet.
+    fn call(&self, fabric: &ShmFabric, service: &mut Service) {
+        let now = Instant::monotonic();
+        if now.since(service.last_try) < RETRY {
+            return;
+        }
+        service.last_try = now;
+        for index in 0..fabric.me.index() {
+            let mut link = lock(&self.links[index]);
+            if link.up || link.down || link.conn.is_some() {
+                continue;
+            }
+            if let Ok(Some(conn)) = Conn::connect(&self.directory.socket_path(index as u32))
+                && conn.send(&self.greeting, &[]) == SendOutcome::Sent
+            {
+                link.conn = Some(conn);
+            }
+        }
+    }
+
+    /// Takes the calls of the nodes with higher numbers.
+    fn accept(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
+        let now = Instant::monotonic();
+        while let Ok(Some(conn)) = self.listener.accept() {
+            service.strangers.push((conn, now));
+        }
+        for (conn, since) in std::mem::take(&mut service.strangers) {
+            match conn.recv(&mut service.bytes, &mut service.fds) {
+                RecvOutcome::Empty if now.since(since) < GREETING_MAX => service.strangers.push((conn, since)),
+                RecvOutcome::Empty | RecvOutcome::Gone => {}
+                RecvOutcome::Message => {
+                    let body = service.bytes.strip_prefix(&[GREETING]);
+                    let Some(greeting) = body.and_then(Greeting::decode) else { continue };
+                    match self.check(fabric, &greeting) {
+                        Ok(()) => self.come_up(fabric, &greeting, Some(conn), event),
+                        Err(error) => {
+                            let why = match error.kind() {
+                                ErrorKind::VersionMismatch { ours, .. } => format!("layout {ours}"),
+                                _ => error.to_string(),
+                            };
+                            let _ = conn.send(&[&[REFUSAL], why.as_bytes()].concat(), &[]);
+                            if greeting.node.index() < self.links.len() {
+                                let mut link = lock(&self.links[greeting.node.index()]);
+                                let first = !std::mem::replace(&mut link.refused, true);
+                                drop(link);
+                                if first {
+                                    event(ControlEvent::Refused(greeting.node, error));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A peer's greeting was right. `conn` is its call; none if it answered ours.
+    fn come_up(
+        &self,
+        fabric: &ShmFabric,
+        greeting: &Greeting,
+        conn: Option<Conn>,
+        event: &mut dyn FnMut(ControlEvent),
+    ) {
+        let node = greeting.node;
+        let slot = &fabric.memory.peers[node.index()];
+        if slot.get().is_some() {
+            // A second life within one session of ours: its memory is new, ours points to the old.
+            let why = "it was here before: a node that comes back needs the others to begin a new session".into();
+            let error: Error = ErrorKind::Control { node, why }.into();
+            if let Some(conn) = conn {
+                let _ = conn.send(&[&[REFUSAL], error.to_string().as_bytes()].concat(), &[]);
+            }
+            event(ControlEvent::Refused(node, error));
+            return;
+        }
+        let card = match self.directory.open_peer(u32::from(node.0)) {
+            Ok(Some(card)) if card.len() == Card::file_bytes(fabric.nodes) => Ok(card),
+            Ok(Some(_)) => Err("its card has another length".to_string()),
+            Ok(None) => Err("its card is gone".to_string()),
+            Err(why) => Err(why.to_string()),
+        };
+        let card = match card {
+            Ok(card) => card,
+            Err(why) => return event(ControlEvent::Refused(node, ErrorKind::Control { node, why }.into())),
+        };
+        let _ = slot.set(Peer { card, incarnation: greeting.incarnation });
+        // The groups are locked first, as in `new_group`: a group is either sent here or announced by it.
+        let groups = lock(&fabric.groups);
+        let mut link = lock(&self.links[node.index()]);
+        if let Some(conn) = conn {
+            let _ = conn.send(&self.greeting, &[]);
+            link.conn = Some(conn);
+        }
+        link.up = true;
+        link.refused = false;
+        send_groups(&mut link, &groups);
+    }
+
+    fn look_for_deaths(&self, fabric: &ShmFabric, event: &mut dyn FnMut(ControlEvent)) {
+        for (index, peer) in fabric.memory.peers.iter().enumerate() {
+            let Some(peer) = peer.get() else { continue };
+            if liveness::is_alive(Card::of(&peer.card).life.word().load(Ordering::Acquire)) {
+                continue;
+            }
+            let mut link = lock(&self.links[index]);
+            if !std::mem::replace(&mut link.down, true) {
+                link.queue.clear();
+                drop(link);
+                event(ControlEvent::Down(NodeId(index as u16)));
+            }
+        }
+    }
+}
+
+impl ShmFabric {
+    fn explain_unreachable(&self, node: NodeId) -> Error {
+        use crate::Fabric;
+        self.explain(crate::Code::Unreachable, crate::RemotePtr::new(node, GroupKey::SIGNAL, 0), 0)
+    }
+}
+
+/// Sends what is queued, as far as the peer takes it.
+fn flush(link: &mut Link) {
+    let Some(conn) = &link.conn else { return };
+    while let Some(first) = link.queue.front() {
+        match conn.send(first, &[]) {
+            SendOutcome::Sent => drop(link.queue.pop_front()),
+            SendOutcome::Full => break,
+            SendOutcome::Gone => {
+                link.queue.clear();
+                break;
+            }
+        }
+    }
+}
+
+fn send_groups(link: &mut Link, groups: &[OwnGroup]) {
+    let Some(conn) = &link.conn else { return };
+    while let Some(group) = groups.get(link.groups_sent) {
+        let mut message = vec![GROUP, link.groups_sent as u8, group.bell as u8];
+        message.extend_from_slice(&(group.arena.reserve() as u64).to_le_bytes());
+        // What a full socket does not take is sent by a later `serve`.
+        if conn.send(&message, &[group.arena.fd()]) != SendOutcome::Sent {
+            break;
+        }
+        link.groups_sent += 1;
+    }
+}
+
+/// What nodes say first.
+struct Greeting {
+    layout: String,
+    session: String,
+    node: NodeId,
+    nodes: u32,
+    incarnation: u64,
+}
+
+impl Greeting {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![GREETING];
+        for text in [&self.layout, &self.session] {
+            bytes.push(text.len().min(255) as u8);
+            bytes.extend_from_slice(&text.as_bytes()[..text.len().min(255)]);
+        }
+        bytes.extend_from_slice(&self.node.0.to_le_bytes());
+        bytes.extend_from_slice(&self.nodes.to_le_bytes());
+        bytes.extend_from_slice(&self.incarnation.to_le_bytes());
+        bytes
+    }
+
+    fn decode(mut body: &[u8]) -> Option<Greeting> {
+        let mut take = |len: usize| {
+            let (head, tail) = body.split_at_checked(len)?;
+            body = tail;
+            Some(head)
+        };
+        let mut text = || {
+            let len = usize::from(*take(1)?.first()?);
+            String::from_utf8(take(len)?.to_vec()).ok()
+        };
+        let (layout, session) = (text()?, text()?);
+        Some(Greeting {
+            layout,
+            session,
+            node: NodeId(u16::from_le_bytes(take(2)?.try_into().ok()?)),
+            nodes: u32::from_le_bytes(take(4)?.try_into().ok()?),
+            incarnation: u64::from_le_bytes(take(8)?.try_into().ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_survive_the_wire_and_garbage_is_refused() {
+        let greeting = Greeting {
+            layout: "a-1".into(),
+            session: "s".into(),
+            node: NodeId(3),
+            nodes: 5,
+            incarnation: 99,
+        };
+        let bytes = greeting.encode();
+        let back = Greeting::decode(&bytes[1..]).unwrap();
+        assert_eq!((back.layout, back.session, back.node, back.nodes), ("a-1".into(), "s".into(), NodeId(3), 5));
+        for cut in 1..bytes.len() - 1 {
+            assert!(Greeting::decode(&bytes[1..cut]).is_none(), "cut at {cut}");
+        }
+        assert!(Greeting::decode(&[255; 40]).is_none());
+    }
+}

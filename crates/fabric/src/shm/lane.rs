@@ -1,0 +1,359 @@
+//! Operations on shared memory: each is done by the calling thread, at once.
+//!
+//! What the memory model needs beyond x86's own order is one thing: a store (a put by this thread, or a CPU write)
+//! followed by a get may be reordered by the store buffer, where RDMA^WAIT says that a get flushes earlier puts to its
+//! node and that CPU writes come before NIC reads. So every get begins with a store-load fence; cas and faa are fences
+//! already. Stores stay in order (puts to one node land in order), loads stay in order, and a load is never passed by
+//! an older store of the same thread.
+
+use core::arch::asm;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+use std::sync::Arc;
+
+use super::LanePlace;
+use super::card::DoorBell;
+use super::sys::{fence::futex_wake_all, liveness};
+use super::window::{Window, Windows};
+use crate::error::Code;
+use crate::lane::{Completions, DynLane, Status, Verb, WorkRequest};
+use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
+
+/// From this size on the string instructions are faster than a loop over words.
+const STRING_BYTES_MIN: usize = 512;
+
+/// A thread's lane on shared memory.
+pub struct ShmLane {
+    windows: Arc<Windows>,
+    /// This lane's mark on its node's card, which `place_taken` keeps mapped.
+    mark: NonNull<AtomicU64>,
+    completions: Completions,
+    _place_taken: LanePlace,
+}
+
+// SAFETY: `mark` points into a mapping that `_place_taken` keeps, and to an atomic; one thread at a time has the lane.
+unsafe impl Send for ShmLane {}
+
+impl ShmLane {
+    pub(super) fn new(windows: Arc<Windows>, place: LanePlace) -> ShmLane {
+        let mark = NonNull::from(place.mark());
+        ShmLane { windows, mark, completions: Completions::default(), _place_taken: place }
+    }
+
+    /// The place of `len` bytes at `remote`, if they exist and their owner lives.
+    #[inline(always)]
+    fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<(&Window, *mut u8), Code> {
+        let Some(window) = self.windows.get(remote.window()) else { return Err(Code::BadKey) };
+        // SAFETY: the pointer is to a static or was attached under `Windows::attach`'s contract; `self.windows` lives.
+        let life = unsafe { &*window.life.load(Ordering::Acquire) };
+        if !liveness::is_alive(life.load(Ordering::Relaxed)) {
+            return Err(Self::unreachable(window));
+        }
+        let offset = remote.offset();
+        if offset % 8 != 0 {
+            return Err(Code::Misaligned);
+        }
+        match window.len.load(Ordering::Relaxed).checked_sub(offset) {
+            Some(room) if len as u64 <= room => {}
+            _ => Self::grown(window, offset, len)?,
+        }
+        Ok((window, window.base.load(Ordering::Relaxed).wrapping_add(offset as usize)))
+    }
+
+    #[cold]
+    fn unreachable(window: &Window) -> Code {
+        // A window that was never opened on a node that is there is a bad key; `explain` tells them apart.
+        if window.base.load(Ordering::Relaxed).is_null() { Code::BadKey } else { Code::Unreachable }
+    }
+
+    /// The memory may have grown since this process last looked.
+    #[cold]
+    fn grown(window: &Window, offset: u64, len: usize) -> Result<(), Code> {
+        // SAFETY: as for `life` in `place`.
+        let now = unsafe { &*window.len_now.load(Ordering::Relaxed) }.load(Ordering::Acquire);
+        window.len.store(now, Ordering::Relaxed);
+        match now.checked_sub(offset) {
+            Some(room) if len as u64 <= room => Ok(()),
+            _ => Err(Code::OutOfBounds),
+        }
+    }
+
+    /// Does a write under this lane's mark, which `revoke` waits for.
+    ///
+    /// The mark is set before the right is read. The revoker clears the right and then forces a full fence on every
+    /// core: so either this thread reads the right after it was cleared, or the revoker sees the mark.
+    #[inline(always)]
+    fn write<R>(&self, window: &Window, write: impl FnOnce() -> R) -> Result<R, Code> {
+        // SAFETY: see `mark`.
+        let mark = unsafe { self.mark.as_ref() };
+        let even = mark.load(Ordering::Relaxed);
+        mark.store(even + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst); // the processor's share is the revoker's heavy fence
+        // SAFETY: as for `life` in `place`.
+        let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
+        if right.load(Ordering::Relaxed) == 0 {
+            mark.store(even + 2, Ordering::Relaxed);
+            return Err(Code::Revoked);
+        }
+        let result = write();
+        mark.store(even + 2, Ordering::Release); // after the write: x86 keeps stores in order
+        compiler_fence(Ordering::SeqCst); // the processor's share is the sleeper's heavy fence
+        // SAFETY: as for `life` in `place`.
+        let bell: &DoorBell = unsafe { &*window.bell.load(Ordering::Relaxed) };
+        if bell.sleepers.load(Ordering::Relaxed) != 0 {
+            ring(bell);
+        }
+        Ok(result)
+    }
+
+    /// Whether reading is allowed.
+    #[inline(always)]
+    fn may(window: &Window) -> Result<(), Code> {
+        // SAFETY: as for `life` in `place`.
+        let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
+        if right.load(Ordering::Relaxed) == 0 { Err(Code::Revoked) } else { Ok(()) }
+    }
+
+    /// Puts a value; 8 bytes in one store.
+    #[inline(always)]
+    pub(crate) fn put_value<T: Plain>(&self, dst: RemotePtr<T>, value: T) -> Result<(), Code> {
+        let (window, at) = self.place(dst.cast(), size_of::<T>())?;
+        self.write(window, || {
+            if size_of::<T>() == 8 {
+                // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract. The
+                // value has 8 bytes, any of them initialised (it is plain data).
+                unsafe {
+                    let bits = core::mem::transmute_copy::<T, u64>(&value);
+                    AtomicU64::from_ptr(at.cast()).store(bits, Ordering::Release);
+                }
+            } else {
+                // SAFETY: source is a private value, destination is as above.
+                unsafe { copy_in(at, core::ptr::from_ref(&value).cast(), size_of::<T>()) }
+            }
+        })
+    }
+
+    /// # Safety
+    /// `src` is aligned to 8 and valid for `len` bytes of memory that is accessed by atomics only, or that nobody
+    /// writes to meanwhile.
+    #[inline]
+    pub(crate) unsafe fn put_from(&self, dst: RemotePtr<u8>, src: *const u8, len: usize) -> Result<(), Code> {
+        let (window, at) = self.place(dst, len)?;
+        // SAFETY: `place` for the destination, the caller for the source.
+        self.write(window, || unsafe { copy_shared(at, src, len) })
+    }
+
+    /// Gets a value; 8 bytes in one load.
+    #[inline(always)]
+    pub(crate) fn get_value<T: Plain>(&self, src: RemotePtr<T>) -> Result<T, Code> {
+        let (window, at) = self.place(src.cast(), size_of::<T>())?;
+        Self::may(window)?;
+        store_load_fence();
+        if size_of::<T>() == 8 {
+            // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract; any bits
+            // are a `T`, which is plain data of 8 bytes.
+            unsafe {
+                let bits = AtomicU64::from_ptr(at.cast()).load(Ordering::Acquire);
+                Ok(core::mem::transmute_copy::<u64, T>(&bits))
+            }
+        } else {
+            let mut value = core::mem::MaybeUninit::<T>::uninit();
+            // SAFETY: the source is as above, the destination is a private value of that size, which is then
+            // initialised in full; `T` is plain data.
+            unsafe {
+                copy_out(value.as_mut_ptr().cast(), at, size_of::<T>());
+                Ok(value.assume_init())
+            }
+        }
+    }
+
+    /// # Safety
+    /// `into` is aligned to 8 and valid for writes of `len` bytes, accessed by atomics only or by nobody else.
+    #[inline]
+    pub(crate) unsafe fn get_to(&self, src: RemotePtr<u8>, into: *mut u8, len: usize) -> Result<(), Code> {
+        // SAFETY: the caller's.
+        unsafe { self.get_to_after(src, into, len, false) }
+    }
+
+    /// `get_to`, without the fence if this thread has `fenced` and stored nothing to shared memory since.
+    ///
+    /// # Safety
+    /// As [`ShmLane::get_to`].
+    #[inline]
+    pub(crate) unsafe fn get_to_after(
+        &self,
+        src: RemotePtr<u8>,
+        into: *mut u8,
+        len: usize,
+        fenced: bool,
+    ) -> Result<(), Code> {
+        let (window, at) = self.place(src, len)?;
+        Self::may(window)?;
+        if !fenced {
+            store_load_fence();
+        }
+        // SAFETY: `place` for the source, the caller for the destination.
+        unsafe { copy_shared(into, at, len) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Result<u64, Code> {
+        let (window, at) = self.place(dst.cast(), 8)?;
+        self.write(window, || {
+            // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract.
+            let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+            word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn faa(&self, dst: RemotePtr<u64>, addend: u64) -> Result<u64, Code> {
+        let (window, at) = self.place(dst.cast(), 8)?;
+        // SAFETY: as in `cas`.
+        self.write(window, || unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(addend, Ordering::SeqCst))
+    }
+
+    /// Whether the node is there.
+    #[inline]
+    pub(crate) fn reachable(&self, node: NodeId) -> Result<(), Code> {
+        self.place(RemotePtr::new(node, GroupKey::SIGNAL, 0), 0).map(|_| ())
+    }
+
+    /// Brings the line towards this core, if the place exists.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, src: RemotePtr<u8>) {
+        if let Some(window) = self.windows.get(src.window()) {
+            let at = window.base.load(Ordering::Relaxed).wrapping_add(src.offset() as usize);
+            // SAFETY: a prefetch is a hint: it reads nothing and faults on nothing, whatever the address.
+            unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+        }
+    }
+}
+
+/// Wakes who sleeps on a bell.
+#[cold]
+pub(super) fn ring(bell: &DoorBell) {
+    bell.ring.fetch_add(1, Ordering::SeqCst);
+    futex_wake_all(&bell.ring);
+}
+
+/// Earlier stores of this thread are visible before its later loads read.
+#[inline(always)]
+fn store_load_fence() {
+    // SAFETY: a locked read-modify-write of the stack's top that changes nothing: a full barrier on x86 (SDM vol. 3,
+    // 8.2.3.9), and cheaper than `mfence`. Not marked `nomem`, so the compiler keeps order across it too.
+    unsafe { asm!("lock or dword ptr [rsp], 0", options(nostack)) };
+}
+
+/// Copies private bytes into shared memory.
+///
+/// # Safety
+/// `to` is aligned to 8 and valid for `len` bytes accessed by atomics only; `from` is valid for `len` bytes that
+/// nobody writes to.
+#[inline]
+unsafe fn copy_in(to: *mut u8, from: *const u8, len: usize) {
+    let words = len / 8;
+    for word in 0..words {
+        // SAFETY: within `len`; destination aligned by contract, source read unaligned.
+        unsafe {
+            let bits = from.cast::<u64>().add(word).read_unaligned();
+            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
+        }
+    }
+    for byte in words * 8..len {
+        // SAFETY: within `len`.
+        unsafe { AtomicU8::from_ptr(to.add(byte)).store(*from.add(byte), Ordering::Release) };
+    }
+}
+
+/// Copies shared memory to a private place.
+///
+/// # Safety
+/// `from` is aligned to 8 and valid for `len` bytes accessed by atomics only; `to` is valid for writes of `len` bytes
+/// that nobody else uses.
+#[inline]
+unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
+    let words = len / 8;
+    for word in 0..words {
+        // SAFETY: within `len`; source aligned by contract, destination written unaligned.
+        unsafe {
+            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
+            to.cast::<u64>().add(word).write_unaligned(bits);
+        }
+    }
+    for byte in words * 8..len {
+        // SAFETY: within `len`.
+        unsafe { *to.add(byte) = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire) };
+    }
+}
+
+/// Copies between two places either of which others may access meanwhile.
+///
+/// # Safety
+/// Both are aligned to 8 and valid for `len` bytes that are accessed by atomics only, or by nobody else; they do not
+/// overlap unless they are the same.
+#[inline]
+unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
+    if len >= STRING_BYTES_MIN {
+        // SAFETY: valid by contract; assembly is outside the language's rule on races, and its stores may be seen in
+        // any order, as those of a long put may. The direction flag is clear by the ABI.
+        unsafe {
+            asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags));
+        }
+        return;
+    }
+    let words = len / 8;
+    for word in 0..words {
+        // SAFETY: within `len`, aligned by contract.
+        unsafe {
+            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
+            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
+        }
+    }
+    for byte in words * 8..len {
+        // SAFETY: within `len`.
+        unsafe {
+            let bits = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire);
+            AtomicU8::from_ptr(to.add(byte)).store(bits, Ordering::Release);
+        }
+    }
+}
+
+/// The lane behind the dynamic interface, for decorators: an operation is complete when `post` returns.
+impl DynLane for ShmLane {
+    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+        let (window, _) = self.place(request.remote, request.len)?;
+        if request.verb == Verb::RemoteFence { Ok(()) } else { Self::may(window) }
+    }
+
+    fn post(&mut self, request: WorkRequest) -> u64 {
+        let (remote, len, local) = (request.remote, request.len, request.local.ptr);
+        let result = match request.verb {
+            // SAFETY: the request's local memory is valid for `len` bytes while it exists, aligned (blocks and spans
+            // are), and either shared cells or counted in flight.
+            Verb::Put => unsafe { self.put_from(remote, local, len) },
+            // SAFETY: as above.
+            Verb::Get => unsafe { self.get_to(remote, local, len) },
+            Verb::Cas | Verb::Faa => {
+                let [a, b] = request.operands;
+                let word = remote.cast();
+                let old = if request.verb == Verb::Cas { self.cas(word, a, b) } else { self.faa(word, a) };
+                // SAFETY: as above; an atomic's local memory has 8 bytes.
+                old.map(|old| unsafe { AtomicU64::from_ptr(local.cast()) }.store(old, Ordering::Release))
+            }
+            Verb::RemoteFence => self.place(remote, 0).map(|_| ()),
+        };
+        let peer = request.remote.node();
+        let sequence = self.completions.post(peer);
+        self.completions.complete(peer, sequence, result);
+        sequence
+    }
+
+    fn poll(&mut self) {}
+
+    fn status(&self, peer: NodeId, sequence: u64) -> Status {
+        self.completions.status(peer, sequence)
+    }
+}

@@ -1,0 +1,578 @@
+//! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
+//! memfds that each maps from the others, and an operation is done by the thread that issues it.
+//!
+//! - [`lane`]: the operations. [`window`]: what they need to know of each group. [`card`]: the small file by which
+//!   nodes see each other's life, sleep and rights. [`control`]: the messages between nodes. [`sys`]: the kernel.
+
+mod card;
+mod control;
+mod lane;
+mod sys;
+mod window;
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+pub use lane::ShmLane;
+
+use self::card::{Card, DoorBell, LANES_MAX, SILENT};
+use self::control::Control;
+use self::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
+use self::sys::liveness::{self, LifeCell};
+use self::sys::memory::{Arena, Mapping};
+use self::sys::session::{CardMapping, Claim, SessionDir};
+use self::window::{Attach, Windows};
+use crate::error::{Code, Error, ErrorKind, Result};
+use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting};
+use crate::lane::Lane;
+use crate::local::{Instant, Thread};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+/// The layout that all processes of a session must share. It changes with any change to the card, to the control
+/// messages or to what they mean.
+pub const LAYOUT: &str = concat!("farfield-shm-1/", env!("CARGO_PKG_VERSION"));
+
+/// The most nodes of one session on one host.
+pub const NODES_MAX: usize = 256;
+
+/// How a node joins a session on shared memory.
+#[derive(Clone, Debug)]
+pub struct ShmOptions {
+    /// The session's name: nodes with the same name find each other.
+    pub session: String,
+    /// This node.
+    pub node: NodeId,
+    /// How many nodes the session has.
+    pub nodes: usize,
+    /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken as it is needed.
+    pub group_bytes_max: usize,
+    /// The layout to announce; another one than [`LAYOUT`] is for tests of the refusal.
+    pub layout: String,
+    /// Seed of random choices; random if none is given.
+    pub seed: Option<u64>,
+}
+
+impl ShmOptions {
+    /// Node `node` of `nodes` in a session.
+    pub fn new(session: impl Into<String>, node: NodeId, nodes: usize) -> ShmOptions {
+        ShmOptions { session: session.into(), node, nodes, group_bytes_max: 64 << 30, layout: LAYOUT.into(), seed: None }
+    }
+}
+
+/// One node on shared memory.
+pub struct ShmFabric {
+    me: NodeId,
+    nodes: usize,
+    session: String,
+    incarnation: u64,
+    seed: u64,
+    memory: Arc<Memory>,
+    groups: Mutex<Vec<OwnGroup>>,
+    free_lanes: Arc<Mutex<Vec<usize>>>,
+    control: Control,
+    cpus: usize,
+}
+
+/// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
+struct Memory {
+    /// Before the mappings: it points into them.
+    windows: Arc<Windows>,
+    own: Arc<OwnCard>,
+    peers: Vec<OnceLock<Peer>>,
+    /// Arenas of this node and mappings of the others', only ever added to.
+    arenas: Mutex<Vec<Arc<Arena>>>,
+    mappings: Mutex<Vec<Mapping>>,
+    nodes: usize,
+}
+
+/// This node's card, and its place in the session directory.
+struct OwnCard(Claim);
+
+impl AsRef<LifeCell> for OwnCard {
+    fn as_ref(&self) -> &LifeCell {
+        &self.card().life
+    }
+}
+
+impl OwnCard {
+    fn mapping(&self) -> &CardMapping {
+        self.0.card()
+    }
+
+    fn card(&self) -> &Card {
+        Card::of(self.mapping())
+    }
+}
+
+/// A peer that has come.
+struct Peer {
+    card: CardMapping,
+    incarnation: u64,
+}
+
+struct OwnGroup {
+    arena: Arc<Arena>,
+    bell: Bell,
+    /// Bytes given out.
+    used: usize,
+}
+
+/// A lane's place on its node's card.
+pub(crate) struct LanePlace {
+    memory: Arc<Memory>,
+    index: usize,
+    free: Arc<Mutex<Vec<usize>>>,
+}
+
+impl LanePlace {
+    fn mark(&self) -> &AtomicU64 {
+        &self.memory.own.card().marks[self.index].0
+    }
+}
+
+impl Drop for LanePlace {
+    fn drop(&mut self) {
+        self.memory.own.card().lanes.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.free).push(self.index);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn system(what: &'static str) -> impl Fn(&dyn core::fmt::Display) -> Error {
+    move |why| ErrorKind::System { what, why: why.to_string() }.into()
+}
+
+/// Bytes at the start of each group that no region gets. Global fences read the first word.
+const RESERVED_BYTES: usize = 64;
+/// Regions begin on cache lines.
+const REGION_ALIGN: usize = 64;
+
+impl ShmFabric {
+    /// Joins a session. It does not wait for the peers: they appear as they come.
+    ///
+    /// # Errors
+    /// A bad name or number, a place that is taken by a living process, a directory that is not private, no memory.
+    pub fn join(options: &ShmOptions) -> Result<Arc<ShmFabric>> {
+        let ShmOptions { session, node: me, nodes, .. } = options;
+        let (me, nodes) = (*me, *nodes);
+        let session_error =
+            |why: &dyn core::fmt::Display| ErrorKind::Session { session: session.clone(), why: why.to_string() };
+        if nodes == 0 || nodes > NODES_MAX {
+            return Err(session_error(&format!("{nodes} nodes: a session on one host has 1 to {NODES_MAX}")).into());
+        }
+        if me.index() >= nodes {
+            return Err(ErrorKind::UnknownNode { node: me, nodes }.into());
+        }
+        register_membarrier().map_err(|why| system("membarrier")(&why))?;
+
+        let directory = SessionDir::open(session).map_err(|why| session_error(&why))?;
+        directory.sweep(Card::is_alive).map_err(|why| session_error(&why))?;
+        let claim = directory
+            .claim(u32::from(me.0), Card::file_bytes(nodes), Card::is_alive)
+            .map_err(|why| session_error(&why))?;
+        let seed = options.seed.unwrap_or_else(rand::random);
+        let incarnation: u64 = rand::random();
+        let own = Arc::new(OwnCard(claim));
+        own.card().incarnation.store(incarnation, Ordering::Relaxed);
+
+        let control = Control::open(directory, own.0.socket_path(), options, incarnation)
+            .map_err(|why| session_error(&why))?;
+        let memory = Arc::new(Memory {
+            windows: Arc::new(Windows::new(nodes)),
+            own,
+            peers: std::iter::repeat_with(OnceLock::new).take(nodes).collect(),
+            arenas: Mutex::default(),
+            mappings: Mutex::default(),
+            nodes,
+        });
+        let fabric = ShmFabric {
+            me,
+            nodes,
+            session: session.clone(),
+            incarnation,
+            seed,
+            memory,
+            groups: Mutex::default(),
+            free_lanes: Arc::new(Mutex::new((0..LANES_MAX).rev().collect())),
+            control,
+            cpus: cpus_allowed(),
+        };
+        for (key, bell) in
+            [(GroupKey::SIGNAL, Bell::Waiters), (GroupKey::DATA, Bell::Silent), (GroupKey::SERVICE, Bell::Service)]
+        {
+            let made = fabric.new_group(bell, options.group_bytes_max)?;
+            debug_assert_eq!(made, key);
+        }
+        Ok(Arc::new(fabric))
+    }
+
+    fn new_group(&self, bell: Bell, bytes_max: usize) -> Result<GroupKey> {
+        let mut groups = lock(&self.groups);
+        let Some(key) = u8::try_from(groups.len()).ok().map(GroupKey) else {
+            return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
+        };
+        let name = format!("farfield-{}-{}-{}", self.session, self.me.0, key.0);
+        let arena = Arena::create(&name, bytes_max, bytes_max).map_err(|why| system("memory of a group")(&why))?;
+        let arena = Arc::new(arena);
+        grow(&arena, key, RESERVED_BYTES)?;
+        lock(&self.memory.arenas).push(Arc::clone(&arena));
+        let card = self.memory.own.card();
+        let len_now = &card.group_bytes.0[usize::from(key.0)];
+        len_now.store(arena.len() as u64, Ordering::Release);
+        for peer in 0..self.nodes {
+            self.memory.own_right(key, NodeId(peer as u16)).store(1, Ordering::Relaxed);
+        }
+        let attach = Attach {
+            base: arena.base(),
+            life: card.life.word(),
+            right: self.memory.own_right(key, self.me),
+            bell: bell_of(card, bell),
+            len_now,
+        };
+        // SAFETY: `Memory` keeps the arena and the card as long as the windows; the arena's reservation covers
+        // whatever length it will say.
+        unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(self.me, key, 0).window(), &attach) };
+        groups.push(OwnGroup { arena, bell, used: RESERVED_BYTES });
+        self.control.announce_groups(&groups);
+        Ok(key)
+    }
+
+    /// Maps a group that a peer has sent.
+    fn attach_peer_group(
+        &self,
+        peer: NodeId,
+        key: GroupKey,
+        bell: Bell,
+        reserve: usize,
+        fd: std::os::fd::OwnedFd,
+    ) -> Result<()> {
+        let Some(link) = self.memory.peers[peer.index()].get() else {
+            return Err(ErrorKind::NotConnected { node: peer }.into());
+        };
+        let mapping = Mapping::attach(fd, reserve).map_err(|why| system("memory of a peer")(&why))?;
+        let card = Card::of(&link.card);
+        let attach = Attach {
+            base: mapping.base(),
+            life: card.life.word(),
+            right: Card::right(&link.card, self.nodes, key, self.me),
+            bell: bell_of(card, bell),
+            len_now: &card.group_bytes.0[usize::from(key.0)],
+        };
+        // The owner says in `len_now` how long its memory is; what it may say is bounded by what is mapped.
+        if card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire) > reserve as u64 {
+            return Err(system("memory of a peer")(&"its length exceeds its reservation"));
+        }
+        lock(&self.memory.mappings).push(mapping);
+        // SAFETY: `Memory` keeps the mapping and the card as long as the windows. The peer grows its memory (sealed
+        // against shrinking) before it says so in `len_now`, and never beyond its reservation, all of it mapped.
+        unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(peer, key, 0).window(), &attach) };
+        Ok(())
+    }
+
+    fn check_member(&self, node: NodeId) -> Result<()> {
+        if node.index() < self.nodes {
+            Ok(())
+        } else {
+            Err(ErrorKind::UnknownNode { node, nodes: self.nodes }.into())
+        }
+    }
+
+    /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
+    fn cores_suffice(&self) -> bool {
+        let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
+        for peer in &self.memory.peers {
+            let Some(peer) = peer.get() else { continue };
+            let card = Card::of(&peer.card);
+            if liveness::is_alive(card.life.word().load(Ordering::Relaxed)) {
+                // The service thread's lane is mostly asleep.
+                lanes += (card.lanes.load(Ordering::Relaxed) as usize).saturating_sub(1);
+            }
+        }
+        lanes.saturating_sub(1) <= self.cpus
+    }
+}
+
+fn grow(arena: &Arena, key: GroupKey, to: usize) -> Result<()> {
+    let asked_bytes = to.saturating_sub(arena.len());
+    arena.grow_to(to).map_err(|why| ErrorKind::OutOfMemory { key, asked_bytes, why: why.to_string() }.into())
+}
+
+fn bell_of(card: &Card, bell: Bell) -> &DoorBell {
+    match bell {
+        Bell::Silent => &SILENT,
+        Bell::Waiters => &card.waiters,
+        Bell::Service => &card.service,
+    }
+}
+
+impl Memory {
+    fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
+        Card::right(self.own.mapping(), self.nodes, key, peer)
+    }
+}
+
+/// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 50;
+/// The longest sleep: local stores ring no bell, and deadlines and deaths are to be noticed.
+const SLEEP_MAX: Duration = Duration::from_micros(500);
+
+impl Fabric for ShmFabric {
+    fn name(&self) -> String {
+        "shm".into()
+    }
+
+    fn me(&self) -> NodeId {
+        self.me
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn open_lane(&self) -> Result<Lane> {
+        let Some(index) = lock(&self.free_lanes).pop() else {
+            return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
+        };
+        self.memory.own.card().lanes.fetch_add(1, Ordering::Relaxed);
+        let place = LanePlace { memory: Arc::clone(&self.memory), index, free: Arc::clone(&self.free_lanes) };
+        Ok(Lane::Shm(ShmLane::new(Arc::clone(&self.memory.windows), place)))
+    }
+
+    fn create_group(&self, bell: Bell) -> Result<GroupKey> {
+        let bytes_max = lock(&self.groups)[0].arena.limit();
+        self.new_group(bell, bytes_max)
+    }
+
+    fn alloc(&self, key: GroupKey, bytes: usize) -> Result<Region> {
+        let mut groups = lock(&self.groups);
+        let Some(group) = groups.get_mut(usize::from(key.0)) else {
+            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
+        };
+        let offset = group.used;
+        let end = bytes.checked_next_multiple_of(REGION_ALIGN).and_then(|bytes| offset.checked_add(bytes));
+        let Some(end) = end else {
+            let why = "no machine has that much".into();
+            return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
+        };
+        grow(&group.arena, key, end)?;
+        group.used = end;
+        let len_now = &self.memory.own.card().group_bytes.0[usize::from(key.0)];
+        len_now.store(group.arena.len() as u64, Ordering::Release);
+        let base = NonNull::new(group.arena.base().wrapping_add(offset)).expect("a mapping is not at address zero");
+        let remote = RemotePtr::new(self.me, key, offset as u64);
+        let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(&group.arena) as _;
+        // SAFETY: the range was given to nobody else, is grown, aligned to 64 and mapped as long as the arena, which
+        // `keep` keeps; access is by atomics and fabric operations only, here and in the peers.
+        Ok(unsafe { Region::new(base, bytes, remote, keep) })
+    }
+
+    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        if usize::from(group.0) >= lock(&self.groups).len() {
+            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
+        }
+        self.memory.own_right(group, peer).store(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
+        self.check_member(peer)?;
+        if usize::from(group.0) >= lock(&self.groups).len() {
+            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
+        }
+        self.memory.own_right(group, peer).store(0, Ordering::SeqCst);
+        let card = if peer == self.me {
+            self.memory.own.card()
+        } else {
+            match self.memory.peers[peer.index()].get() {
+                Some(link) => Card::of(&link.card),
+                None => return Ok(()), // it has not come, so it has written nothing
+            }
+        };
+        // Every core has executed a full fence when this returns: a thread of the peer either reads the right after
+        // it was cleared, or its mark is visible below.
+        heavy_fence().map_err(|why| system("membarrier")(&why))?;
+        let start = Instant::monotonic();
+        let mut waiting = Waiting::default();
+        for mark in &card.marks {
+            let seen = mark.0.load(Ordering::Acquire);
+            while seen % 2 == 1 && mark.0.load(Ordering::Acquire) == seen {
+                // A killed process runs no more user code after that fence: its threads have a fatal signal pending,
+                // which the fence's interrupt delivers. Its marks stay as they were.
+                if !liveness::is_alive(card.life.word().load(Ordering::Acquire))
+                    && card.left.load(Ordering::Acquire) == 0
+                {
+                    return heavy_fence().map_err(|why| system("membarrier")(&why));
+                }
+                let waited = Instant::monotonic().since(start);
+                if waited >= timeout {
+                    return Err(ErrorKind::RevokeUndecided { node: peer, key: group, waited }.into());
+                }
+                if waiting.round < SPINS + YIELDS {
+                    waiting.round += 1;
+                    std::thread::yield_now();
+                } else {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        self.check_member(to)?;
+        self.control.send(self, to, message)
+    }
+
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        self.control.serve(self, timeout, event);
+    }
+
+    fn wake_service(&self) {
+        self.control.wake();
+        lane::ring(&self.memory.own.card().service);
+    }
+
+    fn peer_state(&self, peer: NodeId) -> PeerState {
+        let (card, incarnation) = if peer == self.me {
+            (self.memory.own.card(), self.incarnation)
+        } else {
+            match self.memory.peers.get(peer.index()).and_then(OnceLock::get) {
+                Some(link) => (Card::of(&link.card), link.incarnation),
+                None => return PeerState::Absent,
+            }
+        };
+        if liveness::is_alive(card.life.word().load(Ordering::Acquire)) {
+            PeerState::Up { incarnation }
+        } else if card.left.load(Ordering::Acquire) != 0 {
+            PeerState::Left
+        } else {
+            PeerState::Dead { incarnation }
+        }
+    }
+
+    fn leave(&self) {
+        // Before the life word goes to zero, so that nobody takes leaving for dying.
+        self.memory.own.card().left.store(1, Ordering::SeqCst);
+        self.control.goodbye();
+    }
+
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
+        let (node, key) = (remote.node(), remote.key());
+        if let Err(error) = self.check_member(node) {
+            return error;
+        }
+        let state = self.peer_state(node);
+        let kind = match (code, state) {
+            (Code::BadKey | Code::Unreachable, PeerState::Absent) => ErrorKind::NotConnected { node },
+            (Code::BadKey, PeerState::Up { .. }) if key.0 <= GroupKey::SERVICE.0 => ErrorKind::NotConnected { node },
+            (Code::BadKey, PeerState::Up { .. }) => ErrorKind::UnknownGroup { node, key },
+            (Code::BadKey | Code::Unreachable, PeerState::Left) => ErrorKind::PeerLeft { node },
+            (Code::BadKey | Code::Unreachable, PeerState::Dead { incarnation }) => {
+                ErrorKind::PeerDead { node, incarnation }
+            }
+            // It was gone for a moment only: the state changed in between.
+            (Code::Unreachable, PeerState::Up { .. }) => ErrorKind::NotConnected { node },
+            (Code::OutOfBounds, _) => {
+                let window = self.memory.windows.get(remote.window());
+                let memory_bytes = window.map_or(0, |window| window.len.load(Ordering::Relaxed));
+                ErrorKind::OutOfBounds { node, key, offset: remote.offset(), len: len as u64, memory_bytes }
+            }
+            (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
+            (Code::Revoked, _) => ErrorKind::Revoked { node, key },
+            (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
+            (Code::Injected, _) => ErrorKind::Injected { node },
+        };
+        kind.into()
+    }
+
+    fn now(&self) -> Instant {
+        Instant::monotonic()
+    }
+
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        let spawned = std::thread::Builder::new().name(name).spawn(body);
+        spawned.map(Thread).map_err(|why| system("starting a thread")(&why))
+    }
+
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        let (told, tell) = std::sync::mpsc::sync_channel(1);
+        let own = Arc::clone(&self.memory.own);
+        let thread = Fabric::spawn(
+            &*self,
+            name,
+            Box::new(move || {
+                let guard = liveness::hold(Arc::clone(&own));
+                let held = match &guard {
+                    Ok(_) => own.0.started().map_err(|why| system("taking the node's place")(&why)),
+                    Err(why) => Err(system("liveness word")(why)),
+                };
+                let failed = held.is_err();
+                let _ = told.send(held);
+                if failed {
+                    return;
+                }
+                body();
+                drop(guard); // the node is no longer alive; whether it left or died was said before
+            }),
+        )?;
+        match tell.recv() {
+            Ok(Ok(())) => Ok(thread),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(system("starting a thread")(&"it ended at once")),
+        }
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn idle(&self, waiting: &mut Waiting) {
+        let card = self.memory.own.card();
+        let bell = if waiting.service { &card.service } else { &card.waiters };
+        if let Some(ring) = waiting.announced.take() {
+            // The waiter has looked since the announcement and found nothing: a write since then rings.
+            futex_wait(&bell.ring, ring, SLEEP_MAX);
+            bell.sleepers.fetch_sub(1, Ordering::Relaxed);
+            waiting.round = YIELDS / 2; // a few more looks, then sleep again
+            return;
+        }
+        if waiting.round == 0 {
+            waiting.spins = if !waiting.service && self.cores_suffice() { SPINS } else { 1 };
+        }
+        waiting.round += 1;
+        if waiting.round <= waiting.spins {
+            core::hint::spin_loop();
+        } else if waiting.round <= waiting.spins + YIELDS {
+            std::thread::yield_now();
+        } else {
+            bell.sleepers.fetch_add(1, Ordering::SeqCst);
+            let ring = bell.ring.load(Ordering::SeqCst);
+            // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
+            // next look sees it. If the kernel refuses, the sleep's bound is what remains.
+            let _ = heavy_fence();
+            waiting.announced = Some(ring);
+        }
+    }
+
+    fn idle_end(&self, waiting: &mut Waiting) {
+        if waiting.announced.take().is_some() {
+            let card = self.memory.own.card();
+            let bell = if waiting.service { &card.service } else { &card.waiters };
+            bell.sleepers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn wake_local(&self) {
+        let bell = &self.memory.own.card().waiters;
+        if bell.sleepers.load(Ordering::Relaxed) != 0 {
+            lane::ring(bell);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Where the shared-memory fabric talks to the Linux kernel (x86-64), and the only place that does.
+//!
+//! | file       | what it gives                                                                              |
+//! |------------|--------------------------------------------------------------------------------------------|
+//! | `fence`    | process-wide fences (`membarrier`), futexes shared between processes, usable cores         |
+//! | `liveness` | a word in shared memory which the kernel marks when its holder dies (robust list)          |
+//! | `memory`   | arenas of registered memory: sealed memfds that grow in place and fail with a typed error  |
+//! | `session`  | the directory in which the nodes of a session find each other, and its cleaning            |
+//! | `socket`   | control sockets that carry short messages and file descriptors                             |
+//! | `cgroup`   | what the control groups of this process allow: memory and cores                            |
+//!
+//! Nothing here knows of endpoints, regions or objects. All peers run under one user, which every file and every
+//! socket checks; peers of the same user trust each other as threads of one program do.
+
+pub(crate) mod cgroup;
+pub(crate) mod fence;
+pub(crate) mod liveness;
+pub(crate) mod memory;
+pub(crate) mod session;
+pub(crate) mod socket;

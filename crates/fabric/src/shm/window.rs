@@ -1,0 +1,80 @@
+//! What a lane needs to know of each group of each node, one cache line a group.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::card::{DoorBell, SILENT};
+use crate::GroupKey;
+
+/// A window on one permission group of one node.
+#[repr(align(64))]
+pub(super) struct Window {
+    /// Start of the memory here; null until attached.
+    pub(super) base: AtomicPtr<u8>,
+    /// Bytes known to exist.
+    pub(super) len: AtomicU64,
+    /// The owner's liveness word.
+    pub(super) life: AtomicPtr<AtomicU32>,
+    /// Whether this node may.
+    pub(super) right: AtomicPtr<AtomicU8>,
+    /// Who is woken by a write.
+    pub(super) bell: AtomicPtr<DoorBell>,
+    /// Where the owner says how many bytes exist.
+    pub(super) len_now: AtomicPtr<AtomicU64>,
+}
+
+/// The life word, right and length of what is not attached.
+static NO_LIFE: AtomicU32 = AtomicU32::new(0);
+static NO_RIGHT: AtomicU8 = AtomicU8::new(0);
+static NO_BYTES: AtomicU64 = AtomicU64::new(0);
+
+impl Window {
+    fn closed() -> Window {
+        Window {
+            base: AtomicPtr::new(ptr::null_mut()),
+            len: AtomicU64::new(0),
+            life: AtomicPtr::new(ptr::from_ref(&NO_LIFE).cast_mut()),
+            right: AtomicPtr::new(ptr::from_ref(&NO_RIGHT).cast_mut()),
+            bell: AtomicPtr::new(ptr::from_ref::<DoorBell>(&SILENT).cast_mut()),
+            len_now: AtomicPtr::new(ptr::from_ref(&NO_BYTES).cast_mut()),
+        }
+    }
+}
+
+/// The windows on all groups of all nodes of the session, indexed by `RemotePtr::window`.
+pub(super) struct Windows(Box<[Window]>);
+
+/// The pointers of one window. All must stay valid as long as the `Windows`.
+pub(super) struct Attach<'a> {
+    pub(super) base: *mut u8,
+    pub(super) life: &'a AtomicU32,
+    pub(super) right: &'a AtomicU8,
+    pub(super) bell: &'a DoorBell,
+    pub(super) len_now: &'a AtomicU64,
+}
+
+impl Windows {
+    pub(super) fn new(nodes: usize) -> Windows {
+        Windows(std::iter::repeat_with(Window::closed).take(nodes * GroupKey::COUNT_MAX).collect())
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, index: usize) -> Option<&Window> {
+        self.0.get(index)
+    }
+
+    /// Opens a window.
+    ///
+    /// # Safety
+    /// What `attach` points to stays mapped as long as `self`: `base` for as many bytes as `len_now` will ever say.
+    pub(super) unsafe fn attach(&self, index: usize, attach: &Attach<'_>) {
+        let Some(window) = self.0.get(index) else { return };
+        window.base.store(attach.base, Ordering::Relaxed);
+        window.right.store(ptr::from_ref(attach.right).cast_mut(), Ordering::Relaxed);
+        window.bell.store(ptr::from_ref(attach.bell).cast_mut(), Ordering::Relaxed);
+        window.len_now.store(ptr::from_ref(attach.len_now).cast_mut(), Ordering::Relaxed);
+        window.len.store(attach.len_now.load(Ordering::Acquire), Ordering::Relaxed);
+        // Last: a lane that sees the owner alive sees the rest (it loads this pointer first, with acquire).
+        window.life.store(ptr::from_ref(attach.life).cast_mut(), Ordering::Release);
+    }
+}

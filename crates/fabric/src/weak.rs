@@ -1,0 +1,378 @@
+//! A deliberately weak fabric for tests: as late and as reordered as RDMA^WAIT allows.
+//!
+//! It sits on a strong fabric and delays: the source of a put is read late (so `put_live` may send what was stored
+//! afterwards), writes land after the put is complete, operations to different nodes pass each other, those to one node
+//! pass each other wherever the stamp table has no order, long transfers land in pieces, completions come late. Objects
+//! that are right on it rely on nothing that shared memory adds.
+//!
+//! Each lane keeps a queue pair for each peer: the halves of its operations, of which any that the table allows may be
+//! next. Which one is a random choice. Steps are taken by the endpoint when it posts or polls, and by a thread of
+//! its own for each fabric, since a NIC goes on when the CPU does not.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak as WeakRef};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::buf::Block;
+use crate::decorate::Decorated;
+use crate::error::{Code, Result};
+use crate::fabric::Fabric;
+use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest};
+use crate::ptr::NodeId;
+
+/// A fabric as weak as the model allows, with the choices of `seed`.
+///
+/// # Errors
+/// The thread for its NIC cannot be started.
+pub fn weaken(inner: Arc<dyn Fabric>, seed: u64) -> Result<Arc<dyn Fabric>> {
+    let nic: Arc<Nic> = Arc::default();
+    let seeds = Mutex::new(SmallRng::seed_from_u64(seed));
+    let engine = Arc::downgrade(&nic);
+    let mut rng = SmallRng::seed_from_u64(!seed);
+    let run = move || {
+        while let Some(nic) = engine.upgrade() {
+            let busy = nic.step_all(&mut rng);
+            drop(nic);
+            // Now and then it is slow, so that what is late is late by more than a few steps.
+            match rng.random_range(0..64u32) {
+                0 => std::thread::sleep(Duration::from_micros(50)),
+                _ if busy => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(20)),
+            }
+        }
+    };
+    inner.spawn(format!("weak-nic-{}", inner.me().0), Box::new(run))?;
+    let wrap = move |inner| {
+        let rng = SmallRng::from_rng(&mut *lock(&seeds));
+        Box::new(WeakLane::new(inner, &nic, rng)) as Box<dyn DynLane>
+    };
+    Ok(Decorated::new(inner, "weak", Box::new(wrap)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All queue pairs of the node, as far as they live or have work left.
+#[derive(Default)]
+struct Nic {
+    lanes: Mutex<Vec<Arc<Shared>>>,
+}
+
+impl Nic {
+    /// Some steps of each lane; whether there was anything to do.
+    fn step_all(&self, rng: &mut SmallRng) -> bool {
+        let lanes = lock(&self.lanes).clone();
+        let mut busy = false;
+        for lane in &lanes {
+            let mut pairs = lock(&lane.pairs);
+            for _ in 0..rng.random_range(1..4) {
+                busy |= pairs.step(rng);
+            }
+        }
+        lock(&self.lanes).retain(|lane| !lane.closed.load(Ordering::Acquire) || lock(&lane.pairs).has_work());
+        busy
+    }
+}
+
+/// A lane, shared with the NIC's thread.
+struct Shared {
+    pairs: Mutex<Pairs>,
+    closed: AtomicBool,
+}
+
+struct WeakLane {
+    shared: Arc<Shared>,
+    rng: SmallRng,
+    /// As of the last poll.
+    seen: Completions,
+    _nic: WeakRef<Nic>,
+}
+
+/// The queue pairs of one lane.
+struct Pairs {
+    inner: Box<dyn DynLane>,
+    peers: Vec<Pair>,
+    completed: Vec<(NodeId, u64, Result<(), Code>)>,
+}
+
+/// One queue pair: its operations that are not finished, oldest first.
+#[derive(Default)]
+struct Pair {
+    posted: u64,
+    operations: VecDeque<Operation>,
+}
+
+struct Operation {
+    sequence: u64,
+    request: WorkRequest,
+    stage: Stage,
+    /// For a put: its bytes, once read. For a get or an atomic: the result on its way back.
+    carried: Option<Arc<Block>>,
+    result: Result<(), Code>,
+    reported: bool,
+}
+
+/// How far an operation has come, in the model's subevents.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Stage {
+    Posted,
+    /// Its reading half is done: NLR of a put, NRR of a get, NAR and NAW of an atomic.
+    Read,
+    /// Its writing half is in the NIC's buffer: NRW or NLW has started.
+    Started,
+    /// Its writing half is in memory.
+    Finished,
+}
+
+impl Operation {
+    fn is_put(&self) -> bool {
+        self.request.verb == Verb::Put
+    }
+
+    /// Whether the operation is complete: a put when its write has started, everything else when it is finished.
+    fn is_complete(&self) -> bool {
+        self.stage >= if self.is_put() { Stage::Started } else { Stage::Finished }
+    }
+}
+
+impl Pair {
+    /// Whether the next subevent of the operation at `at` may happen now (semantics.md, sections 1 and 6).
+    fn may_step(&self, at: usize) -> bool {
+        let operation = &self.operations[at];
+        let earlier = || self.operations.iter().take(at);
+        // No write waits in the buffer of the remote (local) side.
+        let remote_empty = || !self.operations.iter().any(|o| o.is_put() && o.stage == Stage::Started);
+        let local_empty = || !self.operations.iter().any(|o| !o.is_put() && o.stage == Stage::Started);
+        let fences_passed = || earlier().all(|o| o.request.verb != Verb::RemoteFence || o.stage == Stage::Finished);
+        match (operation.request.verb, operation.stage) {
+            // NLR: after earlier NLR and fences; flushes the local side (nfo).
+            (Verb::Put, Stage::Posted) => {
+                earlier().all(|o| !o.is_put() || o.stage >= Stage::Read) && fences_passed() && local_empty()
+            }
+            // NRW: after earlier NRW have started (the buffer is a FIFO).
+            (Verb::Put, Stage::Read) => earlier().all(|o| !o.is_put() || o.stage >= Stage::Started),
+            // NRW leaves the buffer in order.
+            (Verb::Put, Stage::Started) => earlier().all(|o| !o.is_put() || o.stage == Stage::Finished),
+            // NRR, NAR: after earlier NLR and NRW; an atomic also after earlier atomics; flushes the remote side.
+            (Verb::Get | Verb::Cas | Verb::Faa, Stage::Posted) => {
+                earlier().all(|o| match o.request.verb {
+                    Verb::Put => o.stage == Stage::Finished,
+                    Verb::Cas | Verb::Faa => operation.request.verb == Verb::Get || o.stage >= Stage::Read,
+                    Verb::Get => true,
+                    Verb::RemoteFence => o.stage == Stage::Finished,
+                }) && remote_empty()
+            }
+            // NLW: after earlier NRR, NRW and NLR, and after earlier NLW have started.
+            (Verb::Get | Verb::Cas | Verb::Faa, Stage::Read) => earlier().all(|o| match o.request.verb {
+                Verb::Put => o.stage == Stage::Finished,
+                Verb::RemoteFence => true,
+                _ => o.stage >= Stage::Started,
+            }),
+            (Verb::Get | Verb::Cas | Verb::Faa, Stage::Started) => {
+                earlier().all(|o| o.is_put() || o.request.verb == Verb::RemoteFence || o.stage == Stage::Finished)
+            }
+            // RF: after earlier reads are done and earlier writes have started.
+            (Verb::RemoteFence, Stage::Posted) => earlier().all(|o| match o.request.verb {
+                Verb::RemoteFence => o.stage == Stage::Finished,
+                _ => o.stage >= Stage::Started,
+            }),
+            (Verb::RemoteFence, _) | (_, Stage::Finished) => false,
+        }
+    }
+}
+
+impl Pairs {
+    fn has_work(&self) -> bool {
+        self.peers.iter().any(|pair| !pair.operations.is_empty())
+    }
+
+    /// Does one subevent, chosen at random among those allowed.
+    fn step(&mut self, rng: &mut SmallRng) -> bool {
+        let mut candidates = Vec::new();
+        for (peer, pair) in self.peers.iter().enumerate() {
+            candidates.extend((0..pair.operations.len()).filter(|at| pair.may_step(*at)).map(|at| (peer, at)));
+        }
+        let Some(&(peer, at)) = candidates.get(rng.random_range(0..candidates.len().max(1))) else { return false };
+        let operation = &mut self.peers[peer].operations[at];
+        advance(&mut *self.inner, operation, rng);
+        // Completions come in order.
+        for operation in &mut self.peers[peer].operations {
+            if !operation.is_complete() {
+                break;
+            }
+            if !std::mem::replace(&mut operation.reported, true) {
+                self.completed.push((NodeId(peer as u16), operation.sequence, operation.result));
+            }
+        }
+        let operations = &mut self.peers[peer].operations;
+        while operations.front().is_some_and(|first| first.stage == Stage::Finished && first.reported) {
+            operations.pop_front();
+        }
+        true
+    }
+}
+
+/// Does the next subevent of an operation.
+fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRng) {
+    let request = &operation.request;
+    let (verb, len) = (request.verb, request.len);
+    operation.stage = match (verb, operation.stage) {
+        (Verb::RemoteFence, _) => {
+            operation.result = inner.check(request);
+            Stage::Finished
+        }
+        (Verb::Put, Stage::Posted) => {
+            let carried = Block::new(len);
+            copy_words(request.local.ptr, carried.as_ptr(), len);
+            operation.carried = Some(carried);
+            // What would be refused is refused before it counts as started.
+            operation.result = inner.check(request);
+            Stage::Read
+        }
+        (Verb::Put, Stage::Read) => Stage::Started,
+        (Verb::Put, Stage::Started) => {
+            if operation.result.is_ok()
+                && let Some(carried) = &operation.carried
+            {
+                // In pieces, in any order. A piece that fails now is lost: the put is complete already.
+                for (from, to) in pieces(len, rng) {
+                    let local = Local { ptr: carried.as_ptr().wrapping_add(from), ..Local::block(carried) };
+                    let remote = request.remote.byte_add(from as u64);
+                    inner.post(WorkRequest { verb, remote, len: to - from, operands: [0; 2], local });
+                }
+            }
+            Stage::Finished
+        }
+        (_, Stage::Posted) => {
+            let carried = Block::new(len);
+            for (from, to) in pieces(len, rng) {
+                let local = Local { ptr: carried.as_ptr().wrapping_add(from), ..Local::block(&carried) };
+                let remote = request.remote.byte_add(from as u64);
+                let piece = WorkRequest { verb, remote, len: to - from, operands: request.operands, local };
+                let (peer, sequence) = (piece.peer(), inner.post(piece));
+                inner.poll();
+                if let Status::Failed(code) = inner.status(peer, sequence) {
+                    operation.result = Err(code);
+                }
+            }
+            operation.carried = Some(carried);
+            Stage::Read
+        }
+        (_, Stage::Read) => Stage::Started,
+        (_, Stage::Started) => {
+            if operation.result.is_ok()
+                && let Some(carried) = &operation.carried
+            {
+                copy_words(carried.as_ptr(), request.local.ptr, len);
+            }
+            Stage::Finished
+        }
+        (_, Stage::Finished) => Stage::Finished,
+    };
+}
+
+/// Cuts `len` bytes into pieces of whole words, in random order.
+fn pieces(len: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
+    let mut pieces = Vec::new();
+    let mut from = 0;
+    while from < len {
+        // Mostly words, so that every mixture shows; long ones for speed.
+        let longest = if len <= 256 { 4 } else { 64 };
+        let to = (from + 8 * rng.random_range(1..=longest)).min(len);
+        pieces.push((from, to));
+        from = to;
+    }
+    for i in (1..pieces.len()).rev() {
+        pieces.swap(i, rng.random_range(0..=i));
+    }
+    pieces
+}
+
+/// Copies between the local end of a request and a block.
+fn copy_words(from: *const u8, to: *mut u8, len: usize) {
+    use core::sync::atomic::{AtomicU8, AtomicU64};
+    for word in 0..len / 8 {
+        // SAFETY: both ends are aligned to 8 and valid for `len` bytes while the operation holds its request and its
+        // block; region memory is accessed by atomics only, blocks are counted in flight.
+        unsafe {
+            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
+            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
+        }
+    }
+    for byte in len / 8 * 8..len {
+        // SAFETY: as above.
+        unsafe {
+            let bits = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire);
+            AtomicU8::from_ptr(to.add(byte)).store(bits, Ordering::Release);
+        }
+    }
+}
+
+impl WeakLane {
+    fn new(inner: Box<dyn DynLane>, nic: &Arc<Nic>, rng: SmallRng) -> WeakLane {
+        let pairs = Pairs { inner, peers: Vec::new(), completed: Vec::new() };
+        let shared = Arc::new(Shared { pairs: Mutex::new(pairs), closed: AtomicBool::new(false) });
+        lock(&nic.lanes).push(Arc::clone(&shared));
+        WeakLane { shared, rng, seen: Completions::default(), _nic: Arc::downgrade(nic) }
+    }
+}
+
+impl Drop for WeakLane {
+    fn drop(&mut self) {
+        // What is posted still lands; the NIC's thread forgets the lane then.
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
+
+impl DynLane for WeakLane {
+    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+        lock(&self.shared.pairs).inner.check(request)
+    }
+
+    fn post(&mut self, request: WorkRequest) -> u64 {
+        let peer = request.peer();
+        let sequence = self.seen.post(peer);
+        let mut pairs = lock(&self.shared.pairs);
+        if pairs.peers.len() <= peer.index() {
+            pairs.peers.resize_with(peer.index() + 1, Pair::default);
+        }
+        let pair = &mut pairs.peers[peer.index()];
+        pair.posted += 1;
+        debug_assert_eq!(pair.posted, sequence);
+        pair.operations.push_back(Operation {
+            sequence,
+            request,
+            stage: Stage::Posted,
+            carried: None,
+            result: Ok(()),
+            reported: false,
+        });
+        // Sometimes the NIC is fast.
+        for _ in 0..self.rng.random_range(0..3) {
+            pairs.step(&mut self.rng);
+        }
+        sequence
+    }
+
+    fn poll(&mut self) {
+        let mut pairs = lock(&self.shared.pairs);
+        for _ in 0..self.rng.random_range(0..4) {
+            pairs.step(&mut self.rng);
+        }
+        // Completions are noticed late, too.
+        if self.rng.random_range(0..4) > 0 {
+            for (peer, sequence, result) in pairs.completed.drain(..) {
+                self.seen.complete(peer, sequence, result);
+            }
+        }
+    }
+
+    fn status(&self, peer: NodeId, sequence: u64) -> Status {
+        self.seen.status(peer, sequence)
+    }
+}
