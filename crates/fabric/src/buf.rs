@@ -94,6 +94,10 @@ impl Pool {
         }
     }
 
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
     fn class(bytes: usize) -> usize {
         let bytes = bytes.max(1 << SMALLEST_SHIFT);
         (bytes.next_power_of_two().trailing_zeros() - SMALLEST_SHIFT) as usize

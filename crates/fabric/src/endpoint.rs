@@ -157,6 +157,8 @@ struct DynPeer {
 struct InFlight {
     sequence: u64,
     block: Option<Arc<Block>>,
+    /// The block is nobody else's: it goes back to the pool when the operation is complete.
+    scratch: bool,
     flushes: bool,
 }
 
@@ -276,7 +278,11 @@ impl Endpoint {
         };
         block.write(value);
         let local = Local::block(&block);
-        self.post(state, Verb::Put, dst.cast(), size_of::<T>(), [0; 2], local, Some(block), false)
+        let op = self.post(state, Verb::Put, dst.cast(), size_of::<T>(), [0; 2], local, Some(block), false);
+        if let Some(posted) = state.peers.borrow_mut()[dst.node().index()].in_flight.back_mut() {
+            posted.scratch = true;
+        }
+        op
     }
 
     /// Puts the elements of a buffer, which cannot be changed while the handle lives.
@@ -414,7 +420,7 @@ impl Endpoint {
     }
 
     /// Gets `words_each` words from each of `sources`, one after the other, into `into`: all of them posted together,
-    /// in no order among each other. A result that could not be fetched reads as zeros, and its code is in `failed`.
+    /// in no order among each other. A result that could not be fetched reads as zeros.
     ///
     /// This is how many independent reads become as cheap as the memory allows: on shared memory they are prefetched
     /// and share one fence.
@@ -441,22 +447,23 @@ impl Endpoint {
                     lane.prefetch(source.cast());
                 }
                 let _ = &mut **into; // waits for operations that were dropped on the buffer
-                let base = into.block().as_ptr();
+                let mut first = Ok(());
                 let mut fenced = false;
                 for (index, source) in sources.iter().enumerate() {
                     self.counters.count(Verb::Get, len);
                     marks.flush(source.node());
                     // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
                     // exclusively. One fence suffices: this thread stores nothing to region memory in between.
-                    let result = unsafe { lane.get_to_after(source.cast(), base.add(index * len), len, fenced) };
+                    let result = unsafe { lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced) };
                     fenced = true;
                     if let Err(code) = result {
-                        return Err(self.explain(code, source.cast(), len as u32));
+                        into[index * stride..][..stride].fill(0);
+                        first = first.and(Err(self.explain(code, source.cast(), len as u32)));
                     }
                 }
                 let remote = sources.iter().any(|source| source.node() != self.me);
                 self.saw_completion(self.depth.get() + u64::from(remote));
-                Ok(())
+                first
             }
             Inner::Dyn(_) => {
                 let mut gets = Vec::with_capacity(sources.len());
@@ -467,7 +474,10 @@ impl Endpoint {
                 for (index, get) in gets.into_iter().enumerate() {
                     match get.await {
                         Ok(words) => into[index * stride..][..stride].copy_from_slice(&words),
-                        Err(error) => first = first.and(Err(error)),
+                        Err(error) => {
+                            into[index * stride..][..stride].fill(0);
+                            first = first.and(Err(error));
+                        }
                     }
                 }
                 first
@@ -568,7 +578,7 @@ impl Endpoint {
 
     /// An ordered batch to one node behind one doorbell.
     pub fn batch(&self, node: NodeId) -> Batch<'_> {
-        Batch { endpoint: self, node, last: None }
+        Batch { endpoint: self, node, earlier: Vec::new(), last: None }
     }
 
     /// Hints that `src` will be read soon.
@@ -644,7 +654,7 @@ impl Endpoint {
         if verb == Verb::Put {
             peer.last_put = sequence;
         }
-        peer.in_flight.push_back(InFlight { sequence, block, flushes });
+        peer.in_flight.push_back(InFlight { sequence, block, scratch: false, flushes });
         sequence
     }
 
@@ -666,8 +676,8 @@ impl Endpoint {
                 if let Some(block) = ended.block {
                     block.end();
                     self.progress.set(self.progress.get() + 1);
-                    // The last reference of a put_value's scratch block goes back to the pool here.
-                    if Arc::strong_count(&block) == 1 {
+                    // The lane may hold the block a while longer, but a complete put reads it no more.
+                    if ended.scratch {
                         self.pool.put_back(block);
                     }
                 }
@@ -684,6 +694,10 @@ impl Endpoint {
 
     #[cold]
     pub(crate) fn explain(&self, code: Code, remote: RemotePtr<u8>, len: u32) -> Error {
+        if code == Code::PoolExhausted {
+            let limit_bytes = self.pool.limit_bytes();
+            return ErrorKind::PoolExhausted { asked_bytes: len as usize, limit_bytes }.into();
+        }
         self.fabric.explain(code, remote, len as usize)
     }
 
@@ -971,6 +985,8 @@ impl FlushMarks {
 pub struct Batch<'e> {
     endpoint: &'e Endpoint,
     node: NodeId,
+    /// Those that were not complete when the next was added; each may still fail.
+    earlier: Vec<Op<'e, ()>>,
     last: Option<Result<Op<'e, ()>>>,
 }
 
@@ -982,6 +998,10 @@ impl<'e> Batch<'e> {
             // An earlier operation that has failed already fails the batch.
             let failed = match self.last.take() {
                 Some(Ok(op)) if op.has_failed() => op.wait().err(),
+                Some(Ok(op)) if op.is_pending() => {
+                    self.earlier.push(op);
+                    None
+                }
                 _ => None,
             };
             self.last = Some(match failed {
@@ -1007,7 +1027,7 @@ impl<'e> Batch<'e> {
         self.add(dst.node(), |endpoint| endpoint.put(dst, src))
     }
 
-    /// Rings the doorbell and waits for the last operation, and with it for all.
+    /// Rings the doorbell and waits for all operations.
     ///
     /// # Errors
     /// A pointer to another node than the batch's, or what an operation ran into.
@@ -1015,10 +1035,15 @@ impl<'e> Batch<'e> {
         if let Inner::Dyn(state) = &self.endpoint.inner {
             state.lane.borrow_mut().doorbell(self.node);
         }
-        match self.last {
+        let mut first = Ok(());
+        for op in self.earlier {
+            first = first.and(op.await);
+        }
+        let last = match self.last {
             None => Ok(()),
             Some(Err(error)) => Err(error),
             Some(Ok(op)) => op.await,
-        }
+        };
+        first.and(last)
     }
 }

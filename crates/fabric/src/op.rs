@@ -80,6 +80,11 @@ impl<'e, T> Op<'e, T> {
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.state, State::Failed(..))
     }
+
+    /// Whether it was not complete when last looked at.
+    pub(crate) fn is_pending(&self) -> bool {
+        matches!(self.state, State::Pending(_))
+    }
 }
 
 impl<T: Plain> Op<'_, T> {
@@ -103,6 +108,15 @@ impl<T: Plain> Op<'_, T> {
     fn wait_slow(self) -> Result<T> {
         let endpoint = self.endpoint;
         endpoint.block_on(self)
+    }
+
+    /// Lets the operation run on by itself.
+    ///
+    /// # Errors
+    /// What it is known already to have run into. A later failure is not seen by anybody.
+    #[inline(always)]
+    pub fn detach(self) -> Result<()> {
+        if self.has_failed() { self.wait().map(|_| ()) } else { Ok(()) }
     }
 
     /// Whether the operation is complete, without waiting.

@@ -1,1 +1,50 @@
-//! x
+//! Farfield: composable objects over network memory.
+//!
+//! An object (a barrier, a ring buffer, a lock, a key-value store) keeps its state spread over the memories of many
+//! nodes and works on it with one-sided operations: put, get, compare-and-swap, fetch-and-add. The default fabric is
+//! shared memory between the processes of one host; it needs no NIC, no root and no configuration.
+//!
+//! ```
+//! use farfield::{KvOptions, KvStore, Node};
+//!
+//! fn main() -> farfield::Result<()> {
+//!     let node = Node::from_environment()?; // alone, or one of several under `farfield run -n 3 -- …`
+//!     let kv = KvStore::<u64, u64>::open(&node, "kv", KvOptions::default())?;
+//!     let ep = node.endpoint()?; // one for each thread
+//!     ep.block_on(async {
+//!         kv.insert(&ep, &u64::from(node.id().0), &42).await?;
+//!         assert_eq!(kv.get(&ep, &0).await?, Some(42));
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! Start at [`Node`]; then the objects: [`AtomicVar`], [`SharedVar`], [`OwnedVar`], [`Sst`], [`Barrier`], [`RingBuffer`],
+//! [`Mutex`] and [`MutexArray`], [`KvStore`]. Each object's module ([`objects`]) draws its memory image and lists what its
+//! calls cost. [`history`] checks recorded histories for linearizability. [`fabric`] is the layer below.
+//!
+//! There is no `unsafe` code in this crate.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod node;
+
+pub mod history;
+pub mod objects;
+
+pub use error::{Error, ErrorKind, Result};
+pub use farfield_fabric as fabric;
+pub use farfield_fabric::{Endpoint, NodeId};
+pub use node::{
+    Announcement, Builder, Config, CustomObject, Metrics, Node, Opening, Poller, Progress, local_session,
+    local_session_with, on_each,
+};
+pub use objects::atomic_var::AtomicVar;
+pub use objects::barrier::{Barrier, BarrierThread};
+pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};
+pub use objects::mutex::{Guard, Mutex, MutexArray};
+pub use objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+pub use objects::ring_buffer::{RingBuffer, RingOptions, RingReceiver, RingSender};
+pub use objects::shared_var::SharedVar;
+pub use objects::sst::Sst;

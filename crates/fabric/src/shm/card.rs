@@ -33,7 +33,7 @@ const HEADER_BYTES: usize = super::sys::session::CARD_HEADER_BYTES;
 pub(crate) struct Card {
     pub(crate) life: LifeCell,
     /// 1 once the node has left in good order.
-    pub(crate) left: CachePadded<AtomicU32>,
+    pub(crate) left: AtomicU32,
     pub(crate) waiters: DoorBell,
     pub(crate) service: DoorBell,
     /// Lanes open now, as a hint of how many threads share the cores.
@@ -43,6 +43,19 @@ pub(crate) struct Card {
     pub(crate) marks: [Mark; LANES_MAX],
     // `rights` follow: 256 · nodes bytes.
 }
+
+// The drawing above. Fields begin cache lines through the alignment of their neighbours; none may ask for more than the
+// header's 64 bytes.
+const _: () = {
+    use core::mem::offset_of;
+    assert!(align_of::<Card>() == HEADER_BYTES);
+    assert!(HEADER_BYTES + offset_of!(Card, left) == 128);
+    assert!(HEADER_BYTES + offset_of!(Card, waiters) == 192);
+    assert!(HEADER_BYTES + offset_of!(Card, lanes) == 320);
+    assert!(HEADER_BYTES + offset_of!(Card, group_bytes) == 384);
+    assert!(HEADER_BYTES + offset_of!(Card, marks) == 2432);
+    assert!(HEADER_BYTES + size_of::<Card>() == 18816);
+};
 
 /// How many bytes of each group's memory exist by now.
 #[repr(C, align(64))]

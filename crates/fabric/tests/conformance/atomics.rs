@@ -1,0 +1,117 @@
+//! Remote atomics: atomic among themselves, from any node and thread.
+
+use farfield_fabric::{Endpoint, RemotePtr};
+
+use crate::harness::Harness;
+
+/// Every addition counts once, from threads of several nodes and several threads of one; each old value is seen once.
+pub fn fetch_and_adds_add_up(harness: &Harness) {
+    let nodes = harness.session(2);
+    let each = harness.rounds(1_000) as u64;
+    for home in &nodes {
+        let counter = home.region(8);
+        let mut seen: Vec<u64> = std::thread::scope(|scope| {
+            let word = counter.remote::<u64>(0);
+            let threads: Vec<_> = [0, 0, 1]
+                .map(|node: usize| {
+                    let node = &nodes[node];
+                    scope.spawn(move || {
+                        let endpoint = node.endpoint();
+                        (0..each).map(|_| endpoint.faa(word, 1).wait().unwrap()).collect::<Vec<_>>()
+                    })
+                })
+                .into();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..3 * each), "each old value comes once");
+        assert_eq!(counter.word(0).load(), 3 * each);
+    }
+}
+
+/// A lock made of compare-and-swap: what it guards (read by get, written by put) is never lost. The release is a
+/// fetch-and-add behind the put, which it flushes.
+pub fn compare_and_swap_locks_exclude(harness: &Harness) {
+    let nodes = harness.session(2);
+    let each = harness.rounds(500) as u64;
+    let (lock, data) = (nodes[0].region(8), nodes[0].region(8));
+    std::thread::scope(|scope| {
+        for node in &nodes {
+            let (lock, data) = (lock.remote::<u64>(0), data.remote::<u64>(0));
+            scope.spawn(move || {
+                let endpoint = node.endpoint();
+                for _ in 0..each {
+                    while endpoint.cas(lock, 0, 1).wait().unwrap() != 0 {
+                        std::thread::yield_now();
+                    }
+                    let value = endpoint.get(data).wait().unwrap();
+                    drop(endpoint.put_value(data, value + 1));
+                    assert_eq!(endpoint.faa(lock, u64::MAX).wait().unwrap(), 1, "the lock was held by one");
+                }
+            });
+        }
+    });
+    assert_eq!((lock.word(0).load(), data.word(0).load()), (0, 2 * each));
+}
+
+/// The value found comes back; a compare that fails writes nothing, to the word and beside it.
+pub fn compare_and_swap_tells_and_fails_without_writing(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(24);
+    let check = |endpoint: &Endpoint, word: RemotePtr<u64>| {
+        for (at, word) in region.words(0, 3).iter().enumerate() {
+            word.store(10 + at as u64);
+        }
+        assert_eq!(endpoint.cas(word, 11, 50).wait().unwrap(), 11);
+        assert_eq!(endpoint.cas(word, 11, 60).wait().unwrap(), 50);
+        assert_eq!(endpoint.cas(word, u64::MAX, 60).wait().unwrap(), 50);
+        assert_eq!(endpoint.cas(word, 50, 50).wait().unwrap(), 50);
+        assert_eq!([0, 8, 16].map(|at| region.word(at).load()), [10, 50, 12]);
+    };
+    check(&nodes[0].endpoint(), region.remote(8));
+    check(&nodes[1].endpoint(), region.remote(8));
+}
+
+/// Additions wrap, and touch one word only.
+pub fn fetch_and_add_wraps(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(24);
+    region.word(8).store(u64::MAX - 1);
+    let endpoint = nodes[0].endpoint();
+    let word = region.remote::<u64>(8);
+    assert_eq!(endpoint.faa(word, 3).wait().unwrap(), u64::MAX - 1);
+    assert_eq!(endpoint.faa(word, u64::MAX).wait().unwrap(), 1);
+    assert_eq!(endpoint.faa(word, 0).wait().unwrap(), 0);
+    assert_eq!([0, 8, 16].map(|at| region.word(at).load()), [0, 0, 0]);
+}
+
+/// The two kinds are atomic with each other: increments by either are all counted.
+pub fn fetch_and_add_and_compare_and_swap_exclude_each_other(harness: &Harness) {
+    let nodes = harness.session(2);
+    let each = harness.rounds(500) as u64;
+    let counter = nodes[1].region(8);
+    std::thread::scope(|scope| {
+        let word = counter.remote::<u64>(0);
+        let (adder, swapper) = (&nodes[0], &nodes[1]);
+        scope.spawn(move || {
+            let endpoint = adder.endpoint();
+            for _ in 0..each {
+                endpoint.faa(word, 1).wait().unwrap();
+            }
+        });
+        scope.spawn(move || {
+            let endpoint = swapper.endpoint();
+            for _ in 0..each {
+                let mut found = endpoint.get(word).wait().unwrap();
+                loop {
+                    let now = endpoint.cas(word, found, found + 1).wait().unwrap();
+                    if now == found {
+                        break;
+                    }
+                    found = now;
+                }
+            }
+        });
+    });
+    assert_eq!(counter.word(0).load(), 2 * each);
+}

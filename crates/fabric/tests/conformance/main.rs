@@ -1,0 +1,159 @@
+//! The conformance suite: what every fabric promises, one function for each promise, run over each fabric.
+//!
+//! A case is generic over its [`harness::Harness`], a way to make a session of several nodes inside this process. Each
+//! fabric lists the cases that it is excluded from, and why. A new fabric needs a harness, and nothing else here.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
+
+mod atomics;
+mod bounds;
+mod control;
+mod decorators;
+mod dropping;
+mod harness;
+mod order;
+mod rights;
+mod tearing;
+mod waiting;
+mod weakness;
+mod window;
+
+use harness::{Excluded, Harness};
+
+/// Instantiates every case for every harness.
+macro_rules! suite {
+    ($($module:ident: $($case:ident)+;)+) => {
+        mod shm { $($(#[test] fn $case() { super::SHM.run(stringify!($case), crate::$module::$case); })+)+ }
+        mod decorated { $($(#[test] fn $case() { super::DECORATED.run(stringify!($case), crate::$module::$case); })+)+ }
+        mod weak { $($(#[test] fn $case() { super::WEAK.run(stringify!($case), crate::$module::$case); })+)+ }
+        const CASES: &[&str] = &[$($(stringify!($case)),+),+];
+    };
+}
+
+suite! {
+    order:
+        a_get_sees_the_puts_before_it
+        messages_pass
+        messages_pass_with_long_data
+        messages_pass_into_local_copies
+        store_buffering_with_put_and_get
+        store_buffering_with_a_local_store_and_get
+        store_buffering_through_a_copy_and_a_global_fence
+        store_buffering_with_atomics
+        a_get_is_complete_when_waited_for
+        many_puts_land_in_order;
+    weakness:
+        a_later_change_is_not_sent_by_value_or_buffer
+        a_later_change_is_not_sent_after_the_wait
+        a_get_does_not_see_a_put_behind_a_fence
+        a_fence_orders_a_get_before_a_put_of_its_result
+        reachable_live_change
+        reachable_store_buffering_of_puts
+        reachable_store_buffering_without_global_fence
+        reachable_get_overtaken_by_put
+        reachable_put_of_a_result_not_there_yet
+        reachable_own_put_not_visible
+        reachable_reordering_across_nodes
+        reachable_reordering_across_three_nodes;
+    atomics:
+        fetch_and_adds_add_up
+        compare_and_swap_locks_exclude
+        compare_and_swap_tells_and_fails_without_writing
+        fetch_and_add_wraps
+        fetch_and_add_and_compare_and_swap_exclude_each_other;
+    tearing:
+        words_are_never_torn
+        long_transfers_tear_between_words_only
+        odd_lengths_write_nothing_beyond;
+    bounds:
+        places_outside_are_refused
+        wrong_names_are_refused
+        odd_places_are_refused
+        a_new_group_and_grown_memory_are_reachable
+        memory_is_zeroed_aligned_and_apart
+        running_out_of_memory_is_an_error;
+    rights:
+        revoked_and_permitted_again
+        rights_are_per_peer_and_per_group
+        no_write_lands_after_a_revoke;
+    dropping:
+        operations_dropped_at_every_poll
+        operations_forgotten_at_every_poll
+        a_buffer_does_not_change_in_hand
+        a_dropped_put_sends_what_was_there
+        forgotten_gets_exhaust_the_pool
+        values_put_do_not_use_up_the_pool
+        an_endpoint_dropped_with_work_in_flight;
+    window:
+        a_window_bounds_completes_and_answers
+        tasks_of_a_window_wait_for_each_other
+        batches_land_in_order
+        batches_report_what_went_wrong
+        global_fences_cover_all_nodes
+        unflushed_puts_are_known
+        counts_are_exact
+        round_trips_are_the_longest_chain
+        interleaved_tasks_do_not_mix_their_counts
+        many_gets_at_once;
+    waiting:
+        a_wait_ends_at_its_deadline
+        a_remote_wait_ends_at_its_deadline
+        a_sleeper_is_woken_by_a_put
+        a_sleeper_is_woken_by_a_local_store
+        a_remote_word_is_waited_for;
+    control:
+        messages_arrive_whole_and_in_order
+        messages_too_long_are_refused
+        a_node_that_leaves_has_left
+        endpoints_run_out_and_come_back;
+    decorators:
+        a_cut_fails_operations_and_heals
+        one_operation_fails_on_command
+        a_record_has_what_was_posted;
+}
+
+/// Shared memory is stronger than the model: what the model allows and x86 does not cannot be seen on it.
+const STRONGER: &str = "operations complete at once and in order: the model's weak outcomes do not happen";
+
+const STRONG: &[Excluded] = &[
+    ("reachable_live_change", STRONGER),
+    ("reachable_store_buffering_of_puts", "the outcome depends on the store buffer's mood, which no test can wait for"),
+    ("reachable_store_buffering_without_global_fence", "as above"),
+    ("reachable_get_overtaken_by_put", STRONGER),
+    ("reachable_put_of_a_result_not_there_yet", STRONGER),
+    ("reachable_own_put_not_visible", STRONGER),
+    ("reachable_reordering_across_nodes", STRONGER),
+    ("reachable_reordering_across_three_nodes", STRONGER),
+];
+
+/// Processes of one host over shared memory.
+static SHM: Harness = Harness { name: "shm", wrap: |fabric, _| fabric, effort: 20, excluded: STRONG };
+
+/// Shared memory behind the decorators: the same operations through the dynamic interface.
+static DECORATED: Harness = Harness {
+    name: "record(fault(shm))",
+    wrap: |fabric, _| {
+        let faulty = farfield_fabric::fault::inject(fabric, farfield_fabric::fault::Faults::default());
+        farfield_fabric::record::record(faulty, farfield_fabric::record::Record::default())
+    },
+    effort: 4,
+    excluded: STRONG,
+};
+
+/// Shared memory made as weak as the model allows.
+static WEAK: Harness = Harness {
+    name: "weak(shm)",
+    wrap: |fabric, seed| farfield_fabric::weak::weaken(fabric, seed).expect("a thread for the NIC"),
+    effort: 1,
+    excluded: &[],
+};
+
+/// An exclusion that names no case would hide a case that was renamed.
+#[test]
+fn exclusions_name_cases() {
+    for harness in [&SHM, &DECORATED, &WEAK] {
+        for (case, _) in harness.excluded {
+            assert!(CASES.contains(case), "{} excludes `{case}`, which is no case", harness.name);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What the model orders: outcomes that must never be seen. Test names in brackets are those of the model's page.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+
+use crate::harness::{Harness, Lines, Node, litmus, never};
+
+/// A get flushes this thread's earlier puts to its node (NRW→NRR), the own node included, without waiting for them.
+pub fn a_get_sees_the_puts_before_it(harness: &Harness) {
+    let nodes = harness.session(2);
+    let endpoint = nodes[0].endpoint();
+    for home in &nodes {
+        let region = home.region(64);
+        let word = region.remote::<u64>(0);
+        for value in 1..=harness.rounds(2_000) as u64 {
+            drop(endpoint.put_value(word, value));
+            assert_eq!(endpoint.get(word).wait().unwrap(), value, "on {}", home.id());
+        }
+    }
+}
+
+/// Puts to one node land in order (NRW→NRW): who sees the flag sees the data.
+pub fn messages_pass(harness: &Harness) {
+    let nodes = harness.session(2);
+    message_passing(&nodes, harness.rounds(5_000) as u64, 1);
+}
+
+/// As [`messages_pass`]; each message is 64 words, which may land in any order, but all before the flag.
+pub fn messages_pass_with_long_data(harness: &Harness) {
+    let nodes = harness.session(2);
+    message_passing(&nodes, harness.rounds(500) as u64, 64);
+    message_passing(&nodes, harness.rounds(100) as u64, 512);
+}
+
+fn message_passing(nodes: &[Node], messages: u64, words: usize) {
+    let (data, flag) = (nodes[1].region(words * 8), nodes[1].region(8));
+    std::thread::scope(|scope| {
+        let (target, ready) = (data.remote::<u64>(0), flag.remote::<u64>(0));
+        scope.spawn(move || {
+            let endpoint = nodes[0].endpoint();
+            let mut buf = endpoint.buf::<u64>(words).unwrap();
+            for message in 1..=messages {
+                buf.fill(message);
+                drop(endpoint.put(target, &buf));
+                let announced = endpoint.put_value(ready, message);
+                // Now and then it waits, so that both sides of a queue pair's pace are tried.
+                if message % 8 == 0 {
+                    announced.wait().unwrap();
+                }
+            }
+            endpoint.block_on(endpoint.global_fence([NodeId(1)])).unwrap();
+        });
+        loop {
+            let seen = flag.word(0).load();
+            for (at, word) in data.words(0, words).iter().enumerate() {
+                let found = word.load();
+                assert!(found >= seen, "word {at} holds message {found} after the flag of message {seen}");
+            }
+            if seen == messages {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    });
+}
+
+/// [9a] A put to a location, then the broadcast of a shared variable to the same node: the second is not seen first.
+pub fn messages_pass_into_local_copies(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(2_500);
+    let (z, x_there, x_here) = (Lines::at(&nodes[1], rounds), Lines::at(&nodes[1], rounds), Lines::at(&nodes[0], rounds));
+    let writer = |endpoint: &farfield_fabric::Endpoint, round: usize| {
+        drop(endpoint.put_value(z.remote(round), 1u64));
+        x_here.store(round, 1);
+        drop(endpoint.put_live(x_there.remote(round), x_here.0.span(64 * round, 8)));
+        0
+    };
+    let reader = |_: &farfield_fabric::Endpoint, round: usize| {
+        let a = x_there.load(round);
+        a * 2 + z.load(round)
+    };
+    never(&litmus(rounds, [(&nodes[0], &writer), (&nodes[1], &reader)]), [0, 2]);
+}
+
+/// [4 bottom] Each thread puts to the other's node, gets from there, and then reads its own: one of them sees 1.
+pub fn store_buffering_with_put_and_get(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(5_000);
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+    let side = |mine: &Lines, theirs: &Lines, endpoint: &farfield_fabric::Endpoint, round: usize| {
+        drop(endpoint.put_value(theirs.remote(round), 1u64));
+        endpoint.get(RemotePtr::<u64>::new(theirs.remote(round).node(), GroupKey::SIGNAL, 0)).wait().unwrap();
+        mine.load(round)
+    };
+    let first = |endpoint: &farfield_fabric::Endpoint, round| side(&x, &y, endpoint, round);
+    let second = |endpoint: &farfield_fabric::Endpoint, round| side(&y, &x, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+}
+
+/// Each thread writes the word in its own memory by a CPU store and gets the other's (CW→NRR): one of them sees 1.
+pub fn store_buffering_with_a_local_store_and_get(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(5_000);
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+    let first = |endpoint: &farfield_fabric::Endpoint, round| {
+        x.store(round, 1);
+        endpoint.get(y.remote(round)).wait().unwrap()
+    };
+    let second = |endpoint: &farfield_fabric::Endpoint, round| {
+        y.store(round, 1);
+        endpoint.get(x.remote(round)).wait().unwrap()
+    };
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+    // The long form of a get has a fence of its own.
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+    let long = |mine: &Lines, theirs: &Lines, endpoint: &farfield_fabric::Endpoint, round: usize| {
+        mine.store(round, 1);
+        let got = endpoint.get_into(theirs.remote(round), endpoint.buf(8).unwrap()).wait().unwrap();
+        got[0]
+    };
+    let first = |endpoint: &farfield_fabric::Endpoint, round| long(&x, &y, endpoint, round);
+    let second = |endpoint: &farfield_fabric::Endpoint, round| long(&y, &x, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+}
+
+/// [5] Shared variables with a global fence: each writes its copy, broadcasts, fences, and reads its copy of the
+/// other's.
+pub fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(5_000);
+    let x = nodes.iter().map(|node| Lines::at(node, rounds)).collect::<Vec<_>>();
+    let y = nodes.iter().map(|node| Lines::at(node, rounds)).collect::<Vec<_>>();
+    let side = |own: &[Lines], me: usize, other: &[Lines], endpoint: &farfield_fabric::Endpoint, round: usize| {
+        let peer = 1 - me;
+        own[me].store(round, 1);
+        drop(endpoint.put_live(own[peer].remote(round), own[me].0.span(64 * round, 8)));
+        endpoint.block_on(endpoint.global_fence([NodeId(peer as u16)])).unwrap();
+        other[me].load(round)
+    };
+    let first = |endpoint: &farfield_fabric::Endpoint, round| side(&x, 0, &y, endpoint, round);
+    let second = |endpoint: &farfield_fabric::Endpoint, round| side(&y, 1, &x, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+}
+
+/// A remote atomic flushes earlier puts to its node as a get does (NRW→NAR), and once it is waited for its effect is
+/// there.
+pub fn store_buffering_with_atomics(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(2_500);
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+    let first = |endpoint: &farfield_fabric::Endpoint, round| {
+        assert_eq!(endpoint.faa(y.remote(round), 1).wait().unwrap(), 0);
+        x.load(round)
+    };
+    let second = |endpoint: &farfield_fabric::Endpoint, round| {
+        assert_eq!(endpoint.cas(x.remote(round), 0, 1).wait().unwrap(), 0);
+        y.load(round)
+    };
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+}
+
+/// Waiting for a get means that its result has landed: in a value, a buffer, or shared cells (NLW→WT).
+pub fn a_get_is_complete_when_waited_for(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (source, cells) = (nodes[1].region(256), nodes[0].region(256));
+    let endpoint = nodes[0].endpoint();
+    for value in 1..=harness.rounds(500) as u64 {
+        for word in source.words(0, 32) {
+            word.store(value);
+        }
+        let at = source.remote::<u64>(0);
+        assert_eq!(endpoint.get(at).wait().unwrap(), value);
+        let whole = endpoint.block_on(endpoint.get_torn(at.cast::<[u64; 32]>())).unwrap();
+        assert!(whole.whole_if(|words| words.iter().all(|word| *word == value)).is_some());
+        let buf = endpoint.get_into(at, endpoint.buf::<u64>(32).unwrap()).wait().unwrap();
+        assert!(buf.iter().all(|word| *word == value), "{buf:?}");
+        endpoint.get_span(at, cells.span(0, 256)).wait().unwrap();
+        assert!(cells.words(0, 32).iter().all(|word| word.load() == value));
+    }
+}
+
+/// Many puts to one word without any wait: the last one stays, and a reader never sees the value go back.
+pub fn many_puts_land_in_order(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(8);
+    let puts = harness.rounds(5_000) as u64;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let word = region.remote::<u64>(0);
+        let (nodes, done) = (&nodes, &done);
+        scope.spawn(move || {
+            let endpoint = nodes[0].endpoint();
+            for value in 1..=puts {
+                drop(endpoint.put_value(word, value));
+            }
+            let seen = endpoint.get(word).wait();
+            done.store(true, Ordering::SeqCst);
+            assert_eq!(seen.unwrap(), puts);
+        });
+        let mut last = 0;
+        while !done.load(Ordering::SeqCst) {
+            let seen = region.word(0).load();
+            assert!(seen >= last, "{seen} after {last}");
+            last = seen;
+        }
+        assert_eq!(region.word(0).load(), puts);
+    });
+}

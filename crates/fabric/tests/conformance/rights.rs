@@ -1,0 +1,109 @@
+//! Permission groups: revoking shuts a peer out, for good until it is permitted again.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use farfield_fabric::{Bell, ErrorKind, GroupKey, NodeId, RemotePtr};
+
+use crate::harness::{Harness, SOON, eventually, refused};
+
+/// After a revoke each kind of operation fails with `Revoked` and touches nothing; after a permit all work again.
+pub fn revoked_and_permitted_again(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(64);
+    let word = region.remote::<u64>(0);
+    let endpoint = nodes[0].endpoint();
+    for round in 0..3 {
+        region.word(0).store(7);
+        nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+        let buf = endpoint.buf::<u64>(8).unwrap();
+        let mut errors = vec![
+            refused(endpoint.put_value(word, 1).wait()),
+            refused(endpoint.put(word, &buf).wait()),
+            refused(endpoint.put_owned(word, endpoint.buf(1).unwrap()).wait().map(drop)),
+            refused(endpoint.get(word).wait()),
+            refused(endpoint.get_into(word, endpoint.buf(8).unwrap()).wait().map(drop)),
+            refused(endpoint.cas(word, 7, 1).wait()),
+            refused(endpoint.faa(word, 1).wait()),
+        ];
+        errors.push(refused(endpoint.block_on(endpoint.batch(NodeId(1)).put_value(word, 1).post())));
+        for error in errors {
+            assert_eq!(*error.kind(), ErrorKind::Revoked { node: NodeId(1), key: GroupKey::DATA }, "round {round}");
+            assert_eq!(error.node(), Some(NodeId(1)));
+        }
+        assert_eq!(region.word(0).load(), 7);
+        nodes[1].fabric.permit(NodeId(0), GroupKey::DATA).unwrap();
+        assert_eq!(endpoint.faa(word, 1).wait().unwrap(), 7);
+        endpoint.put_value(word, 9).wait().unwrap();
+        assert_eq!(endpoint.get(word).wait().unwrap(), 9);
+    }
+}
+
+/// A revoke concerns one peer and one group: other groups, other peers and the owner go on.
+pub fn rights_are_per_peer_and_per_group(harness: &Harness) {
+    let nodes = harness.session(3);
+    let key = nodes[2].fabric.create_group(Bell::Silent).unwrap();
+    let (guarded, open) = (nodes[2].fabric.alloc(key, 8).unwrap(), nodes[2].region(8));
+    let endpoints: Vec<_> = nodes.iter().map(super::harness::Node::endpoint).collect();
+    let guarded = guarded.remote::<u64>(0);
+    for endpoint in &endpoints {
+        eventually("the group is announced", || endpoint.put_value(guarded, 1).wait().ok());
+        endpoint.get(guarded).wait().unwrap(); // so that no put lands later
+    }
+    nodes[2].fabric.revoke(NodeId(0), key, SOON).unwrap();
+    assert!(matches!(refused(endpoints[0].put_value(guarded, 2).wait()).kind(), ErrorKind::Revoked { .. }));
+    endpoints[0].put_value(open.remote::<u64>(0), 2).wait().unwrap();
+    endpoints[1].put_value(guarded, 3).wait().unwrap();
+    assert_eq!(endpoints[1].get(guarded).wait().unwrap(), 3);
+    assert_eq!(endpoints[2].faa(guarded, 1).wait().unwrap(), 3);
+    // A lane opened after the revoke has no more rights than those before.
+    assert!(matches!(refused(nodes[0].endpoint().faa(guarded, 1).wait()).kind(), ErrorKind::Revoked { .. }));
+    // The own node can be shut out, too.
+    nodes[2].fabric.revoke(NodeId(2), key, SOON).unwrap();
+    assert!(matches!(refused(endpoints[2].faa(guarded, 1).wait()).kind(), ErrorKind::Revoked { .. }));
+}
+
+/// Once a revoke has returned, no write of the peer lands any more, though it goes on writing without a pause.
+pub fn no_write_lands_after_a_revoke(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(4096);
+    let (stop, refusals) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let (nodes, stop, refusals) = (&nodes, &stop, &refusals);
+        let place: RemotePtr<u64> = region.remote(0);
+        scope.spawn(move || {
+            let endpoint = nodes[0].endpoint();
+            let mut buf = endpoint.buf::<u64>(512).unwrap();
+            let mut value = 0;
+            while !stop.load(Ordering::Relaxed) {
+                value += 1;
+                buf.fill(value);
+                let results = [
+                    endpoint.put(place, &buf).wait(),
+                    endpoint.put_value(place, value).wait(),
+                    endpoint.faa(place, 1).wait().map(drop),
+                ];
+                refusals.fetch_add(results.iter().filter(|result| result.is_err()).count() as u64, Ordering::Relaxed);
+            }
+        });
+        let endpoint = nodes[1].endpoint();
+        let snapshot = || region.words(0, 512).iter().map(farfield_fabric::Word::load).collect::<Vec<_>>();
+        for round in 0..harness.rounds(50).min(500) {
+            let before = region.word(8).load();
+            eventually("the peer writes", || (region.word(8).load() != before).then_some(()));
+            nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+            let settled = snapshot();
+            let refused_before = refusals.load(Ordering::Relaxed);
+            // The peer tries on meanwhile.
+            eventually("the peer is refused", || (refusals.load(Ordering::Relaxed) > refused_before + 3).then_some(()));
+            assert!(snapshot() == settled, "a write landed after revoke {round}");
+            nodes[1].fabric.permit(NodeId(0), GroupKey::DATA).unwrap();
+        }
+        drop(endpoint);
+        stop.store(true, Ordering::Relaxed);
+    });
+    // Revoking when nothing is going on takes no time to speak of.
+    let start = std::time::Instant::now();
+    nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1));
+}

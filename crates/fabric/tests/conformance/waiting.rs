@@ -1,0 +1,119 @@
+//! Waiting for memory: deadlines, and being woken.
+
+use std::time::{Duration, Instant};
+
+use farfield_fabric::ErrorKind;
+
+use crate::harness::{Harness, refused};
+
+/// How late a deadline may be noticed on a busy machine.
+const LATE_MAX: Duration = Duration::from_secs(2);
+
+/// A wait gives up at its deadline: not before, and soon after.
+pub fn a_wait_ends_at_its_deadline(harness: &Harness) {
+    let nodes = harness.session(1);
+    let endpoint = nodes[0].endpoint();
+    for wait in [0, 1, 20, 100].map(Duration::from_millis) {
+        let start = Instant::now();
+        let never = endpoint.wait_until(endpoint.now() + wait, || None::<()>);
+        let error = refused(endpoint.block_on(never));
+        let took = start.elapsed();
+        assert!(took >= wait, "{took:?} of {wait:?}");
+        assert!(took < wait + LATE_MAX, "{took:?} of {wait:?}");
+        match *error.kind() {
+            ErrorKind::Timeout { waited } => assert!(waited <= took),
+            _ => panic!("{error}"),
+        }
+        assert!(error.is_timeout() && error.node().is_none());
+    }
+    // A condition that holds already needs no time, though the deadline is past.
+    let value = endpoint.block_on(endpoint.wait_until(farfield_fabric::Instant::default(), || Some(3)));
+    assert_eq!(value.unwrap(), 3);
+    endpoint.set_timeout(Duration::from_millis(30));
+    let start = Instant::now();
+    refused(endpoint.block_on(endpoint.wait_until(endpoint.deadline(), || None::<()>)));
+    assert!(start.elapsed() >= Duration::from_millis(30));
+}
+
+/// So does a wait for a remote word.
+pub fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(8));
+    let (start, wait) = (Instant::now(), Duration::from_millis(50));
+    let never = endpoint.wait_remote(region.remote(0), 0, endpoint.now() + wait);
+    let error = refused(endpoint.block_on(never));
+    let took = start.elapsed();
+    assert!(error.is_timeout() && took >= wait && took < wait + LATE_MAX, "{error} {took:?}");
+}
+
+/// A thread that waited so long that it sleeps is woken by a put of another node.
+pub fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].signals(8);
+    let wake = |waker: usize, value: u64| {
+        std::thread::scope(|scope| {
+            let (nodes, region) = (&nodes, &region);
+            let sleeper = scope.spawn(move || {
+                let endpoint = nodes[1].endpoint();
+                let came = || (region.word(0).load() == value).then(Instant::now);
+                endpoint.block_on(endpoint.wait_until(endpoint.deadline(), came)).unwrap()
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            let endpoint = nodes[waker].endpoint();
+            let sent = Instant::now();
+            drop(endpoint.put_value(region.remote(0), value));
+            sleeper.join().unwrap().saturating_duration_since(sent)
+        })
+    };
+    let latencies: Vec<_> = (1..=10).map(|value| wake((value % 2) as usize, value)).collect();
+    let best = latencies.iter().min().unwrap();
+    assert!(*best < Duration::from_millis(100), "{latencies:?}");
+}
+
+/// So it is by a local store, when its writer says so, and soon even if not.
+pub fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
+    let nodes = harness.session(1);
+    let region = nodes[0].signals(8);
+    let wake = |value: u64| {
+        std::thread::scope(|scope| {
+            let (nodes, region) = (&nodes, &region);
+            let sleeper = scope.spawn(move || {
+                let endpoint = nodes[0].endpoint();
+                let came = || (region.word(0).load() == value).then(Instant::now);
+                endpoint.block_on(endpoint.wait_until(endpoint.deadline(), came)).unwrap()
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            let endpoint = nodes[0].endpoint();
+            let sent = Instant::now();
+            region.word(0).store(value);
+            if value % 2 == 0 {
+                endpoint.wake_local();
+            }
+            sleeper.join().unwrap().saturating_duration_since(sent)
+        })
+    };
+    let latencies: Vec<_> = (1..=6).map(wake).collect();
+    assert!(*latencies.iter().min().unwrap() < Duration::from_millis(100), "{latencies:?}");
+}
+
+/// Waiting for a remote word ends when it changes, with the value.
+pub fn a_remote_word_is_waited_for(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(8);
+    std::thread::scope(|scope| {
+        let (nodes, region) = (&nodes, &region);
+        scope.spawn(move || {
+            for value in 1..=20 {
+                std::thread::sleep(Duration::from_millis(2));
+                region.word(0).store(value);
+            }
+        });
+        let endpoint = nodes[0].endpoint();
+        let mut seen = 0;
+        while seen < 20 {
+            let next = endpoint.block_on(endpoint.wait_remote(region.remote(0), seen, endpoint.deadline())).unwrap();
+            assert!(next > seen);
+            seen = next;
+        }
+    });
+}

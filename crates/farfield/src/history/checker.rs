@@ -1,0 +1,978 @@
+//! The search for a linearization.
+//!
+//! The algorithm is Wing and Gong's (1993) with Lowe's memoisation ("Testing for linearizability", 2017), in the form that
+//! Porcupine made popular: calls and returns lie on one doubly linked list in order of time; a *minimal* operation is one
+//! whose call comes before the first return; place a minimal operation that the model allows, *lift* its call and return
+//! off the list, go on; where nothing leads on, put them back and try another; never enter a configuration twice.
+//!
+//! What is different here:
+//!
+//! **The cache key.** A configuration is the set of placed operations and the state. The set is determined by its complement
+//! within a window that is as narrow as the history is concurrent: the *open* operations, those unplaced with a call before
+//! the first return on the list (the *frontier*). Everything else called before the frontier is placed. Everything called
+//! after it is not: only minimal operations are ever placed, and the frontier only moves forward. The open set gives the
+//! frontier back (it is the open operation with the first return), so it is the whole key, exact, and no bitset over the
+//! history is needed. At a quiescent moment nothing is open across it, so that the key is what comes next and the state:
+//! the history falls into independent parts there by itself, joined by the set of states possible between them, of which
+//! only those are enumerated that are needed. A configuration goes into the cache when it has failed, so a search that does
+//! not backtrack stores nothing.
+//!
+//! Where the model makes promises ([`Effect`]), four reductions follow. Each keeps at least one linearization if there is
+//! one.
+//!
+//! **Reads at once.** A minimal read that is possible in the present state is placed now, with no alternative. Take any
+//! linearization from here and move the read to its front. It is possible there and changes nothing for the others. It is
+//! called already, and whatever returned before its call is placed already, being before the frontier; so the order of time
+//! is kept.
+//!
+//! **No leaving a state too early.** If the present state is one that some unplaced read needs (`only_in`) and that no
+//! unplaced operation leaves, a write of another state leads nowhere.
+//!
+//! **No entering a state too early.** Let a write leave a state `s` that no other unplaced operation leaves. The state must
+//! then stay `s` until the last call of a read that needs `s`. An unplaced operation that returns before that call, and is
+//! not a read possible in `s`, makes the write lead nowhere. (Together with the rule before, this is Gibbons and Korach's
+//! argument, 1997, by which registers with unique values are checked in polynomial time.)
+//!
+//! **Interchangeable writes.** Call a write *closed* if nobody unplaced needs the state it leaves, or if it is the only
+//! operation of the history that leaves it, the history does not begin in it, and all reads that need it are open; the write
+//! and these reads are its cluster. Of several closed writes of one class only that with the first deadline (the first
+//! return in its cluster) is tried. For let a linearization from here begin with `b`, and let `a` be the one with the first
+//! deadline. If `a` is not in it, `a` is pending and nobody needs its state, so its deadline is never, so is `b`'s,
+//! and `a` can take `b`'s place. Otherwise let the two clusters change places, the reads right behind their
+//! write. By the promise of a class nobody else can tell. Cluster `a` moves to the front and is open: as above. Cluster
+//! `b` moves back to where `a` was, behind only operations that were before the member of `a` that returns first, hence
+//! called before that return, hence before every return in `b`. Likewise for writes of one class that leave the same
+//! state, whoever needs it: change the two writes alone. For the same reason the cache takes two states
+//! as equal that nobody unplaced needs and that writes of one class left.
+//!
+//! What can be contradicted without a search is, first, because it then fits on a screen: see [`Search::contradiction`].
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+
+use foldhash::fast::FixedState;
+
+use super::{Budget, Effect, Event, Evidence, Model, Reason, Verdict, verify};
+
+/// No operation, no state, no position on the list; as a position it is after all others.
+const NEVER: u32 = u32::MAX;
+/// Marks a cache key's state as "one that writes of this class leave".
+const CLASS: u32 = 1 << 31;
+/// The most events: positions and states must stay below [`CLASS`].
+const EVENTS_MAX: usize = 1 << 29;
+/// How many operations the evidence shows in each of its two parts.
+const SHOWN_MAX: usize = 16;
+
+/// Decides whether a history is linearizable.
+///
+/// The events may be in any order. Histories of objects that are independent of each other (the keys of a store) should be
+/// checked one by one: a history is linearizable if and only if each object's part is, and the parts are far cheaper.
+///
+/// ```
+/// use farfield::history::kv::{KvInput, KvModel, KvOutput};
+/// use farfield::history::{Budget, Event, check};
+/// let events = [
+///     Event::returned(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+///     Event::returned(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+/// ];
+/// let verdict = check(&KvModel, &events, Budget::default());
+/// assert!(verdict.is_violation());
+/// ```
+pub fn check<M: Model>(model: &M, events: &[Event<M::Input, M::Output>], budget: Budget) -> Verdict {
+    if events.len() > EVENTS_MAX {
+        let evidence =
+            Evidence { reason: Reason::TooLong, placed: vec![], culprits: vec![], text: Reason::TooLong.to_string() };
+        return Verdict::Undecided { evidence, steps: 0 };
+    }
+    if let Some(at) =
+        events.iter().position(|event| event.answered_ns().is_some_and(|return_ns| return_ns < event.call_ns))
+    {
+        let evidence = conflict(events, Reason::ReturnsBeforeCall, vec![at]);
+        return Verdict::Violation { evidence, steps: 0 };
+    }
+    let mut search = Search::new(model, events, budget);
+    if let Some((reason, culprits)) = search.contradiction() {
+        return Verdict::Violation { evidence: conflict(events, reason, culprits), steps: search.steps };
+    }
+    let end = search.run();
+    let steps = search.steps;
+    match end {
+        End::Placed => {
+            let order: Vec<usize> = search.trail.iter().map(|&op| op as usize).collect();
+            // If the search is wrong, that costs a verdict; it must not grant one.
+            let explained = verify(model, events, &order);
+            debug_assert!(explained, "the search found an order that explains nothing");
+            if explained {
+                Verdict::Linearizable { order, steps }
+            } else {
+                Verdict::Undecided { evidence: search.evidence(), steps }
+            }
+        }
+        End::Exhausted => Verdict::Violation { evidence: search.evidence(), steps },
+        End::OutOfBudget => Verdict::Undecided { evidence: search.evidence(), steps },
+    }
+}
+
+/// Evidence that needs no prefix.
+fn conflict<I: std::fmt::Debug, O: std::fmt::Debug>(
+    events: &[Event<I, O>],
+    reason: Reason,
+    culprits: Vec<usize>,
+) -> Evidence {
+    let mut text = reason.to_string();
+    for &at in &culprits {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  #{at:<6} {}", events[at]);
+    }
+    Evidence { reason, placed: vec![], culprits, text }
+}
+
+enum End {
+    Placed,
+    Exhausted,
+    OutOfBudget,
+}
+
+/// [`Effect`] with states as numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Read { only_in: u32 },
+    Write { leaves: u32, class: u32 },
+}
+
+/// An operation: where its call and return lie on the list, and what it does.
+#[derive(Clone, Copy)]
+struct Op {
+    call_at: u32,
+    /// [`NEVER`] if it is pending.
+    return_at: u32,
+    kind: Kind,
+}
+
+/// What the history does with one state: who leaves it, and who needs it (reads with that `only_in`).
+#[derive(Clone, Copy)]
+struct Traffic {
+    writers_total: u32,
+    /// Unplaced ones.
+    writers: u32,
+    /// Unplaced ones.
+    readers: u32,
+    /// Some writer; the only one if `writers_total` is one.
+    writer: u32,
+    /// The reader called last, and that call.
+    reader_called_last: u32,
+    reader_call_max: u32,
+    /// The reader or writer that returns first, and that return.
+    returned_first: u32,
+    return_min: u32,
+}
+
+const NO_TRAFFIC: Traffic = Traffic {
+    writers_total: 0,
+    writers: 0,
+    readers: 0,
+    writer: NEVER,
+    reader_called_last: NEVER,
+    reader_call_max: 0,
+    returned_first: NEVER,
+    return_min: NEVER,
+};
+
+/// A stretch of the list during which the state must be `state`, because of `first`, which returns at its start, and
+/// `last`, which is called at its end. `first` is [`NEVER`] for the stretch in which the initial state lasts.
+struct Zone {
+    start: u32,
+    end: u32,
+    state: u32,
+    first: u32,
+    last: u32,
+}
+
+/// A configuration on the way down: its state, and what is left to try in it.
+struct Frame {
+    /// Length of the trail before the write that led here.
+    mark: u32,
+    state: u32,
+    /// The class of that write.
+    class: u32,
+    /// Its part of the pool of candidates begins here and ends with the pool, or where the next frame's begins.
+    candidates_at: u32,
+    next: u32,
+}
+
+/// How soon to try a candidate: the least first.
+///
+/// The order decides nothing but the time it takes, and for that everything: a good order hardly ever backtracks. What
+/// other candidates would make impossible comes first, while it is possible: an insert before an upsert while the key is
+/// absent (the upsert can be had later, the insert only after another delete), an update before a delete. Then what lets
+/// the frontier's operation be placed. Then what is due first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    hindrances: Reverse<u32>,
+    unwanted: bool,
+    deadline: u32,
+    id: u32,
+}
+
+/// A class of writes that are possible now.
+struct Class {
+    class: u32,
+    /// One of them, and the state it leaves.
+    id: u32,
+    leaves: u32,
+    /// How many of the other classes make it impossible.
+    hindrances: u32,
+}
+
+/// States as small numbers.
+struct States<S> {
+    ids: HashMap<S, u32, FixedState>,
+    all: Vec<S>,
+}
+
+impl<S: Clone + Eq + std::hash::Hash> States<S> {
+    fn id(&mut self, state: S) -> u32 {
+        if let Some(&id) = self.ids.get(&state) {
+            return id;
+        }
+        let id = self.all.len() as u32;
+        self.all.push(state.clone());
+        self.ids.insert(state, id);
+        id
+    }
+}
+
+struct Search<'a, M: Model> {
+    model: &'a M,
+    events: &'a [Event<M::Input, M::Output>],
+    budget: u64,
+    steps: u64,
+    ops: Vec<Op>,
+    states: States<M::State>,
+    /// Whether every operation came with a promise.
+    tracked: bool,
+    /// By state; states found later than the start have none.
+    traffic: Vec<Traffic>,
+    /// The list: position 0 is both its ends, the others are in order of time.
+    op_at: Vec<u32>,
+    next: Vec<u32>,
+    prev: Vec<u32>,
+    /// The present configuration: what is placed, in order, and the state.
+    trail: Vec<u32>,
+    state: u32,
+    class: u32,
+    /// The open operations of the configuration entered last.
+    open: Vec<u32>,
+    frames: Vec<Frame>,
+    pool: Vec<u32>,
+    failed: HashSet<Box<[u32]>, FixedState>,
+    key: Vec<u32>,
+    /// The candidates while they are sorted, and of those kept so far the class and the state, if it matters.
+    ranked: Vec<Rank>,
+    kept: Vec<(u32, u32)>,
+    /// The classes of open writes, possible ones and others.
+    classes: Vec<Class>,
+    impossible: Vec<u32>,
+    /// The longest trail that ended, how much of it the present trail shares, and what was open.
+    best: Vec<u32>,
+    best_shared: usize,
+    best_open: Vec<u32>,
+}
+
+/// What [`Search::enter`] found.
+enum Entered {
+    /// Every operation that returned is placed.
+    Done,
+    /// There is now a frame for the configuration.
+    Frame,
+    /// This configuration has failed before.
+    Failed,
+}
+
+impl<'a, M: Model> Search<'a, M> {
+    fn new(model: &'a M, events: &'a [Event<M::Input, M::Output>], budget: Budget) -> Self {
+        let mut states = States { ids: HashMap::default(), all: Vec::new() };
+        let initial = states.id(model.initial());
+        let mut ops: Vec<Op> = Vec::with_capacity(events.len());
+        // (time, is a return, operation): a call sorts before a return of the same time, so touching is overlapping.
+        let mut timeline: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * events.len());
+        for (at, event) in events.iter().enumerate() {
+            let kind = match model.effect(&event.input, event.output.as_ref()) {
+                Effect::Unknown => Kind::Unknown,
+                Effect::Read { only_in } => Kind::Read { only_in: only_in.map_or(NEVER, |state| states.id(state)) },
+                Effect::Write { leaves, class } => Kind::Write { leaves: states.id(leaves), class },
+            };
+            ops.push(Op { call_at: NEVER, return_at: NEVER, kind });
+            match event.answered_ns() {
+                Some(return_ns) => {
+                    timeline.push((event.call_ns, false, at as u32));
+                    timeline.push((return_ns, true, at as u32));
+                }
+                // A pending read tells nothing.
+                None if matches!(kind, Kind::Read { .. }) => {}
+                None => timeline.push((event.call_ns, false, at as u32)),
+            }
+        }
+        timeline.sort_unstable();
+        let len = timeline.len() as u32 + 1;
+        let mut op_at = vec![NEVER];
+        for (at, &(_, returns, op)) in (1..).zip(&timeline) {
+            op_at.push(op);
+            let op = &mut ops[op as usize];
+            *(if returns { &mut op.return_at } else { &mut op.call_at }) = at;
+        }
+        let mut traffic = vec![NO_TRAFFIC; states.all.len()];
+        for (id, op) in (0..).zip(&ops) {
+            if op.call_at == NEVER {
+                continue;
+            }
+            let entry = match op.kind {
+                Kind::Unknown | Kind::Read { only_in: NEVER } => continue,
+                Kind::Read { only_in } => {
+                    let entry = &mut traffic[only_in as usize];
+                    entry.readers += 1;
+                    if entry.reader_call_max <= op.call_at {
+                        (entry.reader_called_last, entry.reader_call_max) = (id, op.call_at);
+                    }
+                    entry
+                }
+                Kind::Write { leaves, .. } => {
+                    let entry = &mut traffic[leaves as usize];
+                    entry.writers += 1;
+                    entry.writers_total += 1;
+                    entry.writer = id;
+                    entry
+                }
+            };
+            if op.return_at < entry.return_min {
+                (entry.returned_first, entry.return_min) = (id, op.return_at);
+            }
+        }
+        Search {
+            model,
+            events,
+            budget: budget.steps,
+            steps: 0,
+            tracked: ops.iter().all(|op| op.kind != Kind::Unknown),
+            ops,
+            states,
+            traffic,
+            op_at,
+            next: (1..len).chain([0]).collect(),
+            prev: [len - 1].into_iter().chain(0..len - 1).collect(),
+            trail: Vec::new(),
+            state: initial,
+            class: NEVER,
+            open: Vec::new(),
+            frames: Vec::new(),
+            pool: Vec::new(),
+            failed: HashSet::default(),
+            key: Vec::new(),
+            ranked: Vec::new(),
+            kept: Vec::new(),
+            classes: Vec::new(),
+            impossible: Vec::new(),
+            best: Vec::new(),
+            best_shared: 0,
+            best_open: Vec::new(),
+        }
+    }
+
+    /// Two or three operations that contradict each other, whatever the others did, if such are easily found.
+    ///
+    /// A state `s` that one operation leaves, and that is not the initial one, lasts from that operation to the last that
+    /// needs it. If one of these returned before another was called, the state is `s` from that return to that call: a zone.
+    /// Zones of different states must not overlap, and an operation within a zone must be a read that is possible there.
+    fn contradiction(&mut self) -> Option<(Reason, Vec<usize>)> {
+        if !self.tracked {
+            return None;
+        }
+        let initial = self.state;
+        let mut zones: Vec<Zone> = Vec::new();
+        for (state, entry) in (0..).zip(&self.traffic) {
+            let last = entry.reader_called_last;
+            if last == NEVER {
+                continue;
+            }
+            let zone = match entry.writers_total {
+                0 if state != initial => return Some((Reason::NeverWritten, vec![last as usize])),
+                0 => Zone { start: 0, end: entry.reader_call_max, state, first: NEVER, last },
+                1 if state != initial => {
+                    let (first, writer) = (entry.returned_first, entry.writer);
+                    if entry.return_min < self.ops[writer as usize].call_at {
+                        return Some((Reason::ReadBeforeWritten, vec![first as usize, writer as usize]));
+                    }
+                    Zone { start: entry.return_min, end: entry.reader_call_max, state, first, last }
+                }
+                _ => continue,
+            };
+            if zone.start < zone.end {
+                zones.push(zone);
+            }
+        }
+        zones.sort_unstable_by_key(|zone| zone.start);
+        let culprits = |ops: &[u32]| {
+            let mut culprits: Vec<usize> = ops.iter().filter(|&&op| op != NEVER).map(|&op| op as usize).collect();
+            culprits.sort_unstable();
+            culprits.dedup();
+            Some((Reason::Contradiction, culprits))
+        };
+        for pair in zones.windows(2) {
+            if pair[1].start < pair[0].end {
+                let (a, b) = (&pair[0], &pair[1]);
+                return culprits(&[a.first, a.last, b.first, b.last]);
+            }
+        }
+        for id in 0..self.ops.len() as u32 {
+            let op = self.ops[id as usize];
+            let after = zones.partition_point(|zone| zone.start < op.call_at);
+            let Some(zone) = after.checked_sub(1).map(|at| &zones[at]) else { continue };
+            if op.return_at < zone.end && id != zone.first && !self.is_read_possible_in(zone.state, id) {
+                return culprits(&[zone.first, id, zone.last]);
+            }
+        }
+        None
+    }
+
+    /// Depth first. What is on the stack is never entered again, for every step places an operation more.
+    fn run(&mut self) -> End {
+        if matches!(self.enter(0), Entered::Done) {
+            return End::Placed;
+        }
+        while let Some(frame) = self.frames.last_mut() {
+            if self.steps > self.budget {
+                self.gather_open();
+                self.note_best();
+                return End::OutOfBudget;
+            }
+            let (state, class) = (frame.state, frame.class);
+            let Some(&op) = self.pool.get(frame.next as usize) else {
+                self.leave();
+                continue;
+            };
+            frame.next += 1;
+            let Some(after) = self.try_place(state, op) else { continue };
+            let mark = self.trail.len() as u32;
+            self.place(op);
+            (self.state, self.class) = match self.ops[op as usize].kind {
+                Kind::Write { class, .. } => (after, class),
+                _ => (after, NEVER),
+            };
+            match self.enter(mark) {
+                Entered::Done => return End::Placed,
+                Entered::Frame => {}
+                Entered::Failed => {
+                    self.undo(mark);
+                    (self.state, self.class) = (state, class);
+                }
+            }
+        }
+        End::Exhausted
+    }
+
+    /// Enters the present configuration: places every read that is possible at once, and makes a frame for the rest.
+    fn enter(&mut self, mark: u32) -> Entered {
+        let frontier = self.place_reads();
+        if frontier == NEVER {
+            return Entered::Done;
+        }
+        if !self.failed.is_empty() {
+            self.make_key();
+            if self.failed.contains(&self.key[..]) {
+                return Entered::Failed;
+            }
+        }
+        let candidates_at = self.pool.len() as u32;
+        self.rank_candidates(frontier);
+        self.frames.push(Frame { mark, state: self.state, class: self.class, candidates_at, next: candidates_at });
+        Entered::Frame
+    }
+
+    /// Gives the present configuration up, and returns to the one it was entered from.
+    fn leave(&mut self) {
+        self.gather_open();
+        self.note_best();
+        self.make_key();
+        self.failed.insert(self.key.as_slice().into());
+        if let Some(frame) = self.frames.pop() {
+            self.pool.truncate(frame.candidates_at as usize);
+            self.undo(frame.mark);
+        }
+        if let Some(frame) = self.frames.last() {
+            (self.state, self.class) = (frame.state, frame.class);
+        }
+    }
+
+    /// Places the minimal reads that are possible now, and gathers what stays open. Returns the frontier's operation, or
+    /// [`NEVER`] if no return is left. One pass is enough: the state does not change, so what was not possible stays so.
+    fn place_reads(&mut self) -> u32 {
+        self.open.clear();
+        let mut at = self.next[0];
+        while at != 0 {
+            let id = self.op_at[at as usize];
+            if self.ops[id as usize].return_at == at {
+                return id;
+            }
+            if self.is_read_possible_in(self.state, id) {
+                // Not from the call itself: what follows it may be its own return, lifted with it.
+                let before = self.prev[at as usize];
+                self.place(id);
+                at = self.next[before as usize];
+            } else {
+                self.open.push(id);
+                at = self.next[at as usize];
+            }
+        }
+        NEVER
+    }
+
+    /// Gathers what is open in a configuration whose reads are placed.
+    fn gather_open(&mut self) {
+        self.open.clear();
+        let mut at = self.next[0];
+        while at != 0 {
+            let id = self.op_at[at as usize];
+            if self.ops[id as usize].return_at == at {
+                return;
+            }
+            self.open.push(id);
+            at = self.next[at as usize];
+        }
+    }
+
+    /// The cache key of the present configuration, from `open`.
+    fn make_key(&mut self) {
+        self.key.clear();
+        self.key.extend_from_slice(&self.open);
+        let needed = self.traffic.get(self.state as usize).is_none_or(|entry| entry.readers > 0);
+        let state = if self.tracked && self.class < CLASS && !needed { CLASS | self.class } else { self.state };
+        self.key.push(state);
+    }
+
+    /// Puts what to try in the present configuration into the pool, the most urgent first.
+    fn rank_candidates(&mut self, frontier: u32) {
+        if self.tracked {
+            let entry = self.traffic[self.state as usize];
+            if entry.readers > 0 && entry.writers == 0 {
+                // Not possible in a read's `only_in` alone: every candidate is a write of another state.
+                return;
+            }
+        }
+        self.sort_classes();
+        // The frontier's operation must be placed before time goes on. If it cannot be placed now, first try what would
+        // let it be.
+        let wanting = self.tracked && self.step(self.state, frontier).is_none();
+        let frontier_at = self.ops[frontier as usize].return_at;
+        self.ranked.clear();
+        for at in 0..self.open.len() {
+            let id = self.open[at];
+            let rank = match self.ops[id as usize] {
+                // Were it possible it would be placed.
+                Op { kind: Kind::Read { .. }, .. } => continue,
+                Op { kind: Kind::Write { leaves, class }, .. } if self.tracked => {
+                    let Some(seen) = self.classes.iter().find(|seen| seen.class == class) else { continue };
+                    let hindrances = seen.hindrances;
+                    let unwanted = wanting && self.step(leaves, frontier).is_none();
+                    Rank {
+                        hindrances: Reverse(hindrances),
+                        unwanted,
+                        deadline: self.deadline(id, leaves, frontier_at).0,
+                        id,
+                    }
+                }
+                op => Rank { hindrances: Reverse(0), unwanted: false, deadline: op.return_at, id },
+            };
+            self.ranked.push(rank);
+        }
+        self.ranked.sort_unstable();
+        self.kept.clear();
+        for at in 0..self.ranked.len() {
+            let id = self.ranked[at].id;
+            if let (true, Kind::Write { leaves, class }) = (self.tracked, self.ops[id as usize].kind) {
+                let closed = self.deadline(id, leaves, frontier_at).1;
+                let same = (class, if closed { NEVER } else { leaves });
+                if self.kept.contains(&same) {
+                    continue;
+                }
+                self.kept.push(same);
+            }
+            self.pool.push(id);
+        }
+    }
+
+    /// Finds the classes of open writes that are possible now, by one of each, and for each class how many of the others
+    /// make it impossible.
+    fn sort_classes(&mut self) {
+        self.classes.clear();
+        if !self.tracked {
+            return;
+        }
+        self.impossible.clear();
+        for at in 0..self.open.len() {
+            let id = self.open[at];
+            let Kind::Write { leaves, class } = self.ops[id as usize].kind else { continue };
+            if self.impossible.contains(&class) || self.classes.iter().any(|seen| seen.class == class) {
+                continue;
+            }
+            if self.step(self.state, id).is_some() {
+                self.classes.push(Class { class, id, leaves, hindrances: 0 });
+            } else {
+                self.impossible.push(class);
+            }
+        }
+        for at in 0..self.classes.len() {
+            for other in 0..self.classes.len() {
+                let hinders = at != other && self.step(self.classes[other].leaves, self.classes[at].id).is_none();
+                self.classes[at].hindrances += u32::from(hinders);
+            }
+        }
+    }
+
+    /// When an open write must be placed at the latest, and whether it is closed.
+    fn deadline(&self, id: u32, leaves: u32, frontier_at: u32) -> (u32, bool) {
+        let entry = &self.traffic[leaves as usize];
+        let return_at = self.ops[id as usize].return_at;
+        // State 0 is the initial one.
+        if entry.readers == 0 {
+            (return_at, true)
+        } else if entry.writers_total == 1 && leaves != 0 {
+            (entry.return_min, entry.reader_call_max < frontier_at)
+        } else {
+            (return_at, false)
+        }
+    }
+
+    /// The state after `op`, if it is possible in `state` and not known to lead nowhere.
+    fn try_place(&mut self, state: u32, id: u32) -> Option<u32> {
+        let after = self.step(state, id)?;
+        let Kind::Write { leaves, .. } = self.ops[id as usize].kind else {
+            return Some(self.states.id(after));
+        };
+        debug_assert!(self.states.all[leaves as usize] == after, "a write left another state than the model promised");
+        if !self.tracked {
+            return Some(leaves);
+        }
+        let entry = self.traffic[leaves as usize];
+        if entry.readers > 0 && entry.writers == 1 {
+            let mut at = self.next[0];
+            while at != 0 && at < entry.reader_call_max {
+                let other = self.op_at[at as usize];
+                let returns = self.ops[other as usize].return_at == at;
+                if returns && other != id && !self.is_read_possible_in(leaves, other) {
+                    return None;
+                }
+                self.steps += 1;
+                at = self.next[at as usize];
+            }
+        }
+        Some(leaves)
+    }
+
+    fn is_read_possible_in(&mut self, state: u32, id: u32) -> bool {
+        match self.ops[id as usize].kind {
+            Kind::Read { only_in } => (only_in == NEVER || only_in == state) && self.step(state, id).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Asks the model.
+    fn step(&mut self, state: u32, id: u32) -> Option<M::State> {
+        self.steps += 1;
+        let event = &self.events[id as usize];
+        self.model.step(&self.states.all[state as usize], &event.input, event.output.as_ref())
+    }
+
+    /// Lifts an operation off the list and onto the trail.
+    fn place(&mut self, id: u32) {
+        let op = self.ops[id as usize];
+        for at in [op.call_at, op.return_at] {
+            if at != NEVER {
+                let (prev, next) = (self.prev[at as usize], self.next[at as usize]);
+                self.next[prev as usize] = next;
+                self.prev[next as usize] = prev;
+            }
+        }
+        match op.kind {
+            Kind::Read { only_in } if only_in != NEVER => self.traffic[only_in as usize].readers -= 1,
+            Kind::Write { leaves, .. } => self.traffic[leaves as usize].writers -= 1,
+            _ => {}
+        }
+        self.trail.push(id);
+    }
+
+    /// Puts operations back, the last first, until the trail is as long as it was.
+    fn undo(&mut self, mark: u32) {
+        while self.trail.len() > mark as usize {
+            let Some(id) = self.trail.pop() else { return };
+            let op = self.ops[id as usize];
+            for at in [op.return_at, op.call_at] {
+                if at != NEVER {
+                    let (prev, next) = (self.prev[at as usize], self.next[at as usize]);
+                    self.next[prev as usize] = at;
+                    self.prev[next as usize] = at;
+                }
+            }
+            match op.kind {
+                Kind::Read { only_in } if only_in != NEVER => self.traffic[only_in as usize].readers += 1,
+                Kind::Write { leaves, .. } => self.traffic[leaves as usize].writers += 1,
+                _ => {}
+            }
+        }
+        self.best_shared = self.best_shared.min(self.trail.len());
+    }
+
+    /// Keeps the present trail if it is the longest that ended so far.
+    fn note_best(&mut self) {
+        if self.trail.len() < self.best.len() || (self.trail.len() == self.best.len() && !self.best_open.is_empty()) {
+            return;
+        }
+        self.best.truncate(self.best_shared);
+        self.best.extend_from_slice(&self.trail[self.best_shared..]);
+        self.best_shared = self.best.len();
+        self.best_open.clone_from(&self.open);
+    }
+
+    /// What the search has to show for itself when it found nothing.
+    fn evidence(&self) -> Evidence {
+        let placed: Vec<usize> = self.best.iter().map(|&op| op as usize).collect();
+        let culprits: Vec<usize> = self.best_open.iter().map(|&op| op as usize).collect();
+        let mut text = format!("{} ({} of {} placed)", Reason::Stuck, placed.len(), self.events.len());
+        let mut state = self.model.initial();
+        let hidden = placed.len().saturating_sub(SHOWN_MAX);
+        // Writing to a string cannot fail.
+        if hidden > 0 {
+            let _ = write!(text, "\n  ... {hidden} operations");
+        }
+        for (nth, &at) in placed.iter().enumerate() {
+            let event = &self.events[at];
+            state = self.model.step(&state, &event.input, event.output.as_ref()).unwrap_or(state);
+            if nth >= hidden {
+                let _ = write!(text, "\n  #{at:<6} {event}   leaves {state:?}");
+            }
+        }
+        let _ = write!(text, "\n  then, in state {state:?}, none of these leads on:");
+        for &at in culprits.iter().take(SHOWN_MAX) {
+            let event = &self.events[at];
+            let possible = self.model.step(&state, &event.input, event.output.as_ref()).is_some();
+            let remark = if possible { "possible here, but another then fails" } else { "impossible here" };
+            let _ = write!(text, "\n  #{at:<6} {event}   {remark}");
+        }
+        if culprits.len() > SHOWN_MAX {
+            let _ = write!(text, "\n  ... and {} more", culprits.len() - SHOWN_MAX);
+        }
+        Evidence { reason: Reason::Stuck, placed, culprits, text }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::kv::{KvEvent, KvInput, KvModel, KvOutput};
+    use super::*;
+
+    /// Splitmix64: the tests are runs of a seed.
+    pub(in super::super) struct Rng(pub(in super::super) u64);
+
+    impl Rng {
+        pub(in super::super) fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut x = self.0;
+            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (x ^ (x >> 31)) % end
+        }
+    }
+
+    /// The same model without its promises.
+    struct Taciturn;
+
+    impl Model for Taciturn {
+        type Input = KvInput;
+        type Output = KvOutput;
+        type State = Option<u64>;
+
+        fn initial(&self) -> Option<u64> {
+            KvModel.initial()
+        }
+
+        fn step(&self, state: &Option<u64>, input: &KvInput, output: Option<&KvOutput>) -> Option<Option<u64>> {
+            KvModel.step(state, input, output)
+        }
+    }
+
+    /// Tries every order there is; shares nothing with the search.
+    fn brute_force(events: &[KvEvent], placed: u32, state: Option<u64>) -> bool {
+        let unplaced = |at: usize| placed & 1 << at == 0;
+        let mut done = true;
+        for (at, event) in events.iter().enumerate().filter(|&(at, _)| unplaced(at)) {
+            done &= event.return_ns.is_none();
+            let must_wait = events.iter().enumerate().any(|(other, before)| {
+                unplaced(other) && before.return_ns.is_some_and(|return_ns| return_ns < event.call_ns)
+            });
+            if must_wait {
+                continue;
+            }
+            if let Some(after) = KvModel.step(&state, &event.input, event.output.as_ref())
+                && brute_force(events, placed | 1 << at, after)
+            {
+                return true;
+            }
+        }
+        done
+    }
+
+    fn agree(events: &[KvEvent]) -> bool {
+        let expected = brute_force(events, 0, None);
+        let said = check(&KvModel, events, Budget::default());
+        let without_promises = check(&Taciturn, events, Budget::default());
+        for verdict in [&said, &without_promises] {
+            assert_eq!(verdict.is_linearizable(), expected, "{verdict}\n{events:#?}");
+            assert_eq!(verdict.is_violation(), !expected, "{verdict}\n{events:#?}");
+        }
+        expected
+    }
+
+    fn any_input(rng: &mut Rng, value: u64) -> KvInput {
+        match rng.below(6) {
+            0 | 1 => KvInput::Get,
+            2 => KvInput::Insert(value),
+            3 => KvInput::Update(value),
+            4 => KvInput::Upsert(value),
+            _ => KvInput::Delete,
+        }
+    }
+
+    fn any_output(rng: &mut Rng, input: KvInput, values: u64) -> KvOutput {
+        match input {
+            KvInput::Get => KvOutput::Found(Some(rng.below(values + 1)).filter(|&value| value > 0)),
+            KvInput::Upsert(_) => KvOutput::Stored,
+            _ => KvOutput::Succeeded(rng.below(2) == 0),
+        }
+    }
+
+    /// A history that an atomic store of one key could have: every operation takes effect at a moment of its own between its
+    /// call and its return.
+    pub(in super::super) fn atomic(
+        rng: &mut Rng,
+        len: u64,
+        duration_max: u64,
+        spread: u64,
+        mut input: impl FnMut(&mut Rng, u64) -> KvInput,
+    ) -> Vec<KvEvent> {
+        let mut moments: Vec<(u64, KvEvent)> = (0..len)
+            .map(|n| {
+                let call_ns = rng.below(spread);
+                let return_ns = call_ns + rng.below(duration_max);
+                let moment = call_ns + rng.below(return_ns - call_ns + 1);
+                let mut event = Event::pending(n as u32, call_ns, input(rng, n + 1));
+                event.return_ns = Some(return_ns);
+                (moment, event)
+            })
+            .collect();
+        moments.sort_by_key(|&(moment, _)| moment);
+        let mut state = None;
+        for (_, event) in &mut moments {
+            let output = match event.input {
+                KvInput::Get => KvOutput::Found(state),
+                KvInput::Upsert(_) => KvOutput::Stored,
+                KvInput::Insert(_) => KvOutput::Succeeded(state.is_none()),
+                KvInput::Update(_) | KvInput::Delete => KvOutput::Succeeded(state.is_some()),
+            };
+            event.output = Some(output);
+            state = KvModel.step(&state, &event.input, event.output.as_ref()).expect("it is the model's own answer");
+        }
+        moments.into_iter().map(|(_, event)| event).collect()
+    }
+
+    #[test]
+    fn agrees_with_brute_force_on_random_histories() {
+        let mut rng = Rng(1);
+        let (mut good, mut bad) = (0, 0);
+        for round in 0..150_000 {
+            let (len, values) = (1 + rng.below(6), 1 + rng.below(4));
+            let (spread, duration_max) = (1 + rng.below(20), 1 + rng.below(12));
+            // From an atomic store with a few answers changed, so that both verdicts are common and neither is obvious.
+            let mut events = atomic(&mut rng, len, duration_max, spread, |rng, n| {
+                let value = if round % 2 == 0 { n } else { 1 + rng.below(values) };
+                any_input(rng, value)
+            });
+            for event in &mut events {
+                match rng.below(6) {
+                    0 => {
+                        event.output =
+                            Some(any_output(&mut rng, event.input, if round % 2 == 0 { len } else { values }))
+                    }
+                    1 if rng.below(2) == 0 => (event.return_ns, event.output) = (None, None),
+                    _ => {}
+                }
+            }
+            *(if agree(&events) { &mut good } else { &mut bad }) += 1;
+        }
+        println!("{good} good, {bad} bad");
+        assert!(good > 25_000 && bad > 25_000, "{good} good, {bad} bad");
+    }
+
+    /// Writes only, plus a few reads, all within each other: where the reductions have the most to get wrong.
+    #[test]
+    fn agrees_with_brute_force_on_crowded_histories() {
+        let mut rng = Rng(2);
+        let (mut good, mut bad) = (0, 0);
+        for round in 0..6_000 {
+            let mut events = atomic(&mut rng, 7 + round % 2, 12, 8, |rng, n| any_input(rng, 1 + n / (1 + round % 3)));
+            for event in &mut events {
+                match rng.below(16) {
+                    0 | 1 => event.output = Some(any_output(&mut rng, event.input, 8)),
+                    2 => (event.return_ns, event.output) = (None, None),
+                    _ => {}
+                }
+            }
+            *(if agree(&events) { &mut good } else { &mut bad }) += 1;
+        }
+        println!("{good} good, {bad} bad");
+        assert!(good > 1_000 && bad > 1_000, "{good} good, {bad} bad");
+    }
+
+    /// Every history of three operations, each of ten kinds, in every order of calls and returns.
+    #[test]
+    fn agrees_with_brute_force_on_all_histories_of_three() {
+        let kinds = [
+            (KvInput::Get, Some(KvOutput::Found(None))),
+            (KvInput::Get, Some(KvOutput::Found(Some(1)))),
+            (KvInput::Insert(1), Some(KvOutput::Succeeded(true))),
+            (KvInput::Insert(1), Some(KvOutput::Succeeded(false))),
+            (KvInput::Update(2), Some(KvOutput::Succeeded(true))),
+            (KvInput::Upsert(1), Some(KvOutput::Stored)),
+            (KvInput::Delete, Some(KvOutput::Succeeded(true))),
+            (KvInput::Delete, Some(KvOutput::Succeeded(false))),
+            (KvInput::Upsert(1), None),
+            (KvInput::Delete, None),
+        ];
+        // Calls and returns of three operations, named by their letters: every word with each letter twice.
+        let mut words = vec![String::new()];
+        for _ in 0..6 {
+            let longer = |word: &String| {
+                let letters = ["a", "b", "c"].into_iter().filter(|&letter| word.matches(letter).count() < 2);
+                letters.map(|letter| format!("{word}{letter}")).collect::<Vec<_>>()
+            };
+            words = words.iter().flat_map(longer).collect();
+        }
+        assert_eq!(words.len(), 90);
+        let (mut good, mut bad) = (0, 0);
+        for word in &words {
+            for code in 0..1000 {
+                let events: Vec<KvEvent> = [('a', code % 10), ('b', code / 10 % 10), ('c', code / 100)]
+                    .iter()
+                    .map(|&(letter, kind)| {
+                        let (input, output) = kinds[kind];
+                        let time = |found: Option<usize>| found.expect("each letter is there twice") as u64;
+                        let return_ns = output.map(|_| time(word.rfind(letter)));
+                        Event { client: kind as u32, call_ns: time(word.find(letter)), return_ns, input, output }
+                    })
+                    .collect();
+                *(if agree(&events) { &mut good } else { &mut bad }) += 1;
+            }
+        }
+        assert!(good > 10_000 && bad > 10_000, "{good} good, {bad} bad");
+    }
+}

@@ -1,0 +1,316 @@
+//! A node: one process's place in a session, with its service thread, its objects and its endpoints.
+
+mod config;
+mod object;
+mod service;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_fabric::shm::{ShmFabric, ShmOptions};
+use farfield_fabric::{
+    Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState, Region,
+    Thread,
+};
+
+pub use config::{Builder, Config};
+pub(crate) use object::{Object, Spec};
+pub use object::{Announcement, CustomObject, Opening};
+pub use service::{Poller, Progress};
+
+use self::service::Service;
+use crate::error::{Error, ErrorKind, Result};
+
+/// One process's membership in a session. Clones are handles to the same node; when the last one is dropped the node
+/// leaves in good order.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("solo").nodes(1).start()?;
+/// assert_eq!((node.id().0, node.nodes()), (0, 1));
+/// node.leave();
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Node(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    service: LocalMutex<Option<Thread>>,
+}
+
+/// What the service thread and the handles share.
+pub(crate) struct Shared {
+    fabric: Arc<dyn Fabric>,
+    config: Config,
+    service: Service,
+    endpoints: LocalMutex<Vec<CountsReader>>,
+}
+
+/// What a node has done and what it sees.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Operations of all endpoints that the node has opened, those of its service thread included.
+    pub counts: Counts,
+    /// Endpoints opened so far.
+    pub endpoints: usize,
+    /// The paths of the objects that are open.
+    pub objects: Vec<String>,
+    /// The state of each node of the session, as this one sees it.
+    pub peers: Vec<PeerState>,
+}
+
+impl Node {
+    /// Describes a node that is to be started.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Starts a node as the environment says; see [`Builder::environment`]. Outside of any launcher this is a session
+    /// of one node.
+    ///
+    /// # Errors
+    /// A variable that makes no sense, or what [`Builder::start`] says.
+    pub fn from_environment() -> Result<Node> {
+        Node::builder().environment()?.start()
+    }
+
+    pub(crate) fn start(config: Config) -> Result<Node> {
+        let mut options = ShmOptions::new(config.session.clone(), NodeId(config.node), usize::from(config.nodes));
+        options.group_bytes_max = config.memory_bytes_max;
+        options.seed = config.seed;
+        let mut fabric: Arc<dyn Fabric> = ShmFabric::join(&options)?;
+        if let Some(decorate) = &config.decorate {
+            fabric = decorate(fabric)?;
+        }
+        let shared = Arc::new(Shared { fabric, config, service: Service::default(), endpoints: LocalMutex::default() });
+        let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
+        let endpoint = shared.endpoint()?;
+        let name = format!("farfield-{}", shared.config.node);
+        let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
+        Ok(Node(Arc::new(Handle { shared, service: LocalMutex::new(Some(thread)) })))
+    }
+
+    /// This node's number.
+    pub fn id(&self) -> NodeId {
+        self.shared().fabric.me()
+    }
+
+    /// How many nodes the session has.
+    pub fn nodes(&self) -> usize {
+        self.shared().fabric.nodes()
+    }
+
+    /// All nodes of the session.
+    pub fn members(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes()).map(|index| NodeId(index as u16))
+    }
+
+    /// All nodes but this one.
+    pub fn others(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let me = self.id();
+        self.members().filter(move |node| *node != me)
+    }
+
+    /// The name that the configuration gives to a node, or its number.
+    pub fn name_of(&self, node: NodeId) -> String {
+        self.shared().config.names.get(node.index()).cloned().unwrap_or_else(|| node.0.to_string())
+    }
+
+    /// The node of a name that the configuration gives.
+    pub fn by_name(&self, name: &str) -> Option<NodeId> {
+        self.members().find(|node| self.name_of(*node) == name)
+    }
+
+    /// What is known of a node.
+    pub fn state_of(&self, node: NodeId) -> PeerState {
+        self.shared().fabric.peer_state(node)
+    }
+
+    /// An endpoint for one more thread.
+    ///
+    /// # Errors
+    /// The node's lanes are used up.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        self.shared().endpoint()
+    }
+
+    /// Starts a thread with an endpoint of its own.
+    ///
+    /// # Errors
+    /// The node's lanes are used up, or what the system says.
+    pub fn spawn(&self, name: &str, body: impl FnOnce(Endpoint) + Send + 'static) -> Result<Thread> {
+        let endpoint = self.endpoint()?;
+        Ok(self.shared().fabric.spawn(name.into(), Box::new(move || body(endpoint)))?)
+    }
+
+    /// Zeroed memory of this node in a permission group, reachable by all peers. It stays until the node leaves.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
+        Ok(self.shared().fabric.alloc(group, bytes)?)
+    }
+
+    /// Waits until these nodes have come.
+    ///
+    /// # Errors
+    /// A timeout that names those that have not, a node that is gone, or one that was refused.
+    pub fn wait_for(&self, nodes: impl IntoIterator<Item = NodeId>, timeout: Duration) -> Result<()> {
+        let shared = self.shared();
+        let mut missing: Vec<NodeId> = nodes.into_iter().filter(|node| *node != self.id()).collect();
+        let endpoint = self.endpoint()?;
+        let start = endpoint.now();
+        let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
+            if let Some(refusal) = shared.service.refusal_of(&missing) {
+                return Some(Err(refusal));
+            }
+            missing.retain(|node| !shared.service.is_up(*node));
+            let gone = missing.iter().find_map(|node| endpoint.check_alive(*node).err());
+            if let Some(error) = gone {
+                return Some(Err(error.into()));
+            }
+            missing.is_empty().then_some(Ok(()))
+        }));
+        match waited {
+            Ok(result) => result,
+            Err(_) => {
+                let what = "the nodes of the session have come".into();
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
+            }
+        }
+    }
+
+    /// Waits until all nodes of the session have come.
+    ///
+    /// # Errors
+    /// As [`Node::wait_for`].
+    pub fn wait_for_all(&self, timeout: Duration) -> Result<()> {
+        self.wait_for(self.members(), timeout)
+    }
+
+    /// How long opening an object and blocking calls wait where no deadline is given.
+    pub fn timeout(&self) -> Duration {
+        self.shared().config.timeout
+    }
+
+    /// Registers work for the service thread, which polls it from now on until it says that it is done.
+    pub fn add_poller(&self, poller: Box<dyn Poller>) {
+        self.shared().add_poller(poller);
+    }
+
+    /// What this node has done and what it sees.
+    pub fn metrics(&self) -> Metrics {
+        let shared = self.shared();
+        let readers = shared.endpoints.lock();
+        Metrics {
+            counts: readers.iter().fold(Counts::default(), |sum, reader| sum + reader.read()),
+            endpoints: readers.len(),
+            objects: shared.service.object_paths(),
+            peers: self.members().map(|node| self.state_of(node)).collect(),
+        }
+    }
+
+    /// Leaves the session in good order: peers that still use this node's memory get
+    /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same.
+    pub fn leave(self) {
+        self.0.leave();
+    }
+
+    /// The fabric below.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.shared().fabric
+    }
+
+    /// The fabric's clock.
+    pub fn now(&self) -> Instant {
+        self.shared().fabric.now()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+}
+
+impl Handle {
+    fn leave(&self) {
+        let Some(thread) = self.service.lock().take() else { return };
+        self.shared.service.stop();
+        self.shared.fabric.wake_service();
+        if let Err(panic) = thread.join() {
+            tracing::error!("the service thread of node {} panicked: {panic}", self.shared.config.node);
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Shared {
+    fn endpoint(&self) -> Result<Endpoint> {
+        let options = EndpointOptions { pool_bytes_max: self.config.pool_bytes_max, timeout: self.config.timeout };
+        let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
+        self.endpoints.lock().push(endpoint.counts_reader());
+        Ok(endpoint)
+    }
+
+    pub(crate) fn add_poller(&self, poller: Box<dyn Poller>) {
+        self.service.add_poller(poller);
+        self.fabric.wake_service();
+    }
+}
+
+/// Several nodes as parts of this process, for tests and examples.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(3)?;
+/// assert_eq!(nodes[2].id().0, 2);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// What [`Builder::start`] says.
+pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
+    local_session_with(nodes, |builder| builder)
+}
+
+/// [`local_session`] with a say in how each node is built.
+///
+/// # Errors
+/// What [`Builder::start`] says.
+pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
+    let session = format!("local-{}-{:016x}", std::process::id(), rand::random::<u64>());
+    let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
+    let start = |node| configure(Node::builder().session(&session).node(node).nodes(count)).start();
+    let nodes: Vec<Node> = (0..count).map(start).collect::<Result<_>>()?;
+    for node in &nodes {
+        node.wait_for_all(node.timeout())?;
+    }
+    Ok(nodes)
+}
+
+/// Runs `body` for each of several nodes, on a thread of its own, and returns what they return: what has to be done
+/// on all nodes at once, such as opening an object, in one process. See [`local_session`].
+///
+/// # Errors
+/// The first error, once all have ended.
+///
+/// # Panics
+/// If a body does.
+#[allow(clippy::disallowed_methods, reason = "scoped threads for tests and examples; never used by an object")]
+pub fn on_each<T: Send>(nodes: &[Node], body: impl Fn(&Node) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let body = &body;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(move || body(node))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+fn config_error(why: impl Into<String>) -> Error {
+    ErrorKind::Config { why: why.into() }.into()
+}

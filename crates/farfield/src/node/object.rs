@@ -1,0 +1,433 @@
+//! Opening objects: join and connect (LOCO appendix A.2).
+//!
+//! Every participant opens an object under the same path. It allocates its regions first, then sends a *join* to each
+//! other participant, with what it takes the object to be and where its regions are. A node that has not opened the path
+//! ignores it; one that has checks it, remembers the regions, and answers with a *connect* of the same content. So
+//! whoever opens last connects everybody. A difference is an error on both sides that says what differs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word};
+use serde::{Deserialize, Serialize};
+
+use super::{Node, Shared};
+use crate::error::{Error, ErrorKind, Of, Result};
+
+/// What a node takes an object to be, and where its part of it lies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Announcement {
+    /// `kv/locks/3`: `/` separates sub-objects.
+    pub path: String,
+    /// The type of object.
+    pub kind: String,
+    /// Sizes and options that all participants must agree on.
+    pub layout: String,
+    /// Who takes part.
+    pub participants: Vec<u16>,
+    /// The sender's regions: name, packed pointer, bytes.
+    pub regions: Vec<(String, u64, u64)>,
+    /// The regions, and their sizes, that the sender needs of the receiver.
+    pub expected: Vec<(String, u64)>,
+}
+
+impl Announcement {
+    /// What differs from another node's, if anything.
+    fn differs(&self, theirs: &Announcement) -> Option<String> {
+        let differ = |what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug| {
+            Some(format!("{what} is {here:?} here and {there:?} there"))
+        };
+        if self.kind != theirs.kind {
+            return differ("its type", &self.kind, &theirs.kind);
+        }
+        if self.layout != theirs.layout {
+            return differ("its layout", &self.layout, &theirs.layout);
+        }
+        if self.participants != theirs.participants {
+            return differ("the set of participants", &self.participants, &theirs.participants);
+        }
+        let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
+        let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
+        unfit.and_then(|(name, bytes)| differ(&format!("region `{name}` in bytes"), &bytes_of(name), bytes))
+    }
+}
+
+/// A message between the service threads.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    Join(Announcement),
+    Connect(Announcement),
+    Refuse { path: String, differs: String },
+}
+
+impl Message {
+    fn send(&self, shared: &Shared, to: NodeId) {
+        let sent = postcard::to_allocvec(self).map_err(|why| why.to_string());
+        let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
+        if let Err(why) = sent {
+            // Not up yet: it is announced when it comes. Gone: its state says so to whoever waits.
+            tracing::debug!("not sent to {to}: {why}");
+        }
+    }
+
+    pub(super) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
+        let find = |path: &str| shared.service.objects.lock().get(path).cloned();
+        match self {
+            Message::Join(theirs) => {
+                let Some(object) = find(&theirs.path) else { return };
+                if object.check(shared, from, &theirs) {
+                    Message::Connect(object.announcement(from)).send(shared, from);
+                    object.connect(from, &theirs, true);
+                }
+            }
+            Message::Connect(theirs) => {
+                let Some(object) = find(&theirs.path) else { return };
+                if object.check(shared, from, &theirs) {
+                    object.connect(from, &theirs, false);
+                }
+            }
+            Message::Refuse { path, differs } => {
+                if let Some(object) = find(&path) {
+                    object.refused(from, differs);
+                }
+            }
+        }
+    }
+}
+
+type Callback = Box<dyn Fn(NodeId, &Announcement) + Send + Sync>;
+type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
+
+/// What an object says of itself when it is opened.
+pub(crate) struct Spec {
+    pub(crate) path: String,
+    pub(crate) kind: &'static str,
+    pub(crate) layout: String,
+    pub(crate) participants: Vec<NodeId>,
+    pub(crate) regions: Vec<(&'static str, Region)>,
+    pub(crate) expect: Expect,
+}
+
+/// An object that is open on this node, as the service thread sees it.
+pub(super) struct OpenObject {
+    own: Announcement,
+    expect: Expect,
+    /// Grows with every change of `state`, so that waiters need not take the lock to look.
+    changes: Word,
+    state: LocalMutex<State>,
+    callbacks: Callbacks,
+}
+
+/// What to run when peers join and connect.
+#[derive(Default)]
+struct Callbacks {
+    on_join: Vec<Callback>,
+    on_connect: Vec<Callback>,
+}
+
+#[derive(Default)]
+struct State {
+    connected: HashMap<NodeId, Announcement>,
+    mismatch: Option<(NodeId, String)>,
+}
+
+impl OpenObject {
+    /// What is said to a peer.
+    fn announcement(&self, to: NodeId) -> Announcement {
+        Announcement { expected: (self.expect)(to), ..self.own.clone() }
+    }
+
+    pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
+        if self.own.participants.contains(&to.0) {
+            Message::Join(self.announcement(to)).send(shared, to);
+        }
+    }
+
+    fn check(&self, shared: &Shared, from: NodeId, theirs: &Announcement) -> bool {
+        match self.own.differs(theirs) {
+            None => true,
+            Some(differs) => {
+                // To the other side, "here" and "there" are the other way round.
+                let differs_there = differs.replace(" here and ", " \u{0} and ").replace(" there", " here");
+                let differs_there = differs_there.replace(" \u{0} and ", " there and ");
+                Message::Refuse { path: self.own.path.clone(), differs: differs_there }.send(shared, from);
+                self.refused(from, differs);
+                false
+            }
+        }
+    }
+
+    fn refused(&self, from: NodeId, differs: String) {
+        self.state.lock().mismatch.get_or_insert((from, differs));
+        self.changes.fetch_add(1);
+    }
+
+    fn connect(&self, from: NodeId, theirs: &Announcement, joined: bool) {
+        let first = self.state.lock().connected.insert(from, theirs.clone()).is_none();
+        if joined {
+            for callback in &self.callbacks.on_join {
+                callback(from, theirs);
+            }
+        }
+        if first {
+            for callback in &self.callbacks.on_connect {
+                callback(from, theirs);
+            }
+        }
+        self.changes.fetch_add(1);
+    }
+}
+
+/// An object on this node: its regions, and those of the other participants.
+pub(crate) struct Object {
+    node: Node,
+    open: Arc<OpenObject>,
+    participants: Vec<NodeId>,
+}
+
+impl Object {
+    /// Opens an object and announces it; it does not wait for the others.
+    pub(crate) fn announce(node: &Node, spec: Spec) -> Result<Object> {
+        Object::announce_with(node, spec, Callbacks::default())
+    }
+
+    fn announce_with(node: &Node, spec: Spec, callbacks: Callbacks) -> Result<Object> {
+        let Spec { path, kind, layout, participants, regions, expect } = spec;
+        let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let refuse = |why: String| Err(Error::from(ErrorKind::Config { why }).of(&path));
+        if path.is_empty() || path.len() > 512 {
+            return refuse("an object's path has 1 to 512 bytes".into());
+        }
+        if let Some(stranger) = numbers.iter().find(|number| usize::from(**number) >= node.nodes()) {
+            return refuse(format!("node {stranger} is not a member of this session of {} nodes", node.nodes()));
+        }
+        if !numbers.contains(&node.id().0) {
+            return refuse(format!("{} opens it but is not one of its participants", node.id()));
+        }
+        let regions = regions
+            .into_iter()
+            .map(|(name, region)| (name.to_string(), region.remote::<u8>(0).packed(), region.bytes() as u64))
+            .collect();
+        let own = Announcement {
+            path: path.clone(),
+            kind: kind.into(),
+            layout,
+            participants: numbers,
+            regions,
+            expected: Vec::new(),
+        };
+        let open = Arc::new(OpenObject {
+            own,
+            expect,
+            changes: Word::new(0),
+            state: LocalMutex::default(),
+            callbacks,
+        });
+        let shared = node.shared();
+        {
+            let mut objects = shared.service.objects.lock();
+            if objects.contains_key(&path) {
+                return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
+            }
+            objects.insert(path, Arc::clone(&open));
+        }
+        for peer in &participants {
+            if *peer != node.id() && shared.service.is_up(*peer) {
+                open.announce(shared, *peer);
+            }
+        }
+        Ok(Object { node: node.clone(), open, participants })
+    }
+
+    /// Opens an object and waits for all other participants.
+    pub(crate) fn open(node: &Node, spec: Spec) -> Result<Object> {
+        let object = Object::announce(node, spec)?;
+        let endpoint = node.endpoint()?;
+        object.connected(&endpoint, node.timeout())?;
+        Ok(object)
+    }
+
+    /// Waits until all participants are connected.
+    pub(crate) fn connected(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
+        let missing = || {
+            let state = self.open.state.lock();
+            let others = self.participants.iter().filter(|node| **node != self.node.id());
+            others.filter(|node| !state.connected.contains_key(node)).copied().collect::<Vec<_>>()
+        };
+        let start = endpoint.now();
+        let mut seen = u64::MAX;
+        let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
+            if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
+                if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
+                    return Some(Err(Error::from(ErrorKind::Mismatch { node, differs })));
+                }
+                if missing().is_empty() {
+                    return Some(Ok(()));
+                }
+            }
+            let gone = missing().into_iter().find_map(|node| endpoint.check_alive(node).err());
+            gone.map(|error| Err(error.into()))
+        }));
+        let waited = match waited {
+            Ok(result) => result,
+            Err(_) => {
+                let what = "all participants have opened it".into();
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: missing() }.into())
+            }
+        };
+        waited.of(self.path())
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.open.own.path
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) fn participants(&self) -> &[NodeId] {
+        &self.participants
+    }
+
+    /// Where a region of a connected participant lies (this node's own included).
+    pub(crate) fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
+        let find = |announcement: &Announcement| {
+            let found = announcement.regions.iter().find(|found| found.0 == region);
+            found.map(|found| RemotePtr::from_packed(found.1))
+        };
+        let found = if node == self.node.id() {
+            find(&self.open.own)
+        } else {
+            self.open.state.lock().connected.get(&node).and_then(find)
+        };
+        found.ok_or_else(|| {
+            let why = format!("{node} has no region `{region}` in it, or is not connected");
+            Error::from(ErrorKind::NotAParticipant { why }).of(self.path())
+        })
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.node.shared().service.objects.lock().remove(self.path());
+    }
+}
+
+/// An object of one's own that is being opened: its regions, and callbacks for the peers that come.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::fabric::GroupKey;
+/// let nodes = farfield::local_session(2)?;
+/// let open = |node: &farfield::Node| {
+///     let cells = node.alloc(GroupKey::SIGNAL, 64)?;
+///     farfield::Opening::new(node, "app/cells", "Cells").layout("one line").region("cells", cells).announce()
+/// };
+/// let (a, b) = (open(&nodes[0])?, open(&nodes[1])?);
+/// a.wait(nodes[0].timeout())?;
+/// b.wait(nodes[1].timeout())?;
+/// let word = a.remote::<u64>(nodes[1].id(), "cells")?;
+/// nodes[0].endpoint()?.put_value(word, 7).wait()?;
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is opened before `announce`"]
+pub struct Opening {
+    node: Node,
+    spec: Spec,
+    callbacks: Callbacks,
+}
+
+/// A custom object that is open.
+pub struct CustomObject(Object);
+
+impl Opening {
+    /// An object of type `kind` at `path`, in which all nodes take part.
+    pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
+        let spec = Spec {
+            path: path.into(),
+            kind,
+            layout: String::new(),
+            participants: node.members().collect(),
+            regions: Vec::new(),
+            expect: Box::new(|_| Vec::new()),
+        };
+        Opening { node: node.clone(), spec, callbacks: Callbacks::default() }
+    }
+
+    /// Sizes and options that all participants must agree on.
+    pub fn layout(mut self, layout: &str) -> Opening {
+        self.spec.layout = layout.into();
+        self
+    }
+
+    /// Who takes part.
+    pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Opening {
+        self.spec.participants = nodes.into_iter().collect();
+        self
+    }
+
+    /// A region of this node that peers may ask for by name.
+    pub fn region(mut self, name: &'static str, region: Region) -> Opening {
+        self.spec.regions.push((name, region));
+        self
+    }
+
+    /// Which regions, of how many bytes, this node needs of a peer.
+    pub fn expect(mut self, of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static) -> Opening {
+        self.spec.expect = Box::new(of);
+        self
+    }
+
+    /// Runs on the service thread whenever a peer's join has been accepted.
+    pub fn on_join(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
+        self.callbacks.on_join.push(Box::new(callback));
+        self
+    }
+
+    /// Runs on the service thread once for each peer, when its regions are known.
+    pub fn on_connect(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
+        self.callbacks.on_connect.push(Box::new(callback));
+        self
+    }
+
+    /// Opens the object without waiting for the others.
+    ///
+    /// # Errors
+    /// The path is open already, or the participants make no sense.
+    pub fn announce(self) -> Result<CustomObject> {
+        let object = Object::announce_with(&self.node, self.spec, self.callbacks)?;
+        Ok(CustomObject(object))
+    }
+}
+
+impl CustomObject {
+    /// Its path.
+    pub fn path(&self) -> &str {
+        self.0.path()
+    }
+
+    /// Its node.
+    pub fn node(&self) -> &Node {
+        self.0.node()
+    }
+
+    /// Waits until all participants have opened it.
+    ///
+    /// # Errors
+    /// A timeout that names who is missing, a participant that is gone, or one that opens it differently.
+    pub fn wait(&self, timeout: Duration) -> Result<()> {
+        self.0.connected(&self.0.node().endpoint()?, timeout)
+    }
+
+    /// Where a region of a connected participant lies.
+    ///
+    /// # Errors
+    /// It has no such region, or is not connected.
+    pub fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
+        self.0.remote(node, region)
+    }
+}

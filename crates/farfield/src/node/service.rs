@@ -1,0 +1,133 @@
+//! The service thread: the control plane, and the pollers that objects register. An application that computes never
+//! blocks its peers, because this thread does not wait for it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_fabric::{ControlEvent, Endpoint, LocalMutex, NodeId, Waiting, Word};
+
+use super::Shared;
+use super::object::{Message, OpenObject};
+use crate::error::{Error, ErrorKind};
+
+/// Work that the service thread does for an object, a little at a time. It must never wait.
+pub trait Poller: Send {
+    /// Does what there is to do now.
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress;
+}
+
+/// What a poller found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Nothing to do.
+    Idle,
+    /// It did something, and there may be more.
+    Busy,
+    /// It will never have anything to do again.
+    Done,
+}
+
+/// What the service thread shares with the others.
+#[derive(Default)]
+pub(super) struct Service {
+    stop: Word,
+    /// Pollers that the service thread has not taken yet.
+    new_pollers: LocalMutex<Vec<Box<dyn Poller>>>,
+    pub(super) objects: LocalMutex<HashMap<String, Arc<OpenObject>>>,
+    up: LocalMutex<HashSet<NodeId>>,
+    refused: LocalMutex<Vec<(NodeId, Error)>>,
+}
+
+impl Service {
+    pub(super) fn stop(&self) {
+        self.stop.store(1);
+    }
+
+    pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
+        self.new_pollers.lock().push(poller);
+    }
+
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.up.lock().contains(&node)
+    }
+
+    pub(super) fn refusal_of(&self, nodes: &[NodeId]) -> Option<Error> {
+        self.refused.lock().iter().find(|(node, _)| nodes.contains(node)).map(|(_, error)| error.clone())
+    }
+
+    pub(super) fn object_paths(&self) -> Vec<String> {
+        let mut paths: Vec<_> = self.objects.lock().keys().cloned().collect();
+        paths.sort();
+        paths
+    }
+}
+
+/// Looks at the control sockets at least this often while pollers keep the thread awake.
+const SERVE_EVERY: u32 = 32;
+/// The longest wait without pollers; a new poller or a message ends it.
+const QUIET: Duration = Duration::from_millis(5);
+
+pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
+    let service = &shared.service;
+    let fabric = &shared.fabric;
+    let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
+    let mut waiting = Waiting::of_service();
+    let mut round = 0u32;
+    while service.stop.load() == 0 {
+        pollers.append(&mut service.new_pollers.lock());
+        let mut busy = false;
+        pollers.retain_mut(|poller| match poller.poll(endpoint) {
+            Progress::Idle => true,
+            Progress::Busy => {
+                busy = true;
+                true
+            }
+            Progress::Done => false,
+        });
+        round = round.wrapping_add(1);
+        if pollers.is_empty() {
+            fabric.serve(QUIET, &mut |event| handle(shared, event));
+            continue;
+        }
+        if busy {
+            waiting.reset();
+        }
+        if round % SERVE_EVERY == 0 || waiting.is_asleep() {
+            fabric.serve(Duration::ZERO, &mut |event| handle(shared, event));
+        }
+        if !busy {
+            fabric.idle(&mut waiting);
+        }
+    }
+    fabric.idle_end(&mut waiting);
+    // Goodbyes of others may still be under way, ours is said now. Objects and pollers may own handles: let go.
+    fabric.leave();
+    drop(pollers);
+    service.new_pollers.lock().clear();
+    service.objects.lock().clear();
+}
+
+fn handle(shared: &Arc<Shared>, event: ControlEvent) {
+    let service = &shared.service;
+    match event {
+        ControlEvent::Up(node) => {
+            service.up.lock().insert(node);
+            service.refused.lock().retain(|(refused, _)| *refused != node);
+            // What was opened before it came is announced now.
+            let objects: Vec<_> = service.objects.lock().values().cloned().collect();
+            for object in objects {
+                object.announce(shared, node);
+            }
+        }
+        ControlEvent::Down(node) => tracing::info!("{node} is gone: {:?}", shared.fabric.peer_state(node)),
+        ControlEvent::Refused(node, error) => {
+            tracing::warn!("{node} was refused: {error}");
+            service.refused.lock().push((node, ErrorKind::Fabric(error).into()));
+        }
+        ControlEvent::Message(from, bytes) => match postcard::from_bytes::<Message>(&bytes) {
+            Ok(message) => message.handle(shared, from),
+            Err(why) => tracing::warn!("{from} sent a message that cannot be read: {why}"),
+        },
+    }
+}

@@ -1,0 +1,178 @@
+//! A barrier for the threads of all nodes.
+//!
+//! Each thread owns a row of a table of counters, [`Sst`] at `path/arrived`. To pass, a thread
+//!
+//! 1. waits until everything it has put *to any node* is visible there (a global fence over every node of the session);
+//! 2. counts itself one higher, locally and by a put to every other node;
+//! 3. waits until every row of its own copy is at least as high.
+//!
+//! The fence comes first and covers every node. The papers' first bug (LOCO appendix D, Fig. 22) left it out: puts to
+//! one node land in order, so the node that is signalled sees what was put to *it*, but a third node may still wait for
+//! its data. That only participants fence, too, is not enough when barriers of different threads follow each other
+//! (Fig. 12), hence every node.
+//!
+//! | call | round trips | operations of one thread, n nodes |
+//! |---|---|---|
+//! | `wait` | 1 | at most n − 1 gets (fence), n − 1 puts |
+//! | `wait_unfenced` | 0 | n − 1 puts |
+//!
+//! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
+
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, Instant, NodeId, Word};
+
+use crate::error::{Error, ErrorKind, Of, Result};
+use crate::node::Node;
+use crate::objects::owned_var::OwnedWriter;
+use crate::objects::sst::Sst;
+
+/// A barrier over a fixed number of threads on every node.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-barrier").start()?;
+/// let barrier = farfield::Barrier::open(&node, "start", 1)?;
+/// let (mut thread, ep) = (barrier.thread()?, node.endpoint()?);
+/// ep.block_on(thread.wait(&ep))?;
+/// # Ok(()) }
+/// ```
+pub struct Barrier(Arc<Shared>);
+
+struct Shared {
+    path: String,
+    node: Node,
+    arrived: Sst<u64>,
+    threads_per_node: usize,
+    /// Threads of this node that have taken their row.
+    taken: Word,
+}
+
+/// One thread's part in a [`Barrier`].
+pub struct BarrierThread {
+    barrier: Arc<Shared>,
+    row: OwnedWriter<u64>,
+}
+
+impl Barrier {
+    /// Opens a barrier of `threads_per_node` threads on every node, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
+        if threads_per_node == 0 {
+            let why = "a barrier needs at least one thread on each node".into();
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let owners: Vec<NodeId> =
+            node.members().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
+        let arrived = Sst::open_with(node, &format!("{path}/arrived"), &owners)?;
+        let shared =
+            Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, taken: Word::new(0) };
+        Ok(Barrier(Arc::new(shared)))
+    }
+
+    /// The part of one more thread of this node.
+    ///
+    /// # Errors
+    /// All threads of this node have taken theirs.
+    pub fn thread(&self) -> Result<BarrierThread> {
+        let shared = &self.0;
+        let index = shared.taken.fetch_add(1) as usize;
+        if index >= shared.threads_per_node {
+            let why = format!("it was opened for {} threads on each node", shared.threads_per_node);
+            return Err(Error::from(ErrorKind::NotAParticipant { why }).of(&shared.path));
+        }
+        let row = shared.arrived.writer(shared.node.id().index() * shared.threads_per_node + index)?;
+        Ok(BarrierThread { barrier: Arc::clone(shared), row })
+    }
+}
+
+impl BarrierThread {
+    /// Waits until all threads have come this far. Everything that any of them wrote or put before is visible then.
+    ///
+    /// # Errors
+    /// A participant that is gone, or a timeout that names who is missing.
+    pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.wait_deadline(endpoint, endpoint.deadline()).await
+    }
+
+    /// [`BarrierThread::wait`] with a deadline. After a timeout this thread has still arrived: go on by waiting for the
+    /// same round with [`BarrierThread::wait_again`].
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        // Before the count can be seen anywhere, every earlier put is visible everywhere: a thread that is let pass
+        // may look at any node. Nodes that have left take no harm from missing it.
+        let fenced = endpoint.global_fence(self.barrier.node.members()).await;
+        match fenced {
+            Err(error) if !error.is_gone() => return Err(Error::from(error).of(&self.barrier.path)),
+            _ => {}
+        }
+        self.arrive(endpoint, deadline).await
+    }
+
+    /// Like [`BarrierThread::wait`], but only a meeting: puts to a third node may not be visible yet (Fig. 22). For
+    /// those who have fenced already, or need no memory to be in step.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn wait_unfenced(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.arrive(endpoint, endpoint.deadline()).await
+    }
+
+    /// Waits again for the round in which an earlier wait timed out.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn wait_again(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        self.all_arrived(endpoint, deadline).await
+    }
+
+    async fn arrive(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        self.row.store(self.row.value() + 1);
+        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        // A peer that is gone is reported by the wait, unless it had arrived before it left.
+        match self.row.push(endpoint).await {
+            Err(error) if !error.is_gone() => return Err(error),
+            _ => {}
+        }
+        self.all_arrived(endpoint, deadline).await
+    }
+
+    async fn all_arrived(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        let Shared { path, arrived, .. } = &*self.barrier;
+        let round = self.row.value();
+        let mut next = 0;
+        let start = endpoint.now();
+        let waited = endpoint
+            .wait_until(deadline, || {
+                // Rows only grow, so those seen once need not be looked at again.
+                while let Some(row) = arrived.rows().nth(next) {
+                    if row.try_load().is_some_and(|count| count >= round) {
+                        next += 1;
+                        continue;
+                    }
+                    // Looked at before it is asked for its life: who arrived and then left has arrived.
+                    let gone = endpoint.check_alive(row.owner()).err();
+                    return match gone {
+                        Some(error) if row.try_load().is_none_or(|count| count < round) => Some(Err(error)),
+                        _ => None,
+                    };
+                }
+                Some(Ok(()))
+            })
+            .await;
+        match waited {
+            Ok(result) => result.of(path),
+            Err(_) => {
+                let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
+                let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
+                missing.dedup();
+                let what = "all threads have arrived".into();
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }).of(path)
+            }
+        }
+    }
+}

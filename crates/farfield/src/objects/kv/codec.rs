@@ -1,0 +1,172 @@
+//! What keys and values look like in messages and slots.
+
+use core::hash::Hash;
+
+use farfield_fabric::Plain;
+use zerocopy::IntoBytes;
+
+/// A key: plain data, or a [`ByteString`].
+pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
+    /// Whether all keys have the same length.
+    const FIXED: bool;
+    /// Its length.
+    fn bytes(&self) -> usize;
+    /// Appends its bytes.
+    fn encode(&self, into: &mut Vec<u8>);
+    /// The key of some bytes.
+    fn decode(bytes: &[u8]) -> Option<Self>;
+}
+
+/// A value: plain data, or a [`ByteString`].
+pub trait Value: Clone + Send + Sync + 'static {
+    /// Whether all values have the same length.
+    const FIXED: bool;
+    /// Its length in bytes.
+    fn bytes(&self) -> usize;
+    /// Words of the longest value, if byte strings may have `bytes_max` bytes.
+    fn words(bytes_max: usize) -> usize;
+    /// Writes it as words; how many. There is room for the longest.
+    fn encode(&self, into: &mut [u64]) -> usize;
+    /// Reads it from words, which may be garbage; and how many it took.
+    fn decode(words: &[u64]) -> Option<(Self, usize)>;
+}
+
+impl<T: Plain + Hash + Eq + Sync> Key for T {
+    const FIXED: bool = true;
+
+    fn bytes(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(self.as_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Option<T> {
+        T::read_from_bytes(bytes).ok()
+    }
+}
+
+impl<T: Plain + Sync> Value for T {
+    const FIXED: bool = true;
+
+    fn bytes(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn words(_: usize) -> usize {
+        size_of::<T>().div_ceil(8)
+    }
+
+    #[inline]
+    fn encode(&self, into: &mut [u64]) -> usize {
+        let words = size_of::<T>().div_ceil(8);
+        into[..words].fill(0);
+        into[..words].as_mut_bytes()[..size_of::<T>()].copy_from_slice(self.as_bytes());
+        words
+    }
+
+    #[inline]
+    fn decode(words: &[u64]) -> Option<(T, usize)> {
+        let (value, _) = T::read_from_prefix(words.as_bytes()).ok()?;
+        Some((value, size_of::<T>().div_ceil(8)))
+    }
+}
+
+/// A string of bytes of any length up to the store's limit.
+///
+/// ```
+/// use farfield::ByteString;
+/// let key = ByteString::from("user:17");
+/// assert_eq!(key.as_ref(), b"user:17");
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct ByteString(Box<[u8]>);
+
+impl From<&str> for ByteString {
+    fn from(text: &str) -> ByteString {
+        ByteString(text.as_bytes().into())
+    }
+}
+
+impl From<&[u8]> for ByteString {
+    fn from(bytes: &[u8]) -> ByteString {
+        ByteString(bytes.into())
+    }
+}
+
+impl From<Vec<u8>> for ByteString {
+    fn from(bytes: Vec<u8>) -> ByteString {
+        ByteString(bytes.into())
+    }
+}
+
+impl AsRef<[u8]> for ByteString {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Key for ByteString {
+    const FIXED: bool = false;
+
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.0);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<ByteString> {
+        Some(bytes.into())
+    }
+}
+
+/// In a slot: the length, then the bytes, padded to words.
+impl Value for ByteString {
+    const FIXED: bool = false;
+
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn words(bytes_max: usize) -> usize {
+        1 + bytes_max.div_ceil(8)
+    }
+
+    fn encode(&self, into: &mut [u64]) -> usize {
+        let words = 1 + self.0.len().div_ceil(8);
+        into[words - 1] = 0;
+        into[0] = self.0.len() as u64;
+        into[1..words].as_mut_bytes()[..self.0.len()].copy_from_slice(&self.0);
+        words
+    }
+
+    fn decode(words: &[u64]) -> Option<(ByteString, usize)> {
+        let (len, rest) = words.split_first()?;
+        let len = usize::try_from(*len).ok()?;
+        let bytes = rest.as_bytes().get(..len)?;
+        Some((bytes.into(), 1 + len.div_ceil(8)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_and_garbage_is_no_value() {
+        for len in [0, 1, 7, 8, 9, 23] {
+            let value = ByteString::from(vec![7u8; len]);
+            let mut words = vec![u64::MAX; ByteString::words(23)];
+            let used = value.encode(&mut words);
+            assert_eq!(ByteString::decode(&words), Some((value, used)));
+        }
+        assert_eq!(ByteString::decode(&[u64::MAX, 0]), None);
+        assert_eq!(ByteString::decode(&[9, 0]), None);
+        let mut words = [u64::MAX];
+        assert_eq!((5u16.encode(&mut words), words), (1, [5]));
+        assert_eq!(<u16 as Value>::decode(&words), Some((5, 1)));
+    }
+}

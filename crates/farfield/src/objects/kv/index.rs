@@ -1,0 +1,53 @@
+//! A node's index: where the value of each key lies. Ordinary memory; a concurrent map with lock-free look-ups.
+
+use core::hash::{BuildHasher, Hash};
+
+use farfield_fabric::RemotePtr;
+use foldhash::fast::FixedState;
+
+use super::codec::Key;
+
+/// Where a value lies, and which use of the slot it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) slot: RemotePtr<u64>,
+    pub(super) counter: u64,
+}
+
+pub(super) struct Index<K> {
+    map: papaya::HashMap<K, Entry, FixedState>,
+}
+
+/// The same on all nodes, of which each key's lock and place are chosen.
+const HASHER: FixedState = FixedState::with_seed(0x6661_7266_6965_6c64);
+
+#[inline]
+pub(super) fn hash_of<K: Hash>(key: &K) -> u64 {
+    HASHER.hash_one(key)
+}
+
+impl<K: Key> Default for Index<K> {
+    fn default() -> Self {
+        Index { map: papaya::HashMap::with_hasher(HASHER) }
+    }
+}
+
+impl<K: Key> Index<K> {
+    #[inline]
+    pub(super) fn get(&self, key: &K) -> Option<Entry> {
+        self.map.pin().get(key).copied()
+    }
+
+    pub(super) fn insert(&self, key: K, entry: Entry) {
+        self.map.pin().insert(key, entry);
+    }
+
+    /// Removes the key if it still leads to this use of the slot.
+    pub(super) fn remove(&self, key: &K, entry: Entry) {
+        let _ = self.map.pin().remove_if(key, |_, found| *found == entry);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.map.len()
+    }
+}

@@ -1,0 +1,544 @@
+//! A key-value store over the memories of all nodes: look-ups take no lock and one round trip.
+//!
+//! Every node keeps an index of all keys in ordinary memory, and a part of the values in network memory:
+//!
+//! ```text
+//! index (every node):  key → (slot, counter)
+//!
+//! region `slots` (every node), slot s at s·slot_bytes:
+//!   0 ┌─────────────────────────────┬──────────┬───────────────────────┐
+//!     │ counter (63) │ valid (1)    │ checksum │ value, whole words    │
+//!     └─────────────────────────────┴──────────┴───────────────────────┘
+//!       meta, one word                XXH3 of the value, seeded with the counter
+//! ```
+//!
+//! Changes of a key are made under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
+//! told to all other nodes through the inserter's *tracker*, a [`RingBuffer`] at `path/tracker/<node>` that the service
+//! threads read, apply to the index and acknowledge.
+//!
+//! - **get** looks up the index (a miss is `None`), reads the slot, and judges it: another counter, or not valid, is
+//!   `None`; a wrong checksum is a value that is being written: again.
+//! - **insert**: lock; take a free slot, write counter + 1 (not valid), checksum and value; tell all nodes and wait for
+//!   their acknowledgements; set valid; unlock. It takes effect when valid is set, when every index has the key.
+//! - **update**: lock; write checksum and value; unlock. It takes effect when they have landed.
+//! - **delete**: lock; clear valid, and wait until that is visible; tell all nodes and wait for their acknowledgements;
+//!   free the slot; unlock. It takes effect when valid is cleared.
+//!
+//! *What is ordered, and by what.* (1) A value is visible before the lock that protects it can be taken by another: the
+//! guard's release fence. (2) Valid is set after every index has the key, or a node whose get misses could be followed
+//! by another's that hits and then by a miss again. (3) Valid is visibly cleared before any index loses the key, or a
+//! miss on one node could be followed by a hit on another. (4) A slot is free only after all nodes have dropped it from
+//! their indexes; the counter tells whoever looked it up before that it is another's now.
+//!
+//! Linearizable (LOCO §6.2, appendix I). Values lie on the inserter's node, or on one chosen by the key's hash.
+//!
+//! | call, uncontended | round trips | operations |
+//! |---|---|---|
+//! | `get`, value here | 0 | none |
+//! | `get`, value elsewhere | 1 | 1 get |
+//! | `get_many` of k | 1 | at most k gets |
+//! | `update` | 3 (2 where lock and value share a node) | cas, put, get (fence), faa |
+//! | `insert`, value here | 2 and the acknowledgements | cas, 2·(n − 1) puts to the trackers' readers, n − 1 gets at most, faa |
+//! | `delete`, value here | as `insert` | as `insert` |
+//!
+//! A node that dies takes its values with it: operations on them end in an error that names it.
+
+mod codec;
+mod index;
+mod slots;
+mod tracker;
+
+use std::sync::Arc;
+
+use farfield_fabric::{Buf, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, read_words, write_words};
+
+pub use self::codec::{ByteString, Key, Value};
+use self::index::{Entry, Index, hash_of};
+use self::slots::{Layout, Meta, Slots};
+use self::tracker::{Change, Tracker};
+use crate::error::{Error, ErrorKind, Of, Result};
+use crate::node::{Node, Object, Spec};
+use crate::objects::mutex::{Guard, MutexArray};
+
+/// Where the value of a new key goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// On the node that inserts it.
+    #[default]
+    Inserter,
+    /// On the node that the key's hash says.
+    Hash,
+}
+
+/// The size and shape of a store. All nodes must agree.
+#[derive(Clone, Debug)]
+pub struct KvOptions {
+    /// Slots for values on each node.
+    pub slots_per_node: usize,
+    /// The longest key, in bytes, where keys are byte strings.
+    pub key_bytes_max: usize,
+    /// The longest value, in bytes, where values are byte strings.
+    pub value_bytes_max: usize,
+    /// Locks; a key's is chosen by its hash.
+    pub locks: usize,
+    /// Where new values go.
+    pub placement: Placement,
+    /// Bytes of each node's tracker.
+    pub tracker_bytes: usize,
+}
+
+impl Default for KvOptions {
+    fn default() -> KvOptions {
+        KvOptions {
+            slots_per_node: 1 << 16,
+            key_bytes_max: 64,
+            value_bytes_max: 64,
+            locks: 4096,
+            placement: Placement::default(),
+            tracker_bytes: 1 << 18,
+        }
+    }
+}
+
+/// A linearizable map from `K` to `V`, spread over the nodes of a session.
+///
+/// Keys and values are plain data, or [`ByteString`]s up to a configured length. The handle is shared by the threads of
+/// its node; each passes its own endpoint. Any number of operations of one thread may be under way at once
+/// ([`Endpoint::run_window`]).
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::{KvOptions, KvStore};
+/// let node = farfield::Node::builder().session("doc-kv").start()?;
+/// let kv = KvStore::<u64, u64>::open(&node, "kv", KvOptions { slots_per_node: 100, ..KvOptions::default() })?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     assert!(kv.insert(&ep, &1, &10).await?);
+///     assert!(kv.update(&ep, &1, &11).await?);
+///     assert_eq!(kv.get(&ep, &1).await?, Some(11));
+///     assert!(kv.delete(&ep, &1).await?);
+///     assert_eq!(kv.get(&ep, &1).await?, None);
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct KvStore<K: Key, V: Value> {
+    object: Object,
+    options: KvOptions,
+    layout: Layout,
+    region: Region,
+    slots: Arc<Slots>,
+    index: Arc<Index<K>>,
+    locks: MutexArray,
+    tracker: Tracker<K>,
+    _value: core::marker::PhantomData<fn() -> V>,
+}
+
+/// What one look at a slot says.
+enum Look<V> {
+    Found(V),
+    Absent,
+    Torn,
+}
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    /// Opens the store and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
+    pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
+        let value_words = V::words(options.value_bytes_max);
+        let layout = Layout { words: 2 + value_words, per_node: options.slots_per_node };
+        if options.slots_per_node == 0 || options.locks == 0 {
+            let why = "a store needs at least one slot on each node, and one lock".into();
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let bytes = layout.bytes();
+        let region = node.alloc(GroupKey::DATA, bytes).of(path)?;
+        let spec = Spec {
+            path: path.into(),
+            kind: "KvStore",
+            layout: format!(
+                "key={}, value={}, {options:?}",
+                core::any::type_name::<K>(),
+                core::any::type_name::<V>()
+            ),
+            participants: node.members().collect(),
+            regions: vec![("slots", region.clone())],
+            expect: Box::new(move |_| vec![("slots".into(), bytes as u64)]),
+        };
+        let object = Object::open(node, spec)?;
+        let bases = node.members().map(|peer| object.remote(peer, "slots")).collect::<Result<Vec<_>>>()?;
+        let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks)?;
+        let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
+        let index = Arc::new(Index::default());
+        let tracker = Tracker::open(node, path, &options, Arc::clone(&index), Arc::clone(&slots))?;
+        Ok(KvStore {
+            object,
+            options,
+            layout,
+            region,
+            slots,
+            index,
+            locks,
+            tracker,
+            _value: core::marker::PhantomData,
+        })
+    }
+
+    /// The number of keys, as this node sees it.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there are no keys, as this node sees it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The options that it was opened with.
+    pub fn options(&self) -> &KvOptions {
+        &self.options
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// The value's node is gone, or a timeout: a writer stopped or died in the middle of the value.
+    #[inline]
+    pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
+        let mut deadline = None;
+        loop {
+            let Some(entry) = self.index.get(key) else { return Ok(None) };
+            match self.look(endpoint, entry).await? {
+                Look::Found(value) => return Ok(Some(value)),
+                Look::Absent => return Ok(None),
+                Look::Torn => self.torn(endpoint, &mut deadline).await?,
+            }
+        }
+    }
+
+    /// The values of several keys: `into` gets one entry for each. All slots are read at once, which is several times
+    /// as fast as one after the other. Each key is read at a moment of its own; together they are not a snapshot.
+    ///
+    /// # Errors
+    /// As [`KvStore::get`].
+    pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Option<V>>) -> Result<()> {
+        const CHUNK: usize = 64;
+        into.clear();
+        let words = self.layout.words;
+        let mut buf = endpoint.buf::<u64>(words * CHUNK.min(keys.len())).of(self.object.path())?;
+        for keys in keys.chunks(CHUNK) {
+            let mut entries = [None; CHUNK];
+            let mut remote = [RemotePtr::from_packed(0); CHUNK];
+            let mut remotes = 0;
+            for (key, place) in keys.iter().zip(&mut entries) {
+                *place = self.index.get(key);
+                if let Some(entry) = place {
+                    if entry.slot.node() == self.object.node().id() {
+                        endpoint.prefetch(entry.slot);
+                    } else {
+                        remote[remotes] = entry.slot;
+                        remotes += 1;
+                    }
+                }
+            }
+            endpoint.get_each(&remote[..remotes], words, &mut buf).await.of(self.object.path())?;
+            let mut images = buf.chunks_exact(words);
+            for (key, entry) in keys.iter().zip(entries) {
+                let look = match entry {
+                    None => Look::Absent,
+                    Some(entry) if entry.slot.node() == self.object.node().id() => self.look_here(entry),
+                    Some(entry) => match images.next() {
+                        Some(image) => judge(image, entry.counter),
+                        None => Look::Torn,
+                    },
+                };
+                into.push(match look {
+                    Look::Found(value) => Some(value),
+                    Look::Absent => None,
+                    Look::Torn => self.get(endpoint, key).await?,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts a key; `false`, and no change, if it is there already.
+    ///
+    /// # Errors
+    /// No free slot, a key or value that is too long, a node that is gone, or a timeout. Unless it is the node or the
+    /// timeout, nothing has changed.
+    pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
+        self.check_sizes(key, Some(value))?;
+        let guard = self.lock(endpoint, key).await?;
+        if self.index.get(key).is_some() {
+            return guard.unlock().await.map(|()| false);
+        }
+        self.insert_locked(guard, key, value).await.map(|()| true)
+    }
+
+    /// Changes the value of a key; `false` if it is not there.
+    ///
+    /// # Errors
+    /// A value that is too long, a node that is gone, or a timeout.
+    pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
+        self.check_sizes(key, Some(value))?;
+        let guard = self.lock(endpoint, key).await?;
+        match self.index.get(key) {
+            None => guard.unlock().await.map(|()| false),
+            Some(entry) => self.update_locked(guard, entry, value).await.map(|()| true),
+        }
+    }
+
+    /// Inserts the key, or changes its value.
+    ///
+    /// # Errors
+    /// As [`KvStore::insert`].
+    pub async fn upsert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
+        self.check_sizes(key, Some(value))?;
+        let guard = self.lock(endpoint, key).await?;
+        match self.index.get(key) {
+            None => self.insert_locked(guard, key, value).await,
+            Some(entry) => self.update_locked(guard, entry, value).await,
+        }
+    }
+
+    /// Reads a key, and writes what `change` makes of it, as one operation; what was there before. `None` from `change`
+    /// leaves it as it is.
+    ///
+    /// # Errors
+    /// As [`KvStore::insert`].
+    pub async fn modify(
+        &self,
+        endpoint: &Endpoint,
+        key: &K,
+        change: impl FnOnce(Option<&V>) -> Option<V>,
+    ) -> Result<Option<V>> {
+        self.check_sizes(key, None)?;
+        let guard = self.lock(endpoint, key).await?;
+        let before = self.get(endpoint, key).await?;
+        match change(before.as_ref()) {
+            None => guard.unlock().await?,
+            Some(value) => {
+                self.check_sizes(key, Some(&value))?;
+                match self.index.get(key) {
+                    None => self.insert_locked(guard, key, &value).await?,
+                    Some(entry) => self.update_locked(guard, entry, &value).await?,
+                }
+            }
+        }
+        Ok(before)
+    }
+
+    /// Removes a key; `false` if it was not there.
+    ///
+    /// # Errors
+    /// A node that is gone, or a timeout. The key may be gone nevertheless.
+    pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
+        self.check_sizes(key, None)?;
+        let guard = self.lock(endpoint, key).await?;
+        let Some(entry) = self.index.get(key) else {
+            return guard.unlock().await.map(|()| false);
+        };
+        let path = self.object.path();
+        // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
+        // one node's miss could be followed by another's hit.
+        self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
+        endpoint.global_fence([entry.slot.node()]).await.of(path)?;
+        self.index.remove(key, entry);
+        let change = Change::Remove { entry };
+        let position = self.tracker.tell(endpoint, key, change).await?;
+        self.tracker.wait(endpoint, position).await?;
+        // All indexes have dropped it: the slot may be another key's.
+        if self.slots.is_ours(entry.slot) {
+            self.slots.free(entry.slot);
+        } else {
+            self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
+        }
+        guard.unlock().await.map(|()| true)
+    }
+
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Guard<'a>> {
+        let stripe = (hash_of(key) >> 32) as usize % self.locks.len();
+        self.locks.lock(endpoint, stripe).await
+    }
+
+    fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
+        let too_large = |bytes: usize, max_bytes: usize| {
+            Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.object.path()))
+        };
+        let (key_bytes, value_bytes) = (key.bytes(), value.map_or(0, Value::bytes));
+        if !K::FIXED && key_bytes > self.options.key_bytes_max {
+            return too_large(key_bytes, self.options.key_bytes_max);
+        }
+        if !V::FIXED && value_bytes > self.options.value_bytes_max {
+            return too_large(value_bytes, self.options.value_bytes_max);
+        }
+        Ok(())
+    }
+
+    async fn insert_locked(&self, guard: Guard<'_>, key: &K, value: &V) -> Result<()> {
+        let endpoint = guard.endpoint();
+        let path = self.object.path();
+        let home = match self.options.placement {
+            Placement::Inserter => self.object.node().id(),
+            Placement::Hash => NodeId((hash_of(key) % self.object.node().nodes() as u64) as u16),
+        };
+        let Some((slot, counter)) = self.slots.take(home) else {
+            let slots = self.slots.share_on(home);
+            guard.unlock().await?;
+            return Err(ErrorKind::Full { node: home, slots }).of(path);
+        };
+        let entry = Entry { slot, counter };
+        let written = match self.write_all(endpoint, entry, value) {
+            Ok(()) => {
+                self.index.insert(key.clone(), entry);
+                self.tracker.tell(endpoint, key, Change::Insert { entry }).await
+            }
+            Err(error) => Err(error),
+        };
+        let known = match written {
+            Ok(position) => self.tracker.wait(endpoint, position).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = known {
+            // Not valid, so nobody has seen it. Those that have it in their index drop it in the same order; the slot
+            // stays out of use, since it is not known who still looks at it.
+            self.index.remove(key, entry);
+            let _ = self.tracker.tell(endpoint, key, Change::Remove { entry }).await;
+            return Err(error);
+        }
+        // The linearization point: every index has it by now.
+        self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
+        guard.unlock().await
+    }
+
+    async fn update_locked(&self, guard: Guard<'_>, entry: Entry, value: &V) -> Result<()> {
+        let endpoint = guard.endpoint();
+        self.write_value(endpoint, entry, value)?;
+        // The release makes the value visible before the lock can be taken by another.
+        guard.unlock().await
+    }
+
+    /// This node's slot at a pointer, as words.
+    fn here(&self, slot: RemotePtr<u64>) -> Option<&[farfield_fabric::Word]> {
+        (slot.node() == self.object.node().id()).then(|| {
+            let offset = slot.offset() - self.region.remote::<u64>(0).offset();
+            self.region.words(offset as usize, self.layout.words)
+        })
+    }
+
+    fn write_meta(&self, endpoint: &Endpoint, slot: RemotePtr<u64>, meta: Meta) -> Result<()> {
+        match self.here(slot) {
+            Some(words) => {
+                words[0].store(meta.packed());
+                Ok(())
+            }
+            None => endpoint.put_value(slot, meta.packed()).detach().of(self.object.path()),
+        }
+    }
+
+    /// Writes checksum and value.
+    fn write_value(&self, endpoint: &Endpoint, entry: Entry, value: &V) -> Result<()> {
+        self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
+            Some(words) => {
+                write_words(&words[1..image.len()], &image[1..]);
+                Ok(())
+            }
+            None => {
+                let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
+                tail.copy_from_slice(&image[1..]);
+                endpoint.put(entry.slot.at(1), &tail).detach()
+            }
+        })
+    }
+
+    /// Writes the whole slot of a new entry, not valid.
+    fn write_all(&self, endpoint: &Endpoint, entry: Entry, value: &V) -> Result<()> {
+        self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
+            Some(words) => {
+                words[0].store(image[0]);
+                write_words(&words[1..image.len()], &image[1..]);
+                Ok(())
+            }
+            None => {
+                // The meta word first, by itself: a put may land in pieces, and puts land in order.
+                endpoint.put_value(entry.slot, image[0]).detach()?;
+                let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
+                tail.copy_from_slice(&image[1..]);
+                endpoint.put(entry.slot.at(1), &tail).detach()
+            }
+        })
+    }
+
+    fn with_image(
+        &self,
+        endpoint: &Endpoint,
+        entry: Entry,
+        value: &V,
+        write: impl FnOnce(&[u64]) -> farfield_fabric::Result<()>,
+    ) -> Result<()> {
+        let mut image: Buf<'_, u64> = endpoint.buf(self.layout.words).of(self.object.path())?;
+        let words = value.encode(&mut image[2..]);
+        image[0] = Meta { counter: entry.counter, valid: false }.packed();
+        image[1] = slots::checksum(&image[2..2 + words], entry.counter);
+        write(&image[..2 + words]).of(self.object.path())
+    }
+
+    #[inline]
+    async fn look(&self, endpoint: &Endpoint, entry: Entry) -> Result<Look<V>> {
+        if entry.slot.node() == self.object.node().id() {
+            return Ok(self.look_here(entry));
+        }
+        let path = self.object.path();
+        let image = endpoint.buf::<u64>(self.layout.words).of(path)?;
+        let image = endpoint.get_into(entry.slot, image).await.of(path)?;
+        Ok(judge(&image, entry.counter))
+    }
+
+    fn look_here(&self, entry: Entry) -> Look<V> {
+        let Some(words) = self.here(entry.slot) else { return Look::Torn };
+        let mut image = [0; 34];
+        match image.get_mut(..words.len()) {
+            Some(image) => {
+                read_words(words, image);
+                judge(image, entry.counter)
+            }
+            None => {
+                let mut image = vec![0; words.len()];
+                read_words(words, &mut image);
+                judge(&image, entry.counter)
+            }
+        }
+    }
+
+    /// After a torn read: lets others run, until the time is up.
+    #[cold]
+    async fn torn(&self, endpoint: &Endpoint, deadline: &mut Option<Instant>) -> Result<()> {
+        let deadline = *deadline.get_or_insert_with(|| endpoint.deadline());
+        if endpoint.now() >= deadline {
+            let waited = endpoint.timeout();
+            let error = farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited });
+            return Err(error).waiting_for("a whole value was read").of(self.object.path());
+        }
+        endpoint.pause().await;
+        Ok(())
+    }
+}
+
+/// What the words of a slot say about the entry that led there (LOCO appendix I.1).
+#[inline]
+fn judge<V: Value>(image: &[u64], counter: u64) -> Look<V> {
+    let meta = Meta::from_packed(image[0]);
+    // Another counter: the slot is another key's since the index was looked up, so the delete had taken effect, and it
+    // was not over before our index knew. Not valid: an insert has not taken effect yet, or a delete has. Both are
+    // told by the one word, which is never torn.
+    if meta.counter != counter || !meta.valid {
+        return Look::Absent;
+    }
+    match V::decode(&image[2..]) {
+        Some((value, words)) if slots::checksum(&image[2..2 + words], counter) == image[1] => Look::Found(value),
+        _ => Look::Torn,
+    }
+}

@@ -1,0 +1,197 @@
+//! Telling all nodes which keys come and go.
+//!
+//! ```text
+//! a message:  0 ┌──────────┬───────────┬─────────────┬───────────────┐
+//!               │ kind (8) │ slot (8)  │ counter (8) │ key, the rest │
+//!               └──────────┴───────────┴─────────────┴───────────────┘
+//! ```
+//!
+//! A node's threads share its tracker. They take turns under a local lock, and send through one endpoint of the tracker's
+//! own: what two endpoints put to a node is in no order, so the head of one could land before the message of another.
+
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
+
+use super::codec::Key;
+use super::index::{Entry, Index};
+use super::slots::Slots;
+use super::KvOptions;
+use crate::error::Result;
+use crate::node::{Node, Poller, Progress};
+use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
+
+/// What happened to a key.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Change {
+    /// It is there, though perhaps not valid yet.
+    Insert { entry: Entry },
+    /// It is not there any more.
+    Remove { entry: Entry },
+    /// Its slot may be used again, by whoever allocates it.
+    Free { entry: Entry },
+}
+
+impl Change {
+    fn encode<K: Key>(self, key: &K, into: &mut Vec<u8>) {
+        let (kind, entry) = match self {
+            Change::Insert { entry } => (1u64, entry),
+            Change::Remove { entry } => (2, entry),
+            Change::Free { entry } => (3, entry),
+        };
+        for word in [kind, entry.slot.packed(), entry.counter] {
+            into.extend_from_slice(&word.to_le_bytes());
+        }
+        key.encode(into);
+    }
+
+    fn decode<K: Key>(message: &[u8]) -> Option<(Change, K)> {
+        let word = |index: usize| {
+            let bytes = message.get(index * 8..index * 8 + 8)?;
+            Some(u64::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let entry = Entry { slot: RemotePtr::from_packed(word(1)?), counter: word(2)? };
+        let change = match word(0)? {
+            1 => Change::Insert { entry },
+            2 => Change::Remove { entry },
+            3 => Change::Free { entry },
+            _ => return None,
+        };
+        Some((change, K::decode(message.get(24..)?)?))
+    }
+}
+
+/// This node's tracker, and the poller that follows the others'.
+pub(super) struct Tracker<K> {
+    /// None in a session of one node.
+    sending: Option<Sending>,
+    _key: core::marker::PhantomData<fn(K)>,
+}
+
+struct Sending {
+    sender: LocalMutex<Sender>,
+    acknowledgements: Acknowledgements,
+}
+
+struct Sender {
+    ring: RingSender,
+    endpoint: Endpoint,
+    message: Vec<u8>,
+}
+
+impl<K: Key> Tracker<K> {
+    pub(super) fn open(
+        node: &Node,
+        path: &str,
+        options: &KvOptions,
+        index: Arc<Index<K>>,
+        slots: Arc<Slots>,
+    ) -> Result<Tracker<K>> {
+        let _key = core::marker::PhantomData;
+        if node.nodes() == 1 {
+            return Ok(Tracker { sending: None, _key });
+        }
+        let ring_of = |writer| {
+            let mut ring = RingOptions::broadcast(node, writer, options.tracker_bytes);
+            ring.read_by_service = true;
+            RingBuffer::announce(node, &format!("{path}/tracker/{}", writer.0), ring)
+        };
+        // All are announced before the first is waited for.
+        let rings = node.members().map(ring_of).collect::<Result<Vec<_>>>()?;
+        rings.iter().try_for_each(RingBuffer::connected)?;
+        let me = node.id().index();
+        let ring = rings[me].sender()?;
+        let acknowledgements = ring.acknowledgements();
+        let others = rings.iter().enumerate().filter(|(writer, _)| *writer != me);
+        let receivers = others.map(|(_, ring)| ring.receiver()).collect::<Result<Vec<_>>>()?;
+        let follower = Follower { receivers, index: Arc::downgrade(&index), slots, message: Vec::new() };
+        node.add_poller(Box::new(follower));
+        let sender = LocalMutex::new(Sender { ring, endpoint: node.endpoint()?, message: Vec::new() });
+        Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), _key })
+    }
+
+    /// Tells all other nodes of a change; the position that they acknowledge when they have applied it.
+    pub(super) async fn tell(&self, endpoint: &Endpoint, key: &K, change: Change) -> Result<u64> {
+        let Some(sending) = &self.sending else { return Ok(0) };
+        let deadline = endpoint.deadline();
+        loop {
+            let full = {
+                let mut sender = sending.sender.lock();
+                let Sender { ring, endpoint: own, message } = &mut *sender;
+                message.clear();
+                change.encode(key, message);
+                if ring.try_send(own, message)? {
+                    return Ok(ring.position());
+                }
+                // Room for this message, if nobody else takes it.
+                (ring.position() + message.len() as u64 + 16).saturating_sub(ring.message_bytes_max() as u64)
+            };
+            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker").await?;
+        }
+    }
+
+    /// Waits until all other nodes have applied everything up to a position.
+    pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
+        let Some(sending) = &self.sending else { return Ok(()) };
+        let what = "all nodes have applied the change to their indexes";
+        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what).await
+    }
+}
+
+/// Applies the other nodes' changes, on the service thread.
+struct Follower<K> {
+    receivers: Vec<RingReceiver>,
+    index: std::sync::Weak<Index<K>>,
+    slots: Arc<Slots>,
+    message: Vec<u8>,
+}
+
+/// Messages applied from one tracker before the next has its turn.
+const TURN: usize = 64;
+
+impl<K: Key> Poller for Follower<K> {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let Some(index) = self.index.upgrade() else { return Progress::Done };
+        let mut progress = Progress::Idle;
+        let Follower { receivers, slots, message, .. } = self;
+        for receiver in receivers.iter_mut() {
+            let mut received = 0;
+            // An error is a writer that is gone, after its last message: nothing is to come from it.
+            while received < TURN && receiver.try_recv_unacknowledged(endpoint, message).unwrap_or(false) {
+                received += 1;
+                match Change::decode::<K>(message) {
+                    Some((Change::Insert { entry }, key)) => index.insert(key, entry),
+                    Some((Change::Remove { entry }, key)) => index.remove(&key, entry),
+                    Some((Change::Free { entry }, _)) if slots.is_ours(entry.slot) => slots.free(entry.slot),
+                    Some((Change::Free { .. }, _)) => {}
+                    None => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
+                }
+            }
+            if received > 0 {
+                progress = Progress::Busy;
+                // Only now: the acknowledgement says that the index has changed.
+                if let Err(error) = receiver.acknowledge(endpoint) {
+                    tracing::debug!("acknowledging a tracker: {error}");
+                }
+            }
+        }
+        progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_survive_the_wire_and_garbage_is_refused() {
+        let entry = Entry { slot: RemotePtr::from_packed(77), counter: 5 };
+        for change in [Change::Insert { entry }, Change::Remove { entry }, Change::Free { entry }] {
+            let mut message = Vec::new();
+            change.encode(&9u64, &mut message);
+            assert_eq!(Change::decode::<u64>(&message), Some((change, 9)));
+            assert_eq!(Change::decode::<u64>(&message[..message.len() - 1]), None);
+        }
+        assert_eq!(Change::decode::<u64>(&[0; 32]), None);
+    }
+}

@@ -1,0 +1,11 @@
+//! The objects. Each module says what its object is, where it comes from, how its memory looks, what it guarantees,
+//! and what its calls cost.
+
+pub mod atomic_var;
+pub mod barrier;
+pub mod kv;
+pub mod mutex;
+pub mod owned_var;
+pub mod ring_buffer;
+pub mod shared_var;
+pub mod sst;

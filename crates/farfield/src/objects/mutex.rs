@@ -1,0 +1,499 @@
+//! A lock between operations of all nodes: first come, first served, with bounded bypass.
+//!
+//! One word on the home node, worked on by remote atomics only:
+//!
+//! ```text
+//! 63            42 41            20 19        12 11            0
+//! ┌───────────────┬────────────────┬────────────┬───────────────┐
+//! │ next (22)     │ serving (22)   │ bypass (8) │ holder (12)   │   holder: 0, or the holder's node plus one
+//! └───────────────┴────────────────┴────────────┴───────────────┘
+//! ```
+//!
+//! A free lock is taken by one compare-and-swap. Who finds it held draws a ticket (fetch-and-add on `next`), watches the
+//! word, and takes the lock by a compare-and-swap when it is free and `serving` is its ticket. A newcomer may take a
+//! free lock past those who wait, at most [`BYPASS_MAX`] times in a row: the head of the queue may be a thread
+//! that does not run, and strict order would make everybody wait for it. So a ticket with k others before it is served
+//! after at most (k + 1)·([`BYPASS_MAX`] + 1) critical sections. Release is one fetch-and-add of −holder.
+//!
+//! *Acquire.* The compare-and-swap was waited for, so what the holder reads afterwards comes after it.
+//! *Release.* What the holder has put to any node must be visible before the lock can be seen free: a put's completion
+//! does not say so. The release first waits for a get from every node that the holder's endpoint has put to since it
+//! last read from it (a global fence). The home node is left out: the release is a remote atomic on the same queue pair,
+//! and executes after earlier puts to that node. CPU writes come before any operation that is issued later.
+//!
+//! The ticket belongs to the operation: several operations of one thread may want the same lock. One that is dropped
+//! while it waits gives its ticket to the service thread, which passes the turn on. One that is *forgotten*
+//! (`mem::forget`) keeps it, as a forgotten guard keeps the lock: others then time out.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, free and last used by this node | 1 | 1 cas |
+//! | `lock`, free | 2 | 2 cas |
+//! | `lock`, contended | 3 and more | cas, faa, a get for each look, cas |
+//! | `unlock`, d nodes put to | 1 (d = 0) or 2 | at most d gets, 1 faa |
+//!
+//! A holder whose node dies leaves the lock held; waiters get an error that names the node. Source: LOCO's mutex; the
+//! bound on bypass is ours.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr, Word};
+
+use crate::error::{Error, Of, Result};
+use crate::node::{Node, Object, Poller, Progress, Spec};
+
+/// How often in a row newcomers may pass those who wait.
+pub const BYPASS_MAX: u64 = 16;
+
+/// The state of a lock, as in its word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct State(u64);
+
+const HOLDER_BITS: u32 = 12;
+const BYPASS_BITS: u32 = 8;
+const TICKET_BITS: u32 = 22;
+const BYPASS_SHIFT: u32 = HOLDER_BITS;
+const SERVING_SHIFT: u32 = BYPASS_SHIFT + BYPASS_BITS;
+const NEXT_SHIFT: u32 = SERVING_SHIFT + TICKET_BITS;
+const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
+/// Added to the word to draw a ticket; `next` is at the top, so it wraps around by itself.
+const DRAW: u64 = 1 << NEXT_SHIFT;
+
+impl State {
+    fn new(next: u64, serving: u64, bypass: u64, holder: u64) -> State {
+        let (next, serving) = (next & TICKET_MASK, serving & TICKET_MASK);
+        State(next << NEXT_SHIFT | serving << SERVING_SHIFT | bypass << BYPASS_SHIFT | holder)
+    }
+
+    fn next(self) -> u64 {
+        self.0 >> NEXT_SHIFT
+    }
+
+    fn serving(self) -> u64 {
+        self.0 >> SERVING_SHIFT & TICKET_MASK
+    }
+
+    fn bypass(self) -> u64 {
+        self.0 >> BYPASS_SHIFT & ((1 << BYPASS_BITS) - 1)
+    }
+
+    fn holder(self) -> Option<NodeId> {
+        let holder = self.0 & ((1 << HOLDER_BITS) - 1);
+        holder.checked_sub(1).map(|node| NodeId(node as u16))
+    }
+
+    fn nobody_waits(self) -> bool {
+        self.next() == self.serving()
+    }
+
+    /// The state after a newcomer takes it, if it may.
+    fn taken_by_newcomer(self, me: u64) -> Option<State> {
+        let passes = if self.nobody_waits() { 0 } else { self.bypass() + 1 };
+        (self.holder().is_none() && passes <= BYPASS_MAX)
+            .then(|| State::new(self.next(), self.serving(), passes, me))
+    }
+
+    /// The state after the owner of `ticket` takes it, if it is its turn.
+    fn taken_by_ticket(self, ticket: u64, me: u64) -> Option<State> {
+        (self.holder().is_none() && self.serving() == ticket)
+            .then(|| State::new(self.next(), self.serving() + 1, 0, me))
+    }
+
+    /// The same without a holder, as a guess at the word of a lock that was held when last seen.
+    fn freed(self) -> State {
+        State(self.0 & !((1 << HOLDER_BITS) - 1))
+    }
+}
+
+/// A number of locks, spread over the nodes: lock `i` has its word on node `i mod nodes`.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-locks").start()?;
+/// let locks = farfield::MutexArray::open(&node, "stripes", 64)?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// # Ok(()) }
+/// ```
+pub struct MutexArray {
+    object: Object,
+    /// Lock `i` lies at `bases[i mod nodes]` plus `i / nodes` words.
+    bases: Vec<RemotePtr<u64>>,
+    /// The word of each lock when this node last saw it: the guess with which it is taken at once.
+    seen: Box<[Word]>,
+}
+
+/// One lock, shared by all nodes.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-mutex").start()?;
+/// let mutex = farfield::Mutex::open(&node, "bank/lock", node.id())?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     let guard = mutex.lock(&ep).await?;
+///     // … work on what it protects …
+///     guard.unlock().await
+/// })?;
+/// # Ok(()) }
+/// ```
+pub struct Mutex(MutexArray);
+
+/// The lock is held as long as this lives.
+///
+/// Unlock with [`Guard::unlock`]. Dropping it does the same, but waits for the release fence in the drop, and an error
+/// is only logged.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard<'a> {
+    locks: &'a MutexArray,
+    endpoint: &'a Endpoint,
+    word: RemotePtr<u64>,
+    index: usize,
+    held: bool,
+}
+
+impl Mutex {
+    /// Opens the lock, whose word lies on `home`, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
+        MutexArray::open_on(node, path, 1, vec![home]).map(Mutex)
+    }
+
+    /// Takes the lock, waiting as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, the home node is gone, or the node of the holder is.
+    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Guard<'a>> {
+        self.0.lock(endpoint, 0).await
+    }
+
+    /// [`Mutex::lock`] with a deadline.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Guard<'a>> {
+        self.0.lock_deadline(endpoint, 0, deadline).await
+    }
+
+    /// Takes the lock if that can be done without waiting for anybody.
+    ///
+    /// # Errors
+    /// The home node is gone.
+    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<Guard<'a>>> {
+        self.0.try_lock(endpoint, 0).await
+    }
+}
+
+impl MutexArray {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens them differently; no memory.
+    pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
+        MutexArray::open_on(node, path, count, node.members().collect())
+    }
+
+    fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>) -> Result<MutexArray> {
+        let locks = MutexArray::announce(node, path, count, homes.clone())?;
+        locks.connect(homes)
+    }
+
+    fn announce(node: &Node, path: &str, count: usize, homes: Vec<NodeId>) -> Result<MutexArray> {
+        let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
+        let mut regions = Vec::new();
+        if homes.contains(&node.id()) {
+            regions.push(("tickets", node.alloc(GroupKey::DATA, bytes).of(path)?));
+        }
+        let spec = Spec {
+            path: path.into(),
+            kind: "MutexArray",
+            layout: format!("count={count}, homes={homes:?}"),
+            participants: node.members().collect(),
+            regions,
+            expect: Box::new(move |peer| {
+                if homes.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] }
+            }),
+        };
+        let object = Object::announce(node, spec)?;
+        let seen = std::iter::repeat_with(Word::default).take(count).collect();
+        Ok(MutexArray { object, bases: Vec::new(), seen })
+    }
+
+    fn connect(mut self, homes: Vec<NodeId>) -> Result<MutexArray> {
+        let node = self.object.node();
+        self.object.connected(&node.endpoint()?, node.timeout())?;
+        self.bases = homes.into_iter().map(|home| self.object.remote(home, "tickets")).collect::<Result<_>>()?;
+        Ok(self)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    fn word(&self, index: usize) -> RemotePtr<u64> {
+        assert!(index < self.seen.len(), "lock {index} of {}", self.seen.len());
+        self.bases[index % self.bases.len()].at(index / self.bases.len())
+    }
+
+    fn me(&self) -> u64 {
+        u64::from(self.object.node().id().0) + 1
+    }
+
+    /// Takes lock `index`, waiting as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, the home node is gone, or the node of the holder is.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Guard<'a>> {
+        self.lock_deadline(endpoint, index, endpoint.deadline()).await
+    }
+
+    /// [`MutexArray::lock`] with a deadline.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<Guard<'a>> {
+        let (word, me) = (self.word(index), self.me());
+        let path = self.object.path();
+        // A free lock: at most two attempts, since a wrong guess is corrected by the first.
+        let mut state = State(self.seen[index].load()).freed();
+        for _ in 0..2 {
+            let Some(taken) = state.taken_by_newcomer(me) else { break };
+            let found = State(self.settle_take(endpoint, word, state, taken).await.of(path)?);
+            if found == state {
+                return Ok(self.guard(endpoint, word, index, taken));
+            }
+            state = found;
+        }
+        // A held one: a ticket, which `waiting` gives up if this operation is dropped or fails.
+        let drawn = State(Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
+            drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
+        })
+        .await
+        .of(path)?);
+        let number = drawn.next();
+        let mut waiting = Ticket { locks: self, word, number: Some(number) };
+        state = State(drawn.0.wrapping_add(DRAW));
+        loop {
+            if let Some(taken) = state.taken_by_ticket(number, me) {
+                let found = State(self.settle_take(endpoint, word, state, taken).await.of(path)?);
+                if found == state {
+                    waiting.number = None;
+                    return Ok(self.guard(endpoint, word, index, taken));
+                }
+                state = found;
+                continue;
+            }
+            if let Some(holder) = state.holder() {
+                endpoint.check_alive(holder).of(path)?;
+            }
+            // In slices, so that the death of the holder's node is noticed.
+            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
+            match endpoint.wait_remote(word, state.0, slice).await {
+                Ok(changed) => state = State(changed),
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
+                Err(error) => return Err(error).waiting_for("the lock was free").of(path),
+            }
+        }
+    }
+
+    /// Takes lock `index` if that can be done without waiting for anybody.
+    ///
+    /// # Errors
+    /// The home node is gone.
+    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
+        let (word, me) = (self.word(index), self.me());
+        let mut state = State(self.seen[index].load()).freed();
+        // Somebody else may take and release it between the attempts; a few are enough to call it taken.
+        for _ in 0..4 {
+            let Some(taken) = state.taken_by_newcomer(me) else { break };
+            let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
+            if found == state {
+                return Ok(Some(self.guard(endpoint, word, index, taken)));
+            }
+            state = found;
+        }
+        Ok(None)
+    }
+
+    fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
+        self.seen[index].store(taken.0);
+        Guard { locks: self, endpoint, word, index, held: true }
+    }
+
+    /// A compare-and-swap that takes the lock; one that succeeds after its future was dropped is undone.
+    fn settle_take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        word: RemotePtr<u64>,
+        from: State,
+        taken: State,
+    ) -> impl Future<Output = fabric::Result<u64>> + 'a {
+        let me = self.me();
+        Settle::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
+            if found == from.0 {
+                let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+            }
+        })
+    }
+}
+
+/// How often a waiter looks whether the holder's node still lives.
+const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
+
+/// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
+/// end, which is a round trip away at most.
+struct Settle<'a, F: FnMut(u64)> {
+    op: Option<Op<'a, u64>>,
+    endpoint: &'a Endpoint,
+    undo: F,
+}
+
+impl<'a, F: FnMut(u64)> Settle<'a, F> {
+    fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, undo: F) -> Self {
+        Settle { op: Some(op), endpoint, undo }
+    }
+}
+
+impl<F: FnMut(u64)> Unpin for Settle<'_, F> {}
+
+impl<F: FnMut(u64)> Future for Settle<'_, F> {
+    type Output = fabric::Result<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let op = self.op.as_mut().expect("polled after its end");
+        let polled = Pin::new(op).poll(cx);
+        if polled.is_ready() {
+            self.op = None;
+        }
+        polled
+    }
+}
+
+impl<F: FnMut(u64)> Drop for Settle<'_, F> {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take()
+            && let Ok(found) = self.endpoint.block_on(op)
+        {
+            (self.undo)(found);
+        }
+    }
+}
+
+/// A place in the queue. Dropped, it goes to the service thread, which passes the turn on.
+struct Ticket<'a> {
+    locks: &'a MutexArray,
+    word: RemotePtr<u64>,
+    number: Option<u64>,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.locks.object.node().add_poller(Box::new(Abandoned { word: self.word, number }));
+        }
+    }
+}
+
+/// A ticket that nobody wants any more.
+struct Abandoned {
+    word: RemotePtr<u64>,
+    number: u64,
+}
+
+impl Poller for Abandoned {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        // A round trip each: short, and it ends with an error at the latest when the home node dies.
+        let Ok(found) = endpoint.get(self.word).wait() else { return Progress::Done };
+        let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Idle };
+        match endpoint.cas(self.word, found, taken.freed().0).wait() {
+            Ok(old) if old != found => Progress::Busy,
+            _ => Progress::Done,
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// Makes the holder's writes visible everywhere, then releases the lock.
+    ///
+    /// # Errors
+    /// A node that was written to is gone, or the lock's home is. The lock is released in the first case.
+    pub async fn unlock(mut self) -> Result<()> {
+        let path = self.locks.object.path();
+        let home = self.word.node();
+        let nodes = self.locks.object.node().members().filter(|node| *node != home);
+        let fenced = self.endpoint.global_fence(nodes).await;
+        self.held = false;
+        let me = self.locks.me();
+        let released = self.endpoint.faa(self.word, me.wrapping_neg()).await;
+        if let Ok(before) = released {
+            self.locks.seen[self.index].store(before.wrapping_sub(me));
+        }
+        fenced.and(released.map(|_| ())).of(path)
+    }
+
+    /// The endpoint that holds it; what it puts before the release is visible to the next holder.
+    pub fn endpoint(&self) -> &Endpoint {
+        self.endpoint
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if !self.held {
+            return;
+        }
+        let guard = Guard { locks: self.locks, endpoint: self.endpoint, word: self.word, index: self.index, held: false };
+        let released = self.endpoint.block_on(guard.unlock());
+        if let Err(error) = released {
+            tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newcomers_pass_at_most_so_often() {
+        let mut state = State::new(5, 3, 0, 0);
+        for pass in 1..=BYPASS_MAX {
+            let taken = state.taken_by_newcomer(2).unwrap();
+            assert_eq!((taken.bypass(), taken.holder()), (pass, Some(NodeId(1))));
+            state = taken.freed();
+        }
+        assert_eq!(state.taken_by_newcomer(2), None);
+        assert_eq!(state.taken_by_ticket(4, 2), None);
+        let served = state.taken_by_ticket(3, 9).unwrap();
+        assert_eq!((served.serving(), served.bypass(), served.next()), (4, 0, 5));
+    }
+
+    #[test]
+    fn tickets_wrap_around_without_touching_other_fields() {
+        let last = State::new(TICKET_MASK, TICKET_MASK, 3, 7);
+        let drawn = State(last.0.wrapping_add(DRAW));
+        assert_eq!((drawn.next(), drawn.serving(), drawn.bypass(), drawn.holder()), (0, TICKET_MASK, 3, Some(NodeId(6))));
+        let served = drawn.freed().taken_by_ticket(TICKET_MASK, 1).unwrap();
+        assert_eq!((served.serving(), served.next(), served.nobody_waits()), (0, 0, true));
+    }
+}

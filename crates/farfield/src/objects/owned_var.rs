@@ -1,0 +1,351 @@
+//! A value with one writer and a copy on every node, of any size, never seen torn.
+//!
+//! A value of one word is written whole by the hardware. For larger ones there are two ways.
+//!
+//! ```text
+//! Guards:     0 ┌───────────┬────────────────┬────────────┐      Checksum:  0 ┌────────────────┬─────┐
+//!               │ lead (8)  │ value (8·k)    │ trail (8)  │                   │ value (8·k)    │ sum │
+//!               └───────────┴────────────────┴────────────┘                   └────────────────┴─────┘
+//! ```
+//!
+//! **Guards.** The writer counts its versions and writes lead, value, trail: in this order locally (stores stay in
+//! order) and by three puts that land in order. A reader reads them *in reverse*: trail, value, lead. If it saw trail
+//! `g`, all of version `g` had landed before it read the value; if it then sees lead `g`, no later version had begun to
+//! land when it had read the value. So equal guards mean a whole value. Reading in write order does not (LOCO appendix
+//! D, the second bug). A remote reader has one get for each part and waits in between, since remote reads are unordered.
+//!
+//! **Checksum.** The sum is XXH3 of the value, exclusive-or that of zeros, so that memory that was never written
+//! is a valid zero. One put; a remote read is one get. A mixture is taken for whole with probability 2⁻⁶⁴.
+//!
+//! What is sent is a copy, so the writer may store again at once.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `load`, `store` | 0 | none |
+//! | `push`, n nodes | 1 | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
+//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
+//!
+//! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).
+
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr, Word, read_words, write_words};
+use xxhash_rust::xxh3::xxh3_64;
+use zerocopy::IntoBytes;
+
+use crate::error::{ErrorKind, Of, Result};
+use crate::node::{Node, Object, Spec};
+
+/// How a value larger than a word is kept whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wholeness {
+    /// A version before and after it.
+    #[default]
+    Guards,
+    /// A checksum after it.
+    Checksum,
+}
+
+/// A value that one node owns and all others see.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(2)?;
+/// let owner = nodes[0].id();
+/// let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
+/// let (a, b) = (&vars[0], &vars[1]);
+/// let ep = nodes[0].endpoint()?;
+/// let mut writer = a.writer()?;
+/// writer.store([1, 2, 3, 4]);
+/// ep.block_on(writer.push(&ep))?;
+/// ep.block_on(ep.global_fence(nodes[0].others()))?; // now it can be seen
+/// assert_eq!(b.try_load(), Some([1, 2, 3, 4]));
+/// # Ok(()) }
+/// ```
+pub struct OwnedVar<T>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    object: Object,
+    owner: NodeId,
+    image: Image,
+    copy: Region,
+    /// 1 once the writer was taken.
+    writer_taken: Word,
+    _type: PhantomData<fn() -> T>,
+}
+
+/// The one writer of an [`OwnedVar`].
+pub struct OwnedWriter<T> {
+    var: Arc<Shared<T>>,
+    value: T,
+    version: u64,
+    peers: Vec<RemotePtr<u64>>,
+}
+
+impl<T> Clone for OwnedVar<T> {
+    fn clone(&self) -> Self {
+        OwnedVar(Arc::clone(&self.0))
+    }
+}
+
+/// Where the parts lie, in words.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Image {
+    Word,
+    Guards { words: usize },
+    Checksum { words: usize },
+}
+
+impl Image {
+    fn of<T: Plain>(wholeness: Wholeness) -> Image {
+        let words = size_of::<T>() / 8;
+        match (words, wholeness) {
+            (1, _) => Image::Word,
+            (_, Wholeness::Guards) => Image::Guards { words },
+            (_, Wholeness::Checksum) => Image::Checksum { words },
+        }
+    }
+
+    fn words(self) -> usize {
+        match self {
+            Image::Word => 1,
+            Image::Guards { words } => words + 2,
+            Image::Checksum { words } => words + 1,
+        }
+    }
+}
+
+fn checksum<T: Plain>(value: &T) -> u64 {
+    xxh3_64(value.as_bytes()) ^ xxh3_64(T::new_zeroed().as_bytes())
+}
+
+fn put_words<T: Plain>(words: &[Word], value: T) {
+    for (to, from) in words.iter().zip(value.as_bytes().chunks_exact(8)) {
+        let word = u64::from_ne_bytes(from.try_into().expect("eight bytes"));
+        write_words(core::slice::from_ref(to), &[word]);
+    }
+}
+
+fn read_value<T: Plain>(words: &[Word]) -> T {
+    let mut value = T::new_zeroed();
+    for (to, from) in value.as_mut_bytes().chunks_exact_mut(8).zip(words) {
+        let mut word = [0];
+        read_words(core::slice::from_ref(from), &mut word);
+        to.copy_from_slice(&word[0].to_ne_bytes());
+    }
+    value
+}
+
+impl<T: Plain> OwnedVar<T> {
+    const WORDS: () = assert!(
+        size_of::<T>() % 8 == 0 && size_of::<T>() > 0,
+        "an OwnedVar's type is made of whole 8-byte words"
+    );
+
+    /// Opens the variable, with guards if it is larger than a word, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, owner: NodeId) -> Result<OwnedVar<T>> {
+        OwnedVar::open_with(node, path, owner, Wholeness::default())
+    }
+
+    /// [`OwnedVar::open`] with a choice of how the value is kept whole.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
+        let var = OwnedVar::announce(node, path, owner, wholeness)?;
+        var.connected(node)?;
+        Ok(var)
+    }
+
+    pub(crate) fn announce(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
+        let () = Self::WORDS;
+        let image = Image::of::<T>(wholeness);
+        let bytes = image.words() * 8;
+        let copy = node.alloc(GroupKey::SIGNAL, bytes).of(path)?;
+        let spec = Spec {
+            path: path.into(),
+            kind: "OwnedVar",
+            layout: format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0),
+            participants: node.members().collect(),
+            regions: vec![("copy", copy.clone())],
+            expect: Box::new(move |_| vec![("copy".into(), bytes as u64)]),
+        };
+        let object = Object::announce(node, spec)?;
+        let shared = Shared { object, owner, image, copy, writer_taken: Word::new(0), _type: PhantomData };
+        Ok(OwnedVar(Arc::new(shared)))
+    }
+
+    pub(crate) fn connected(&self, node: &Node) -> Result<()> {
+        self.0.object.connected(&node.endpoint()?, node.timeout())
+    }
+
+    /// The owner.
+    pub fn owner(&self) -> NodeId {
+        self.0.owner
+    }
+
+    /// The writer, once, on the owner.
+    ///
+    /// # Errors
+    /// This node is not the owner, or the writer was taken before.
+    pub fn writer(&self) -> Result<OwnedWriter<T>> {
+        let shared = &self.0;
+        let node = shared.object.node();
+        let refuse = |why: String| Err(ErrorKind::NotAParticipant { why }).of(shared.object.path());
+        if node.id() != shared.owner {
+            return refuse(format!("only its owner, {}, writes it", shared.owner));
+        }
+        let peers = node.others().map(|peer| shared.object.remote(peer, "copy")).collect::<Result<_>>()?;
+        if shared.writer_taken.compare_exchange(0, 1).is_err() {
+            return refuse("its one writer has been taken already".into());
+        }
+        Ok(OwnedWriter { var: Arc::clone(shared), value: T::new_zeroed(), version: 0, peers })
+    }
+
+    /// This node's copy, if it is whole at this moment. Zero until the first value arrives.
+    #[inline]
+    pub fn try_load(&self) -> Option<T> {
+        let copy = &self.0.copy;
+        match self.0.image {
+            Image::Word => Some(read_value(copy.words(0, 1))),
+            Image::Guards { words } => {
+                // In reverse: trail, value, lead. See the module's documentation.
+                let trail = copy.word(8 + words * 8).load();
+                let value = read_value(copy.words(8, words));
+                (copy.word(0).load() == trail).then_some(value)
+            }
+            Image::Checksum { words } => {
+                let value = read_value(copy.words(0, words));
+                (copy.word(words * 8).load() == checksum(&value)).then_some(value)
+            }
+        }
+    }
+
+    /// This node's copy, as soon as it is whole.
+    ///
+    /// # Errors
+    /// A timeout: the owner stopped or died in the middle of a push.
+    pub async fn load(&self, endpoint: &Endpoint) -> Result<T> {
+        if let Some(value) = self.try_load() {
+            return Ok(value);
+        }
+        let loaded = endpoint.wait_until(endpoint.deadline(), || self.try_load()).await;
+        loaded.waiting_for("a whole value was seen").of(self.0.object.path())
+    }
+
+    /// The owner's own copy, fetched now; this node's copy stays.
+    ///
+    /// # Errors
+    /// The owner is gone, or a timeout.
+    pub async fn pull(&self, endpoint: &Endpoint) -> Result<T> {
+        let shared = &self.0;
+        let path = shared.object.path();
+        let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
+        let deadline = endpoint.deadline();
+        loop {
+            match shared.image {
+                Image::Word => {
+                    let word = endpoint.get(from).await.of(path)?;
+                    return Ok(T::read_from_bytes(&word.to_ne_bytes()).unwrap_or_else(|_| T::new_zeroed()));
+                }
+                Image::Guards { words } => {
+                    // Remote reads are unordered: each is waited for before the next.
+                    let trail = endpoint.get(from.at(1 + words)).await.of(path)?;
+                    let value = endpoint.get_torn(from.at(1).cast::<T>()).await.of(path)?;
+                    let lead = endpoint.get(from).await.of(path)?;
+                    if let Some(value) = value.whole_if(|_| lead == trail) {
+                        return Ok(value);
+                    }
+                }
+                Image::Checksum { words } => {
+                    let image = endpoint.get_into(from, endpoint.buf::<u64>(words + 1).of(path)?).await.of(path)?;
+                    let value = T::read_from_prefix(image.as_bytes());
+                    if let Ok((value, _)) = value
+                        && image[words] == checksum(&value)
+                    {
+                        return Ok(value);
+                    }
+                }
+            }
+            if endpoint.now() >= deadline {
+                return Err(farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited: endpoint.timeout() }))
+                    .waiting_for("a whole value was fetched")
+                    .of(path);
+            }
+            endpoint.pause().await;
+        }
+    }
+}
+
+impl<T: Plain> OwnedWriter<T> {
+    /// Writes the owner's copy; threads of this node see it at once.
+    pub fn store(&mut self, value: T) {
+        self.value = value;
+        self.version += 1;
+        let copy = &self.var.copy;
+        match self.var.image {
+            Image::Word => put_words(copy.words(0, 1), value),
+            Image::Guards { words } => {
+                // Stores stay in order, so the readers' argument holds for those on this node too.
+                copy.word(0).store(self.version);
+                put_words(copy.words(8, words), value);
+                copy.word(8 + words * 8).store(self.version);
+            }
+            Image::Checksum { words } => {
+                put_words(copy.words(0, words), value);
+                copy.word(words * 8).store(checksum(&value));
+            }
+        }
+    }
+
+    /// The value that was stored last.
+    pub fn value(&self) -> T {
+        self.value
+    }
+
+    /// Sends what was stored last to all other nodes.
+    ///
+    /// # Errors
+    /// A node that is gone; the others get it nevertheless.
+    pub async fn push(&mut self, endpoint: &Endpoint) -> Result<()> {
+        let mut result = Ok(());
+        for peer in &self.peers {
+            // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for
+            // before the next store.
+            let sent = match self.var.image {
+                Image::Word => endpoint.put_value(peer.cast(), self.value).detach(),
+                Image::Guards { words } => endpoint
+                    .put_value(*peer, self.version)
+                    .detach()
+                    .and_then(|()| endpoint.put_value(peer.at(1).cast(), self.value).detach())
+                    .and_then(|()| endpoint.put_value(peer.at(1 + words), self.version).detach()),
+                Image::Checksum { words } => {
+                    // One put: a reader that sees a mixture of versions sees a wrong sum.
+                    endpoint.buf::<u64>(words + 1).and_then(|mut image| {
+                        image[..words].as_mut_bytes().copy_from_slice(self.value.as_bytes());
+                        image[words] = checksum(&self.value);
+                        endpoint.put(*peer, &image).detach()
+                    })
+                }
+            };
+            let alive = endpoint.check_alive(peer.node());
+            result = result.and(sent.and(alive).of(self.var.object.path()));
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_was_never_written_is_a_valid_zero() {
+        assert_eq!(checksum(&[0u64; 5]), 0);
+        assert_ne!(checksum(&[0u64, 1]), 0);
+    }
+}

@@ -1,0 +1,93 @@
+//! A shared state table: a row for each of several owners, a copy of the table on every node.
+//!
+//! Row `r` is an [`OwnedVar`] at `path/r`, owned by the node that it is given to. The table is what each owner says of
+//! itself; nothing else orders the rows. Costs are those of the rows. Source: Derecho's SST, as in LOCO appendix A.1.
+
+use farfield_fabric::{NodeId, Plain};
+
+use crate::error::{ErrorKind, Of, Result};
+use crate::node::Node;
+use crate::objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+
+/// A table of rows of type `T`, each with its owner.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(2)?;
+/// let tables = farfield::on_each(&nodes, |node| farfield::Sst::<u64>::open(node, "load"))?;
+/// let (a, b) = (&tables[0], &tables[1]);
+/// let ep = nodes[1].endpoint()?;
+/// let mut mine = b.writer(1)?;
+/// mine.store(80);
+/// ep.block_on(mine.push(&ep))?;
+/// ep.block_on(ep.global_fence(nodes[1].others()))?;
+/// assert_eq!(a.row(1).try_load(), Some(80));
+/// # Ok(()) }
+/// ```
+pub struct Sst<T> {
+    path: String,
+    rows: Vec<OwnedVar<T>>,
+}
+
+impl<T: Plain> Sst<T> {
+    /// Opens a table with a row for each node, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory.
+    pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
+        let owners: Vec<NodeId> = node.members().collect();
+        Sst::open_with(node, path, &owners)
+    }
+
+    /// Opens a table whose row `r` belongs to `owners[r]`.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_with(node: &Node, path: &str, owners: &[NodeId]) -> Result<Sst<T>> {
+        // All rows are announced before the first is waited for: one exchange, not one for each row.
+        let announce = |(row, owner): (usize, &NodeId)| {
+            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, Wholeness::Guards)
+        };
+        let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
+        rows.iter().try_for_each(|row| row.connected(node))?;
+        Ok(Sst { path: path.into(), rows })
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Row `row`.
+    ///
+    /// # Panics
+    /// If there is none, as indexing a slice does.
+    #[inline]
+    pub fn row(&self, row: usize) -> &OwnedVar<T> {
+        &self.rows[row]
+    }
+
+    /// All rows, in order.
+    pub fn rows(&self) -> impl Iterator<Item = &OwnedVar<T>> {
+        self.rows.iter()
+    }
+
+    /// The writer of a row, once, on its owner.
+    ///
+    /// # Errors
+    /// There is no such row, this node does not own it, or the writer was taken before.
+    pub fn writer(&self, row: usize) -> Result<OwnedWriter<T>> {
+        match self.rows.get(row) {
+            Some(row) => row.writer(),
+            None => {
+                let why = format!("row {row} of {}", self.rows.len());
+                Err(ErrorKind::NotAParticipant { why }).of(&self.path)
+            }
+        }
+    }
+}
