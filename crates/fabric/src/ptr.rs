@@ -158,14 +158,14 @@ impl<T> RemotePtr<T> {
     #[inline]
     #[must_use]
     pub const fn at(self, index: usize) -> Self {
-        self.byte_add((index * size_of::<T>()) as u64)
+        self.byte_add((index as u64).wrapping_mul(size_of::<T>() as u64))
     }
 
-    /// The place `bytes` further on.
+    /// The place `bytes` further on. It stays in the group, modulo the largest offset: it may be nowhere, never elsewhere.
     #[inline]
     #[must_use]
     pub const fn byte_add(self, bytes: u64) -> Self {
-        Self::from_packed(self.packed & !OFFSET_MASK | (self.packed + bytes) & OFFSET_MASK)
+        Self::from_packed(self.packed & !OFFSET_MASK | self.packed.wrapping_add(bytes) & OFFSET_MASK)
     }
 
     /// The same place seen as another type.

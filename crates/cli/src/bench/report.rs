@@ -31,10 +31,10 @@ impl Latencies {
         Self(Histogram::new_with_max(Self::MAX_NS, Self::DIGITS).expect("the bounds are constants that fit"))
     }
 
-    /// Adds one operation's time.
+    /// Adds the time of `operations` that took equally long.
     #[inline]
-    pub(crate) fn record(&mut self, latency_ns: u64) {
-        self.0.saturating_record(latency_ns);
+    pub(crate) fn record(&mut self, latency_ns: u64, operations: u64) {
+        self.0.saturating_record_n(latency_ns, operations);
     }
 
     /// The percentiles that reports show.
@@ -270,14 +270,7 @@ impl Report {
 
     /// Appends the line of JSON to a file, which is created if need be.
     pub(crate) fn append_json(&self, path: &Path) -> Result<()> {
-        let line = self.json_line()?;
-        // One write in append mode: lines of runs that end at once do not mix.
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .and_then(|mut file| file.write_all(line.as_bytes()))
-            .with_context(|| format!("appending the report to {}", path.display()))
+        append(path, &self.json_line()?)
     }
 
     fn json_line(&self) -> Result<String> {
@@ -386,16 +379,30 @@ fn time(ns: u64) -> String {
     }
 }
 
+/// Appends a line, with its end, to a file, which is created if need be.
+pub(crate) fn append(path: &Path, line: &str) -> Result<()> {
+    // One write in append mode: lines of runs that end at once do not mix.
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .with_context(|| format!("appending the report to {}", path.display()))
+}
+
 /// A progress bar over `duration` on standard error, hidden where that is no terminal. Call
 /// `set_position(elapsed_ms)` as time passes and `finish_and_clear()` before the report.
 pub(crate) fn progress(message: &str, duration: Duration) -> ProgressBar {
+    counting(message, duration.as_millis() as u64)
+}
+
+/// A progress bar over a number of things to do, like [`progress`].
+pub(crate) fn counting(message: &str, count: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{msg:20} [{bar:40}] {percent:>3}%").expect("the template is a constant");
-    ProgressBar::new(duration.as_millis() as u64)
-        .with_style(style.progress_chars("=> "))
-        .with_message(message.to_owned())
+    ProgressBar::new(count).with_style(style.progress_chars("=> ")).with_message(message.to_owned())
 }
 
 #[cfg(test)]
@@ -421,8 +428,8 @@ mod tests {
         result.round_trips = reads + 2 * updates;
         result.fabric_ops = reads + 3 * updates;
         result.bytes = 16 * reads + 64 * updates;
-        (0..reads).for_each(|_| result.latencies.record(1_000));
-        (0..updates).for_each(|_| result.latencies.record(3_000));
+        (0..reads).for_each(|_| result.latencies.record(1_000, 1));
+        (0..updates).for_each(|_| result.latencies.record(3_000, 1));
         result
     }
 
@@ -444,8 +451,8 @@ mod tests {
     #[test]
     fn results_cross_process_boundaries_unchanged() {
         let mut result = thread(3, 1.5, 10, 20);
-        result.latencies.record(0);
-        result.latencies.record(u64::MAX);
+        result.latencies.record(0, 1);
+        result.latencies.record(u64::MAX, 1);
         let line = result.to_line().expect("a result is JSON");
         assert!(!line.contains('\n'));
         assert_eq!(ThreadResult::from_line(&line).expect("the line was just written"), result);

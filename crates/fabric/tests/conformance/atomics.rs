@@ -5,7 +5,7 @@ use farfield_fabric::{Endpoint, RemotePtr};
 use crate::harness::Harness;
 
 /// Every addition counts once, from threads of several nodes and several threads of one; each old value is seen once.
-pub fn fetch_and_adds_add_up(harness: &Harness) {
+pub(crate) fn fetch_and_adds_add_up(harness: &Harness) {
     let nodes = harness.session(2);
     let each = harness.rounds(1_000) as u64;
     for home in &nodes {
@@ -31,7 +31,7 @@ pub fn fetch_and_adds_add_up(harness: &Harness) {
 
 /// A lock made of compare-and-swap: what it guards (read by get, written by put) is never lost. The release is a
 /// fetch-and-add behind the put, which it flushes.
-pub fn compare_and_swap_locks_exclude(harness: &Harness) {
+pub(crate) fn compare_and_swap_locks_exclude(harness: &Harness) {
     let nodes = harness.session(2);
     let each = harness.rounds(500) as u64;
     let (lock, data) = (nodes[0].region(8), nodes[0].region(8));
@@ -55,7 +55,7 @@ pub fn compare_and_swap_locks_exclude(harness: &Harness) {
 }
 
 /// The value found comes back; a compare that fails writes nothing, to the word and beside it.
-pub fn compare_and_swap_tells_and_fails_without_writing(harness: &Harness) {
+pub(crate) fn compare_and_swap_tells_and_fails_without_writing(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(24);
     let check = |endpoint: &Endpoint, word: RemotePtr<u64>| {
@@ -73,7 +73,7 @@ pub fn compare_and_swap_tells_and_fails_without_writing(harness: &Harness) {
 }
 
 /// Additions wrap, and touch one word only.
-pub fn fetch_and_add_wraps(harness: &Harness) {
+pub(crate) fn fetch_and_add_wraps(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(24);
     region.word(8).store(u64::MAX - 1);
@@ -86,7 +86,7 @@ pub fn fetch_and_add_wraps(harness: &Harness) {
 }
 
 /// The two kinds are atomic with each other: increments by either are all counted.
-pub fn fetch_and_add_and_compare_and_swap_exclude_each_other(harness: &Harness) {
+pub(crate) fn fetch_and_add_and_compare_and_swap_exclude_each_other(harness: &Harness) {
     let nodes = harness.session(2);
     let each = harness.rounds(500) as u64;
     let counter = nodes[1].region(8);

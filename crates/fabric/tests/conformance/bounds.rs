@@ -29,7 +29,7 @@ fn all_kinds(endpoint: &Endpoint, place: RemotePtr<u64>, words: usize) -> Vec<fa
 }
 
 /// Beyond the end, over the end, and so far that sums wrap.
-pub fn places_outside_are_refused(harness: &Harness) {
+pub(crate) fn places_outside_are_refused(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(4096);
     for word in region.words(0, 512) {
@@ -62,7 +62,7 @@ pub fn places_outside_are_refused(harness: &Harness) {
 }
 
 /// A group that does not exist, and nodes that do not.
-pub fn wrong_names_are_refused(harness: &Harness) {
+pub(crate) fn wrong_names_are_refused(harness: &Harness) {
     let nodes = harness.session(2);
     let endpoint = nodes[0].endpoint();
     for node in [0, 1] {
@@ -92,7 +92,7 @@ pub fn wrong_names_are_refused(harness: &Harness) {
 }
 
 /// Places lie on 8-byte boundaries.
-pub fn odd_places_are_refused(harness: &Harness) {
+pub(crate) fn odd_places_are_refused(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
     let endpoint = nodes[0].endpoint();
@@ -107,7 +107,7 @@ pub fn odd_places_are_refused(harness: &Harness) {
 }
 
 /// A group created and memory allocated after the peers have connected reach them.
-pub fn a_new_group_and_grown_memory_are_reachable(harness: &Harness) {
+pub(crate) fn a_new_group_and_grown_memory_are_reachable(harness: &Harness) {
     let nodes = harness.session(2);
     let endpoint = nodes[0].endpoint();
     let key = nodes[1].fabric.create_group(Bell::Silent).unwrap();
@@ -134,7 +134,7 @@ pub fn a_new_group_and_grown_memory_are_reachable(harness: &Harness) {
 }
 
 /// Regions are zero, begin on cache lines and do not overlap.
-pub fn memory_is_zeroed_aligned_and_apart(harness: &Harness) {
+pub(crate) fn memory_is_zeroed_aligned_and_apart(harness: &Harness) {
     let nodes = harness.session(1);
     let regions: Vec<_> = [8, 64, 1, 100, 4096, 0, 24].map(|bytes| nodes[0].region(bytes)).into();
     let mut end = 0;
@@ -147,7 +147,7 @@ pub fn memory_is_zeroed_aligned_and_apart(harness: &Harness) {
 }
 
 /// A group's limit is an error that says so, and what was there stays.
-pub fn running_out_of_memory_is_an_error(harness: &Harness) {
+pub(crate) fn running_out_of_memory_is_an_error(harness: &Harness) {
     let nodes = harness.session_with(2, 8 << 20);
     let region = nodes[1].region(3 << 20);
     region.word(0).store(42);

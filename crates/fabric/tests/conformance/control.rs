@@ -9,7 +9,7 @@ use farfield_fabric::{
 use crate::harness::{Harness, eventually, refused};
 
 /// Messages arrive whole, once and in the order of their sender, whatever their lengths.
-pub fn messages_arrive_whole_and_in_order(harness: &Harness) {
+pub(crate) fn messages_arrive_whole_and_in_order(harness: &Harness) {
     let nodes = harness.session(3);
     let message = |from: u8, number: usize| {
         let len = [0, 1, 7, 100, 5000, CONTROL_BYTES_MAX][number % 6];
@@ -43,14 +43,14 @@ pub fn messages_arrive_whole_and_in_order(harness: &Harness) {
 }
 
 /// A message that is too long is an error here, not a surprise there.
-pub fn messages_too_long_are_refused(harness: &Harness) {
+pub(crate) fn messages_too_long_are_refused(harness: &Harness) {
     let nodes = harness.session(2);
     let error = refused(nodes[0].fabric.send_control(NodeId(1), &vec![0; CONTROL_BYTES_MAX + 1]));
     assert!(matches!(error.kind(), ErrorKind::Control { node: NodeId(1), .. }), "{error}");
 }
 
 /// A node that leaves in good order has left and is not dead, for operations, waits and messages.
-pub fn a_node_that_leaves_has_left(harness: &Harness) {
+pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
     let mut nodes = harness.session(3);
     let (endpoint, gone, stays) = (nodes[0].endpoint(), nodes[2].region(8), nodes[1].region(8));
     let word = gone.remote::<u64>(0);
@@ -87,7 +87,7 @@ pub fn a_node_that_leaves_has_left(harness: &Harness) {
 }
 
 /// Endpoints are many but not endless; one that is dropped makes room.
-pub fn endpoints_run_out_and_come_back(harness: &Harness) {
+pub(crate) fn endpoints_run_out_and_come_back(harness: &Harness) {
     let nodes = harness.session(1);
     let mut endpoints = Vec::new();
     let error = loop {

@@ -7,7 +7,7 @@ use farfield_fabric::{Endpoint, EndpointOptions, ErrorKind, NodeId, Verb};
 use crate::harness::{Harness, refused};
 
 /// Operations to a node that is cut off fail and have no effect there; others go on; it can be joined again.
-pub fn a_cut_fails_operations_and_heals(harness: &Harness) {
+pub(crate) fn a_cut_fails_operations_and_heals(harness: &Harness) {
     let nodes = harness.session(3);
     let faults = Faults::default();
     let faulty = inject(nodes[0].fabric.clone(), faults.clone());
@@ -39,7 +39,7 @@ pub fn a_cut_fails_operations_and_heals(harness: &Harness) {
 }
 
 /// One operation fails, the one that was asked for.
-pub fn one_operation_fails_on_command(harness: &Harness) {
+pub(crate) fn one_operation_fails_on_command(harness: &Harness) {
     let nodes = harness.session(2);
     let faults = Faults::default();
     let endpoint = Endpoint::open(inject(nodes[0].fabric.clone(), faults.clone()), EndpointOptions::default()).unwrap();
@@ -59,7 +59,7 @@ pub fn one_operation_fails_on_command(harness: &Harness) {
 }
 
 /// A record lists what was posted, in order.
-pub fn a_record_has_what_was_posted(harness: &Harness) {
+pub(crate) fn a_record_has_what_was_posted(harness: &Harness) {
     let nodes = harness.session(2);
     let log = Record::default();
     let endpoint = Endpoint::open(record(nodes[0].fabric.clone(), log.clone()), EndpointOptions::default()).unwrap();

@@ -99,17 +99,17 @@ fn give_up(harness: &Harness, pool_bytes: usize, how: impl Fn(Task<'_>)) {
 }
 
 /// Dropping costs nothing: a pool with room for a few operations does for any number.
-pub fn operations_dropped_at_every_poll(harness: &Harness) {
+pub(crate) fn operations_dropped_at_every_poll(harness: &Harness) {
     give_up(harness, 64 << 10, |task| drop(task));
 }
 
 /// Forgetting costs a block each at most.
-pub fn operations_forgotten_at_every_poll(harness: &Harness) {
+pub(crate) fn operations_forgotten_at_every_poll(harness: &Harness) {
     give_up(harness, 16 << 20, |task| std::mem::forget(task));
 }
 
 /// A buffer in hand never changes: blocks of gets given up are not used again before their results have landed.
-pub fn a_buffer_does_not_change_in_hand(harness: &Harness) {
+pub(crate) fn a_buffer_does_not_change_in_hand(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(512);
     for word in region.words(0, 64) {
@@ -134,7 +134,7 @@ pub fn a_buffer_does_not_change_in_hand(harness: &Harness) {
 }
 
 /// The other way round: a put that was given up still sends what its buffer held, though the buffer is used again.
-pub fn a_dropped_put_sends_what_was_there(harness: &Harness) {
+pub(crate) fn a_dropped_put_sends_what_was_there(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
     let target = Lines::at(&nodes[1], rounds);
@@ -162,7 +162,7 @@ pub fn a_dropped_put_sends_what_was_there(harness: &Harness) {
 }
 
 /// Every forgotten get into a buffer leaks it, so the pool ends: as an error that says so, at once.
-pub fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
+pub(crate) fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
     let endpoint = nodes[0].endpoint_with_pool(4 << 10);
@@ -189,7 +189,7 @@ pub fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
 }
 
 /// Values put, and results got, cost their blocks only while they are under way, however they end.
-pub fn values_put_do_not_use_up_the_pool(harness: &Harness) {
+pub(crate) fn values_put_do_not_use_up_the_pool(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
     let endpoint = nodes[0].endpoint_with_pool(16 << 10);
@@ -208,7 +208,7 @@ pub fn values_put_do_not_use_up_the_pool(harness: &Harness) {
 }
 
 /// An endpoint that goes away with operations in flight: the puts land, the memory is released in its time.
-pub fn an_endpoint_dropped_with_work_in_flight(harness: &Harness) {
+pub(crate) fn an_endpoint_dropped_with_work_in_flight(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(50).min(200);
     let target = Lines::at(&nodes[1], rounds);

@@ -14,29 +14,29 @@ use farfield_fabric::{
 };
 
 /// A case that a fabric does not run, and why.
-pub type Excluded = (&'static str, &'static str);
+pub(crate) type Excluded = (&'static str, &'static str);
 
 /// A fabric under test.
-pub struct Harness {
-    pub name: &'static str,
+pub(crate) struct Harness {
+    pub(crate) name: &'static str,
     /// Puts the fabric under test on a node's shared memory, with a seed.
-    pub wrap: fn(Arc<dyn Fabric>, u64) -> Arc<dyn Fabric>,
+    pub(crate) wrap: fn(Arc<dyn Fabric>, u64) -> Arc<dyn Fabric>,
     /// How many rounds it can do in the time that `weak(shm)` needs for one.
-    pub effort: usize,
-    pub excluded: &'static [Excluded],
+    pub(crate) effort: usize,
+    pub(crate) excluded: &'static [Excluded],
 }
 
 /// No case takes longer, however busy the machine is.
 const CASE_MAX: Duration = Duration::from_secs(120);
 /// How long anything that must happen is waited for.
-pub const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// Cases use both cores: they run one at a time.
 static CORES: Mutex<()> = Mutex::new(());
 
 impl Harness {
     /// Runs a case, unless this fabric is excluded from it.
-    pub fn run(&self, case: &str, body: fn(&Harness)) {
+    pub(crate) fn run(&self, case: &str, body: fn(&Harness)) {
         if let Some((_, why)) = self.excluded.iter().find(|(excluded, _)| *excluded == case) {
             println!("not run on {}: {why}", self.name);
             return;
@@ -56,12 +56,12 @@ impl Harness {
     }
 
     /// A session of `nodes` nodes, all connected.
-    pub fn session(&self, nodes: usize) -> Vec<Node> {
+    pub(crate) fn session(&self, nodes: usize) -> Vec<Node> {
         self.session_with(nodes, 1 << 30)
     }
 
     /// A session whose groups hold at most `group_bytes_max`.
-    pub fn session_with(&self, nodes: usize, group_bytes_max: usize) -> Vec<Node> {
+    pub(crate) fn session_with(&self, nodes: usize, group_bytes_max: usize) -> Vec<Node> {
         static SESSIONS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("conf-{}-{}", std::process::id(), SESSIONS.fetch_add(1, Ordering::Relaxed));
         let node = |index: usize| {
@@ -73,28 +73,29 @@ impl Harness {
         };
         let session: Vec<Node> = (0..nodes).map(node).collect();
         for node in &session {
-            let all_up = || node.events().iter().filter(|event| matches!(event, ControlEvent::Up(_))).count() + 1 == nodes;
+            let all_up =
+                || node.events().iter().filter(|event| matches!(event, ControlEvent::Up(_))).count() + 1 == nodes;
             eventually("all peers are up", || all_up().then_some(()));
         }
         session
     }
 
     /// Rounds of a case that takes about a microsecond a round on `weak(shm)`.
-    pub fn rounds(&self, weak: usize) -> usize {
+    pub(crate) fn rounds(&self, weak: usize) -> usize {
         weak * self.effort
     }
 }
 
 /// One node, with its service thread.
-pub struct Node {
-    pub fabric: Arc<dyn Fabric>,
+pub(crate) struct Node {
+    pub(crate) fabric: Arc<dyn Fabric>,
     stop: Arc<AtomicBool>,
     service: Option<Thread>,
     events: Arc<Mutex<Vec<ControlEvent>>>,
 }
 
 impl Node {
-    pub fn start(fabric: Arc<dyn Fabric>) -> Node {
+    pub(crate) fn start(fabric: Arc<dyn Fabric>) -> Node {
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let body = {
             let (fabric, stop, events) = (Arc::clone(&fabric), Arc::clone(&stop), Arc::clone(&events));
@@ -110,36 +111,36 @@ impl Node {
         Node { fabric, stop, service: Some(service), events }
     }
 
-    pub fn id(&self) -> NodeId {
+    pub(crate) fn id(&self) -> NodeId {
         self.fabric.me()
     }
 
     /// What the service thread has reported so far.
-    pub fn events(&self) -> Vec<ControlEvent> {
+    pub(crate) fn events(&self) -> Vec<ControlEvent> {
         self.events.lock().unwrap().clone()
     }
 
-    pub fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> Endpoint {
         let options = EndpointOptions { timeout: SOON, ..EndpointOptions::default() };
         Endpoint::open(Arc::clone(&self.fabric), options).unwrap()
     }
 
-    pub fn endpoint_with_pool(&self, pool_bytes_max: usize) -> Endpoint {
+    pub(crate) fn endpoint_with_pool(&self, pool_bytes_max: usize) -> Endpoint {
         Endpoint::open(Arc::clone(&self.fabric), EndpointOptions { pool_bytes_max, timeout: SOON }).unwrap()
     }
 
     /// Memory that nobody sleeps on.
-    pub fn region(&self, bytes: usize) -> Region {
+    pub(crate) fn region(&self, bytes: usize) -> Region {
         self.fabric.alloc(GroupKey::DATA, bytes).unwrap()
     }
 
     /// Memory whose waiters are woken.
-    pub fn signals(&self, bytes: usize) -> Region {
+    pub(crate) fn signals(&self, bytes: usize) -> Region {
         self.fabric.alloc(GroupKey::SIGNAL, bytes).unwrap()
     }
 
     /// Leaves the session in good order.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.fabric.wake_service();
         if let Some(service) = self.service.take() {
@@ -156,7 +157,7 @@ impl Drop for Node {
 }
 
 /// Waits until `ready` gives a value.
-pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = ready() {
@@ -168,34 +169,34 @@ pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The words of a litmus test: one cache line of each location for each round, so that no round needs resetting.
-pub struct Lines(pub Region);
+pub(crate) struct Lines(pub(crate) Region);
 
 impl Lines {
-    pub fn at(node: &Node, rounds: usize) -> Lines {
+    pub(crate) fn at(node: &Node, rounds: usize) -> Lines {
         Lines(node.region(64 * rounds))
     }
 
-    pub fn load(&self, round: usize) -> u64 {
+    pub(crate) fn load(&self, round: usize) -> u64 {
         self.0.word(64 * round).load()
     }
 
-    pub fn store(&self, round: usize, value: u64) {
+    pub(crate) fn store(&self, round: usize, value: u64) {
         self.0.word(64 * round).store(value);
     }
 
-    pub fn remote(&self, round: usize) -> RemotePtr<u64> {
+    pub(crate) fn remote(&self, round: usize) -> RemotePtr<u64> {
         self.0.remote(64 * round)
     }
 }
 
 /// One thread of a litmus test: its node, and what it does in a round; the value is what it observed.
-pub type Body<'a> = (&'a Node, &'a (dyn Fn(&Endpoint, usize) -> u64 + Sync));
+pub(crate) type Body<'a> = (&'a Node, &'a (dyn Fn(&Endpoint, usize) -> u64 + Sync));
 
 /// How often each outcome was seen.
-pub type Outcomes<const N: usize> = BTreeMap<[u64; N], usize>;
+pub(crate) type Outcomes<const N: usize> = BTreeMap<[u64; N], usize>;
 
 /// Runs a litmus test of `N` threads, which start each round together.
-pub fn litmus<const N: usize>(rounds: usize, bodies: [Body<'_>; N]) -> Outcomes<N> {
+pub(crate) fn litmus<const N: usize>(rounds: usize, bodies: [Body<'_>; N]) -> Outcomes<N> {
     let (arrived, broken) = (AtomicUsize::new(0), AtomicBool::new(false));
     let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
         let threads = bodies.map(|(node, body)| {
@@ -224,19 +225,18 @@ pub fn litmus<const N: usize>(rounds: usize, bodies: [Body<'_>; N]) -> Outcomes<
         threads.into_iter().map(|thread| thread.join().expect("a litmus thread")).collect()
     });
     let mut outcomes = Outcomes::new();
-    for round in 0..rounds {
-        *outcomes.entry(std::array::from_fn(|thread| seen[thread][round])).or_default() += 1;
-    }
+    let outcome = |round: usize| std::array::from_fn(|thread| seen[thread][round]);
+    (0..rounds).for_each(|round| *outcomes.entry(outcome(round)).or_default() += 1);
     outcomes
 }
 
 /// Asserts that an outcome never happened.
-pub fn never<const N: usize>(outcomes: &Outcomes<N>, forbidden: [u64; N]) {
+pub(crate) fn never<const N: usize>(outcomes: &Outcomes<N>, forbidden: [u64; N]) {
     assert!(!outcomes.contains_key(&forbidden), "the forbidden outcome {forbidden:?} was seen: {outcomes:?}");
 }
 
 /// Repeats a litmus test until an outcome has been seen.
-pub fn reachable<const N: usize>(wanted: [u64; N], mut round: impl FnMut() -> Outcomes<N>) {
+pub(crate) fn reachable<const N: usize>(wanted: [u64; N], mut round: impl FnMut() -> Outcomes<N>) {
     let start = Instant::now();
     let mut all = Outcomes::new();
     while start.elapsed() < SOON {
@@ -261,7 +261,7 @@ impl Drop for OnPanic<'_> {
 }
 
 /// Polls a future at most `times`; its output if it ended.
-pub fn poll_times<F: Future + ?Sized>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
+pub(crate) fn poll_times<F: Future + ?Sized>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..times {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
@@ -273,7 +273,7 @@ pub fn poll_times<F: Future + ?Sized>(mut future: Pin<&mut F>, times: usize) -> 
 
 /// The error of a result that must be one.
 #[track_caller]
-pub fn refused<T>(result: Result<T, Error>) -> Error {
+pub(crate) fn refused<T>(result: Result<T, Error>) -> Error {
     match result {
         Ok(_) => panic!("it should have been refused"),
         Err(error) => error,

@@ -7,7 +7,7 @@ use farfield_fabric::{GroupKey, NodeId, RemotePtr};
 use crate::harness::{Harness, Lines, Node, litmus, never};
 
 /// A get flushes this thread's earlier puts to its node (NRW→NRR), the own node included, without waiting for them.
-pub fn a_get_sees_the_puts_before_it(harness: &Harness) {
+pub(crate) fn a_get_sees_the_puts_before_it(harness: &Harness) {
     let nodes = harness.session(2);
     let endpoint = nodes[0].endpoint();
     for home in &nodes {
@@ -21,13 +21,13 @@ pub fn a_get_sees_the_puts_before_it(harness: &Harness) {
 }
 
 /// Puts to one node land in order (NRW→NRW): who sees the flag sees the data.
-pub fn messages_pass(harness: &Harness) {
+pub(crate) fn messages_pass(harness: &Harness) {
     let nodes = harness.session(2);
     message_passing(&nodes, harness.rounds(5_000) as u64, 1);
 }
 
 /// As [`messages_pass`]; each message is 64 words, which may land in any order, but all before the flag.
-pub fn messages_pass_with_long_data(harness: &Harness) {
+pub(crate) fn messages_pass_with_long_data(harness: &Harness) {
     let nodes = harness.session(2);
     message_passing(&nodes, harness.rounds(500) as u64, 64);
     message_passing(&nodes, harness.rounds(100) as u64, 512);
@@ -66,10 +66,11 @@ fn message_passing(nodes: &[Node], messages: u64, words: usize) {
 }
 
 /// [9a] A put to a location, then the broadcast of a shared variable to the same node: the second is not seen first.
-pub fn messages_pass_into_local_copies(harness: &Harness) {
+pub(crate) fn messages_pass_into_local_copies(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(2_500);
-    let (z, x_there, x_here) = (Lines::at(&nodes[1], rounds), Lines::at(&nodes[1], rounds), Lines::at(&nodes[0], rounds));
+    let (z, x_there, x_here) =
+        (Lines::at(&nodes[1], rounds), Lines::at(&nodes[1], rounds), Lines::at(&nodes[0], rounds));
     let writer = |endpoint: &farfield_fabric::Endpoint, round: usize| {
         drop(endpoint.put_value(z.remote(round), 1u64));
         x_here.store(round, 1);
@@ -84,7 +85,7 @@ pub fn messages_pass_into_local_copies(harness: &Harness) {
 }
 
 /// [4 bottom] Each thread puts to the other's node, gets from there, and then reads its own: one of them sees 1.
-pub fn store_buffering_with_put_and_get(harness: &Harness) {
+pub(crate) fn store_buffering_with_put_and_get(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
@@ -99,7 +100,7 @@ pub fn store_buffering_with_put_and_get(harness: &Harness) {
 }
 
 /// Each thread writes the word in its own memory by a CPU store and gets the other's (CW→NRR): one of them sees 1.
-pub fn store_buffering_with_a_local_store_and_get(harness: &Harness) {
+pub(crate) fn store_buffering_with_a_local_store_and_get(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
@@ -126,7 +127,7 @@ pub fn store_buffering_with_a_local_store_and_get(harness: &Harness) {
 
 /// [5] Shared variables with a global fence: each writes its copy, broadcasts, fences, and reads its copy of the
 /// other's.
-pub fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harness) {
+pub(crate) fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);
     let x = nodes.iter().map(|node| Lines::at(node, rounds)).collect::<Vec<_>>();
@@ -145,7 +146,7 @@ pub fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harness) {
 
 /// A remote atomic flushes earlier puts to its node as a get does (NRW→NAR), and once it is waited for its effect is
 /// there.
-pub fn store_buffering_with_atomics(harness: &Harness) {
+pub(crate) fn store_buffering_with_atomics(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(2_500);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
@@ -161,7 +162,7 @@ pub fn store_buffering_with_atomics(harness: &Harness) {
 }
 
 /// Waiting for a get means that its result has landed: in a value, a buffer, or shared cells (NLW→WT).
-pub fn a_get_is_complete_when_waited_for(harness: &Harness) {
+pub(crate) fn a_get_is_complete_when_waited_for(harness: &Harness) {
     let nodes = harness.session(2);
     let (source, cells) = (nodes[1].region(256), nodes[0].region(256));
     let endpoint = nodes[0].endpoint();
@@ -181,7 +182,7 @@ pub fn a_get_is_complete_when_waited_for(harness: &Harness) {
 }
 
 /// Many puts to one word without any wait: the last one stays, and a reader never sees the value go back.
-pub fn many_puts_land_in_order(harness: &Harness) {
+pub(crate) fn many_puts_land_in_order(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8);
     let puts = harness.rounds(5_000) as u64;

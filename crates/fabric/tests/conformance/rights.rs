@@ -8,7 +8,7 @@ use farfield_fabric::{Bell, ErrorKind, GroupKey, NodeId, RemotePtr};
 use crate::harness::{Harness, SOON, eventually, refused};
 
 /// After a revoke each kind of operation fails with `Revoked` and touches nothing; after a permit all work again.
-pub fn revoked_and_permitted_again(harness: &Harness) {
+pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
     let word = region.remote::<u64>(0);
@@ -40,7 +40,7 @@ pub fn revoked_and_permitted_again(harness: &Harness) {
 }
 
 /// A revoke concerns one peer and one group: other groups, other peers and the owner go on.
-pub fn rights_are_per_peer_and_per_group(harness: &Harness) {
+pub(crate) fn rights_are_per_peer_and_per_group(harness: &Harness) {
     let nodes = harness.session(3);
     let key = nodes[2].fabric.create_group(Bell::Silent).unwrap();
     let (guarded, open) = (nodes[2].fabric.alloc(key, 8).unwrap(), nodes[2].region(8));
@@ -64,7 +64,7 @@ pub fn rights_are_per_peer_and_per_group(harness: &Harness) {
 }
 
 /// Once a revoke has returned, no write of the peer lands any more, though it goes on writing without a pause.
-pub fn no_write_lands_after_a_revoke(harness: &Harness) {
+pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(4096);
     let (stop, refusals) = (AtomicBool::new(false), AtomicU64::new(0));

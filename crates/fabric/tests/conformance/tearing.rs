@@ -40,7 +40,7 @@ fn against(nodes: &[Node], writer: impl Fn(&Endpoint, u64) + Sync, reads: usize,
 }
 
 /// Eight bytes are put and got whole, by value and within buffers.
-pub fn words_are_never_torn(harness: &Harness) {
+pub(crate) fn words_are_never_torn(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8);
     region.word(0).store(stamped(0));
@@ -59,7 +59,7 @@ pub fn words_are_never_torn(harness: &Harness) {
 }
 
 /// Long puts and gets may mix several writes, but each word is one that was written.
-pub fn long_transfers_tear_between_words_only(harness: &Harness) {
+pub(crate) fn long_transfers_tear_between_words_only(harness: &Harness) {
     let nodes = harness.session(2);
     for words in [5, 64, 512] {
         let region = nodes[1].region(words * 8);
@@ -85,7 +85,7 @@ pub fn long_transfers_tear_between_words_only(harness: &Harness) {
 }
 
 /// A length that is no multiple of a word writes that many bytes and none beyond; so does a get into a buffer.
-pub fn odd_lengths_write_nothing_beyond(harness: &Harness) {
+pub(crate) fn odd_lengths_write_nothing_beyond(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(2048);
     let endpoint = nodes[0].endpoint();

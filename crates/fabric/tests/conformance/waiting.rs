@@ -10,7 +10,7 @@ use crate::harness::{Harness, refused};
 const LATE_MAX: Duration = Duration::from_secs(2);
 
 /// A wait gives up at its deadline: not before, and soon after.
-pub fn a_wait_ends_at_its_deadline(harness: &Harness) {
+pub(crate) fn a_wait_ends_at_its_deadline(harness: &Harness) {
     let nodes = harness.session(1);
     let endpoint = nodes[0].endpoint();
     for wait in [0, 1, 20, 100].map(Duration::from_millis) {
@@ -36,7 +36,7 @@ pub fn a_wait_ends_at_its_deadline(harness: &Harness) {
 }
 
 /// So does a wait for a remote word.
-pub fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
+pub(crate) fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(8));
     let (start, wait) = (Instant::now(), Duration::from_millis(50));
@@ -47,7 +47,7 @@ pub fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
 }
 
 /// A thread that waited so long that it sleeps is woken by a put of another node.
-pub fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
+pub(crate) fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].signals(8);
     let wake = |waker: usize, value: u64| {
@@ -71,7 +71,7 @@ pub fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
 }
 
 /// So it is by a local store, when its writer says so, and soon even if not.
-pub fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
+pub(crate) fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
     let nodes = harness.session(1);
     let region = nodes[0].signals(8);
     let wake = |value: u64| {
@@ -86,7 +86,7 @@ pub fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
             let endpoint = nodes[0].endpoint();
             let sent = Instant::now();
             region.word(0).store(value);
-            if value % 2 == 0 {
+            if value.is_multiple_of(2) {
                 endpoint.wake_local();
             }
             sleeper.join().unwrap().saturating_duration_since(sent)
@@ -97,7 +97,7 @@ pub fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
 }
 
 /// Waiting for a remote word ends when it changes, with the value.
-pub fn a_remote_word_is_waited_for(harness: &Harness) {
+pub(crate) fn a_remote_word_is_waited_for(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8);
     std::thread::scope(|scope| {

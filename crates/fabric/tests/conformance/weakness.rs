@@ -14,7 +14,7 @@ fn flush(endpoint: &Endpoint, node: &Node) {
 }
 
 /// [Fig 1, as the types allow it] A value put is copied, and a buffer cannot be changed before the put has read it.
-pub fn a_later_change_is_not_sent_by_value_or_buffer(harness: &Harness) {
+pub(crate) fn a_later_change_is_not_sent_by_value_or_buffer(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, z) = (nodes[0].endpoint(), nodes[1].region(128));
     let mut buf = endpoint.buf::<u64>(1).unwrap();
@@ -32,7 +32,7 @@ pub fn a_later_change_is_not_sent_by_value_or_buffer(harness: &Harness) {
 }
 
 /// [3d, 3e] What is changed after waiting for a live put is not sent, whatever was posted before it.
-pub fn a_later_change_is_not_sent_after_the_wait(harness: &Harness) {
+pub(crate) fn a_later_change_is_not_sent_after_the_wait(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
     let (endpoint, x, z) = (nodes[0].endpoint(), Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
@@ -49,7 +49,7 @@ pub fn a_later_change_is_not_sent_after_the_wait(harness: &Harness) {
 }
 
 /// [G2] A remote fence keeps a later put from overtaking a get.
-pub fn a_get_does_not_see_a_put_behind_a_fence(harness: &Harness) {
+pub(crate) fn a_get_does_not_see_a_put_behind_a_fence(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
     let (endpoint, y) = (nodes[0].endpoint(), Lines::at(&nodes[1], rounds));
@@ -62,7 +62,7 @@ pub fn a_get_does_not_see_a_put_behind_a_fence(harness: &Harness) {
 }
 
 /// [N1] Get, fence, put of what was got: the put flushes the get's result to memory before it reads it (nfo).
-pub fn a_fence_orders_a_get_before_a_put_of_its_result(harness: &Harness) {
+pub(crate) fn a_fence_orders_a_get_before_a_put_of_its_result(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
     let (endpoint, x, w) = (nodes[0].endpoint(), Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
@@ -78,7 +78,7 @@ pub fn a_fence_orders_a_get_before_a_put_of_its_result(harness: &Harness) {
 }
 
 /// [Fig 1] `z̄ := x; x := 1` may send 1 when x is live.
-pub fn reachable_live_change(harness: &Harness) {
+pub(crate) fn reachable_live_change(harness: &Harness) {
     let nodes = harness.session(2);
     reachable([1], || {
         let (x, z) = (Lines::at(&nodes[0], TRY), Lines::at(&nodes[1], TRY));
@@ -93,7 +93,7 @@ pub fn reachable_live_change(harness: &Harness) {
 }
 
 /// [4 top] Waiting for a put does not make it visible.
-pub fn reachable_store_buffering_of_puts(harness: &Harness) {
+pub(crate) fn reachable_store_buffering_of_puts(harness: &Harness) {
     let nodes = harness.session(2);
     reachable([0, 0], || {
         let (x, y) = (Lines::at(&nodes[0], TRY), Lines::at(&nodes[1], TRY));
@@ -110,7 +110,7 @@ pub fn reachable_store_buffering_of_puts(harness: &Harness) {
 }
 
 /// [5'] Figure 5 with a wait in place of the global fence.
-pub fn reachable_store_buffering_without_global_fence(harness: &Harness) {
+pub(crate) fn reachable_store_buffering_without_global_fence(harness: &Harness) {
     let nodes = harness.session(2);
     reachable([0, 0], || {
         let x: Vec<_> = nodes.iter().map(|node| Lines::at(node, TRY)).collect();
@@ -130,7 +130,7 @@ pub fn reachable_store_buffering_without_global_fence(harness: &Harness) {
 }
 
 /// [G1] A later put may overtake a get (NRR→NRW is not ordered).
-pub fn reachable_get_overtaken_by_put(harness: &Harness) {
+pub(crate) fn reachable_get_overtaken_by_put(harness: &Harness) {
     let nodes = harness.session(2);
     reachable([1], || {
         let y = Lines::at(&nodes[1], TRY);
@@ -144,7 +144,7 @@ pub fn reachable_get_overtaken_by_put(harness: &Harness) {
 }
 
 /// [N2] Get, put of what was got, without a fence: the put may send what was there before.
-pub fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
+pub(crate) fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
     let nodes = harness.session(2);
     let one = nodes[1].region(8);
     one.word(0).store(1);
@@ -161,7 +161,7 @@ pub fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
 }
 
 /// [L1] A put to the own node that has been waited for may not be visible to the own CPU.
-pub fn reachable_own_put_not_visible(harness: &Harness) {
+pub(crate) fn reachable_own_put_not_visible(harness: &Harness) {
     let nodes = harness.session(1);
     reachable([0], || {
         let x = Lines::at(&nodes[0], TRY);
@@ -174,7 +174,7 @@ pub fn reachable_own_put_not_visible(harness: &Harness) {
 }
 
 /// Two puts to different nodes are not ordered: an observer of both nodes may see the second first.
-pub fn reachable_reordering_across_nodes(harness: &Harness) {
+pub(crate) fn reachable_reordering_across_nodes(harness: &Harness) {
     let nodes = harness.session(3);
     reachable([1], || {
         let (z, x) = (Lines::at(&nodes[2], TRY), Lines::at(&nodes[1], TRY));
@@ -196,7 +196,7 @@ pub fn reachable_reordering_across_nodes(harness: &Harness) {
 }
 
 /// [8c', 9b] The same with a messenger: n1 puts z to n3 and x to n2, n2 forwards x to n3 as y, and n3 sees y before z.
-pub fn reachable_reordering_across_three_nodes(harness: &Harness) {
+pub(crate) fn reachable_reordering_across_three_nodes(harness: &Harness) {
     let nodes = harness.session(3);
     reachable([0, 0, 0], || {
         let (z, y, x) = (Lines::at(&nodes[2], TRY), Lines::at(&nodes[2], TRY), Lines::at(&nodes[1], TRY));

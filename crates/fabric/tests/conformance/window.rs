@@ -7,7 +7,7 @@ use farfield_fabric::{Counts, Endpoint, ErrorKind, NodeId, RemotePtr};
 use crate::harness::{Harness, refused};
 
 /// At most `n` tasks are under way at a time, all end, each with its own result, in whatever order.
-pub fn a_window_bounds_completes_and_answers(harness: &Harness) {
+pub(crate) fn a_window_bounds_completes_and_answers(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8 * 256);
     for (at, word) in region.words(0, 256).iter().enumerate() {
@@ -45,7 +45,7 @@ pub fn a_window_bounds_completes_and_answers(harness: &Harness) {
 }
 
 /// Tasks are interleaved: one that waits for another of the same endpoint gets what it waits for.
-pub fn tasks_of_a_window_wait_for_each_other(harness: &Harness) {
+pub(crate) fn tasks_of_a_window_wait_for_each_other(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[0].signals(8 * 16);
     let endpoint = nodes[0].endpoint();
@@ -68,7 +68,7 @@ pub fn tasks_of_a_window_wait_for_each_other(harness: &Harness) {
 }
 
 /// The puts of a batch land in the order in which they were added.
-pub fn batches_land_in_order(harness: &Harness) {
+pub(crate) fn batches_land_in_order(harness: &Harness) {
     let nodes = harness.session(2);
     let batches = harness.rounds(500) as u64;
     let (region, source) = (nodes[1].region(24 * 8), nodes[0].region(8));
@@ -105,7 +105,7 @@ pub fn batches_land_in_order(harness: &Harness) {
 }
 
 /// A pointer to another node, and an operation that fails, wherever it stands, are the batch's error.
-pub fn batches_report_what_went_wrong(harness: &Harness) {
+pub(crate) fn batches_report_what_went_wrong(harness: &Harness) {
     let nodes = harness.session(3);
     let endpoint = nodes[0].endpoint();
     let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();
@@ -129,7 +129,7 @@ pub fn batches_report_what_went_wrong(harness: &Harness) {
 
 /// A global fence makes the puts to all its nodes visible, the own and those not put to included; more nodes than
 /// its first eight too.
-pub fn global_fences_cover_all_nodes(harness: &Harness) {
+pub(crate) fn global_fences_cover_all_nodes(harness: &Harness) {
     let nodes = harness.session(10);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(8)).collect();
     let endpoint = nodes[0].endpoint();
@@ -150,7 +150,7 @@ pub fn global_fences_cover_all_nodes(harness: &Harness) {
 }
 
 /// An endpoint knows which nodes it has put to and not read from since, and fences those only.
-pub fn unflushed_puts_are_known(harness: &Harness) {
+pub(crate) fn unflushed_puts_are_known(harness: &Harness) {
     let nodes = harness.session(2);
     let words: Vec<_> = nodes.iter().map(|node| node.region(8)).collect();
     let endpoint = nodes[0].endpoint();
@@ -185,7 +185,7 @@ fn cost<F: Future<Output = ()>>(endpoint: &Endpoint, future: F) -> Counts {
 }
 
 /// Every operation and byte is counted, once.
-pub fn counts_are_exact(harness: &Harness) {
+pub(crate) fn counts_are_exact(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(1024));
     let word = region.remote::<u64>(0);
@@ -201,7 +201,8 @@ pub fn counts_are_exact(harness: &Harness) {
         endpoint.faa(word, 1).await.unwrap();
         endpoint.remote_fence(NodeId(1)).await.unwrap();
     });
-    let expected = Counts { puts: 3, gets: 3, atomics: 2, fences: 1, bytes: 8 + 24 + 128 + 128 + 8 + 16 + 16, round_trips: 9 };
+    let expected =
+        Counts { puts: 3, gets: 3, atomics: 2, fences: 1, bytes: 8 + 24 + 128 + 128 + 8 + 16 + 16, round_trips: 9 };
     assert_eq!(counts, expected);
     assert_eq!(counts.posted(), 9);
     assert_eq!(endpoint.counts() - before, expected);
@@ -210,7 +211,7 @@ pub fn counts_are_exact(harness: &Harness) {
 }
 
 /// Round trips are the longest chain: parallel operations count once, the own node's do not count.
-pub fn round_trips_are_the_longest_chain(harness: &Harness) {
+pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
     let nodes = harness.session(3);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();
     let endpoint = nodes[0].endpoint();
@@ -280,7 +281,7 @@ pub fn round_trips_are_the_longest_chain(harness: &Harness) {
 }
 
 /// Tasks measured while they are interleaved do not count each other's operations or trips.
-pub fn interleaved_tasks_do_not_mix_their_counts(harness: &Harness) {
+pub(crate) fn interleaved_tasks_do_not_mix_their_counts(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(64));
     let word = region.remote::<u64>(0);
@@ -305,7 +306,7 @@ pub fn interleaved_tasks_do_not_mix_their_counts(harness: &Harness) {
 }
 
 /// Many independent gets at once: each result in its place, one round trip, and the first failure told.
-pub fn many_gets_at_once(harness: &Harness) {
+pub(crate) fn many_gets_at_once(harness: &Harness) {
     let nodes = harness.session(3);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(8 * 64)).collect();
     for (node, region) in regions.iter().enumerate() {
@@ -317,8 +318,7 @@ pub fn many_gets_at_once(harness: &Harness) {
     let sources: Vec<RemotePtr<u64>> = (0..60).map(|at| regions[at % 3].remote(8 * at)).collect();
     for each in [1, 3] {
         let mut into = endpoint.buf::<u64>(60 * each).unwrap();
-        let (result, counts) =
-            endpoint.block_on(endpoint.counted(endpoint.get_each(&sources, each, &mut into)));
+        let (result, counts) = endpoint.block_on(endpoint.counted(endpoint.get_each(&sources, each, &mut into)));
         result.unwrap();
         assert_eq!((counts.gets, counts.round_trips, counts.bytes), (60, 1, 480 * each as u64));
         for at in 0..60 {

@@ -26,16 +26,27 @@ pub(super) fn hash_of<K: Hash>(key: &K) -> u64 {
     HASHER.hash_one(key)
 }
 
-impl<K: Key> Default for Index<K> {
-    fn default() -> Self {
-        Index { map: papaya::HashMap::with_hasher(HASHER) }
-    }
-}
 
 impl<K: Key> Index<K> {
+    /// An index that need not grow before it has `keys` keys.
+    pub(super) fn new(keys: usize) -> Index<K> {
+        Index { map: papaya::HashMap::with_capacity_and_hasher(keys, HASHER) }
+    }
+
     #[inline]
     pub(super) fn get(&self, key: &K) -> Option<Entry> {
         self.map.pin().get(key).copied()
+    }
+
+    /// Looks up several keys at once: `found` gets the position and the entry of each that is there.
+    #[inline]
+    pub(super) fn get_each(&self, keys: &[K], mut found: impl FnMut(usize, Entry)) {
+        let map = self.map.pin();
+        for (at, key) in keys.iter().enumerate() {
+            if let Some(entry) = map.get(key) {
+                found(at, *entry);
+            }
+        }
     }
 
     pub(super) fn insert(&self, key: K, entry: Entry) {

@@ -134,6 +134,9 @@ pub struct KvStore<K: Key, V: Value> {
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
+/// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
+const INDEX_KEYS_MAX: usize = 1 << 22;
+
 /// What one look at a slot says.
 enum Look<V> {
     Found(V),
@@ -171,7 +174,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let bases = node.members().map(|peer| object.remote(peer, "slots")).collect::<Result<Vec<_>>>()?;
         let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks)?;
         let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
-        let index = Arc::new(Index::default());
+        let index = Arc::new(Index::new((options.slots_per_node * node.nodes()).min(INDEX_KEYS_MAX)));
         let tracker = Tracker::open(node, path, &options, Arc::clone(&index), Arc::clone(&slots))?;
         Ok(KvStore {
             object,
@@ -232,17 +235,15 @@ impl<K: Key, V: Value> KvStore<K, V> {
             let mut entries = [None; CHUNK];
             let mut remote = [RemotePtr::from_packed(0); CHUNK];
             let mut remotes = 0;
-            for (key, place) in keys.iter().zip(&mut entries) {
-                *place = self.index.get(key);
-                if let Some(entry) = place {
-                    if entry.slot.node() == self.object.node().id() {
-                        endpoint.prefetch(entry.slot);
-                    } else {
-                        remote[remotes] = entry.slot;
-                        remotes += 1;
-                    }
+            self.index.get_each(keys, |at, entry| {
+                entries[at] = Some(entry);
+                // On its way already while the other keys are looked up.
+                endpoint.prefetch(entry.slot);
+                if entry.slot.node() != self.object.node().id() {
+                    remote[remotes] = entry.slot;
+                    remotes += 1;
                 }
-            }
+            });
             endpoint.get_each(&remote[..remotes], words, &mut buf).await.of(self.object.path())?;
             let mut images = buf.chunks_exact(words);
             for (key, entry) in keys.iter().zip(entries) {

@@ -1,0 +1,32 @@
+//! `farfield bench`: what objects and fabrics do on this machine.
+
+mod fabric;
+mod handoff;
+mod kv;
+mod report;
+mod worker;
+mod workload;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve YCSB workloads from a key-value store spread over several processes
+    Kv(kv::KvArgs),
+    /// Time waited-for 8-byte put, get, cas and faa to another process
+    Fabric(fabric::FabricArgs),
+}
+
+pub(crate) fn main(args: BenchArgs) -> Result<()> {
+    match args.command {
+        Command::Kv(args) => kv::main(&args),
+        Command::Fabric(args) => fabric::main(&args),
+    }
+}

@@ -1,0 +1,134 @@
+//! `farfield bench fabric`: the time of one waited-for operation to another process.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use farfield::fabric::{GroupKey, RemotePtr};
+use farfield::{Barrier, Endpoint, Node, Opening};
+use serde::{Deserialize, Serialize};
+
+use super::worker::{self, Workers};
+
+/// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
+#[derive(Args)]
+pub(crate) struct FabricArgs {
+    /// Operations of each kind in a batch
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: u32,
+    /// Batches; the medians over them are printed
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    batches: u32,
+    /// Append the result as a line of JSON to this file, or `-` for standard output
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Medians in nanoseconds.
+#[derive(Serialize, Deserialize)]
+struct Times {
+    fabric: String,
+    put_ns: f64,
+    get_ns: f64,
+    cas_ns: f64,
+    faa_ns: f64,
+    handoff_ns: Option<f64>,
+}
+
+pub(crate) fn main(args: &FabricArgs) -> Result<()> {
+    if worker::is_worker() {
+        worker::begin()?;
+        return serve(args);
+    }
+    let handoff_ns = super::handoff::handoff_ns();
+    let mut times = None;
+    let take = |_, line: &str| {
+        times = Some(serde_json::from_str::<Times>(line).context("reading the worker's result")?);
+        Ok(())
+    };
+    Workers::start(2)?.run(Duration::from_secs(120), take, || {})?;
+    let times = Times { handoff_ns, ..times.context("no result came")? };
+    let line = serde_json::to_string(&times)?;
+    match args.json.as_deref() {
+        Some(path) if path.as_os_str() == "-" => println!("{line}"),
+        Some(path) => super::report::append(path, &(line + "\n"))?,
+        None => {}
+    }
+    eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
+    for (name, ns) in
+        [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)]
+    {
+        eprintln!("  {name}  {ns:6.1}");
+    }
+    if let Some(handoff) = times.handoff_ns {
+        eprintln!("  (a cache line's way to the other core: {handoff:.0})");
+    }
+    Ok(())
+}
+
+fn serve(args: &FabricArgs) -> Result<()> {
+    let node = Node::from_environment()?;
+    node.wait_for_all(Duration::from_secs(30))?;
+    let memory = node.alloc(GroupKey::DATA, 64)?;
+    let cell = Opening::new(&node, "bench/cell", "BenchCell").region("cell", memory).announce()?;
+    cell.wait(node.timeout())?;
+    let barrier = Barrier::open(&node, "bench/end", 1)?;
+    let (mut end, endpoint) = (barrier.thread()?, node.endpoint()?);
+    if node.id().0 == 0 {
+        let peer = node.others().next().context("two nodes")?;
+        let word: RemotePtr<u64> = cell.remote(peer, "cell")?;
+        let mut measure = |operation: fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>| -> Result<f64> {
+            operation(&endpoint, word, args.iterations)?; // warm
+            let mut batches = Vec::new();
+            for _ in 0..args.batches {
+                let start = Instant::now();
+                operation(&endpoint, word, args.iterations)?;
+                batches.push(start.elapsed().as_nanos() as f64 / f64::from(args.iterations));
+            }
+            batches.sort_by(f64::total_cmp);
+            Ok(batches[batches.len() / 2])
+        };
+        let times = Times {
+            fabric: node.fabric().name(),
+            put_ns: measure(put)?,
+            get_ns: measure(get)?,
+            cas_ns: measure(cas)?,
+            faa_ns: measure(faa)?,
+            handoff_ns: None,
+        };
+        println!("{}", serde_json::to_string(&times)?);
+    }
+    endpoint.block_on(end.wait_deadline(&endpoint, endpoint.now() + Duration::from_secs(120)))?;
+    Ok(())
+}
+
+fn put(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
+    for value in 0..iterations {
+        endpoint.put_value(word, u64::from(value)).wait()?;
+    }
+    Ok(())
+}
+
+fn get(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
+    for _ in 0..iterations {
+        std::hint::black_box(endpoint.get(word).wait()?);
+    }
+    Ok(())
+}
+
+fn cas(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
+    let mut seen = endpoint.get(word).wait()?;
+    for _ in 0..iterations {
+        endpoint.cas(word, seen, seen + 1).wait()?;
+        seen += 1;
+    }
+    Ok(())
+}
+
+fn faa(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
+    for _ in 0..iterations {
+        std::hint::black_box(endpoint.faa(word, 1).wait()?);
+    }
+    Ok(())
+}

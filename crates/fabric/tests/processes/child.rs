@@ -1,0 +1,274 @@
+//! A process that is a node and does what it is told.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farfield_fabric::shm::{ShmFabric, ShmOptions};
+use farfield_fabric::{
+    ControlEvent, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, NodeId, Region, RemotePtr,
+};
+
+use crate::{SOON, all_stopped, signal};
+
+/// Session, node, number of nodes and most bytes of a group.
+pub(crate) const ROLE_VAR: &str = "FARFIELD_TEST_ROLE";
+/// The layout to announce.
+pub(crate) const LAYOUT_VAR: &str = "FARFIELD_TEST_LAYOUT";
+
+/// Is the node that the environment says, until its standard input ends; nothing if it says none.
+pub(crate) fn run() {
+    let Ok(role) = std::env::var(ROLE_VAR) else { return };
+    let [session, node, nodes, bytes_max] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
+    let mut options = ShmOptions::new(session, NodeId(node.parse().unwrap()), nodes.parse().unwrap());
+    options.group_bytes_max = bytes_max.parse().unwrap();
+    options.layout = std::env::var(LAYOUT_VAR).unwrap();
+    let fabric = match ShmFabric::join(&options) {
+        Ok(fabric) => fabric,
+        Err(error) => {
+            println!("@refused {error}");
+            return;
+        }
+    };
+    let (events, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+    let body = {
+        let (fabric, events, stop) = (Arc::clone(&fabric), Arc::clone(&events), Arc::clone(&stop));
+        move || {
+            while !stop.load(Ordering::Acquire) {
+                fabric.serve(Duration::from_millis(50), &mut |event| events.lock().unwrap().push(event));
+            }
+            fabric.leave();
+        }
+    };
+    let service = Arc::clone(&fabric).spawn_service("service".into(), Box::new(body)).unwrap();
+    let options = EndpointOptions { timeout: SOON, ..EndpointOptions::default() };
+    let endpoint = Endpoint::open(fabric.clone(), options).unwrap();
+    let mut me = Obeying { fabric: fabric.clone(), endpoint, regions: Vec::new(), heap: Vec::new(), events };
+    println!("@ready {}", std::process::id());
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        if line == "leave" {
+            break;
+        }
+        match me.obey(&line) {
+            Ok(value) => println!("@ok {value}"),
+            Err(error) => println!("@err {error}"),
+        }
+    }
+    stop.store(true, Ordering::Release);
+    fabric.wake_service();
+    service.join().unwrap();
+    println!("@ok 0");
+    // Stays until it is told to go: leaving is not ending.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+struct Obeying {
+    fabric: Arc<ShmFabric>,
+    endpoint: Endpoint,
+    regions: Vec<Region>,
+    heap: Vec<u8>,
+    events: Arc<Mutex<Vec<ControlEvent>>>,
+}
+
+impl Obeying {
+    fn obey(&mut self, line: &str) -> Result<String, String> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let args: Vec<u64> = rest.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let number = |at: usize| args[at];
+        let place = |at: usize| RemotePtr::<u64>::from_packed(args[at]);
+        let told = |error: farfield_fabric::Error| format!("{:?} | {error}", error.kind());
+        let key = |at: usize| GroupKey(args[at] as u8);
+        let node = |at: usize| NodeId(args[at] as u16);
+        let endpoint = &self.endpoint;
+        match verb {
+            "up" => {
+                let peer = number(0) as u16;
+                self.until(|events| events.contains(&ControlEvent::Up(NodeId(peer))).then(|| "0".into()))
+            }
+            "down" => {
+                let peer = number(0) as u16;
+                self.until(|events| events.contains(&ControlEvent::Down(NodeId(peer))).then(|| "0".into()))
+            }
+            "refusal" => self.until(|events| {
+                events.iter().find(|event| matches!(event, ControlEvent::Refused(..))).map(|event| format!("{event:?}"))
+            }),
+            "refusals" => {
+                let events = self.events.lock().unwrap();
+                Ok(events.iter().filter(|event| matches!(event, ControlEvent::Refused(..))).count().to_string())
+            }
+            "state" => Ok(format!("{:?}", self.fabric.peer_state(node(0)))),
+            "alloc" => {
+                let region = self.fabric.alloc(key(0), number(1) as usize).map_err(told)?;
+                let packed = region.remote::<u64>(0).packed();
+                self.regions.push(region);
+                Ok(packed.to_string())
+            }
+            "word" => {
+                let region = &self.regions[number(0) as usize];
+                Ok(region.word(number(1) as usize).load().to_string())
+            }
+            "put" => endpoint.put_value(place(0), number(1)).wait().map_err(told).map(|()| "0".into()),
+            "get" => endpoint.get(place(0)).wait().map_err(told).map(|value| value.to_string()),
+            "cas" => endpoint.cas(place(0), number(1), number(2)).wait().map_err(told).map(|value| value.to_string()),
+            "faa" => endpoint.faa(place(0), number(1)).wait().map_err(told).map(|value| value.to_string()),
+            "add" => {
+                for _ in 0..number(1) {
+                    endpoint.faa(place(0), 1).wait().map_err(told)?;
+                }
+                Ok("0".into())
+            }
+            "fill" => {
+                let words = (number(1) / 8) as usize;
+                let mut buf = endpoint.buf::<u64>(words.min(1 << 16)).unwrap();
+                for start in (0..words).step_by(buf.len()) {
+                    for (at, word) in buf.iter_mut().enumerate() {
+                        *word = number(2) + (start + at) as u64;
+                    }
+                    endpoint.put(place(0).at(start), &buf).wait().map_err(told)?;
+                }
+                Ok("0".into())
+            }
+            "check" => {
+                let region = &self.regions[number(0) as usize];
+                let words = region.words(0, region.bytes() / 8);
+                let wrong = words.iter().enumerate().find(|(at, word)| word.load() != number(1) + *at as u64);
+                wrong.map_or(Ok("0".into()), |(at, word)| Err(format!("word {at} is {}", word.load())))
+            }
+            "heap" => {
+                self.heap = vec![1; number(0) as usize];
+                Ok(self.heap.iter().step_by(4096).map(|byte| u64::from(*byte)).sum::<u64>().to_string())
+            }
+            "fork" => {
+                // SAFETY: the child calls `pause` only, which is safe after a fork with other threads around.
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    loop {
+                        // SAFETY: takes nothing, returns on a signal only.
+                        unsafe { libc::pause() };
+                    }
+                }
+                Ok(pid.to_string())
+            }
+            "kill" => {
+                let (pid, word) = (number(0) as i32, place(1));
+                endpoint.put_value(word, 1).wait().map_err(told)?;
+                let start = Instant::now();
+                signal(pid, libc::SIGKILL);
+                loop {
+                    let result = endpoint.put_value(word, 2).wait();
+                    let took = start.elapsed();
+                    match result {
+                        Err(error) => return Ok(format!("{} {}", took.as_micros(), told(error))),
+                        Ok(()) if took > SOON => return Err("it does not die".into()),
+                        Ok(()) => {}
+                    }
+                }
+            }
+            "write" => {
+                let (endpoint, target, beat) = (self.another_endpoint(), place(0), place(1));
+                std::thread::spawn(move || write_on(&endpoint, target, beat));
+                Ok("0".into())
+            }
+            "revoke" => {
+                let timeout = Duration::from_millis(number(2));
+                self.fabric.revoke(node(0), key(1), timeout).map_err(told).map(|()| "0".into())
+            }
+            "revoke_stopped" => self.revoke_stopped(number(0) as i32, node(1), number(2)),
+            _ => panic!("no such command: {line}"),
+        }
+    }
+
+    fn another_endpoint(&self) -> Endpoint {
+        Endpoint::open(self.fabric.clone(), EndpointOptions::default()).unwrap()
+    }
+
+    fn until(&self, mut found: impl FnMut(&[ControlEvent]) -> Option<String>) -> Result<String, String> {
+        let start = Instant::now();
+        while start.elapsed() < SOON / 2 {
+            if let Some(found) = found(&self.events.lock().unwrap()) {
+                return Ok(found);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(format!("not among the events: {:?}", self.events.lock().unwrap()))
+    }
+
+    /// Stops the peer at a random moment of its writing and revokes its right to region 0, again and again.
+    fn revoke_stopped(&self, pid: i32, peer: NodeId, rounds: u64) -> Result<String, String> {
+        let (guarded, beat) = (&self.regions[0], &self.regions[1]);
+        let words = guarded.words(0, guarded.bytes() / 8);
+        let snapshot = || words.iter().map(farfield_fabric::Word::load).collect::<Vec<_>>();
+        // Some more turns of the peer's loop.
+        let turns = |more: u64| -> Result<(), String> {
+            let (from, start) = (beat.word(0).load(), Instant::now());
+            while beat.word(0).load() < from + more {
+                if start.elapsed() > SOON / 2 {
+                    return Err("the peer does not run".into());
+                }
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let mut undecided = 0;
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        for round in 0..rounds {
+            self.fabric.permit(peer, GroupKey::DATA).map_err(|error| error.to_string())?;
+            turns(2)?;
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let moment = Instant::now();
+            while moment.elapsed() < Duration::from_micros(random >> 57) {
+                std::hint::spin_loop();
+            }
+            signal(pid, libc::SIGSTOP);
+            let mut asked = Instant::now();
+            while !all_stopped(pid) {
+                if asked.elapsed() > SOON / 2 {
+                    return Err("the peer does not stop".into());
+                }
+            }
+            asked = Instant::now();
+            let timeout = Duration::from_millis(2);
+            let first = self.fabric.revoke(peer, GroupKey::DATA, timeout);
+            let settled = match first {
+                Ok(()) => {
+                    let settled = snapshot();
+                    signal(pid, libc::SIGCONT);
+                    settled
+                }
+                Err(error) => {
+                    let named = matches!(*error.kind(), ErrorKind::RevokeUndecided { node, .. } if node == peer);
+                    if !named || asked.elapsed() < timeout {
+                        signal(pid, libc::SIGCONT);
+                        return Err(format!("round {round}: {error} after {:?}", asked.elapsed()));
+                    }
+                    undecided += 1;
+                    signal(pid, libc::SIGCONT);
+                    self.fabric.revoke(peer, GroupKey::DATA, SOON / 2).map_err(|error| format!("again: {error}"))?;
+                    snapshot()
+                }
+            };
+            turns(3)?;
+            if let Some(at) = snapshot().iter().zip(&settled).position(|(now, then)| now != then) {
+                return Err(format!("round {round}: a write to word {at} landed after the revoke"));
+            }
+        }
+        Ok(format!("{undecided}"))
+    }
+}
+
+/// Writes to `target` (8192 words) for ever, and counts its turns in `beat`.
+fn write_on(endpoint: &Endpoint, target: RemotePtr<u64>, beat: RemotePtr<u64>) {
+    let mut buf = endpoint.buf::<u64>(8192).unwrap();
+    let mut value = 0;
+    loop {
+        value += 1;
+        buf.fill(value);
+        // Refused while revoked: that is the point.
+        let _ = endpoint.put(target, &buf).wait();
+        let _ = endpoint.put_value(target.at(100), value).wait();
+        let _ = endpoint.faa(target.at(200), 1).wait();
+        if endpoint.faa(beat, 1).wait().is_err() {
+            return;
+        }
+    }
+}
