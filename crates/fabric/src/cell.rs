@@ -53,10 +53,6 @@ impl Word {
     pub fn fetch_add(&self, delta: u64) -> u64 {
         self.0.fetch_add(delta, Ordering::SeqCst)
     }
-
-    pub(crate) fn as_atomic(&self) -> &AtomicU64 {
-        &self.0
-    }
 }
 
 /// A TSO memory fence (`MF`): later loads of this thread come after its earlier stores.

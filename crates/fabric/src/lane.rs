@@ -67,6 +67,7 @@ impl WorkRequest {
 /// The local end of an operation: valid for `len` bytes for as long as `keep` lives, which travels with the request.
 pub(crate) struct Local {
     pub(crate) ptr: *mut u8,
+    #[allow(dead_code, reason = "held for its drop only")]
     pub(crate) keep: Keep,
 }
 

@@ -9,7 +9,9 @@
 //! target/release/farfield run -n 3 -- target/release/examples/pipeline  # three processes, or more for more stages
 //! ```
 
-use farfield::{Endpoint, Node, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender, local_session, on_each};
+use farfield::{
+    Endpoint, Node, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender, local_session, on_each,
+};
 
 const MESSAGES: u64 = 200_000;
 /// Small, so that the credit matters.

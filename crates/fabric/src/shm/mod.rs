@@ -321,6 +321,8 @@ const SPINS: u32 = 100;
 const YIELDS: u32 = 50;
 /// The longest sleep: local stores ring no bell, and deadlines and deaths are to be noticed.
 const SLEEP_MAX: Duration = Duration::from_micros(500);
+/// The same for the service thread, which nothing but bells and control messages concerns.
+const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
 
 impl Fabric for ShmFabric {
     fn name(&self) -> String {
@@ -538,7 +540,7 @@ impl Fabric for ShmFabric {
         let bell = if waiting.service { &card.service } else { &card.waiters };
         if let Some(ring) = waiting.announced.take() {
             // The waiter has looked since the announcement and found nothing: a write since then rings.
-            futex_wait(&bell.ring, ring, SLEEP_MAX);
+            futex_wait(&bell.ring, ring, if waiting.service { SERVICE_SLEEP_MAX } else { SLEEP_MAX });
             bell.sleepers.fetch_sub(1, Ordering::Relaxed);
             waiting.round = YIELDS / 2; // a few more looks, then sleep again
             return;

@@ -55,6 +55,8 @@ pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
     let (endpoint, gone, stays) = (nodes[0].endpoint(), nodes[2].region(8), nodes[1].region(8));
     let word = gone.remote::<u64>(0);
     endpoint.put_value(word, 1).wait().unwrap();
+    // The put is visible before the node leaves; otherwise it might be lost with it.
+    assert_eq!(endpoint.get(word).wait().unwrap(), 1);
     assert!(matches!(nodes[0].fabric.peer_state(NodeId(2)), PeerState::Up { .. }));
     endpoint.check_alive(NodeId(2)).unwrap();
     nodes[2].leave();

@@ -38,6 +38,7 @@ suite! {
         messages_pass_into_local_copies
         store_buffering_with_put_and_get
         store_buffering_with_a_local_store_and_get
+        store_buffering_with_a_local_store_and_every_get
         store_buffering_through_a_copy_and_a_global_fence
         store_buffering_with_atomics
         a_get_is_complete_when_waited_for
@@ -75,7 +76,8 @@ suite! {
     rights:
         revoked_and_permitted_again
         rights_are_per_peer_and_per_group
-        no_write_lands_after_a_revoke;
+        no_write_lands_after_a_revoke
+        a_revoke_waits_for_store_buffers;
     dropping:
         operations_dropped_at_every_poll
         operations_forgotten_at_every_poll

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
 use crate::harness::{Harness, Lines, Node, litmus, never};
 
@@ -71,13 +71,13 @@ pub(crate) fn messages_pass_into_local_copies(harness: &Harness) {
     let rounds = harness.rounds(2_500);
     let (z, x_there, x_here) =
         (Lines::at(&nodes[1], rounds), Lines::at(&nodes[1], rounds), Lines::at(&nodes[0], rounds));
-    let writer = |endpoint: &farfield_fabric::Endpoint, round: usize| {
+    let writer = |endpoint: &Endpoint, round: usize| {
         drop(endpoint.put_value(z.remote(round), 1u64));
         x_here.store(round, 1);
         drop(endpoint.put_live(x_there.remote(round), x_here.0.span(64 * round, 8)));
         0
     };
-    let reader = |_: &farfield_fabric::Endpoint, round: usize| {
+    let reader = |_: &Endpoint, round: usize| {
         let a = x_there.load(round);
         a * 2 + z.load(round)
     };
@@ -89,13 +89,13 @@ pub(crate) fn store_buffering_with_put_and_get(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
-    let side = |mine: &Lines, theirs: &Lines, endpoint: &farfield_fabric::Endpoint, round: usize| {
+    let side = |mine: &Lines, theirs: &Lines, endpoint: &Endpoint, round: usize| {
         drop(endpoint.put_value(theirs.remote(round), 1u64));
         endpoint.get(RemotePtr::<u64>::new(theirs.remote(round).node(), GroupKey::SIGNAL, 0)).wait().unwrap();
         mine.load(round)
     };
-    let first = |endpoint: &farfield_fabric::Endpoint, round| side(&x, &y, endpoint, round);
-    let second = |endpoint: &farfield_fabric::Endpoint, round| side(&y, &x, endpoint, round);
+    let first = |endpoint: &Endpoint, round| side(&x, &y, endpoint, round);
+    let second = |endpoint: &Endpoint, round| side(&y, &x, endpoint, round);
     never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
 }
 
@@ -104,25 +104,54 @@ pub(crate) fn store_buffering_with_a_local_store_and_get(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
-    let first = |endpoint: &farfield_fabric::Endpoint, round| {
+    let first = |endpoint: &Endpoint, round| {
         x.store(round, 1);
         endpoint.get(y.remote(round)).wait().unwrap()
     };
-    let second = |endpoint: &farfield_fabric::Endpoint, round| {
+    let second = |endpoint: &Endpoint, round| {
         y.store(round, 1);
         endpoint.get(x.remote(round)).wait().unwrap()
     };
     never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
-    // The long form of a get has a fence of its own.
-    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
-    let long = |mine: &Lines, theirs: &Lines, endpoint: &farfield_fabric::Endpoint, round: usize| {
-        mine.store(round, 1);
-        let got = endpoint.get_into(theirs.remote(round), endpoint.buf(8).unwrap()).wait().unwrap();
-        got[0]
-    };
-    let first = |endpoint: &farfield_fabric::Endpoint, round| long(&x, &y, endpoint, round);
-    let second = |endpoint: &farfield_fabric::Endpoint, round| long(&y, &x, endpoint, round);
-    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+}
+
+/// How a word is read in [`store_buffering_with_a_local_store_and_every_get`].
+type Read = fn(&Endpoint, RemotePtr<u64>, Buf<'_, u64>, &Region) -> u64;
+
+/// The same for every form of get: each has its own fence.
+pub(crate) fn store_buffering_with_a_local_store_and_every_get(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(2_500);
+    let forms: [Read; 4] = [
+        |endpoint, word, _, _| endpoint.block_on(endpoint.get_torn(word)).unwrap().whole_if(|_| true).unwrap(),
+        |endpoint, word, mut buf, _| {
+            let into = &mut buf;
+            endpoint.block_on(endpoint.get_each(&[word], 1, into)).unwrap();
+            into[0]
+        },
+        |endpoint, word, _, cell| {
+            endpoint.get_span(word, cell.span(0, 8)).wait().unwrap();
+            cell.word(0).load()
+        },
+        |endpoint, word, buf, _| endpoint.get_into(word, buf).wait().unwrap()[0],
+    ];
+    let cells = [nodes[0].region(8), nodes[1].region(8)];
+    for read in forms {
+        let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+        let first = |endpoint: &Endpoint, round| {
+            let buf = endpoint.buf(1).unwrap();
+            let word = y.remote(round);
+            x.store(round, 1);
+            read(endpoint, word, buf, &cells[0])
+        };
+        let second = |endpoint: &Endpoint, round| {
+            let buf = endpoint.buf(1).unwrap();
+            let word = x.remote(round);
+            y.store(round, 1);
+            read(endpoint, word, buf, &cells[1])
+        };
+        never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+    }
 }
 
 /// [5] Shared variables with a global fence: each writes its copy, broadcasts, fences, and reads its copy of the
@@ -132,15 +161,15 @@ pub(crate) fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harnes
     let rounds = harness.rounds(5_000);
     let x = nodes.iter().map(|node| Lines::at(node, rounds)).collect::<Vec<_>>();
     let y = nodes.iter().map(|node| Lines::at(node, rounds)).collect::<Vec<_>>();
-    let side = |own: &[Lines], me: usize, other: &[Lines], endpoint: &farfield_fabric::Endpoint, round: usize| {
+    let side = |own: &[Lines], me: usize, other: &[Lines], endpoint: &Endpoint, round: usize| {
         let peer = 1 - me;
         own[me].store(round, 1);
         drop(endpoint.put_live(own[peer].remote(round), own[me].0.span(64 * round, 8)));
         endpoint.block_on(endpoint.global_fence([NodeId(peer as u16)])).unwrap();
         other[me].load(round)
     };
-    let first = |endpoint: &farfield_fabric::Endpoint, round| side(&x, 0, &y, endpoint, round);
-    let second = |endpoint: &farfield_fabric::Endpoint, round| side(&y, 1, &x, endpoint, round);
+    let first = |endpoint: &Endpoint, round| side(&x, 0, &y, endpoint, round);
+    let second = |endpoint: &Endpoint, round| side(&y, 1, &x, endpoint, round);
     never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
 }
 
@@ -150,11 +179,11 @@ pub(crate) fn store_buffering_with_atomics(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(2_500);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
-    let first = |endpoint: &farfield_fabric::Endpoint, round| {
+    let first = |endpoint: &Endpoint, round| {
         assert_eq!(endpoint.faa(y.remote(round), 1).wait().unwrap(), 0);
         x.load(round)
     };
-    let second = |endpoint: &farfield_fabric::Endpoint, round| {
+    let second = |endpoint: &Endpoint, round| {
         assert_eq!(endpoint.cas(x.remote(round), 0, 1).wait().unwrap(), 0);
         y.load(round)
     };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use farfield_fabric::{Bell, ErrorKind, GroupKey, NodeId, RemotePtr};
+use farfield_fabric::{Bell, Endpoint, ErrorKind, GroupKey, NodeId, RemotePtr};
 
 use crate::harness::{Harness, SOON, eventually, refused};
 
@@ -106,4 +106,40 @@ pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
     let start = std::time::Instant::now();
     nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
     assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+/// A write may be in a core's store buffer when the right is taken, and what it has told of itself too: the revoke
+/// waits for it. One word, as many rounds as can be had, and a writer whose lane is looked at last.
+pub(crate) fn a_revoke_waits_for_store_buffers(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(8);
+    let others: Vec<Endpoint> = (0..255).map(|_| nodes[0].endpoint()).collect();
+    let (stop, refusals) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let (nodes, stop, refusals) = (&nodes, &stop, &refusals);
+        let word: RemotePtr<u64> = region.remote(0);
+        scope.spawn(move || {
+            let endpoint = nodes[0].endpoint();
+            let mut value = 0;
+            while !stop.load(Ordering::Relaxed) {
+                value += 1;
+                if endpoint.put_value(word, value).wait().is_err() {
+                    refusals.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let target = region.word(0);
+        for round in 0..harness.rounds(500) {
+            let before = target.load();
+            eventually("the peer writes", || (target.load() != before).then_some(()));
+            nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+            let settled = target.load();
+            let refused_before = refusals.load(Ordering::Relaxed);
+            eventually("the peer is refused", || (refusals.load(Ordering::Relaxed) > refused_before + 1).then_some(()));
+            assert_eq!(target.load(), settled, "a write landed after revoke {round}");
+            nodes[1].fabric.permit(NodeId(0), GroupKey::DATA).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(others);
 }

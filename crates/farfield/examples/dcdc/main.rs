@@ -16,6 +16,11 @@
 //! The loops are threads that never sleep. With fewer cores than nodes they take turns, keep no period of 10 µs, and the
 //! output strays more than it would on a machine of that many cores: the achieved periods are printed, and a remark.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a control loop keeps time by itself: it spins, or yields, and never sleeps"
+)]
+
 mod model;
 
 use std::time::Duration;
@@ -62,7 +67,11 @@ fn every(period_us: u32, ep: &Endpoint, enough_cores: bool, mut step: impl FnMut
     loop {
         let now = ep.now();
         if now < next {
-            if enough_cores { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if enough_cores {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
             continue;
         }
         let elapsed = now - start;

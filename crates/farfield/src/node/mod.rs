@@ -282,6 +282,7 @@ pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
 ///
 /// # Errors
 /// What [`Builder::start`] says.
+#[allow(clippy::disallowed_methods, reason = "the name of a session must not repeat; never used by an object")]
 pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
     let session = format!("local-{}-{:016x}", std::process::id(), rand::random::<u64>());
     let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;

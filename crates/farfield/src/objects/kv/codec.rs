@@ -160,13 +160,13 @@ mod tests {
         for len in [0, 1, 7, 8, 9, 23] {
             let value = ByteString::from(vec![7u8; len]);
             let mut words = vec![u64::MAX; ByteString::words(23)];
-            let used = value.encode(&mut words);
-            assert_eq!(ByteString::decode(&words), Some((value, used)));
+            let used = Value::encode(&value, &mut words);
+            assert_eq!(<ByteString as Value>::decode(&words), Some((value, used)));
         }
-        assert_eq!(ByteString::decode(&[u64::MAX, 0]), None);
-        assert_eq!(ByteString::decode(&[9, 0]), None);
+        assert_eq!(<ByteString as Value>::decode(&[u64::MAX, 0]), None);
+        assert_eq!(<ByteString as Value>::decode(&[9, 0]), None);
         let mut words = [u64::MAX];
-        assert_eq!((5u16.encode(&mut words), words), (1, [5]));
+        assert_eq!((Value::encode(&5u16, &mut words), words), (1, [5]));
         assert_eq!(<u16 as Value>::decode(&words), Some((5, 1)));
     }
 }

@@ -1,0 +1,66 @@
+//! `farfield bench`, end to end: real processes, small runs.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn farfield(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_farfield")).args(arguments).output().expect("the binary runs")
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("farfield-bench-test-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn every_workload_runs_and_reports_a_line_of_json() {
+    let file = scratch("kv.json");
+    let path = file.to_str().expect("a plain path");
+    for workload in ["a", "b", "c", "f"] {
+        for more in [&["--distribution", "uniform"][..], &["--distribution", "zipfian", "--threads", "2", "--value-size", "100"]] {
+            let common = ["bench", "kv", "--workload", workload, "--keys", "500", "--seconds", "0.1", "--json", path];
+            let output = farfield(&[&common, more].concat());
+            assert!(output.status.success(), "{workload} {more:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    let text = std::fs::read_to_string(&file).expect("the file was written");
+    let _ = std::fs::remove_file(&file);
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    assert_eq!(lines.len(), 8);
+    for line in lines {
+        assert!(line["throughput_ops_per_s"].as_f64().expect("a number") > 0.0, "{line}");
+        assert_eq!(line["nodes"], 3);
+        // A third of the values lies on the reader's own node; reads of the others take one round trip.
+        if line["workload"] == "c" {
+            let per_operation = line["round_trips_per_op"].as_f64().expect("a number");
+            assert!((0.9..=1.0).contains(&per_operation), "{line}");
+        }
+    }
+}
+
+#[test]
+fn waited_for_operations_are_timed() {
+    let output = farfield(&["bench", "fabric", "--iterations", "1000", "--batches", "3", "--json", "-"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line: Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+    for name in ["put_ns", "get_ns", "cas_ns", "faa_ns"] {
+        assert!(line[name].as_f64().expect("a number") > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for arguments in [
+        &["bench", "kv", "--nodes", "0"][..],
+        &["bench", "kv", "--seconds", "-1"],
+        &["bench", "kv", "--keys", "0"],
+        &["bench", "kv", "--workload", "z"],
+    ] {
+        let output = farfield(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?} says why");
+    }
+}

@@ -1,0 +1,226 @@
+//! Sessions of several nodes inside this process, over every fabric and with more threads than cores.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use farfield::fabric::weak::weaken;
+use farfield::{Builder, Endpoint, Error, Node, NodeId, Result, local_session_with, on_each};
+
+/// How long anything that must happen is waited for.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// A wait that is meant to time out.
+pub(crate) const SHORT: Duration = Duration::from_millis(60);
+/// No scenario takes longer, however busy the machine is.
+const SCENARIO_MAX: Duration = Duration::from_secs(120);
+
+/// What the nodes run on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Over {
+    /// Shared memory.
+    Shm,
+    /// As late and as reordered as the model allows, with the choices of a seed.
+    Weak(u64),
+}
+
+/// A session, and how hard it is driven.
+pub(crate) struct Scene {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) over: Over,
+    /// Threads of each node.
+    pub(crate) threads: usize,
+}
+
+/// Scenarios use all cores: they run one at a time.
+static CORES: Mutex<()> = Mutex::new(());
+
+/// What ends the process if a scenario hangs.
+pub(crate) struct Alone {
+    _cores: MutexGuard<'static, ()>,
+    done: Option<mpsc::Sender<()>>,
+    watchdog: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Waits for the machine, and ends the process if the scenario does not end.
+pub(crate) fn alone(label: &str) -> Alone {
+    let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let (done, watch) = mpsc::channel::<()>();
+    let label = label.to_string();
+    let watchdog = std::thread::spawn(move || {
+        if watch.recv_timeout(SCENARIO_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{label} has not ended within {SCENARIO_MAX:?}");
+            std::process::abort();
+        }
+    });
+    Alone { _cores: cores, done: Some(done), watchdog: Some(watchdog) }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.done.take();
+        if let Some(watchdog) = self.watchdog.take() {
+            let _ = watchdog.join();
+        }
+    }
+}
+
+/// Runs a scenario over shared memory and over the weak fabric with several seeds, with one thread on each node, with
+/// two, and with four threads in all for each core.
+pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let many = (4 * cores).div_ceil(nodes).clamp(2, 16);
+    for (over, threads) in [
+        (Over::Shm, 1),
+        (Over::Shm, 2),
+        (Over::Shm, many),
+        (Over::Weak(1), 1),
+        (Over::Weak(2), 2),
+        (Over::Weak(3), many),
+    ] {
+        on(label, nodes, over, threads, body);
+    }
+}
+
+/// Runs a scenario of one thread on each node over shared memory and over the weak fabric with several seeds.
+pub(crate) fn on_each_fabric(label: &str, nodes: usize, body: fn(&Scene)) {
+    for over in [Over::Shm, Over::Weak(4), Over::Weak(5)] {
+        on(label, nodes, over, 1, body);
+    }
+}
+
+fn on(label: &str, nodes: usize, over: Over, threads: usize, body: fn(&Scene)) {
+    let label = format!("{label} over {over:?}, {nodes} nodes of {threads} threads");
+    let _alone = alone(&label);
+    let start = Instant::now();
+    body(&Scene { nodes: session(nodes, over), over, threads });
+    println!("{:>8.0?} {label}", start.elapsed());
+}
+
+/// How a node of a scenario is built.
+pub(crate) fn over(over: Over) -> impl Fn(Builder) -> Builder {
+    move |builder| {
+        let builder = builder.timeout(SOON);
+        match over {
+            Over::Shm => builder,
+            Over::Weak(seed) => builder.decorate(move |inner| {
+                let node = u64::from(inner.me().0);
+                weaken(inner, seed << 8 | node)
+            }),
+        }
+    }
+}
+
+/// Connected nodes.
+pub(crate) fn session(nodes: usize, fabric: Over) -> Vec<Node> {
+    local_session_with(nodes, over(fabric)).expect("a session")
+}
+
+impl Scene {
+    /// Does something on all nodes at once, such as opening an object.
+    pub(crate) fn open<T: Send>(&self, body: impl Fn(&Node) -> Result<T> + Sync) -> Vec<T> {
+        on_each(&self.nodes, body).expect("opening on each node")
+    }
+
+    /// How often something is done that the weak fabric is given `weak` of.
+    pub(crate) fn rounds(&self, weak: usize, shm: usize) -> usize {
+        match self.over {
+            Over::Shm => shm,
+            Over::Weak(_) => weak,
+        }
+    }
+
+    /// Runs `body` on all threads of all nodes: with the node's number, the thread's number among all, and an endpoint.
+    /// Their results in the order of the threads.
+    pub(crate) fn run<T: Send>(&self, body: impl Fn(usize, usize, &Endpoint) -> T + Sync) -> Vec<T> {
+        let body = &body;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.nodes.len() * self.threads)
+                .map(|thread| {
+                    let node = thread % self.nodes.len();
+                    let endpoint = self.nodes[node].endpoint().expect("an endpoint");
+                    scope.spawn(move || body(node, thread, &endpoint))
+                })
+                .collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            let joined: Vec<_> = joined.collect();
+            joined.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        })
+    }
+
+    pub(crate) fn endpoint(&self, node: usize) -> Endpoint {
+        self.nodes[node].endpoint().expect("an endpoint")
+    }
+
+    /// Threads of all nodes together.
+    pub(crate) fn all_threads(&self) -> usize {
+        self.nodes.len() * self.threads
+    }
+
+    pub(crate) fn id(&self, node: usize) -> NodeId {
+        self.nodes[node].id()
+    }
+}
+
+/// Waits until `ready` gives a value.
+pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(start.elapsed() < SOON, "not within {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// The error of a result that must be one.
+#[track_caller]
+pub(crate) fn refused<T>(result: Result<T>) -> Error {
+    match result {
+        Ok(_) => panic!("it should have been refused"),
+        Err(error) => error,
+    }
+}
+
+/// Polls a future at most `times`; its output if it ended.
+pub(crate) fn poll_times<F: Future + ?Sized>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..times {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+    }
+    None
+}
+
+/// A small generator for the tests' own choices.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// Makes every bit depend on every bit (splitmix64).
+pub(crate) fn mix(bits: u64) -> u64 {
+    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+/// A value of `N` words all of which follow from a number.
+pub(crate) fn related<const N: usize>(number: u64) -> [u64; N] {
+    std::array::from_fn(|word| if word == 0 { number } else { mix(number).wrapping_mul(u64::from(number > 0)) ^ word as u64 * number })
+}
