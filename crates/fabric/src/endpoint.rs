@@ -108,6 +108,11 @@ impl Counters {
 pub struct CountsReader(Arc<Counters>);
 
 impl CountsReader {
+    /// Whether the endpoint is gone, so that the counts are final.
+    pub fn is_final(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// The counts so far; `round_trips` as of the endpoint's last measured operation.
     pub fn read(&self) -> Counts {
         self.0.read()
@@ -131,6 +136,8 @@ pub struct Endpoint {
     /// Grows whenever something that was waited for has happened.
     progress: Cell<u64>,
     asleep: Cell<bool>,
+    /// A remote word is being waited for, whose change rings no bell here.
+    watches_remote: Cell<bool>,
     timeout: Cell<Duration>,
 }
 
@@ -200,6 +207,7 @@ impl Endpoint {
             depth: Cell::new(0),
             progress: Cell::new(0),
             asleep: Cell::new(false),
+            watches_remote: Cell::new(false),
             timeout: Cell::new(options.timeout),
         })
     }
@@ -420,13 +428,13 @@ impl Endpoint {
     }
 
     /// Gets `words_each` words from each of `sources`, one after the other, into `into`: all of them posted together,
-    /// in no order among each other. A result that could not be fetched reads as zeros.
+    /// in no order among each other.
     ///
     /// This is how many independent reads become as cheap as the memory allows: on shared memory they are prefetched
     /// and share one fence.
     ///
     /// # Errors
-    /// The first failure, after all operations have ended.
+    /// The first failure; what is in `into` is not to be used then.
     pub async fn get_each<'e>(
         &'e self,
         sources: &[RemotePtr<u64>],
@@ -838,6 +846,7 @@ impl Endpoint {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());
                 }
             }
+            self.watches_remote.set(true);
             self.pause().await;
         }
     }
@@ -878,6 +887,7 @@ impl Endpoint {
     }
 
     fn idle(&self, waiting: &mut Waiting) {
+        waiting.remote = self.watches_remote.take();
         self.fabric.idle(waiting);
         self.asleep.set(waiting.is_asleep());
     }

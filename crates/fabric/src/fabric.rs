@@ -157,6 +157,8 @@ pub struct Waiting {
     pub(crate) round: u32,
     pub(crate) spins: u32,
     pub(crate) announced: Option<u32>,
+    /// A word of another node is waited for, too, whose change rings no bell here.
+    pub(crate) remote: bool,
     /// It is the service thread that waits.
     pub(crate) service: bool,
 }

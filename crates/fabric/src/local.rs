@@ -104,6 +104,10 @@ impl Thread {
     /// # Errors
     /// The message of its panic.
     pub fn join(self) -> Result<(), String> {
+        // A thread that would wait for itself (a node's last handle dropped by its own service thread) does not.
+        if self.0.thread().id() == std::thread::current().id() {
+            return Ok(());
+        }
         self.0.join().map_err(|panic| {
             let text = panic.downcast_ref::<&str>().map(ToString::to_string);
             text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())

@@ -1,8 +1,8 @@
 //! An object of one's own, made of two others: a leaderboard.
 //!
-//! Every node keeps its best score in a row of a shared table ([`Sst`]): looking at the board reads this node's copy
-//! and costs nothing on the network. The number of games is one word that all add to ([`AtomicVar`]). An object composed
-//! like this needs no unsafe code and no messages of its own:
+//! Every node keeps its best score in a row of a shared table ([`Sst`]): looking at the board reads the copy here and
+//! costs nothing on the network. The number of games is one word that all add to ([`AtomicVar`]). An object that is
+//! composed like this needs no unsafe code and no messages of its own:
 //!
 //! - its sub-objects get names below its own: `board/best`, `board/games`;
 //! - opening it opens them, and so waits for all nodes; a node that opens something else there is told what differs;

@@ -1,7 +1,7 @@
 //! A pipeline: the first node produces messages, each node between adds its mark to every one of them, the last node
 //! checks that all have come, once, in order, and with every mark.
 //!
-//! It shows [`RingBuffer`]: one writer, a credit that makes a fast one wait for a slow reader, and an end in good order.
+//! It shows [`RingBuffer`]: one writer, a credit that makes a fast one wait for a slow reader, and an orderly end.
 //!
 //! ```sh
 //! cargo build --release --bins --examples

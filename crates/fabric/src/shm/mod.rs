@@ -319,6 +319,8 @@ impl Memory {
 /// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
 const SPINS: u32 = 100;
 const YIELDS: u32 = 50;
+/// The same for a wait on another node's memory, which no bell ends.
+const REMOTE_YIELDS: u32 = 1000;
 /// The longest sleep: local stores ring no bell, and deadlines and deaths are to be noticed.
 const SLEEP_MAX: Duration = Duration::from_micros(500);
 /// The same for the service thread, which nothing but bells and control messages concerns.
@@ -545,13 +547,14 @@ impl Fabric for ShmFabric {
             waiting.round = YIELDS / 2; // a few more looks, then sleep again
             return;
         }
+        let yields = if waiting.remote { REMOTE_YIELDS } else { YIELDS };
         if waiting.round == 0 {
             waiting.spins = if !waiting.service && self.cores_suffice() { SPINS } else { 1 };
         }
         waiting.round += 1;
         if waiting.round <= waiting.spins {
             core::hint::spin_loop();
-        } else if waiting.round <= waiting.spins + YIELDS {
+        } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
             bell.sleepers.fetch_add(1, Ordering::SeqCst);

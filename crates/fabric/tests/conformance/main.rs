@@ -77,7 +77,7 @@ suite! {
         revoked_and_permitted_again
         rights_are_per_peer_and_per_group
         no_write_lands_after_a_revoke
-        a_revoke_waits_for_store_buffers;
+        a_revoke_reaches_into_store_buffers;
     dropping:
         operations_dropped_at_every_poll
         operations_forgotten_at_every_poll

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use farfield_fabric::{Bell, Endpoint, ErrorKind, GroupKey, NodeId, RemotePtr};
+use farfield_fabric::{Bell, ErrorKind, GroupKey, NodeId, RemotePtr};
 
 use crate::harness::{Harness, SOON, eventually, refused};
 
@@ -108,21 +108,22 @@ pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
     assert!(start.elapsed() < Duration::from_secs(1));
 }
 
-/// A write may be in a core's store buffer when the right is taken, and what it has told of itself too: the revoke
-/// waits for it. One word, as many rounds as can be had, and a writer whose lane is looked at last.
-pub(crate) fn a_revoke_waits_for_store_buffers(harness: &Harness) {
+/// A write may be in a core's store buffer when the right is taken, and the mark that announces it too: the revoke
+/// reaches into store buffers. They are kept full by stores to lines that the revoker has just taken away.
+pub(crate) fn a_revoke_reaches_into_store_buffers(harness: &Harness) {
     let nodes = harness.session(2);
-    let region = nodes[1].region(8);
-    let others: Vec<Endpoint> = (0..255).map(|_| nodes[0].endpoint()).collect();
+    let (region, lines) = (nodes[1].region(8), nodes[0].region(64 * 40));
     let (stop, refusals) = (AtomicBool::new(false), AtomicU64::new(0));
+    let touch = |value: u64| (0..40).for_each(|line| lines.word(64 * line).store(value));
     std::thread::scope(|scope| {
-        let (nodes, stop, refusals) = (&nodes, &stop, &refusals);
+        let (nodes, stop, refusals, touch) = (&nodes, &stop, &refusals, &touch);
         let word: RemotePtr<u64> = region.remote(0);
         scope.spawn(move || {
             let endpoint = nodes[0].endpoint();
             let mut value = 0;
             while !stop.load(Ordering::Relaxed) {
                 value += 1;
+                touch(value);
                 if endpoint.put_value(word, value).wait().is_err() {
                     refusals.fetch_add(1, Ordering::Relaxed);
                 }
@@ -132,6 +133,7 @@ pub(crate) fn a_revoke_waits_for_store_buffers(harness: &Harness) {
         for round in 0..harness.rounds(500) {
             let before = target.load();
             eventually("the peer writes", || (target.load() != before).then_some(()));
+            touch(0);
             nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
             let settled = target.load();
             let refused_before = refusals.load(Ordering::Relaxed);
@@ -141,5 +143,4 @@ pub(crate) fn a_revoke_waits_for_store_buffers(harness: &Harness) {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    drop(others);
 }

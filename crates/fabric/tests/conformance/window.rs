@@ -255,19 +255,22 @@ pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
         })),
         2
     );
-    // A window of parallel tasks, each a chain of two.
+    // A window of parallel tasks, each a chain of one to three.
     assert_eq!(
         trips(cost(&endpoint, async {
             let task = |at: usize| {
                 let (endpoint, word) = (&endpoint, word(1 + at % 2));
                 async move {
-                    endpoint.get(word).await.unwrap();
+                    for _ in 0..at % 3 {
+                        endpoint.get(word).await.unwrap();
+                        endpoint.pause().await; // the others run
+                    }
                     endpoint.put_value(word, 1).await.unwrap();
                 }
             };
             endpoint.each_in_window(8, (0..20).map(task), |()| ()).await;
         })),
-        2
+        3
     );
     // A batch and a fence: all puts of a batch are one trip.
     assert_eq!(

@@ -1,20 +1,20 @@
-//! A distributed DC/DC converter system (LOCO, appendix B.2): one controller keeps the sum of several converters' output
-//! voltages at its target by setting their duty cycles, over network memory, in loops of 10 to 100 µs.
+//! A distributed DC/DC converter system (LOCO, appendix B.2): one controller keeps the sum of several converters'
+//! output voltages at its target by setting their duty cycles, over network memory, in loops of 10 to 100 µs.
 //!
-//! Node 0 is the controller, every other node a converter. They share two arrays of owned variables: the controller owns
-//! the duty cycles, each converter its voltage. A converter's loop steps its model to the present and pushes the voltage;
-//! the controller's loop sets new duty cycles from the voltages that have come. The longer the loop takes, for whatever
-//! reason, the further the output strays; beyond 40 µs it does so even on an ideal network (see `model.rs`), which is
-//! printed beside what was measured.
+//! Node 0 is the controller, every other node a converter. They share two arrays of owned variables: the controller
+//! owns the duty cycles, each converter its voltage. A converter's loop steps its model to the present and pushes the
+//! voltage; the controller's loop sets new duty cycles from the voltages that have come. The longer the loop takes, for
+//! whatever reason, the further the output strays; beyond 40 µs it does so even on an ideal network (see `model.rs`),
+//! which is printed beside what was measured.
 //!
 //! ```sh
 //! cargo build --release --bins --examples
-//! target/release/examples/dcdc                                    # a controller and four converters in one process
+//! target/release/examples/dcdc                                      # a controller and four converters in one process
 //! target/release/farfield run -n 5 -- target/release/examples/dcdc  # the same as five processes
 //! ```
 //!
-//! The loops are threads that never sleep. With fewer cores than nodes they take turns, keep no period of 10 µs, and the
-//! output strays more than it would on a machine of that many cores: the achieved periods are printed, and a remark.
+//! The loops are threads that never sleep. With fewer cores than nodes they take turns and may miss their periods. The
+//! periods that they achieved are printed, and a remark.
 
 #![allow(
     clippy::disallowed_methods,
@@ -166,8 +166,10 @@ fn run(node: &Node) -> Result<()> {
             CONTROLLER_PERIODS_US.iter().map(|period| me.control(&mut duties, *period)).collect::<Result<Vec<_>>>()?;
         print_table(duties.len(), &measured);
         if !enough_cores {
-            println!("{nodes} nodes share {cores} cores and take turns: what was measured says more about that than");
-            println!("about the network. With {nodes} cores or more the loops keep their periods.");
+            println!(
+                "{nodes} nodes share {cores} cores and take turns: where they did not keep their periods, what was"
+            );
+            println!("measured says more about the cores than about the network.");
         }
     } else {
         let index = node.id().index() - 1;
@@ -186,12 +188,14 @@ fn print_table(converters: usize, measured: &[Measured]) {
         assert_eq!(ideal.settled(), period_us <= 40, "the model has changed");
         let Measured { stray, controller_us, converters_us } = measured;
         println!(
-            "{period_us:>3} us {:>8.2} V {:>7.2} V  | {:>7.2} V {:>7.2} V  {:<7} {controller_us:>8.1} us {converters_us:>8.1} us",
+            "{period_us:>3} us {:>8.2} V {:>7.2} V  | {:>7.2} V {:>7.2} V  {:<7} {:>8.1} us {:>8.1} us",
             ideal.max_volts(),
             ideal.rms_volts(),
             stray.max_volts(),
             stray.rms_volts(),
             if stray.settled() { "yes" } else { "no" },
+            controller_us,
+            converters_us,
         );
     }
 }

@@ -10,8 +10,10 @@ use std::time::Duration;
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{
     Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState, Region,
-    Thread,
+    Rng, Thread,
 };
+
+use rand::SeedableRng;
 
 pub use config::{Builder, Config};
 pub(crate) use object::{Object, Spec};
@@ -32,7 +34,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Node(Arc<Handle>);
+pub struct Node {
+    shared: Arc<Shared>,
+    /// Keeps the node in its session. None in what the service thread itself holds, or the node would keep itself.
+    handle: Option<Arc<Handle>>,
+}
 
 struct Handle {
     shared: Arc<Shared>,
@@ -44,7 +50,16 @@ pub(crate) struct Shared {
     fabric: Arc<dyn Fabric>,
     config: Config,
     service: Service,
-    endpoints: LocalMutex<Vec<CountsReader>>,
+    endpoints: LocalMutex<Endpoints>,
+}
+
+/// What the node's endpoints have posted.
+#[derive(Default)]
+struct Endpoints {
+    open: Vec<CountsReader>,
+    /// Of those that are gone.
+    closed: Counts,
+    opened: usize,
 }
 
 /// What a node has done and what it sees.
@@ -88,7 +103,8 @@ impl Node {
         let endpoint = shared.endpoint()?;
         let name = format!("farfield-{}", shared.config.node);
         let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
-        Ok(Node(Arc::new(Handle { shared, service: LocalMutex::new(Some(thread)) })))
+        let handle = Handle { shared: Arc::clone(&shared), service: LocalMutex::new(Some(thread)) };
+        Ok(Node { shared, handle: Some(Arc::new(handle)) })
     }
 
     /// This node's number.
@@ -202,10 +218,10 @@ impl Node {
     /// What this node has done and what it sees.
     pub fn metrics(&self) -> Metrics {
         let shared = self.shared();
-        let readers = shared.endpoints.lock();
+        let endpoints = shared.endpoints.lock();
         Metrics {
-            counts: readers.iter().fold(Counts::default(), |sum, reader| sum + reader.read()),
-            endpoints: readers.len(),
+            counts: endpoints.open.iter().fold(endpoints.closed, |sum, reader| sum + reader.read()),
+            endpoints: endpoints.opened,
             objects: shared.service.object_paths(),
             peers: self.members().map(|node| self.state_of(node)).collect(),
         }
@@ -214,7 +230,19 @@ impl Node {
     /// Leaves the session in good order: peers that still use this node's memory get
     /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same.
     pub fn leave(self) {
-        self.0.leave();
+        if let Some(handle) = &self.handle {
+            handle.leave();
+        }
+    }
+
+    /// A handle for what the service thread holds: it does not keep the node in its session.
+    pub(crate) fn for_service(&self) -> Node {
+        Node { shared: Arc::clone(&self.shared), handle: None }
+    }
+
+    /// A generator of random numbers of its own for each `stream`, from the node's seed.
+    pub fn rng(&self, stream: u64) -> Rng {
+        Rng::seed_from_u64(self.shared.fabric.seed() ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// The fabric below.
@@ -228,7 +256,7 @@ impl Node {
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.0.shared
+        &self.shared
     }
 }
 
@@ -253,7 +281,11 @@ impl Shared {
     fn endpoint(&self) -> Result<Endpoint> {
         let options = EndpointOptions { pool_bytes_max: self.config.pool_bytes_max, timeout: self.config.timeout };
         let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
-        self.endpoints.lock().push(endpoint.counts_reader());
+        let mut endpoints = self.endpoints.lock();
+        let closed = endpoints.open.extract_if(.., |reader| reader.is_final()).fold(Counts::default(), |sum, reader| sum + reader.read());
+        endpoints.closed = endpoints.closed + closed;
+        endpoints.open.push(endpoint.counts_reader());
+        endpoints.opened += 1;
         Ok(endpoint)
     }
 

@@ -32,8 +32,8 @@
 //! | `lock`, contended | 3 and more | cas, faa, a get for each look, cas |
 //! | `unlock`, d nodes put to | 1 (d = 0) or 2 | at most d gets, 1 faa |
 //!
-//! A holder whose node dies leaves the lock held; waiters get an error that names the node. Source: LOCO's mutex; the
-//! bound on bypass is ours.
+//! A holder whose node dies leaves the lock held, and a waiter whose node dies leaves its turn to nobody: those who wait
+//! get an error that names the node. Source: LOCO's mutex; the bound on bypass is ours.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -293,24 +293,48 @@ impl MutexArray {
         let number = drawn.next();
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = State(drawn.0.wrapping_add(DRAW));
+        let mut stuck = 0;
         loop {
             if let Some(taken) = state.taken_by_ticket(number, me) {
-                let found = State(self.settle_take(endpoint, word, state, taken).await.of(path)?);
-                if found == state {
+                let take = endpoint.cas(word, state.0, taken.0);
+                let found = Settle::new(endpoint, take, |found| {
+                    if found == state.0 {
+                        // The turn is used up with it: nobody has to pass it on.
+                        waiting.number = None;
+                        let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+                    }
+                })
+                .await
+                .of(path)?;
+                if State(found) == state {
                     waiting.number = None;
                     return Ok(self.guard(endpoint, word, index, taken));
                 }
-                state = found;
+                state = State(found);
                 continue;
             }
-            if let Some(holder) = state.holder() {
-                endpoint.check_alive(holder).of(path)?;
+            let gone = match state.holder() {
+                Some(holder) => endpoint.check_alive(holder).err(),
+                // Nobody takes a free lock: perhaps it is the turn of an operation whose node is gone.
+                None if stuck >= STUCK_MAX => {
+                    self.object.node().others().find_map(|node| endpoint.check_alive(node).err())
+                }
+                None => None,
+            };
+            if let Some(error) = gone {
+                // Looked at once more: who released it and then left has released it.
+                let now = endpoint.get(word).await.of(path)?;
+                if now == state.0 {
+                    return Err(error).of(path);
+                }
+                (state, stuck) = (State(now), 0);
+                continue;
             }
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
             match endpoint.wait_remote(word, state.0, slice).await {
-                Ok(changed) => state = State(changed),
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
+                Ok(changed) => (state, stuck) = (State(changed), 0),
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => stuck += 1,
                 Err(error) => return Err(error).waiting_for("the lock was free").of(path),
             }
         }
@@ -359,6 +383,9 @@ impl MutexArray {
 
 /// How often a waiter looks whether the holder's node still lives.
 const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
+
+/// So many looks at a free lock that nobody takes, and the queue's head may be an operation of a node that is gone.
+const STUCK_MAX: u32 = 25;
 
 /// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
 /// end, which is a round trip away at most.

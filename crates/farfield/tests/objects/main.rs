@@ -7,5 +7,7 @@
 
 mod harness;
 
+mod barrier;
 mod mutex;
+mod ring;
 mod vars;

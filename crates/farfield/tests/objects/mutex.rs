@@ -1,1 +1,294 @@
-//! Locks.
+//! Locks: exclusion, visibility, order, and that nothing that is dropped at any point keeps a lock.
+
+use std::pin::pin;
+use std::sync::Mutex as Log;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use farfield::fabric::{GroupKey, Region};
+use farfield::objects::mutex::BYPASS_MAX;
+use farfield::{ErrorKind, Mutex, MutexArray};
+
+use crate::harness::{Over, SHORT, Scene, alone, everywhere, eventually, on_each_fabric, poll_times, refused, session};
+
+/// Memory that the locks protect.
+fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
+    scene.nodes[node].alloc(GroupKey::DATA, bytes).unwrap()
+}
+
+/// Nothing is excluded but by the lock: read, add one, put. Each lock protects words on two nodes, one of them its own
+/// home; operations of one thread compete with each other, too. The puts are not waited for: the release has to.
+#[test]
+fn increments_under_a_lock_are_never_lost() {
+    everywhere("exclusion", 3, |scene| {
+        const LOCKS: usize = 3;
+        let locks = scene.open(|node| MutexArray::open(node, "locks", LOCKS));
+        let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
+        let rounds = LOCKS * scene.rounds(100, 2000);
+        let inside: [AtomicBool; LOCKS] = Default::default();
+        let work = async |node: usize, endpoint: &farfield::Endpoint, lock: usize| {
+            let guard = locks[node].lock(endpoint, lock).await.unwrap();
+            assert!(!inside[lock].swap(true, Ordering::SeqCst), "two inside");
+            for home in [lock % 3, (lock + 2) % 3] {
+                let word = regions[home].remote::<u64>(lock * 8);
+                let seen = endpoint.get(word).await.unwrap();
+                endpoint.put_value(word, seen + 1).detach().unwrap();
+            }
+            inside[lock].store(false, Ordering::SeqCst);
+            guard.unlock().await.unwrap();
+        };
+        let work = &work;
+        scene.run(|node, thread, endpoint| {
+            if thread % 2 == 0 {
+                let futures = (0..rounds).map(|round| work(node, endpoint, round % LOCKS));
+                endpoint.run_window(4, futures, |()| ());
+            } else {
+                (0..rounds).for_each(|round| endpoint.block_on(work(node, endpoint, round % LOCKS)));
+            }
+        });
+        // Put through the fabric, so visible once the last holder has released.
+        let total = (rounds / LOCKS * scene.all_threads()) as u64;
+        for lock in 0..LOCKS {
+            for home in [lock % 3, (lock + 2) % 3] {
+                let endpoint = scene.endpoint((home + 1) % 3);
+                assert_eq!(endpoint.get(regions[home].remote::<u64>(lock * 8)).wait().unwrap(), total, "lock {lock}");
+            }
+        }
+    });
+}
+
+/// What a holder puts on two other nodes, by several puts, is there for the next holder, which reads it by other ways.
+#[test]
+fn the_next_holder_sees_what_the_last_one_wrote() {
+    everywhere("visibility", 3, |scene| {
+        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(1)));
+        let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
+        let rounds = scene.rounds(100, 1000);
+        scene.run(|node, _, endpoint| {
+            endpoint.block_on(async {
+                for _ in 0..rounds {
+                    let guard = locks[node].lock(endpoint).await.unwrap();
+                    // The CPU reads this node's words, the NIC those of the others.
+                    let mut seen = Vec::new();
+                    for (home, region) in regions.iter().enumerate() {
+                        for word in 0..3 {
+                            seen.push(match home == node {
+                                true => region.word(word * 8).load(),
+                                false => endpoint.get(region.remote(word * 8)).await.unwrap(),
+                            });
+                        }
+                    }
+                    assert!(seen.iter().all(|word| *word == seen[0]), "{seen:?}");
+                    for (home, region) in regions.iter().enumerate() {
+                        for word in 0..3 {
+                            match home == node {
+                                true => region.word(word * 8).store(seen[0] + 1),
+                                false => endpoint.put_value(region.remote(word * 8), seen[0] + 1).detach().unwrap(),
+                            }
+                        }
+                    }
+                    guard.unlock().await.unwrap();
+                }
+            });
+        });
+        assert_eq!(regions[1].word(0).load(), (rounds * scene.all_threads()) as u64);
+    });
+}
+
+/// One that has its place in the queue is passed only as often as the documentation says.
+#[test]
+fn who_waits_is_passed_a_bounded_number_of_times() {
+    for threads in [2, 8] {
+        let label = format!("bypass, {threads} threads on each of two nodes");
+        let _alone = alone(&label);
+        let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads };
+        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
+        let sections = AtomicUsize::new(0);
+        let all = scene.all_threads();
+        let target = 4000 * all;
+        let results = scene.run(|node, _, endpoint| {
+            let (mut most, mut mine, mut waited) = (0, 0, 0);
+            while sections.load(Ordering::SeqCst) < target {
+                let mut lock = pin!(locks[node].lock(endpoint));
+                let guard = match poll_times(lock.as_mut(), 1) {
+                    Some(guard) => guard,
+                    None => {
+                        // On shared memory one poll is enough to draw the ticket.
+                        let before = sections.load(Ordering::SeqCst);
+                        let guard = endpoint.block_on(lock);
+                        most = most.max(sections.load(Ordering::SeqCst) - before);
+                        waited += 1;
+                        guard
+                    }
+                };
+                sections.fetch_add(1, Ordering::SeqCst);
+                mine += 1;
+                if mine % 8 == 0 {
+                    std::thread::yield_now();
+                }
+                endpoint.block_on(guard.unwrap().unlock()).unwrap();
+            }
+            (most, mine, waited)
+        });
+        // All others may be ahead in the queue; one was inside already.
+        let bound = all * (BYPASS_MAX as usize + 1) + 1;
+        let most = results.iter().map(|result| result.0).max().unwrap();
+        let least = results.iter().map(|result| result.1).min().unwrap();
+        let waited: usize = results.iter().map(|result| result.2).sum();
+        println!("{label}: {waited} of {target} waited, at most for {most} of {bound} sections; fewest {least}");
+        assert!(most <= bound, "{label}: one waited for {most} critical sections, not {bound}");
+        // Nobody starves: a thread that only ever waits has its turn after `bound` sections; four times as many, since
+        // it also has to get a core between one turn and the next.
+        assert!(least >= target / (4 * bound), "{label}: one thread had {least} of {target} turns");
+    }
+}
+
+/// A lock that is held is not taken by trying, one that is free is.
+#[test]
+fn trying_takes_a_free_lock_only() {
+    on_each_fabric("try_lock", 3, |scene| {
+        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(1)));
+        let (near, far) = (scene.endpoint(0), scene.endpoint(2));
+        for round in 0..scene.rounds(20, 200) {
+            let guard = near.block_on(locks[0].try_lock(&near)).unwrap().expect("it is free");
+            assert!(far.block_on(locks[2].try_lock(&far)).unwrap().is_none());
+            assert!(near.block_on(locks[0].try_lock(&near)).unwrap().is_none(), "not even the holder may again");
+            match round % 2 {
+                0 => near.block_on(guard.unlock()).unwrap(),
+                _ => drop(guard),
+            }
+            let guard = far.block_on(locks[2].try_lock(&far)).unwrap().expect("it is free");
+            far.block_on(guard.unlock()).unwrap();
+        }
+    });
+}
+
+/// A deadline ends the wait, and the turn of who gave up goes on to the next.
+#[test]
+fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
+    on_each_fabric("lock_deadline", 3, |scene| {
+        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(1)));
+        let (a, b, c) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
+        for _ in 0..3 {
+            let guard = a.block_on(locks[0].lock(&a)).unwrap();
+            // One who stays, behind three who give up.
+            let gives_up = async |endpoint, node: usize| {
+                let error = refused(locks[node].lock_deadline(endpoint, endpoint.now() + SHORT).await);
+                assert!(matches!(error.kind(), ErrorKind::Timeout { waited, .. } if *waited >= SHORT / 4), "{error:?}");
+                assert!(error.to_string().starts_with("lock: the lock was free not within"), "{error}");
+            };
+            b.run_window(3, [1, 1, 1].map(|node| gives_up(&b, node)), |()| ());
+            let mut stays = pin!(locks[2].lock(&c));
+            assert!(poll_times(stays.as_mut(), 200).is_none());
+            a.block_on(guard.unlock()).unwrap();
+            c.block_on(c.block_on(stays).unwrap().unlock()).unwrap();
+            b.block_on(b.block_on(locks[1].lock(&b)).unwrap().unlock()).unwrap();
+        }
+    });
+}
+
+/// Whatever is dropped, and wherever it stands then, the lock goes on to the others.
+#[test]
+fn dropping_at_any_point_never_loses_the_lock() {
+    for over in [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)] {
+        let _alone = alone("dropping");
+        let scene = Scene { nodes: session(3, over), over, threads: 2 };
+        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
+        let word = data(&scene, 2, 8);
+        let (done, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let again = scene.rounds(6, 30);
+        let entered = Log::new(());
+        scene.run(|node, thread, endpoint| {
+            let enter = || {
+                let _inside = entered.try_lock().expect("two inside");
+                let seen = endpoint.get(word.remote::<u64>(0)).wait().unwrap();
+                endpoint.put_value(word.remote(0), seen + 1).detach().unwrap();
+                taken.fetch_add(1, Ordering::SeqCst);
+            };
+            let lock_and_enter = || {
+                let guard = endpoint.block_on(locks[node].lock(endpoint)).unwrap();
+                enter();
+                guard
+            };
+            if thread % 2 == 1 {
+                // Those that are in the way.
+                while done.load(Ordering::SeqCst) < scene.all_threads() / 2 {
+                    endpoint.block_on(lock_and_enter().unlock()).unwrap();
+                    std::thread::yield_now();
+                }
+                return;
+            }
+            for _ in 0..again {
+                for polls in 0..60 {
+                    let mut lock = Box::pin(locks[node].lock(endpoint));
+                    let Some(guard) = poll_times(lock.as_mut(), polls) else {
+                        drop(lock);
+                        continue;
+                    };
+                    let guard = guard.unwrap();
+                    enter();
+                    // The release is dropped on its way, too.
+                    let mut unlock = Box::pin(guard.unlock());
+                    poll_times(unlock.as_mut(), polls % 7);
+                    drop(unlock);
+                }
+                // Not lost, and not held.
+                drop(lock_and_enter());
+            }
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+        let endpoint = scene.endpoint(1);
+        let guard = endpoint.block_on(locks[1].lock(&endpoint)).unwrap();
+        assert_eq!(endpoint.get(word.remote::<u64>(0)).wait().unwrap(), taken.load(Ordering::SeqCst) as u64);
+        endpoint.block_on(guard.unlock()).unwrap();
+        // No ticket is left: the service threads have nothing to watch.
+        for node in &scene.nodes {
+            let mut before = u64::MAX;
+            eventually("the service thread has passed all turns on", || {
+                let now = node.metrics().counts.posted();
+                std::thread::sleep(Duration::from_millis(20));
+                (std::mem::replace(&mut before, now) == now).then_some(())
+            });
+        }
+        println!("{over:?}: {taken:?} taken");
+    }
+}
+
+/// A node that releases and leaves has released; one that gives up and leaves does not stop the others for long.
+#[test]
+fn who_leaves_after_the_release_is_no_error_for_those_who_wait() {
+    let _alone = alone("release and leave");
+    for round in 0..40u64 {
+        let mut nodes = session(2, if round % 4 == 3 { Over::Weak(round) } else { Over::Shm });
+        let locks = farfield::on_each(&nodes, |node| Mutex::open(node, "lock", nodes[0].id())).unwrap();
+        let (near, far) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
+        let guard = far.block_on(locks[1].lock(&far)).unwrap();
+        std::thread::scope(|scope| {
+            let lock = &locks[0];
+            let waiter = scope.spawn(move || {
+                near.block_on(async { lock.lock(&near).await.unwrap().unlock().await.unwrap() });
+            });
+            std::thread::sleep(Duration::from_micros(200 * (round % 8)));
+            far.block_on(guard.unlock()).unwrap();
+            nodes.pop().unwrap().leave();
+            waiter.join().expect("the waiter");
+        });
+    }
+}
+
+/// Indexes beyond the array panic, as those of a slice do; the error of a wrong count says what differs.
+#[test]
+fn an_array_has_the_locks_it_says() {
+    let _alone = alone("an array of locks");
+    let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
+    let locks = scene.open(|node| MutexArray::open(node, "locks", 5));
+    assert_eq!((locks[0].len(), locks[0].is_empty()), (5, false));
+    let endpoint = scene.endpoint(0);
+    let guards: Vec<_> = (0..5).map(|lock| endpoint.block_on(locks[0].lock(&endpoint, lock)).unwrap()).collect();
+    for lock in 0..5 {
+        assert!(endpoint.block_on(locks[0].try_lock(&endpoint, lock)).unwrap().is_none());
+    }
+    drop(guards);
+    let beyond = std::panic::AssertUnwindSafe(|| endpoint.block_on(locks[0].try_lock(&endpoint, 5)).map(|_| ()));
+    assert!(std::panic::catch_unwind(beyond).is_err());
+}

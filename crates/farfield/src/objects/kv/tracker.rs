@@ -91,10 +91,12 @@ impl<K: Key> Tracker<K> {
         if node.nodes() == 1 {
             return Ok(Tracker { sending: None, _key });
         }
+        // The service thread reads them: they must not keep the node in its session.
+        let service = node.for_service();
         let ring_of = |writer| {
             let mut ring = RingOptions::broadcast(node, writer, options.tracker_bytes);
             ring.read_by_service = true;
-            RingBuffer::announce(node, &format!("{path}/tracker/{}", writer.0), ring)
+            RingBuffer::announce(&service, &format!("{path}/tracker/{}", writer.0), ring)
         };
         // All are announced before the first is waited for.
         let rings = node.members().map(ring_of).collect::<Result<Vec<_>>>()?;
