@@ -13,16 +13,15 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 type Wrap = Box<dyn Fn(Box<dyn DynLane>) -> Box<dyn DynLane> + Send + Sync>;
 
 /// A fabric with wrapped lanes.
-pub(crate) struct Decorated {
+struct Decorated {
     inner: Arc<dyn Fabric>,
     label: &'static str,
     wrap: Wrap,
 }
 
-impl Decorated {
-    pub(crate) fn new(inner: Arc<dyn Fabric>, label: &'static str, wrap: Wrap) -> Arc<dyn Fabric> {
-        Arc::new(Decorated { inner, label, wrap })
-    }
+/// `inner` with its lanes wrapped.
+pub(crate) fn decorate(inner: Arc<dyn Fabric>, label: &'static str, wrap: Wrap) -> Arc<dyn Fabric> {
+    Arc::new(Decorated { inner, label, wrap })
 }
 
 impl Fabric for Decorated {

@@ -435,8 +435,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The first failure; what is in `into` is not to be used then.
-    pub async fn get_each<'e>(
-        &'e self,
+    pub async fn get_each(
+        &self,
         sources: &[RemotePtr<u64>],
         words_each: usize,
         into: &mut Buf<'_, u64>,
@@ -814,7 +814,7 @@ impl Endpoint {
             }
             polls = polls.wrapping_add(1);
             // Reading the clock costs as much as dozens of polls, so look at it now and then only.
-            if deadline != Instant::NEVER && (polls % 64 == 0 || self.asleep.get() || started.is_none()) {
+            if deadline != Instant::NEVER && (polls.is_multiple_of(64) || self.asleep.get() || started.is_none()) {
                 let now = self.now();
                 let started = *started.get_or_insert(now);
                 if now >= deadline {
@@ -840,7 +840,7 @@ impl Endpoint {
                 return Ok(value);
             }
             polls = polls.wrapping_add(1);
-            if polls % 16 == 0 || self.asleep.get() {
+            if polls.is_multiple_of(16) || self.asleep.get() {
                 let now = self.now();
                 if now >= deadline {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());

@@ -223,7 +223,7 @@ impl Region {
 
     fn check(&self, offset: usize, bytes: usize) {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        assert!(inside && offset % 8 == 0, "{bytes} bytes at {offset} of a region of {}", self.bytes);
+        assert!(inside && offset.is_multiple_of(8), "{bytes} bytes at {offset} of a region of {}", self.bytes);
     }
 
     /// The word at `offset` bytes.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::decorate::Decorated;
+use crate::decorate::decorate;
 use crate::error::Code;
 use crate::fabric::Fabric;
 use crate::lane::{Completions, DynLane, Status, WorkRequest};
@@ -62,7 +62,7 @@ pub fn inject(inner: Arc<dyn Fabric>, faults: Faults) -> Arc<dyn Fabric> {
         let (faults, waiting, completions) = (faults.clone(), Vec::new(), Completions::default());
         Box::new(FaultLane { inner, faults, waiting, completions }) as Box<dyn DynLane>
     };
-    Decorated::new(inner, "fault", Box::new(wrap))
+    decorate(inner, "fault", Box::new(wrap))
 }
 
 struct FaultLane {

@@ -140,7 +140,7 @@ impl<T: Plain> Op<'_, T> {
                 match self.endpoint.status(pending.remote.node(), pending.sequence) {
                     Status::Pending => {
                         self.state = State::Pending(pending);
-                        return Poll::Pending;
+                        Poll::Pending
                     }
                     Status::Failed(code) => {
                         self.endpoint.saw_completion(self.depth);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decorate::Decorated;
+use crate::decorate::decorate;
 use crate::error::Code;
 use crate::fabric::Fabric;
 use crate::lane::{DynLane, Status, Verb, WorkRequest};
@@ -34,7 +34,7 @@ impl Record {
 /// A fabric that records into `record` what its endpoints post.
 pub fn record(inner: Arc<dyn Fabric>, record: Record) -> Arc<dyn Fabric> {
     let wrap = move |inner| Box::new(RecordLane { inner, record: record.clone() }) as Box<dyn DynLane>;
-    Decorated::new(inner, "record", Box::new(wrap))
+    decorate(inner, "record", Box::new(wrap))
 }
 
 struct RecordLane {

@@ -18,7 +18,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::buf::Block;
-use crate::decorate::Decorated;
+use crate::decorate::decorate;
 use crate::error::{Code, Result};
 use crate::fabric::Fabric;
 use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest};
@@ -50,7 +50,7 @@ pub fn weaken(inner: Arc<dyn Fabric>, seed: u64) -> Result<Arc<dyn Fabric>> {
         let rng = SmallRng::from_rng(&mut *lock(&seeds));
         Box::new(WeakLane::new(inner, &nic, rng)) as Box<dyn DynLane>
     };
-    Ok(Decorated::new(inner, "weak", Box::new(wrap)))
+    Ok(decorate(inner, "weak", Box::new(wrap)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! cargo build --release --bins --examples
-//! target/release/examples/bank                                    # three nodes in one process
+//! target/release/examples/bank                                      # three nodes in one process
 //! target/release/farfield run -n 3 -- target/release/examples/bank  # three processes
 //! ```
 

@@ -10,7 +10,7 @@
 //!
 //! ```sh
 //! cargo build --release --bins --examples
-//! target/release/examples/own_object                                    # three nodes in one process
+//! target/release/examples/own_object                                      # three nodes in one process
 //! target/release/farfield run -n 3 -- target/release/examples/own_object  # three processes
 //! ```
 

@@ -5,7 +5,7 @@
 //!
 //! ```sh
 //! cargo build --release --bins --examples
-//! target/release/examples/pipeline                                    # three nodes in one process
+//! target/release/examples/pipeline                                      # three nodes in one process
 //! target/release/farfield run -n 3 -- target/release/examples/pipeline  # three processes, or more for more stages
 //! ```
 

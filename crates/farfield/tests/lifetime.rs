@@ -1,5 +1,7 @@
 //! Who keeps a node in its session: its handles and the objects that its user holds, not what its service thread holds.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
+
 use std::time::{Duration, Instant};
 
 use farfield::fabric::PeerState;

@@ -78,7 +78,7 @@ fn serve(args: &FabricArgs) -> Result<()> {
     if node.id().0 == 0 {
         let peer = node.others().next().context("two nodes")?;
         let word: RemotePtr<u64> = cell.remote(peer, "cell")?;
-        let mut measure = |operation: fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>| -> Result<f64> {
+        let measure = |operation: fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>| -> Result<f64> {
             operation(&endpoint, word, args.iterations)?; // warm
             let mut batches = Vec::new();
             for _ in 0..args.batches {
@@ -118,10 +118,9 @@ fn get(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()>
 }
 
 fn cas(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
-    let mut seen = endpoint.get(word).wait()?;
-    for _ in 0..iterations {
+    let first = endpoint.get(word).wait()?;
+    for seen in first..first + u64::from(iterations) {
         endpoint.cas(word, seen, seen + 1).wait()?;
-        seen += 1;
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ fn load<V: Sample>(args: &KvArgs, kv: &KvStore<u64, V>, endpoint: &Endpoint, thr
     endpoint.run_window(128, mine.map(insert), |inserted| {
         failed = std::mem::replace(&mut failed, Ok(())).and(inserted.map(|_| ()));
         done += 1;
-        if done % 10_000 == 0 && thread % u64::from(args.threads) == 0 {
+        if done.is_multiple_of(10_000) && thread.is_multiple_of(u64::from(args.threads)) {
             let _ = say("loaded", &(done * u64::from(args.threads)).to_string());
         }
     });

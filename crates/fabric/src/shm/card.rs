@@ -107,7 +107,7 @@ impl Card {
     }
 
     /// The right of `peer` to a group.
-    pub(crate) fn right<'m>(mapping: &'m CardMapping, nodes: usize, group: GroupKey, peer: NodeId) -> &'m AtomicU8 {
+    pub(crate) fn right(mapping: &CardMapping, nodes: usize, group: GroupKey, peer: NodeId) -> &AtomicU8 {
         let index = usize::from(group.0) * nodes + peer.index();
         let offset = HEADER_BYTES + size_of::<Card>() + index;
         assert!(peer.index() < nodes && offset < mapping.len(), "a right of a member");

@@ -50,7 +50,7 @@ impl ShmLane {
             return Err(Self::unreachable(window));
         }
         let offset = remote.offset();
-        if offset % 8 != 0 {
+        if !offset.is_multiple_of(8) {
             return Err(Code::Misaligned);
         }
         match window.len.load(Ordering::Relaxed).checked_sub(offset) {

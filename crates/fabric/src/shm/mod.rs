@@ -263,9 +263,11 @@ impl ShmFabric {
             bell: bell_of(card, bell),
             len_now: &card.group_bytes.0[usize::from(key.0)],
         };
-        // The owner says in `len_now` how long its memory is; what it may say is bounded by what is mapped.
-        if card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire) > reserve as u64 {
-            return Err(system("memory of a peer")(&"its length exceeds its reservation"));
+        // The owner says in `len_now` how long its memory is; it has made it that long before.
+        let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
+        let real = mapping.refresh_len().map_err(|why| system("memory of a peer")(&why))?;
+        if said > real as u64 {
+            return Err(system("memory of a peer")(&format!("{said} bytes are said to be there, {real} are")));
         }
         lock(&self.memory.mappings).push(mapping);
         // SAFETY: `Memory` keeps the mapping and the card as long as the windows. The peer grows its memory (sealed

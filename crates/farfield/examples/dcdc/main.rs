@@ -58,8 +58,8 @@ struct Measured {
     converters_us: f64,
 }
 
-/// Calls `step` with the seconds since `start` once every `period_us`, for as long as [`RUN`]; the mean period achieved.
-/// A step that comes late is not made up for.
+/// Calls `step` with the seconds since the start once every `period_us`, for as long as [`RUN`]; the mean period that
+/// was achieved. A step that comes late is not made up for.
 fn every(period_us: u32, ep: &Endpoint, enough_cores: bool, mut step: impl FnMut(f64) -> Result<()>) -> Result<f64> {
     let start = ep.now();
     let period = Duration::from_micros(period_us.into());

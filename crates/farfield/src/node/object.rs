@@ -289,10 +289,6 @@ impl Object {
         &self.node
     }
 
-    pub(crate) fn participants(&self) -> &[NodeId] {
-        &self.participants
-    }
-
     /// Where a region of a connected participant lies (this node's own included).
     pub(crate) fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
         let find = |announcement: &Announcement| {

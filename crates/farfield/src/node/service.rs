@@ -93,7 +93,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         if busy {
             waiting.reset();
         }
-        if round % SERVE_EVERY == 0 || waiting.is_asleep() {
+        if round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep() {
             fabric.serve(Duration::ZERO, &mut |event| handle(shared, event));
         }
         if !busy {

@@ -139,7 +139,7 @@ fn read_value<T: Plain>(words: &[Word]) -> T {
 
 impl<T: Plain> OwnedVar<T> {
     const WORDS: () = assert!(
-        size_of::<T>() % 8 == 0 && size_of::<T>() > 0,
+        size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0,
         "an OwnedVar's type is made of whole 8-byte words"
     );
 

@@ -158,7 +158,7 @@ impl RingBuffer {
     pub(crate) fn announce(node: &Node, path: &str, options: RingOptions) -> Result<RingBuffer> {
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let capacity = options.capacity_bytes;
-        if capacity < 64 || capacity % 8 != 0 {
+        if capacity < 64 || !capacity.is_multiple_of(8) {
             return refuse("the capacity of a ring is a multiple of 8, and at least 64 bytes");
         }
         if options.reader_count() == 0 {
@@ -403,7 +403,7 @@ impl Acknowledgements {
                     return Some(Ok(()));
                 }
                 looks = looks.wrapping_add(1);
-                if looks % 16 != 0 {
+                if !looks.is_multiple_of(16) {
                     return None;
                 }
                 let behind = owners().zip(tails()).filter(|(_, tail)| *tail < position);

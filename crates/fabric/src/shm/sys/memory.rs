@@ -249,6 +249,7 @@ impl Arena {
     }
 
     /// Whether the memory comes from the machine's pool of huge pages.
+    #[cfg(test)]
     pub(crate) fn uses_huge_pages(&self) -> bool {
         self.huge
     }
@@ -315,12 +316,13 @@ impl Mapping {
     }
 
     /// Usable bytes as of the last [`Mapping::refresh_len`].
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
     /// Bytes of address space.
+    #[cfg(test)]
     pub(crate) fn reserve(&self) -> usize {
         self.range.len
     }

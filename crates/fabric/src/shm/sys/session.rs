@@ -176,6 +176,7 @@ impl SessionDir {
     }
 
     /// The session's directory.
+    #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
@@ -377,6 +378,7 @@ impl Claim {
     }
 
     /// The node's number.
+    #[cfg(test)]
     pub(crate) fn node(&self) -> u32 {
         self.node
     }
