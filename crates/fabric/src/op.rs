@@ -94,20 +94,23 @@ impl<T: Plain> Op<'_, T> {
     /// What the operation ran into; see [`ErrorKind`](crate::ErrorKind).
     #[inline(always)]
     pub fn wait(self) -> Result<T> {
-        match self.state {
+        // Taken apart, so that a handle that is complete never lies in memory.
+        let Op { endpoint, depth, state } = self;
+        match state {
             State::Done(value) => {
-                self.endpoint.saw_completion(self.depth);
+                endpoint.saw_completion(depth);
                 Ok(value)
             }
-            _ => self.wait_slow(),
+            State::Failed(code, remote, len) => Err(endpoint.explain(code, remote, len)),
+            State::Pending(pending) => Self::wait_pending(endpoint, depth, pending),
+            State::Taken => panic!("an operation was waited for after it had ended"),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_slow(self) -> Result<T> {
-        let endpoint = self.endpoint;
-        endpoint.block_on(self)
+    fn wait_pending(endpoint: &Endpoint, depth: u64, pending: Pending<'_>) -> Result<T> {
+        endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
     }
 
     /// Lets the operation run on by itself.

@@ -282,15 +282,16 @@ impl RingSender {
             let max_bytes = capacity - 8;
             return Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(path);
         }
+        // Before the room is looked at: who is gone gives none back, and whoever tries again and again has to learn it.
+        for copy in &self.copies {
+            endpoint.check_alive(copy.ring.node()).of(path)?;
+        }
         let end = self.head + framed as u64;
         if end - self.lowest > capacity as u64 {
             self.lowest = self.lowest_tail();
             if end - self.lowest > capacity as u64 {
                 return Ok(false);
             }
-        }
-        for copy in &self.copies {
-            endpoint.check_alive(copy.ring.node()).of(path)?;
         }
 
         // Into the local copy, from which the NIC reads: no reader needs what was there before.
