@@ -967,6 +967,18 @@ impl Endpoint {
     }
 }
 
+impl Drop for Endpoint {
+    /// Waits until what it has put is visible, or its target gone: a node that has dropped its endpoints and then leaves
+    /// takes nothing with it.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let nodes = (0..self.fabric.nodes()).map(|index| NodeId(index as u16));
+            // An error says that a target is gone, and then nothing is left to be seen there.
+            let _ = self.block_on(self.global_fence(nodes));
+        }
+    }
+}
+
 impl FlushMarks {
     #[inline(always)]
     fn put(&self, node: NodeId) {
@@ -1003,7 +1015,7 @@ pub struct Batch<'e> {
 impl<'e> Batch<'e> {
     fn add(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, ()>) -> Self {
         if node != self.node {
-            self.last = Some(Err(ErrorKind::UnknownNode { node, nodes: 1 }.into()));
+            self.last = Some(Err(ErrorKind::OtherNode { node, batch: self.node }.into()));
         } else if !matches!(self.last, Some(Err(_))) {
             // An earlier operation that has failed already fails the batch.
             let failed = match self.last.take() {

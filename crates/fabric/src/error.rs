@@ -51,6 +51,14 @@ pub enum ErrorKind {
         /// How many there are.
         nodes: usize,
     },
+    /// An operation of a batch went to another node than the batch.
+    #[error("an operation on {node} was added to a batch for {batch}: a batch orders operations on one node, begin another")]
+    OtherNode {
+        /// The operation's node.
+        node: NodeId,
+        /// The batch's node.
+        batch: NodeId,
+    },
     /// The group key is not one of that node's.
     #[error("{node} has no permission group {}: the pointer is stale or damaged", .key.0)]
     UnknownGroup {
@@ -83,7 +91,7 @@ pub enum ErrorKind {
         /// The offset.
         offset: u64,
     },
-    /// The owner has revoked this node's right to write to the group.
+    /// The owner has revoked this node's right to the group.
     #[error("{node} has revoked this node's access to its group {}", .key.0)]
     Revoked {
         /// The owner.
@@ -192,6 +200,7 @@ impl Error {
             | K::PeerLeft { node }
             | K::NotConnected { node }
             | K::UnknownNode { node, .. }
+            | K::OtherNode { node, .. }
             | K::UnknownGroup { node, .. }
             | K::OutOfBounds { node, .. }
             | K::Misaligned { node, .. }

@@ -29,6 +29,9 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// A new permission group of this node. The first three exist from the start, see [`GroupKey`].
     ///
+    /// A fabric may give a further group queue pairs of its own, so that it can be revoked. Order ("puts to one node land
+    /// in order", "a get flushes") holds among the first three groups, and within each further one, not between them.
+    ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
@@ -45,7 +48,7 @@ pub trait Fabric: Send + Sync + 'static {
     /// An unknown node or group.
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()>;
 
-    /// Takes a peer's right to write to a group of this node. When it returns, no write of that peer to the group can
+    /// Takes a peer's right to read and write a group of this node. When it returns, no write of that peer to the group can
     /// land any more, even if the peer is stopped between two instructions.
     ///
     /// # Errors

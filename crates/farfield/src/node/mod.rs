@@ -228,7 +228,8 @@ impl Node {
     }
 
     /// Leaves the session in good order: peers that still use this node's memory get
-    /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same.
+    /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same. Drop the endpoints
+    /// first: what they have put is visible then, while puts of an endpoint that still lives may be lost.
     pub fn leave(self) {
         if let Some(handle) = &self.handle {
             handle.leave();

@@ -101,6 +101,11 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         }
     }
     fabric.idle_end(&mut waiting);
+    // What objects have put here is visible before the goodbye is.
+    let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));
+    if let Err(error) = endpoint.block_on(endpoint.global_fence(members)) {
+        tracing::debug!("leaving: {error}");
+    }
     // Goodbyes of others may still be under way, ours is said now. Objects and pollers may own handles: let go.
     fabric.leave();
     drop(pollers);

@@ -8,6 +8,7 @@
 mod harness;
 
 mod barrier;
+mod kv;
 mod mutex;
 mod ring;
 mod vars;

@@ -156,6 +156,11 @@ impl<K: Key, V: Value> KvStore<K, V> {
             let why = "a store needs at least one slot on each node, and one lock".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
+        let message_bytes = tracker::message_bytes_max::<K>(options.key_bytes_max);
+        if options.tracker_bytes < message_bytes {
+            let why = format!("`tracker_bytes` is at least {message_bytes}, so that the longest key fits in a message");
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
         let bytes = layout.bytes();
         let region = node.alloc(GroupKey::DATA, bytes).of(path)?;
         let spec = Spec {

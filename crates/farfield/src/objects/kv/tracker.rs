@@ -61,6 +61,12 @@ impl Change {
     }
 }
 
+/// Room for the message of the longest key, in bytes of the ring.
+pub(super) fn message_bytes_max<K: Key>(key_bytes_max: usize) -> usize {
+    let key_bytes = if K::FIXED { size_of::<K>() } else { key_bytes_max };
+    8 + (24 + key_bytes).next_multiple_of(8)
+}
+
 /// This node's tracker, and the poller that follows the others'.
 pub(super) struct Tracker<K> {
     /// None in a session of one node.
@@ -126,7 +132,8 @@ impl<K: Key> Tracker<K> {
                     return Ok(ring.position());
                 }
                 // Room for this message, if nobody else takes it.
-                (ring.position() + message.len() as u64 + 16).saturating_sub(ring.message_bytes_max() as u64)
+                let framed = 8 + message.len().next_multiple_of(8);
+                (ring.position() + framed as u64).saturating_sub(8 + ring.message_bytes_max() as u64)
             };
             sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker").await?;
         }

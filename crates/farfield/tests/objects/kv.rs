@@ -1,0 +1,549 @@
+//! Key-value stores: against a sequential model, and histories of concurrent operations.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex as Log;
+
+use farfield::fabric::NodeId;
+use farfield::history::Event;
+use farfield::history::kv::{KvHistory, KvInput, KvOutput};
+use farfield::{ByteString, Endpoint, Error, ErrorKind, Key, KvOptions, KvStore, Node, Placement, Value};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::harness::{Over, Rng, Scene, alone, everywhere, eventually, mix, on_each_fabric, refused, session};
+
+// ---- one operation at a time -----------------------------------------------------------------------------------
+
+/// An operation of a sequential history: on which node, what, on which key, with which value.
+#[derive(Clone, Debug)]
+struct Step {
+    node: usize,
+    what: u8,
+    key: usize,
+    value: u64,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = (0..3usize, 0..8u8, 0..12usize, any::<u64>());
+    proptest::collection::vec(step.prop_map(|(node, what, key, value)| Step { node, what, key, value }), 1..80)
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Full { .. })
+}
+
+/// Runs steps against a map. A store with few slots may be full where the map is not: then nothing changes.
+async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + PartialEq>(
+    kvs: &[KvStore<K, V>],
+    endpoints: &[Endpoint],
+    steps: &[Step],
+    key_of: impl Fn(usize) -> K,
+    value_of: impl Fn(u64) -> V,
+) -> Result<usize, TestCaseError> {
+    let mut map: BTreeMap<K, V> = BTreeMap::new();
+    let mut full = 0;
+    for (at, step) in steps.iter().enumerate() {
+        let (kv, endpoint) = (&kvs[step.node], &endpoints[step.node]);
+        let (key, value) = (key_of(step.key), value_of(step.value));
+        let there = map.contains_key(&key);
+        match step.what {
+            0 => prop_assert_eq!(kv.get(endpoint, &key).await.unwrap(), map.get(&key).cloned(), "get, step {}", at),
+            1 | 2 => match kv.insert(endpoint, &key, &value).await {
+                Ok(inserted) => {
+                    prop_assert_eq!(inserted, !there, "insert, step {}", at);
+                    map.entry(key).or_insert(value);
+                }
+                Err(error) => {
+                    prop_assert!(is_full(&error) && !there, "insert, step {}: {}", at, error);
+                    full += 1;
+                }
+            },
+            3 => {
+                prop_assert_eq!(kv.update(endpoint, &key, &value).await.unwrap(), there, "update, step {}", at);
+                map.entry(key).and_modify(|old| *old = value);
+            }
+            4 => match kv.upsert(endpoint, &key, &value).await {
+                Ok(()) => _ = map.insert(key, value),
+                Err(error) => {
+                    prop_assert!(is_full(&error) && !there, "upsert, step {}: {}", at, error);
+                    full += 1;
+                }
+            },
+            5 => {
+                prop_assert_eq!(kv.delete(endpoint, &key).await.unwrap(), there, "delete, step {}", at);
+                map.remove(&key);
+            }
+            6 => {
+                let writes = step.value % 3 > 0;
+                let modified = kv.modify(endpoint, &key, |_| writes.then(|| value.clone())).await;
+                match modified {
+                    Ok(before) => {
+                        prop_assert_eq!(before, map.get(&key).cloned(), "modify, step {}", at);
+                        if writes {
+                            map.insert(key, value);
+                        }
+                    }
+                    Err(error) => {
+                        prop_assert!(is_full(&error) && !there && writes, "modify, step {}: {}", at, error);
+                        full += 1;
+                    }
+                }
+            }
+            _ => {
+                let keys: Vec<K> = (0..step.key + 1).map(|key| key_of((key * 7 + at) % 12)).collect();
+                let mut values = Vec::new();
+                kv.get_many(endpoint, &keys, &mut values).await.unwrap();
+                let expected: Vec<_> = keys.iter().map(|key| map.get(key).cloned()).collect();
+                prop_assert_eq!(values, expected, "get_many, step {}", at);
+            }
+        }
+        for kv in kvs {
+            prop_assert_eq!(kv.len(), map.len(), "len, step {}", at);
+            prop_assert_eq!(kv.is_empty(), map.is_empty());
+        }
+    }
+    // Empty again: every slot comes back, to whoever hands it out.
+    for (key, value) in map {
+        prop_assert_eq!(kvs[0].get(&endpoints[0], &key).await.unwrap(), Some(value));
+        prop_assert!(kvs[1].delete(&endpoints[1], &key).await.unwrap());
+    }
+    Ok(full)
+}
+
+fn small(placement: Placement) -> KvOptions {
+    KvOptions {
+        slots_per_node: 6,
+        key_bytes_max: 40,
+        value_bytes_max: 50,
+        locks: 4,
+        placement,
+        tracker_bytes: 1 << 10,
+    }
+}
+
+fn agrees_with_a_map<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + PartialEq>(
+    label: &str,
+    key_of: fn(usize) -> K,
+    value_of: fn(u64) -> V,
+) {
+    for over in [Over::Shm, Over::Weak(21), Over::Weak(22)] {
+        for placement in [Placement::Inserter, Placement::Hash] {
+            let _alone = alone(label);
+            let scene = Scene { nodes: session(3, over), over, threads: 1 };
+            let kvs = scene.open(|node| KvStore::<K, V>::open(node, "kv", small(placement)));
+            let endpoints = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
+            // One store for all cases: its slots have been used before.
+            let config = Config { cases: scene.rounds(12, 60) as u32, failure_persistence: None, ..Config::default() };
+            let full = AtomicUsize::new(0);
+            let ran = TestRunner::new(config).run(&steps(), |steps| {
+                let ran = endpoints[0].block_on(agrees(&kvs, &endpoints, &steps, key_of, value_of));
+                full.fetch_add(ran?, Ordering::Relaxed);
+                Ok(())
+            });
+            ran.unwrap_or_else(|failure| panic!("{label} over {over:?}, {placement:?}: {failure}"));
+            println!("{label} over {over:?}, {placement:?}: {full:?} times full");
+        }
+    }
+}
+
+#[test]
+fn words_agree_with_a_map() {
+    agrees_with_a_map::<u64, u64>("words", |key| mix(key as u64), |value| value);
+}
+
+#[test]
+fn byte_strings_of_all_lengths_agree_with_a_map() {
+    fn string(bits: u64, max: u64) -> ByteString {
+        let len = bits % (max + 1);
+        ByteString::from((0..len).map(|at| mix(bits + at / 8) as u8 ^ at as u8).collect::<Vec<u8>>())
+    }
+    agrees_with_a_map("byte strings", |key| string(mix(key as u64), 40), |value| string(value, 50));
+}
+
+/// Plain data of other sizes than a word.
+#[test]
+fn plain_data_of_any_size_agrees_with_a_map() {
+    agrees_with_a_map::<[u8; 5], [u64; 7]>(
+        "plain data",
+        |key| [key as u8, 1, 2, 3, key as u8],
+        |value| std::array::from_fn(|word| value.wrapping_mul(word as u64 + 1)),
+    );
+}
+
+/// A store that is full says whose slots are used up, and takes a key again when one has been deleted, whoever did it.
+#[test]
+fn a_full_store_takes_a_key_again_after_a_delete() {
+    on_each_fabric("full", 3, |scene| {
+        let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
+        let endpoints = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
+        endpoints[0].block_on(async {
+            for key in 0..6 {
+                assert!(kvs[1].insert(&endpoints[1], &key, &(key * 10)).await.unwrap());
+            }
+            for round in 0..scene.rounds(10, 100) as u64 {
+                let error = refused(kvs[1].insert(&endpoints[1], &100, &1).await);
+                assert_eq!(*error.kind(), ErrorKind::Full { node: scene.id(1), slots: 6 });
+                assert_eq!((error.object(), error.node()), (Some("kv"), Some(scene.id(1))));
+                refused(kvs[1].upsert(&endpoints[1], &100, &1).await);
+                refused(kvs[1].modify(&endpoints[1], &100, |_| Some(1)).await);
+                // Nothing has changed, and no lock is held.
+                assert_eq!(kvs[2].get(&endpoints[2], &100).await.unwrap(), None);
+                assert!(!kvs[2].update(&endpoints[2], &100, &2).await.unwrap());
+                assert_eq!((kvs[0].len(), kvs[1].len(), kvs[2].len()), (6, 6, 6));
+                // Another node has room.
+                assert!(kvs[2].insert(&endpoints[2], &100, &3).await.unwrap());
+                assert!(kvs[0].delete(&endpoints[0], &100).await.unwrap());
+
+                let key = round % 6;
+                let deleter = (round % 3) as usize;
+                assert!(kvs[deleter].delete(&endpoints[deleter], &key).await.unwrap());
+                assert!(kvs[1].insert(&endpoints[1], &key, &(key * 10)).await.unwrap(), "the slot is free at once");
+                for key in 0..6 {
+                    assert_eq!(kvs[0].get(&endpoints[0], &key).await.unwrap(), Some(key * 10));
+                }
+            }
+        });
+    });
+}
+
+/// What is too long changes nothing; nor do options that make no sense.
+#[test]
+fn what_is_too_long_is_refused_and_changes_nothing() {
+    on_each_fabric("too large", 2, |scene| {
+        let kvs = scene.open(|node| KvStore::<ByteString, ByteString>::open(node, "kv", small(Placement::Hash)));
+        let endpoint = scene.endpoint(0);
+        let of = |len: usize| ByteString::from(vec![7; len]);
+        endpoint.block_on(async {
+            let kv = &kvs[0];
+            assert!(kv.insert(&endpoint, &of(40), &of(50)).await.unwrap());
+            let posted = endpoint.counts().posted();
+            for error in [
+                refused(kv.insert(&endpoint, &of(41), &of(1)).await),
+                refused(kv.upsert(&endpoint, &of(41), &of(1)).await),
+                refused(kv.update(&endpoint, &of(41), &of(1)).await),
+                refused(kv.delete(&endpoint, &of(41)).await),
+                refused(kv.modify(&endpoint, &of(41), |_| Some(of(1))).await),
+            ] {
+                assert_eq!(*error.kind(), ErrorKind::TooLarge { bytes: 41, max_bytes: 40 });
+                assert_eq!(error.object(), Some("kv"));
+            }
+            assert_eq!(endpoint.counts().posted(), posted, "it is known without asking anybody");
+            for error in [
+                refused(kv.insert(&endpoint, &of(1), &of(51)).await),
+                refused(kv.upsert(&endpoint, &of(40), &of(51)).await),
+                refused(kv.update(&endpoint, &of(40), &of(51)).await),
+                refused(kv.modify(&endpoint, &of(40), |_| Some(of(51))).await),
+            ] {
+                assert_eq!(*error.kind(), ErrorKind::TooLarge { bytes: 51, max_bytes: 50 });
+            }
+            assert_eq!(kv.get(&endpoint, &of(40)).await.unwrap(), Some(of(50)));
+            assert_eq!(kv.get(&endpoint, &of(1)).await.unwrap(), None);
+            assert_eq!(kv.get(&endpoint, &of(41)).await.unwrap(), None);
+            assert_eq!(kv.len(), 1);
+            assert!(kv.delete(&endpoint, &of(40)).await.unwrap(), "no lock is held");
+        });
+        for options in [
+            KvOptions { slots_per_node: 0, ..KvOptions::default() },
+            KvOptions { locks: 0, ..KvOptions::default() },
+            KvOptions { tracker_bytes: 80, ..KvOptions::default() },
+        ] {
+            let error = refused(KvStore::<ByteString, u64>::open(&scene.nodes[0], "other", options));
+            assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error:?}");
+        }
+    });
+}
+
+/// The shortest tracker that holds the longest key is enough, however many wait for room in it.
+#[test]
+fn a_tracker_of_one_message_is_enough() {
+    everywhere("a short tracker", 2, |scene| {
+        let options = KvOptions { tracker_bytes: 72, ..small(Placement::Inserter) };
+        let kvs = scene.open(|node| KvStore::<ByteString, u64>::open(node, "kv", options.clone()));
+        let rounds = scene.rounds(4, 40);
+        scene.run(|node, thread, endpoint| {
+            // The key fills the ring exactly.
+            let key = ByteString::from(vec![thread as u8; 40]);
+            for round in 0..rounds {
+                endpoint.block_on(async {
+                    match kvs[node].insert(endpoint, &key, &(round as u64)).await {
+                        Ok(inserted) => {
+                            assert!(inserted);
+                            assert!(kvs[node].delete(endpoint, &key).await.unwrap());
+                        }
+                        Err(error) => assert!(is_full(&error), "{error:?}"),
+                    }
+                });
+            }
+        });
+        assert_eq!((kvs[0].len(), kvs[1].len()), (0, 0));
+    });
+}
+
+// ---- many at once ----------------------------------------------------------------------------------------------
+
+/// What threads do to a few keys, as histories.
+struct Traffic<'a> {
+    kvs: &'a [KvStore<u64, u64>],
+    nodes: &'a [Node],
+    keys: u64,
+    next_value: AtomicU64,
+    history: Log<KvHistory>,
+    full: AtomicUsize,
+}
+
+impl Traffic<'_> {
+    async fn operation(&self, node: usize, client: u32, endpoint: &Endpoint, choice: u64) {
+        let (kv, clock) = (&self.kvs[node], || self.nodes[node].now().ns);
+        let key = choice % self.keys;
+        let value = self.next_value.fetch_add(1, Ordering::Relaxed);
+        let call_ns = clock();
+        let (input, output) = match choice >> 32 & 15 {
+            0..5 => {
+                let found = kv.get(endpoint, &key).await.unwrap();
+                (KvInput::Get, Some(KvOutput::Found(found)))
+            }
+            5 => {
+                let keys: Vec<u64> = (0..self.keys).collect();
+                let mut found = Vec::new();
+                kv.get_many(endpoint, &keys, &mut found).await.unwrap();
+                let return_ns = clock();
+                let mut history = self.history.lock().unwrap();
+                for (key, found) in keys.into_iter().zip(found) {
+                    let output = KvOutput::Found(found);
+                    history.record(key, Event::returned(client, call_ns, return_ns, KvInput::Get, output));
+                }
+                return;
+            }
+            6 | 7 => {
+                let inserted = kv.insert(endpoint, &key, &value).await;
+                (KvInput::Insert(value), self.unless_full(inserted).map(KvOutput::Succeeded))
+            }
+            8 | 9 => {
+                let updated = kv.update(endpoint, &key, &value).await.unwrap();
+                (KvInput::Update(value), Some(KvOutput::Succeeded(updated)))
+            }
+            10 | 11 => {
+                let stored = kv.upsert(endpoint, &key, &value).await;
+                (KvInput::Upsert(value), self.unless_full(stored).map(|()| KvOutput::Stored))
+            }
+            12 => {
+                // A read and a write at one moment: here, an insert where the key is not there, and an update where it is.
+                let mut before = None;
+                let modified = kv.modify(endpoint, &key, |old| {
+                    before = Some(old.copied());
+                    Some(value)
+                });
+                let Some(seen) = self.unless_full(modified.await) else { return };
+                assert_eq!(before, Some(seen));
+                let input = if seen.is_some() { KvInput::Update(value) } else { KvInput::Insert(value) };
+                (input, Some(KvOutput::Succeeded(true)))
+            }
+            _ => {
+                let deleted = kv.delete(endpoint, &key).await.unwrap();
+                (KvInput::Delete, Some(KvOutput::Succeeded(deleted)))
+            }
+        };
+        // One that found the store full has done nothing.
+        let Some(output) = output else { return };
+        let event = Event::returned(client, call_ns, clock(), input, output);
+        self.history.lock().unwrap().record(key, event);
+    }
+
+    fn unless_full<T>(&self, result: farfield::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                assert!(is_full(&error), "{error:?}");
+                self.full.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}
+
+fn histories_are_linearizable(scene: &Scene, options: &KvOptions, keys: u64, operations: usize) {
+    let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", options.clone()));
+    let traffic = Traffic {
+        kvs: &kvs,
+        nodes: &scene.nodes,
+        keys,
+        next_value: AtomicU64::new(1),
+        history: Log::default(),
+        full: AtomicUsize::new(0),
+    };
+    scene.run(|node, thread, endpoint| {
+        let mut rng = Rng::new(thread as u64 + 1);
+        let traffic = &traffic;
+        let futures = (0..operations).map(|_| traffic.operation(node, thread as u32, endpoint, rng.next()));
+        endpoint.run_window(8, futures, |()| ());
+    });
+    let report = match traffic.history.into_inner().unwrap().check_each_key(Default::default()) {
+        Ok(report) => report,
+        Err(failure) => panic!("{failure}"),
+    };
+    let share = report.overlapping * 100 / report.operations.max(1);
+    println!("{} operations, {share} % overlapping, {:?} times full", report.operations, traffic.full);
+    assert!(share >= 10, "too few operations meet: {report}");
+    let len = kvs[0].len();
+    for kv in &kvs {
+        assert_eq!(kv.len(), len, "all indexes agree when nothing is under way");
+        assert!(len <= keys as usize);
+    }
+    // What is in the index is there.
+    let endpoint = scene.endpoint(1);
+    let mut values = Vec::new();
+    endpoint.block_on(kvs[1].get_many(&endpoint, &(0..keys).collect::<Vec<_>>(), &mut values)).unwrap();
+    assert_eq!(values.iter().flatten().count(), len);
+}
+
+#[test]
+fn histories_of_hot_keys_are_linearizable() {
+    everywhere("hot keys", 3, |scene| {
+        let options = KvOptions { slots_per_node: 64, locks: 8, ..KvOptions::default() };
+        histories_are_linearizable(scene, &options, 5, scene.rounds(400, 4000) / scene.threads);
+    });
+}
+
+#[test]
+fn histories_with_values_placed_by_hash_are_linearizable() {
+    everywhere("by hash", 3, |scene| {
+        let options = KvOptions { slots_per_node: 64, locks: 3, placement: Placement::Hash, ..KvOptions::default() };
+        histories_are_linearizable(scene, &options, 5, scene.rounds(400, 4000) / scene.threads);
+    });
+}
+
+/// With hardly more slots than keys, each slot is soon another key's.
+#[test]
+fn histories_are_linearizable_when_slots_are_used_again_at_once() {
+    for_both_placements("slot reuse, inserter", Placement::Inserter, |scene| reuse(scene, Placement::Inserter));
+    for_both_placements("slot reuse, hash", Placement::Hash, |scene| reuse(scene, Placement::Hash));
+}
+
+fn for_both_placements(label: &str, _: Placement, body: fn(&Scene)) {
+    everywhere(label, 3, body);
+}
+
+fn reuse(scene: &Scene, placement: Placement) {
+    let options = KvOptions { slots_per_node: 3, locks: 2, placement, ..KvOptions::default() };
+    histories_are_linearizable(scene, &options, 5, scene.rounds(300, 3000) / scene.threads);
+}
+
+/// Large values, written again and again while they are read: each read is whole, and none goes back.
+#[test]
+fn large_values_are_never_seen_torn() {
+    everywhere("large values", 3, |scene| {
+        const BYTES: usize = 2000;
+        let options = KvOptions { slots_per_node: 8, value_bytes_max: BYTES, locks: 4, ..KvOptions::default() };
+        let kvs = scene.open(|node| KvStore::<u64, ByteString>::open(node, "kv", options.clone()));
+        let value = |number: u64| {
+            let len = 8 + mix(number) as usize % (BYTES - 8);
+            let mut bytes: Vec<u8> = (0..len).map(|at| mix(number ^ at as u64 >> 3 << 20) as u8).collect();
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            ByteString::from(bytes)
+        };
+        let number_of = |bytes: &ByteString| u64::from_le_bytes(bytes.as_ref()[..8].try_into().unwrap());
+        let endpoint = scene.endpoint(1);
+        for key in 0..3 {
+            assert!(endpoint.block_on(kvs[1].insert(&endpoint, &key, &value(1))).unwrap());
+        }
+        let rounds = scene.rounds(60, 1500) as u64;
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut readers = Vec::new();
+            for reader in 0..scene.all_threads() {
+                let (kv, endpoint, over) = (&kvs[reader % 3], scene.endpoint(reader % 3), &over);
+                readers.push(scope.spawn(move || {
+                    let mut last = [0; 3];
+                    let mut values = Vec::new();
+                    let mut reads = 0usize;
+                    while !over.load(Ordering::SeqCst) {
+                        if reads % 2 == 0 {
+                            endpoint.block_on(kv.get_many(&endpoint, &[0, 1, 2], &mut values)).unwrap();
+                        } else {
+                            values.clear();
+                            endpoint.run_window(3, [0, 1, 2].iter().map(|key| kv.get(&endpoint, key)), |got| values.push(got.unwrap()));
+                        }
+                        let mut numbers: Vec<u64> = Vec::new();
+                        for found in &values {
+                            let found = found.as_ref().expect("it is never deleted");
+                            assert_eq!(*found, value(number_of(found)));
+                            numbers.push(number_of(found));
+                        }
+                        if reads % 2 == 0 {
+                            for (key, number) in numbers.into_iter().enumerate() {
+                                assert!(number >= last[key], "key {key}: {number} after {}", last[key]);
+                                last[key] = number;
+                            }
+                        }
+                        reads += 1;
+                        std::thread::yield_now();
+                    }
+                    reads
+                }));
+            }
+            // One writer for each key, none on the node of the values alone.
+            let writers: Vec<_> = (0..3)
+                .map(|key| {
+                    let (kv, endpoint, value) = (&kvs[key as usize], scene.endpoint(key as usize), &value);
+                    scope.spawn(move || {
+                        for number in 2..=rounds {
+                            assert!(endpoint.block_on(kv.update(&endpoint, &key, &value(number))).unwrap());
+                        }
+                    })
+                })
+                .collect();
+            writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+            over.store(true, Ordering::SeqCst);
+            let reads: usize = readers.into_iter().map(|reader| reader.join().expect("a reader")).sum();
+            println!("{reads} times all three values were read");
+        });
+    });
+}
+
+/// Modifications of one key exclude each other, on all nodes and within a window.
+#[test]
+fn modifications_lose_no_update() {
+    everywhere("modify", 3, |scene| {
+        let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Hash)));
+        let rounds = scene.rounds(40, 600);
+        scene.run(|node, _, endpoint| {
+            let add = |_| kvs[node].modify(endpoint, &7, |old| Some(old.copied().unwrap_or(0) + 1));
+            let mut last = None;
+            endpoint.run_window(4, (0..rounds).map(add), |before| last = before.unwrap());
+            assert!(last.is_some() || scene.all_threads() * rounds == 1);
+        });
+        let endpoint = scene.endpoint(2);
+        let total = (scene.all_threads() * rounds) as u64;
+        assert_eq!(endpoint.block_on(kvs[2].get(&endpoint, &7)).unwrap(), Some(total));
+    });
+}
+
+/// The values of a node that has left are errors that name it, those of others stay.
+#[test]
+fn values_of_a_node_that_left_are_errors_that_name_it() {
+    for over in [Over::Shm, Over::Weak(23)] {
+        let _alone = alone("a node leaves a store");
+        let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
+        let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
+        let endpoint = scene.endpoint(0);
+        for node in 0..3 {
+            let endpoint = scene.endpoint(node);
+            assert!(endpoint.block_on(kvs[node].insert(&endpoint, &(node as u64), &7)).unwrap());
+        }
+        scene.nodes.pop().unwrap().leave();
+        let gone = NodeId(2);
+        eventually("the node is seen to have left", || endpoint.check_alive(gone).err());
+        endpoint.block_on(async {
+            let kv = &kvs[0];
+            assert_eq!(kv.get(&endpoint, &1).await.unwrap(), Some(7));
+            for error in [
+                refused(kv.get(&endpoint, &2).await),
+                refused(kv.insert(&endpoint, &50, &1).await),
+                refused(kv.delete(&endpoint, &1).await),
+            ] {
+                assert!(error.is_gone() && error.node() == Some(gone), "{error:?}");
+            }
+        });
+    }
+}
