@@ -20,7 +20,10 @@ fn every_workload_runs_and_reports_a_line_of_json() {
     let file = scratch("kv.json");
     let path = file.to_str().expect("a plain path");
     for workload in ["a", "b", "c", "f"] {
-        for more in [&["--distribution", "uniform"][..], &["--distribution", "zipfian", "--threads", "2", "--value-size", "100"]] {
+        for more in [
+            &["--distribution", "uniform"][..],
+            &["--distribution", "zipfian", "--threads", "2", "--value-size", "100"],
+        ] {
             let common = ["bench", "kv", "--workload", workload, "--keys", "500", "--seconds", "0.1", "--json", path];
             let output = farfield(&[&common, more].concat());
             assert!(output.status.success(), "{workload} {more:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -435,19 +435,12 @@ impl Endpoint {
     ///
     /// # Errors
     /// The first failure; what is in `into` is not to be used then.
-    pub async fn get_each(
-        &self,
-        sources: &[RemotePtr<u64>],
-        words_each: usize,
-        into: &mut Buf<'_, u64>,
-    ) -> Result<()> {
+    pub async fn get_each(&self, sources: &[RemotePtr<u64>], words_each: usize, into: &mut Buf<'_, u64>) -> Result<()> {
         let (len, stride) = (words_each * 8, words_each);
         if into.len() < sources.len() * stride {
-            return Err(ErrorKind::PoolExhausted {
-                asked_bytes: sources.len() * len,
-                limit_bytes: into.size_bytes(),
-            }
-            .into());
+            return Err(
+                ErrorKind::PoolExhausted { asked_bytes: sources.len() * len, limit_bytes: into.size_bytes() }.into()
+            );
         }
         match &self.inner {
             Inner::Shm(lane, marks) => {
@@ -462,7 +455,9 @@ impl Endpoint {
                     marks.flush(source.node());
                     // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
                     // exclusively. One fence suffices: this thread stores nothing to region memory in between.
-                    let result = unsafe { lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced) };
+                    let result = unsafe {
+                        lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced)
+                    };
                     fenced = true;
                     if let Err(code) = result {
                         into[index * stride..][..stride].fill(0);
@@ -538,9 +533,7 @@ impl Endpoint {
         match &self.inner {
             // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
             Inner::Shm(lane, _) => Op::ended(self, remote, 0, lane.reachable(node)),
-            Inner::Dyn(state) => {
-                self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None, false)
-            }
+            Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None, false),
         }
     }
 

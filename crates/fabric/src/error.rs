@@ -52,7 +52,9 @@ pub enum ErrorKind {
         nodes: usize,
     },
     /// An operation of a batch went to another node than the batch.
-    #[error("an operation on {node} was added to a batch for {batch}: a batch orders operations on one node, begin another")]
+    #[error(
+        "an operation on {node} was added to a batch for {batch}: a batch orders operations on one node, begin another"
+    )]
     OtherNode {
         /// The operation's node.
         node: NodeId,
@@ -113,7 +115,9 @@ pub enum ErrorKind {
     #[error("this node has been shut out of the session: stop using its objects and rejoin")]
     Fenced,
     /// The endpoint's buffers are all in use.
-    #[error("the endpoint's buffer pool of {limit_bytes} bytes is exhausted ({asked_bytes} more asked for): drop buffers, wait for operations, or raise `pool_bytes_max`")]
+    #[error(
+        "the endpoint's buffer pool of {limit_bytes} bytes is exhausted ({asked_bytes} more asked for): drop buffers, wait for operations, or raise `pool_bytes_max`"
+    )]
     PoolExhausted {
         /// Bytes asked for.
         asked_bytes: usize,

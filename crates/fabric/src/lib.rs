@@ -34,5 +34,5 @@ pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, Fabric, PeerState, Regio
 pub use lane::{DynLane, Lane, Status, Verb, WorkRequest};
 pub use local::{Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};
-pub use rand::rngs::SmallRng as Rng;
 pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};
+pub use rand::rngs::SmallRng as Rng;

@@ -176,7 +176,6 @@ impl<T: Plain> Future for Op<'_, T> {
     }
 }
 
-
 /// A posted operation that owns its buffer and gives it back.
 ///
 /// If it fails, the buffer goes back to the pool.

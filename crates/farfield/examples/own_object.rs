@@ -108,8 +108,9 @@ fn run(node: &Node) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    match std::env::var_os("FARFIELD_NODES") {
-        Some(_) => run(&Node::from_environment()?),
-        None => on_each(&local_session(3)?, run).map(|_| ()),
+    if Node::is_launched() {
+        run(&Node::from_environment()?)
+    } else {
+        on_each(&local_session(3)?, run).map(|_| ())
     }
 }

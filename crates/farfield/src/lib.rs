@@ -5,16 +5,20 @@
 //! shared memory between the processes of one host; it needs no NIC, no root and no configuration.
 //!
 //! ```
-//! use farfield::{KvOptions, KvStore, Node};
+//! use farfield::{Barrier, KvOptions, KvStore, Node};
 //!
 //! fn main() -> farfield::Result<()> {
-//!     let node = Node::from_environment()?; // alone, or one of several under `farfield run -n 3 -- …`
-//!     let kv = KvStore::<u64, u64>::open(&node, "kv", KvOptions::default())?;
-//!     let ep = node.endpoint()?; // one for each thread
+//!     let node = Node::from_environment()?;
+//!     let kv = KvStore::<u64, u64>::open(&node, "squares", KvOptions::default())?;
+//!     let (ep, mut everyone) = (node.endpoint()?, Barrier::open(&node, "everyone", 1)?.thread()?);
+//!     let me = u64::from(node.id().0);
 //!     ep.block_on(async {
-//!         kv.insert(&ep, &u64::from(node.id().0), &42).await?;
-//!         assert_eq!(kv.get(&ep, &0).await?, Some(42));
-//!         Ok(())
+//!         kv.insert(&ep, &me, &(me * me)).await?; // into this node's memory
+//!         everyone.wait(&ep).await?;
+//!         let last = node.nodes() as u64 - 1;
+//!         assert_eq!(kv.get(&ep, &last).await?, Some(last * last)); // one get from another's
+//!         println!("{} found the square of {last}", node.id());
+//!         everyone.wait(&ep).await // nobody leaves while others still read
 //!     })
 //! }
 //! ```

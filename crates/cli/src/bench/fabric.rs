@@ -56,9 +56,7 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
         None => {}
     }
     eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
-    for (name, ns) in
-        [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)]
-    {
+    for (name, ns) in [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)] {
         eprintln!("  {name}  {ns:6.1}");
     }
     if let Some(handoff) = times.handoff_ns {

@@ -486,13 +486,8 @@ mod tests {
 
     #[test]
     fn greetings_survive_the_wire_and_garbage_is_refused() {
-        let greeting = Greeting {
-            layout: "a-1".into(),
-            session: "s".into(),
-            node: NodeId(3),
-            nodes: 5,
-            incarnation: 99,
-        };
+        let greeting =
+            Greeting { layout: "a-1".into(), session: "s".into(), node: NodeId(3), nodes: 5, incarnation: 99 };
         let bytes = greeting.encode();
         let back = Greeting::decode(&bytes[1..]).unwrap();
         assert_eq!((back.layout, back.session, back.node, back.nodes), ("a-1".into(), "s".into(), NodeId(3), 5));

@@ -1,8 +1,8 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - [`lane`]: the operations. [`window`]: what they need to know of each group. [`card`]: the small file by which
-//!   nodes see each other's life, sleep and rights. [`control`]: the messages between nodes. [`sys`]: the kernel.
+//! - `lane`: the operations. `window`: what they need to know of each group. `card`: the small file by which
+//!   nodes see each other's life, sleep and rights. `control`: the messages between nodes. `sys`: the kernel.
 
 mod card;
 mod control;
@@ -57,7 +57,14 @@ pub struct ShmOptions {
 impl ShmOptions {
     /// Node `node` of `nodes` in a session.
     pub fn new(session: impl Into<String>, node: NodeId, nodes: usize) -> ShmOptions {
-        ShmOptions { session: session.into(), node, nodes, group_bytes_max: 64 << 30, layout: LAYOUT.into(), seed: None }
+        ShmOptions {
+            session: session.into(),
+            node,
+            nodes,
+            group_bytes_max: 64 << 30,
+            layout: LAYOUT.into(),
+            seed: None,
+        }
     }
 }
 
@@ -180,8 +187,8 @@ impl ShmFabric {
         let own = Arc::new(OwnCard(claim));
         own.card().incarnation.store(incarnation, Ordering::Relaxed);
 
-        let control = Control::open(directory, own.0.socket_path(), options, incarnation)
-            .map_err(|why| session_error(&why))?;
+        let control =
+            Control::open(directory, own.0.socket_path(), options, incarnation).map_err(|why| session_error(&why))?;
         let memory = Arc::new(Memory {
             windows: Arc::new(Windows::new(nodes)),
             own,
@@ -277,11 +284,7 @@ impl ShmFabric {
     }
 
     fn check_member(&self, node: NodeId) -> Result<()> {
-        if node.index() < self.nodes {
-            Ok(())
-        } else {
-            Err(ErrorKind::UnknownNode { node, nodes: self.nodes }.into())
-        }
+        if node.index() < self.nodes { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.nodes }.into()) }
     }
 
     /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.

@@ -201,8 +201,9 @@ fn print_table(converters: usize, measured: &[Measured]) {
 }
 
 fn main() -> Result<()> {
-    match std::env::var_os("FARFIELD_NODES") {
-        Some(_) => run(&Node::from_environment()?),
-        None => on_each(&local_session(5)?, run).map(|_| ()),
+    if Node::is_launched() {
+        run(&Node::from_environment()?)
+    } else {
+        on_each(&local_session(5)?, run).map(|_| ())
     }
 }

@@ -15,6 +15,7 @@ type Decorate = Arc<dyn Fn(Arc<dyn Fabric>) -> fabric::Result<Arc<dyn Fabric>> +
 /// The configuration of a node. Made by a [`Builder`].
 #[derive(Clone)]
 pub struct Config {
+    /// Empty if none was given.
     pub(crate) session: String,
     pub(crate) node: u16,
     pub(crate) nodes: u16,
@@ -44,7 +45,7 @@ impl Default for Builder {
     fn default() -> Builder {
         Builder {
             config: Config {
-                session: "default".into(),
+                session: String::new(),
                 node: 0,
                 nodes: 1,
                 names: Vec::new(),
@@ -87,7 +88,8 @@ const LAUNCHERS: [(&str, &str, &str); 4] = [
 ];
 
 impl Builder {
-    /// The session's name: nodes with the same name find each other. Letters, digits, `_`, `-` and `.`.
+    /// The session's name: nodes with the same name find each other. Letters, digits, `_`, `-` and `.`. Unless it is
+    /// given, a node alone has a session of its own, and several nodes are in `default`.
     pub fn session(mut self, name: &str) -> Builder {
         self.config.session = name.into();
         self
@@ -220,7 +222,10 @@ impl Builder {
     /// # Errors
     /// A configuration that makes no sense, a place that is taken, no memory.
     pub fn start(self) -> Result<Node> {
-        let config = self.config;
+        let mut config = self.config;
+        if config.session.is_empty() {
+            config.session = if config.nodes == 1 { unique_session("alone") } else { "default".into() };
+        }
         if config.node >= config.nodes {
             let why = format!("node {} of {} nodes: numbers go from 0 to nodes − 1", config.node, config.nodes);
             return Err(config_error(why));
@@ -231,6 +236,17 @@ impl Builder {
         }
         Node::start(config)
     }
+}
+
+/// Whether some launcher's variables are set.
+pub(super) fn is_launched() -> bool {
+    LAUNCHERS.iter().any(|(node, nodes, _)| [node, nodes].iter().all(|name| std::env::var_os(name).is_some()))
+}
+
+/// A name that no other session has.
+#[allow(clippy::disallowed_methods, reason = "not a choice that a simulator has to own: names of sessions order nothing")]
+pub(super) fn unique_session(purpose: &str) -> String {
+    format!("{purpose}-{}-{:016x}", std::process::id(), rand::random::<u64>())
 }
 
 #[cfg(test)]

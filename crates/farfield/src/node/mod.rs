@@ -90,6 +90,11 @@ impl Node {
         Node::builder().environment()?.start()
     }
 
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) says which node this process is.
+    pub fn is_launched() -> bool {
+        config::is_launched()
+    }
+
     pub(crate) fn start(config: Config) -> Result<Node> {
         let mut options = ShmOptions::new(config.session.clone(), NodeId(config.node), usize::from(config.nodes));
         options.group_bytes_max = config.memory_bytes_max;
@@ -315,9 +320,8 @@ pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
 ///
 /// # Errors
 /// What [`Builder::start`] says.
-#[allow(clippy::disallowed_methods, reason = "the name of a session must not repeat; never used by an object")]
 pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
-    let session = format!("local-{}-{:016x}", std::process::id(), rand::random::<u64>());
+    let session = config::unique_session("local");
     let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
     let start = |node| configure(Node::builder().session(&session).node(node).nodes(count)).start();
     let nodes: Vec<Node> = (0..count).map(start).collect::<Result<_>>()?;

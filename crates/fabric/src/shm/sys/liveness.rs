@@ -328,9 +328,8 @@ mod tests {
     impl SharedCell {
         fn map(file: &File) -> Arc<Self> {
             // SAFETY: the kernel chooses a free range.
-            let page = unsafe {
-                mmap(ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
-            };
+            let page =
+                unsafe { mmap(ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0) };
             Arc::new(Self(page.unwrap().cast()))
         }
 

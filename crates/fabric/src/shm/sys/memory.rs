@@ -187,9 +187,8 @@ impl Arena {
     /// Whether `more` bytes can be added without asking for trouble.
     fn check_room(&self, more: usize) -> Result<(), MemoryError> {
         let more = more as u64;
-        let exhausted = |available, what_limits, hint| {
-            Err(MemoryError::Exhausted { asked: more, available, what_limits, hint })
-        };
+        let exhausted =
+            |available, what_limits, hint| Err(MemoryError::Exhausted { asked: more, available, what_limits, hint });
         if self.huge {
             let free = free_huge_bytes();
             if more > free {
@@ -347,13 +346,16 @@ impl Range {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let padded = len.checked_add(STEP_BYTES).ok_or(MemoryError::BadReserve { reserve_bytes: len })?;
         // SAFETY: the kernel chooses an address range that nothing uses.
-        let space = unsafe { mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) };
+        let space = unsafe {
+            mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+        };
         let space = space.map_err(system("reserving address space (ulimit -v?)"))?.cast::<u8>();
         let before = space.align_offset(STEP_BYTES);
         let base = space.wrapping_add(before);
         // SAFETY: the target lies within `space`, reserved just above and used by nobody else; `before` is less than
         // the padding.
-        let mapped = unsafe { mmap(base.cast(), len, access, MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED, fd, 0) };
+        let mapped =
+            unsafe { mmap(base.cast(), len, access, MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED, fd, 0) };
         if let Err(errno) = mapped {
             // SAFETY: the reservation is ours, whole, and nobody has its address.
             let _ = unsafe { munmap(space.cast(), padded) };

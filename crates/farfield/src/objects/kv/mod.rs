@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Changes of a key are made under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
-//! told to all other nodes through the inserter's *tracker*, a [`RingBuffer`] at `path/tracker/<node>` that the service
+//! told to all other nodes through the inserter's *tracker*, a [`RingBuffer`](crate::RingBuffer) at `path/tracker/<node>` that the service
 //! threads read, apply to the index and acknowledge.
 //!
 //! - **get** looks up the index (a miss is `None`), reads the slot, and judges it: another counter, or not valid, is
@@ -337,7 +337,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(before)
     }
 
-    /// Removes a key; `false` if it was not there.
+    /// Removes a key; `false` if it was not there. If another node handed the slot out, that node may use it again a
+    /// moment later only.
     ///
     /// # Errors
     /// A node that is gone, or a timeout. The key may be gone nevertheless.
