@@ -102,7 +102,7 @@ pub struct Slot<T>(UnsafeCell<T>);
 unsafe impl<T: Plain> Sync for Slot<T> {}
 
 impl<T: Plain> Slot<T> {
-    const WHOLE_WORDS: () = assert!(
+    pub(crate) const WHOLE_WORDS: () = assert!(
         size_of::<T>().is_multiple_of(8) && align_of::<T>() <= 8 && size_of::<T>() > 0,
         "a Slot's type is made of whole 8-byte words"
     );

@@ -28,8 +28,8 @@ impl Fabric for Decorated {
     fn name(&self) -> String {
         format!("{}({})", self.label, self.inner.name())
     }
-    fn open_lane(&self) -> Result<Lane> {
-        Ok(Lane::Dyn((self.wrap)(self.inner.open_lane()?.into_dyn())))
+    fn open_lane(&self, background: bool) -> Result<Lane> {
+        Ok(Lane::Dyn((self.wrap)(self.inner.open_lane(background)?.into_dyn())))
     }
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         Arc::clone(&self.inner).spawn_service(name, body)

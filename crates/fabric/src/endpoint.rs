@@ -3,7 +3,7 @@
 use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,6 +75,7 @@ pub(crate) struct Counters {
     fences: AtomicU64,
     bytes: AtomicU64,
     round_trips: AtomicU64,
+    closed: AtomicBool,
 }
 
 impl Counters {
@@ -110,10 +111,10 @@ pub struct CountsReader(Arc<Counters>);
 impl CountsReader {
     /// Whether the endpoint is gone, so that the counts are final.
     pub fn is_final(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        self.0.closed.load(Ordering::Acquire)
     }
 
-    /// The counts so far; `round_trips` as of the endpoint's last measured operation.
+    /// The counts so far; `round_trips` as of the end of the endpoint's last `block_on`, window or measured operation.
     pub fn read(&self) -> Counts {
         self.0.read()
     }
@@ -176,11 +177,13 @@ pub struct EndpointOptions {
     pub pool_bytes_max: usize,
     /// How long blocking calls wait where none is given.
     pub timeout: Duration,
+    /// No thread of its own waits on it, so it is not counted among those that share the cores.
+    pub background: bool,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        EndpointOptions { pool_bytes_max: 256 << 20, timeout: Duration::from_secs(30) }
+        EndpointOptions { pool_bytes_max: 256 << 20, timeout: Duration::from_secs(30), background: false }
     }
 }
 
@@ -191,7 +194,7 @@ impl Endpoint {
     /// [`ErrorKind::TooMany`] when the node's lanes are used up.
     pub fn open(fabric: Arc<dyn Fabric>, options: EndpointOptions) -> Result<Endpoint> {
         let nodes = fabric.nodes();
-        let inner = match fabric.open_lane()? {
+        let inner = match fabric.open_lane(options.background)? {
             Lane::Shm(lane) => Inner::Shm(lane, FlushMarks(vec![Cell::new(false); nodes].into())),
             Lane::Dyn(lane) => {
                 let peers = RefCell::new(std::iter::repeat_with(DynPeer::default).take(nodes).collect());
@@ -329,9 +332,9 @@ impl Endpoint {
         }
     }
 
-    /// Puts whatever the shared cells of `src` hold when the NIC reads them, which may be after this call and after
-    /// its completion is not seen. The name says what is dangerous: a store that follows may be sent in place of what
-    /// was there (`put x; x := 1` may send 1).
+    /// Puts whatever the shared cells of `src` hold when the NIC reads them: at any moment until the operation is
+    /// complete. The name says what is dangerous: a store that follows the call may be sent in place of what was there
+    /// (`put x; x := 1` may send 1).
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -377,8 +380,9 @@ impl Endpoint {
         self.counters.count(Verb::Get, size_of::<T>());
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                marks.flush(src.node());
-                Op::ended(self, src.cast(), size_of::<T>(), lane.get_value(src))
+                let result = lane.get_value(src);
+                marks.read(src.node(), result.is_ok());
+                Op::ended(self, src.cast(), size_of::<T>(), result)
             }
             Inner::Dyn(state) => self.fetch_dyn(state, Verb::Get, src.cast(), size_of::<T>(), [0; 2]),
         }
@@ -391,12 +395,17 @@ impl Endpoint {
     #[inline]
     pub fn get_into<'e, T: Plain>(&'e self, src: RemotePtr<T>, into: Buf<'e, T>) -> BufOp<'e, T> {
         let (src, len) = (src.cast::<u8>(), into.size_bytes());
+        if !into.block().is_idle() {
+            // A put that was dropped may still read the memory: the get must not change it under it.
+            self.wait_for_block(into.block());
+        }
         self.counters.count(Verb::Get, len);
         let op = match &self.inner {
             Inner::Shm(lane, marks) => {
-                marks.flush(src.node());
                 // SAFETY: the buffer has `len` bytes and is owned by this call.
-                Op::ended(self, src, len, unsafe { lane.get_to(src, into.block().as_ptr(), len) })
+                let result = unsafe { lane.get_to(src, into.block().as_ptr(), len) };
+                marks.read(src.node(), result.is_ok());
+                Op::ended(self, src, len, result)
             }
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(into.block()));
@@ -416,9 +425,10 @@ impl Endpoint {
         self.counters.count(Verb::Get, len);
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                marks.flush(src.node());
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
-                Op::ended(self, src, len, unsafe { lane.get_to(src, into.as_ptr(), len) })
+                let result = unsafe { lane.get_to(src, into.as_ptr(), len) };
+                marks.read(src.node(), result.is_ok());
+                Op::ended(self, src, len, result)
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: into.as_ptr(), keep: Keep::Memory(into.keep()) };
@@ -452,13 +462,14 @@ impl Endpoint {
                 let mut fenced = false;
                 for (index, source) in sources.iter().enumerate() {
                     self.counters.count(Verb::Get, len);
-                    marks.flush(source.node());
                     // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
                     // exclusively. One fence suffices: this thread stores nothing to region memory in between.
                     let result = unsafe {
                         lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced)
                     };
-                    fenced = true;
+                    // One that was refused has not fenced.
+                    fenced |= result.is_ok();
+                    marks.read(source.node(), result.is_ok());
                     if let Err(code) = result {
                         into[index * stride..][..stride].fill(0);
                         first = first.and(Err(self.explain(code, source.cast(), len as u32)));
@@ -498,8 +509,9 @@ impl Endpoint {
         self.counters.count(Verb::Cas, 8);
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                marks.flush(dst.node());
-                Op::ended(self, dst.cast(), 8, lane.cas(dst, expected, new))
+                let result = lane.cas(dst, expected, new);
+                marks.read(dst.node(), result.is_ok());
+                Op::ended(self, dst.cast(), 8, result)
             }
             Inner::Dyn(state) => self.fetch_dyn(state, Verb::Cas, dst.cast(), 8, [expected, new]),
         }
@@ -515,8 +527,9 @@ impl Endpoint {
         self.counters.count(Verb::Faa, 8);
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                marks.flush(dst.node());
-                Op::ended(self, dst.cast(), 8, lane.faa(dst, addend))
+                let result = lane.faa(dst, addend);
+                marks.read(dst.node(), result.is_ok());
+                Op::ended(self, dst.cast(), 8, result)
             }
             Inner::Dyn(state) => self.fetch_dyn(state, Verb::Faa, dst.cast(), 8, [addend, 0]),
         }
@@ -736,6 +749,11 @@ impl Endpoint {
         self.depth.set(self.depth.get().max(depth));
     }
 
+    /// Lets other threads see the chain of this one.
+    fn publish_depth(&self) {
+        self.counters.round_trips.store(self.depth.get(), Ordering::Relaxed);
+    }
+
     /// Runs a future and counts what it costs: operations and bytes posted during its polls, and its round trips.
     ///
     /// ```
@@ -760,9 +778,8 @@ impl Endpoint {
         })
         .await;
         self.depth.set(self.depth.get().max(own));
+        self.publish_depth();
         cost.round_trips = own - start;
-        let total = &self.counters.round_trips;
-        total.store(total.load(Ordering::Relaxed) + cost.round_trips, Ordering::Relaxed);
         (output, cost)
     }
 
@@ -793,7 +810,8 @@ impl Endpoint {
     /// spins, yields and sleeps as fits the machine, and lets the endpoint's other operations run meanwhile.
     ///
     /// The condition is evaluated often and must only look (at [`Word`](crate::Word)s, say). Have it look at the peers
-    /// it depends on too ([`Endpoint::check_alive`]), so that their death ends the wait.
+    /// it depends on too ([`Endpoint::check_alive`]), so that their death ends the wait. What it does once, in the call that
+    /// gives the value, is its own business.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`].
@@ -855,10 +873,12 @@ impl Endpoint {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-        self.block_on_slow(future)
+        let output = match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => output,
+            Poll::Pending => self.block_on_slow(future),
+        };
+        self.publish_depth();
+        output
     }
 
     #[inline(never)]
@@ -951,6 +971,7 @@ impl Endpoint {
         })
         .await;
         self.depth.set(self.depth.get().max(deepest));
+        self.publish_depth();
     }
 
     /// Wakes this node's threads that wait for a word which this thread has just stored to.
@@ -969,6 +990,8 @@ impl Drop for Endpoint {
             // An error says that a target is gone, and then nothing is left to be seen there.
             let _ = self.block_on(self.global_fence(nodes));
         }
+        self.publish_depth();
+        self.counters.closed.store(true, Ordering::Release);
     }
 }
 
@@ -980,15 +1003,17 @@ impl FlushMarks {
         }
     }
 
+    /// A read from the node that was done flushes; one that was refused does not.
     #[inline(always)]
-    fn flush(&self, node: NodeId) {
+    fn read(&self, node: NodeId, done: bool) {
         if let Some(mark) = self.0.get(node.index()) {
-            mark.set(false);
+            mark.set(mark.get() & !done);
         }
     }
 }
 
-/// Puts to one node that land in the order in which they were added, behind one doorbell.
+/// Puts to one node that land in the order in which they were added, behind one doorbell: a fabric may hold them back
+/// until `post`.
 ///
 /// ```
 /// # async fn f(ep: &farfield_fabric::Endpoint, data: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -996,7 +1021,7 @@ impl FlushMarks {
 /// ep.batch(data.node()).put_value(data, 42).put_value(data.at(1), 1).post().await
 /// # }
 /// ```
-#[must_use = "a batch is on its way only after `post`"]
+#[must_use = "a batch is sure to be on its way only after `post`"]
 pub struct Batch<'e> {
     endpoint: &'e Endpoint,
     node: NodeId,

@@ -21,11 +21,11 @@ pub trait Fabric: Send + Sync + 'static {
     /// The number of nodes in the session, those not yet come included.
     fn nodes(&self) -> usize;
 
-    /// A lane for one more thread.
+    /// A lane for one more thread; in the background if that thread mostly sleeps or has another lane.
     ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany) when the node's lanes are used up.
-    fn open_lane(&self) -> Result<Lane>;
+    fn open_lane(&self, background: bool) -> Result<Lane>;
 
     /// A new permission group of this node. The first three exist from the start, see [`GroupKey`].
     ///
@@ -256,6 +256,7 @@ impl Region {
     /// As [`Region::word`].
     #[inline]
     pub fn slot<T: Plain>(&self, offset: usize) -> &Slot<T> {
+        let () = Slot::<T>::WHOLE_WORDS; // so that 8-byte alignment is enough
         self.check(offset, size_of::<T>());
         // SAFETY: as in `words`; a `Slot` accesses its memory by atomics only.
         unsafe { &*self.base.as_ptr().add(offset).cast() }

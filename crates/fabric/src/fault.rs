@@ -73,6 +73,8 @@ struct FaultLane {
     completions: Completions,
 }
 
+impl crate::lane::sealed::Sealed for FaultLane {}
+
 impl DynLane for FaultLane {
     fn check(&self, request: &WorkRequest) -> Result<(), Code> {
         self.inner.check(request)

@@ -44,16 +44,16 @@ pub enum Verb {
     RemoteFence,
 }
 
-/// One operation as posted to a lane.
+/// One operation as posted to a lane. Only endpoints make one, and only this crate's lanes execute it: what it says of
+/// its local memory has to be true.
 pub struct WorkRequest {
-    /// What to do.
-    pub verb: Verb,
+    pub(crate) verb: Verb,
     /// The remote place; its node is the peer.
-    pub remote: RemotePtr<u8>,
+    pub(crate) remote: RemotePtr<u8>,
     /// Bytes to move: 8 for atomics, 0 for a fence.
-    pub len: usize,
+    pub(crate) len: usize,
     /// Cas: expected and new value; faa: the addend and 0.
-    pub operands: [u64; 2],
+    pub(crate) operands: [u64; 2],
     pub(crate) local: Local,
 }
 
@@ -96,6 +96,11 @@ impl Local {
     }
 }
 
+pub(crate) mod sealed {
+    /// Implemented by the lanes of this crate.
+    pub trait Sealed {}
+}
+
 /// How far an operation has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
@@ -111,7 +116,10 @@ pub enum Status {
 ///
 /// Operations to one peer complete in the order in which they were posted, so that a work id is a peer and a sequence
 /// number, which `post` returns and `status` takes.
-pub trait DynLane: Send {
+///
+/// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and say `Done`
+/// only when nothing touches the local memory any more.
+pub trait DynLane: Send + sealed::Sealed {
     /// Whether the request would be refused now, without executing it.
     ///
     /// # Errors

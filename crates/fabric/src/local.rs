@@ -99,7 +99,7 @@ impl Sub for Instant {
 pub struct Thread(pub(crate) std::thread::JoinHandle<()>);
 
 impl Thread {
-    /// Waits for its end.
+    /// Waits for its end, unless it is the caller.
     ///
     /// # Errors
     /// The message of its panic.

@@ -42,6 +42,8 @@ struct RecordLane {
     record: Record,
 }
 
+impl crate::lane::sealed::Sealed for RecordLane {}
+
 impl DynLane for RecordLane {
     fn check(&self, request: &WorkRequest) -> Result<(), Code> {
         self.inner.check(request)

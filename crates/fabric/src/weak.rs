@@ -5,13 +5,16 @@
 //! pass each other wherever the stamp table has no order, long transfers land in pieces, completions come late. Objects
 //! that are right on it rely on nothing that shared memory adds.
 //!
+//! One thing is stronger than the model: a remote atomic is one CPU atomic of the fabric below, so no CPU access or put
+//! comes between its halves.
+//!
 //! Each lane keeps a queue pair for each peer: the halves of its operations, of which any that the table allows may be
 //! next. Which one is a random choice. Steps are taken by the endpoint when it posts or polls, and by a thread of
 //! its own for each fabric, since a NIC goes on when the CPU does not.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak as WeakRef};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -90,7 +93,6 @@ struct WeakLane {
     rng: SmallRng,
     /// As of the last poll.
     seen: Completions,
-    _nic: WeakRef<Nic>,
 }
 
 /// The queue pairs of one lane.
@@ -113,6 +115,8 @@ struct Operation {
     stage: Stage,
     /// For a put: its bytes, once read. For a get or an atomic: the result on its way back.
     carried: Option<Arc<Block>>,
+    /// The pieces of a put or get that have not been moved yet, while it is in the middle of it.
+    pieces: Option<Vec<(usize, usize)>>,
     result: Result<(), Code>,
     reported: bool,
 }
@@ -239,28 +243,31 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             if operation.result.is_ok()
                 && let Some(carried) = &operation.carried
             {
-                // In pieces, in any order. A piece that fails now is lost: the put is complete already.
-                for (from, to) in pieces(len, rng) {
-                    let local = Local { ptr: carried.as_ptr().wrapping_add(from), ..Local::block(carried) };
-                    let remote = request.remote.byte_add(from as u64);
-                    inner.post(WorkRequest { verb, remote, len: to - from, operands: [0; 2], local });
+                // Piece by piece, in any order. One that fails now is lost: the put is complete already.
+                let left = operation.pieces.get_or_insert_with(|| pieces(len, rng));
+                if let Some(piece) = left.pop() {
+                    inner.post(part(request, piece, carried));
+                }
+                if !left.is_empty() {
+                    return;
                 }
             }
             Stage::Finished
         }
         (_, Stage::Posted) => {
-            let carried = Block::new(len);
-            for (from, to) in pieces(len, rng) {
-                let local = Local { ptr: carried.as_ptr().wrapping_add(from), ..Local::block(&carried) };
-                let remote = request.remote.byte_add(from as u64);
-                let piece = WorkRequest { verb, remote, len: to - from, operands: request.operands, local };
-                let (peer, sequence) = (piece.peer(), inner.post(piece));
+            let carried = operation.carried.get_or_insert_with(|| Block::new(len));
+            let left = operation.pieces.get_or_insert_with(|| pieces(len, rng));
+            if let Some(piece) = left.pop() {
+                let part = part(request, piece, carried);
+                let (peer, sequence) = (part.peer(), inner.post(part));
                 inner.poll();
                 if let Status::Failed(code) = inner.status(peer, sequence) {
                     operation.result = Err(code);
                 }
             }
-            operation.carried = Some(carried);
+            if !left.is_empty() {
+                return;
+            }
             Stage::Read
         }
         (_, Stage::Read) => Stage::Started,
@@ -274,6 +281,17 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
         }
         (_, Stage::Finished) => Stage::Finished,
     };
+}
+
+/// The part of a request that moves one piece, between the remote memory and what is carried.
+fn part(request: &WorkRequest, (from, to): (usize, usize), carried: &Arc<Block>) -> WorkRequest {
+    WorkRequest {
+        verb: request.verb,
+        remote: request.remote.byte_add(from as u64),
+        len: to - from,
+        operands: request.operands,
+        local: Local { ptr: carried.as_ptr().wrapping_add(from), ..Local::block(carried) },
+    }
 }
 
 /// Cuts `len` bytes into pieces of whole words, in random order.
@@ -318,7 +336,7 @@ impl WeakLane {
         let pairs = Pairs { inner, peers: Vec::new(), completed: Vec::new() };
         let shared = Arc::new(Shared { pairs: Mutex::new(pairs), closed: AtomicBool::new(false) });
         lock(&nic.lanes).push(Arc::clone(&shared));
-        WeakLane { shared, rng, seen: Completions::default(), _nic: Arc::downgrade(nic) }
+        WeakLane { shared, rng, seen: Completions::default() }
     }
 }
 
@@ -328,6 +346,8 @@ impl Drop for WeakLane {
         self.shared.closed.store(true, Ordering::Release);
     }
 }
+
+impl crate::lane::sealed::Sealed for WeakLane {}
 
 impl DynLane for WeakLane {
     fn check(&self, request: &WorkRequest) -> Result<(), Code> {
@@ -349,6 +369,7 @@ impl DynLane for WeakLane {
             request,
             stage: Stage::Posted,
             carried: None,
+            pieces: None,
             result: Ok(()),
             reported: false,
         });

@@ -36,7 +36,7 @@ pub(crate) struct Card {
     pub(crate) left: AtomicU32,
     pub(crate) waiters: DoorBell,
     pub(crate) service: DoorBell,
-    /// Lanes open now, as a hint of how many threads share the cores.
+    /// Lanes open now, less those in the background: a hint of how many threads share the cores.
     pub(crate) lanes: AtomicU32,
     pub(crate) incarnation: AtomicU64,
     pub(crate) group_bytes: GroupBytes,

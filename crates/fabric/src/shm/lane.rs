@@ -322,6 +322,8 @@ unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
 }
 
 /// The lane behind the dynamic interface, for decorators: an operation is complete when `post` returns.
+impl crate::lane::sealed::Sealed for ShmLane {}
+
 impl DynLane for ShmLane {
     fn check(&self, request: &WorkRequest) -> Result<(), Code> {
         let (window, _) = self.place(request.remote, request.len)?;

@@ -130,6 +130,8 @@ struct OwnGroup {
 pub(crate) struct LanePlace {
     memory: Arc<Memory>,
     index: usize,
+    /// 1 if it counts among the threads that share the cores.
+    threads: u32,
     free: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -141,7 +143,7 @@ impl LanePlace {
 
 impl Drop for LanePlace {
     fn drop(&mut self) {
-        self.memory.own.card().lanes.fetch_sub(1, Ordering::Relaxed);
+        self.memory.own.card().lanes.fetch_sub(self.threads, Ordering::Relaxed);
         lock(&self.free).push(self.index);
     }
 }
@@ -294,11 +296,10 @@ impl ShmFabric {
             let Some(peer) = peer.get() else { continue };
             let card = Card::of(&peer.card);
             if liveness::is_alive(card.life.word().load(Ordering::Relaxed)) {
-                // The service thread's lane is mostly asleep.
-                lanes += (card.lanes.load(Ordering::Relaxed) as usize).saturating_sub(1);
+                lanes += card.lanes.load(Ordering::Relaxed) as usize;
             }
         }
-        lanes.saturating_sub(1) <= self.cpus
+        lanes <= self.cpus
     }
 }
 
@@ -344,12 +345,13 @@ impl Fabric for ShmFabric {
         self.nodes
     }
 
-    fn open_lane(&self) -> Result<Lane> {
+    fn open_lane(&self, background: bool) -> Result<Lane> {
         let Some(index) = lock(&self.free_lanes).pop() else {
             return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
         };
-        self.memory.own.card().lanes.fetch_add(1, Ordering::Relaxed);
-        let place = LanePlace { memory: Arc::clone(&self.memory), index, free: Arc::clone(&self.free_lanes) };
+        let threads = u32::from(!background);
+        self.memory.own.card().lanes.fetch_add(threads, Ordering::Relaxed);
+        let place = LanePlace { memory: Arc::clone(&self.memory), index, threads, free: Arc::clone(&self.free_lanes) };
         Ok(Lane::Shm(ShmLane::new(Arc::clone(&self.memory.windows), place)))
     }
 

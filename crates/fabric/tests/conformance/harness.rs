@@ -126,7 +126,7 @@ impl Node {
     }
 
     pub(crate) fn endpoint_with_pool(&self, pool_bytes_max: usize) -> Endpoint {
-        Endpoint::open(Arc::clone(&self.fabric), EndpointOptions { pool_bytes_max, timeout: SOON }).unwrap()
+        Endpoint::open(Arc::clone(&self.fabric), EndpointOptions { pool_bytes_max, timeout: SOON, background: false }).unwrap()
     }
 
     /// Memory that nobody sleeps on.

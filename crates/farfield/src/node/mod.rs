@@ -105,7 +105,7 @@ impl Node {
         }
         let shared = Arc::new(Shared { fabric, config, service: Service::default(), endpoints: LocalMutex::default() });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
-        let endpoint = shared.endpoint()?;
+        let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
         let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
         let handle = Handle { shared: Arc::clone(&shared), service: LocalMutex::new(Some(thread)) };
@@ -153,7 +153,12 @@ impl Node {
     /// # Errors
     /// The node's lanes are used up.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        self.shared().endpoint()
+        self.shared().endpoint(false)
+    }
+
+    /// An endpoint beside that of the thread which uses it: for an object's own purposes.
+    pub(crate) fn background_endpoint(&self) -> Result<Endpoint> {
+        self.shared().endpoint(true)
     }
 
     /// Starts a thread with an endpoint of its own.
@@ -284,8 +289,9 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    fn endpoint(&self) -> Result<Endpoint> {
-        let options = EndpointOptions { pool_bytes_max: self.config.pool_bytes_max, timeout: self.config.timeout };
+    fn endpoint(&self, background: bool) -> Result<Endpoint> {
+        let (pool_bytes_max, timeout) = (self.config.pool_bytes_max, self.config.timeout);
+        let options = EndpointOptions { pool_bytes_max, timeout, background };
         let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
         let mut endpoints = self.endpoints.lock();
         let closed = endpoints.open.extract_if(.., |reader| reader.is_final()).fold(Counts::default(), |sum, reader| sum + reader.read());

@@ -34,9 +34,9 @@ pub struct Announcement {
 
 impl Announcement {
     /// What differs from another node's, if anything.
-    fn differs(&self, theirs: &Announcement) -> Option<String> {
+    fn differs(&self, theirs: &Announcement) -> Option<Difference> {
         let differ = |what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug| {
-            Some(format!("{what} is {here:?} here and {there:?} there"))
+            Some(Difference { what: what.into(), here: format!("{here:?}"), there: format!("{there:?}") })
         };
         if self.kind != theirs.kind {
             return differ("its type", &self.kind, &theirs.kind);
@@ -49,7 +49,26 @@ impl Announcement {
         }
         let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
         let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
-        unfit.and_then(|(name, bytes)| differ(&format!("region `{name}` in bytes"), &bytes_of(name), bytes))
+        unfit.and_then(|(name, bytes)| differ(&format!("region `{name}` in bytes"), &bytes_of(name), &Some(bytes)))
+    }
+}
+
+/// What two nodes open differently.
+struct Difference {
+    what: String,
+    here: String,
+    there: String,
+}
+
+impl Difference {
+    /// As it looks from this node.
+    fn seen_here(&self) -> String {
+        format!("{} is {} here and {} there", self.what, self.here, self.there)
+    }
+
+    /// As it looks from the other node.
+    fn seen_there(&self) -> String {
+        format!("{} is {} here and {} there", self.what, self.there, self.here)
     }
 }
 
@@ -129,6 +148,7 @@ struct Callbacks {
 #[derive(Default)]
 struct State {
     connected: HashMap<NodeId, Announcement>,
+    joined: HashMap<NodeId, Announcement>,
     mismatch: Option<(NodeId, String)>,
 }
 
@@ -148,11 +168,8 @@ impl OpenObject {
         match self.own.differs(theirs) {
             None => true,
             Some(differs) => {
-                // To the other side, "here" and "there" are the other way round.
-                let differs_there = differs.replace(" here and ", " \u{0} and ").replace(" there", " here");
-                let differs_there = differs_there.replace(" \u{0} and ", " there and ");
-                Message::Refuse { path: self.own.path.clone(), differs: differs_there }.send(shared, from);
-                self.refused(from, differs);
+                Message::Refuse { path: self.own.path.clone(), differs: differs.seen_there() }.send(shared, from);
+                self.refused(from, differs.seen_here());
                 false
             }
         }
@@ -164,7 +181,12 @@ impl OpenObject {
     }
 
     fn connect(&self, from: NodeId, theirs: &Announcement, joined: bool) {
-        let first = self.state.lock().connected.insert(from, theirs.clone()).is_none();
+        let (first, joined) = {
+            let mut state = self.state.lock();
+            // A join may come twice: when the peer comes up, and when this node opens the object at that moment.
+            let joined = joined && state.joined.insert(from, theirs.clone()).as_ref() != Some(theirs);
+            (state.connected.insert(from, theirs.clone()).is_none(), joined)
+        };
         if joined {
             for callback in &self.callbacks.on_join {
                 callback(from, theirs);
@@ -378,7 +400,8 @@ impl Opening {
         self
     }
 
-    /// Runs on the service thread whenever a peer's join has been accepted.
+    /// Runs on the service thread when a peer's join has been accepted: once, unless it opens the object anew. Of two
+    /// participants, at least the one that opened first sees the other's join.
     pub fn on_join(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
         self.callbacks.on_join.push(Box::new(callback));
         self

@@ -13,8 +13,10 @@
 //!
 //! | call | round trips | operations of one thread, n nodes |
 //! |---|---|---|
-//! | `wait` | 1 | at most n − 1 gets (fence), n − 1 puts |
+//! | `wait` | 1 | n − 1 gets (fence; fewer the first time), n − 1 puts |
 //! | `wait_unfenced` | 0 | n − 1 puts |
+//!
+//! What the others take to arrive is not counted.
 //!
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
 

@@ -27,10 +27,12 @@
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
-//! | `lock`, free and last used by this node | 1 | 1 cas |
+//! | `lock`, free, nobody has queued since this node last had it | 1 | 1 cas |
 //! | `lock`, free | 2 | 2 cas |
 //! | `lock`, contended | 3 and more | cas, faa, a get for each look, cas |
-//! | `unlock`, d nodes put to | 1 (d = 0) or 2 | at most d gets, 1 faa |
+//! | `unlock`, d nodes put to, the home left out | 1 (d = 0) or 2 | at most d gets, 1 faa |
+//!
+//! On the home node there are as many operations, and no round trips but for the fence.
 //!
 //! A holder whose node dies leaves the lock held, and a waiter whose node dies leaves its turn to nobody: those who wait
 //! get an error that names the node. Source: LOCO's mutex; the bound on bypass is ours.
@@ -385,7 +387,7 @@ impl MutexArray {
 const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
 
 /// So many looks at a free lock that nobody takes, and the queue's head may be an operation of a node that is gone.
-const STUCK_MAX: u32 = 25;
+const STUCK_MAX: u32 = 10;
 
 /// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
 /// end, which is a round trip away at most.

@@ -22,7 +22,7 @@
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `load`, `store` | 0 | none |
-//! | `push`, n nodes | 1 | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
+//! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
 //! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
 //!
 //! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).

@@ -272,9 +272,20 @@ impl RingSender {
 
     /// Sends a message if there is room for it now; whether there was.
     ///
+    /// Pass the same endpoint each time: what two endpoints put to a node is in no order.
+    ///
     /// # Errors
-    /// A message longer than [`RingSender::message_bytes_max`], or a reader's node that is gone.
+    /// A message longer than [`RingSender::message_bytes_max`], or a reader's node that is gone. Nothing was sent then.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
+        // Before the room is looked at: who is gone gives none back, and whoever tries again and again has to learn it.
+        for copy in &self.copies {
+            endpoint.check_alive(copy.ring.node()).of(self.shared.object.path())?;
+        }
+        self.try_send_to(endpoint, message, Whom::All)
+    }
+
+    /// [`RingSender::try_send`] to all readers, or to those whose nodes are not gone.
+    pub(crate) fn try_send_to(&mut self, endpoint: &Endpoint, message: &[u8], whom: Whom) -> Result<bool> {
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
         let framed = framed_bytes(message.len());
@@ -282,13 +293,9 @@ impl RingSender {
             let max_bytes = capacity - 8;
             return Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(path);
         }
-        // Before the room is looked at: who is gone gives none back, and whoever tries again and again has to learn it.
-        for copy in &self.copies {
-            endpoint.check_alive(copy.ring.node()).of(path)?;
-        }
         let end = self.head + framed as u64;
         if end - self.lowest > capacity as u64 {
-            self.lowest = self.lowest_tail();
+            self.lowest = self.acknowledgements().lowest(endpoint, whom).min(self.head);
             if end - self.lowest > capacity as u64 {
                 return Ok(false);
             }
@@ -322,7 +329,8 @@ impl RingSender {
                 sent = sent.and(endpoint.put_live(copy.ring, self.shared.ring.span(0, framed - first)).detach());
             }
             sent = sent.and_then(|()| endpoint.put_value(copy.head, end).detach());
-            result = result.and(sent);
+            // It is too late to send nothing. Who went meanwhile is reported by the next call.
+            result = result.and(sent.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) }));
         }
         result.of(self.shared.object.path()).map(|()| true)
     }
@@ -352,7 +360,7 @@ impl RingSender {
 
     /// Whether all readers have read up to `position`.
     pub fn is_acknowledged(&self, position: u64) -> bool {
-        self.lowest_tail() >= position
+        self.acknowledgements().tails().all(|(_, tail)| tail >= position)
     }
 
     /// Waits until all readers have read up to `position`.
@@ -368,13 +376,18 @@ impl RingSender {
         Acknowledgements { shared: Arc::clone(&self.shared), tails: self.tails.clone() }
     }
 
-    fn lowest_tail(&self) -> u64 {
-        self.tails.words(0, self.tails.bytes() / 8).iter().map(Word::load).min().unwrap_or(u64::MAX)
-    }
-
     async fn wait_tails(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
-        self.acknowledgements().wait(endpoint, position, deadline, what).await
+        self.acknowledgements().wait(endpoint, position, deadline, what, Whom::All).await
     }
+}
+
+/// Which readers count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// Each: one whose node is gone is an error.
+    All,
+    /// Those whose nodes are not gone.
+    Living,
 }
 
 /// The positions up to which the readers of a ring have read.
@@ -385,37 +398,51 @@ pub(crate) struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// Waits until all tails are at least `position`.
+    /// The tails, with their readers' nodes.
+    fn tails(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        let readers = self.shared.options.readers.iter();
+        let owners = readers.flat_map(|reader| std::iter::repeat_n(reader.0, reader.1));
+        owners.zip(self.tails.words(0, self.tails.bytes() / 8).iter().map(Word::load))
+    }
+
+    /// The lowest tail of those who count.
+    fn lowest(&self, endpoint: &Endpoint, whom: Whom) -> u64 {
+        let counts = |owner: NodeId| whom == Whom::All || endpoint.check_alive(owner).is_ok();
+        self.tails().filter(|(owner, _)| counts(*owner)).map(|(_, tail)| tail).min().unwrap_or(u64::MAX)
+    }
+
+    /// Waits until the tails of those who count are at least `position`.
     pub(crate) async fn wait(
         &self,
         endpoint: &Endpoint,
         position: u64,
         deadline: Instant,
         what: &str,
+        whom: Whom,
     ) -> Result<()> {
-        let options = &self.shared.options;
-        let owners = || options.readers.iter().flat_map(|reader| std::iter::repeat_n(reader.0, reader.1));
-        let tails = || self.tails.words(0, self.tails.bytes() / 8).iter().map(Word::load);
+        let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
         let mut looks = 0u32;
         let waited = endpoint
             .wait_until(deadline, || {
-                if tails().all(|tail| tail >= position) {
+                if behind().next().is_none() {
                     return Some(Ok(()));
                 }
                 looks = looks.wrapping_add(1);
                 if !looks.is_multiple_of(16) {
                     return None;
                 }
-                let behind = owners().zip(tails()).filter(|(_, tail)| *tail < position);
-                behind.into_iter().find_map(|(owner, _)| endpoint.check_alive(owner).err()).map(Err)
+                let gone = |owner: NodeId| endpoint.check_alive(owner).err();
+                match whom {
+                    Whom::All => behind().find_map(gone).map(Err),
+                    Whom::Living => behind().all(|owner| gone(owner).is_some()).then_some(Ok(())),
+                }
             })
             .await;
         match waited {
             Ok(result) => result.of(self.shared.object.path()),
             Err(_) => {
-                let mut missing: Vec<NodeId> =
-                    owners().zip(tails()).filter(|(_, tail)| *tail < position).map(|(owner, _)| owner).collect();
+                let mut missing: Vec<NodeId> = behind().collect();
                 missing.dedup();
                 let waited = endpoint.now() - start;
                 Err(ErrorKind::Timeout { what: what.into(), waited, missing }).of(self.shared.object.path())

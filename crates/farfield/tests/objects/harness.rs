@@ -222,5 +222,9 @@ pub(crate) fn mix(bits: u64) -> u64 {
 
 /// A value of `N` words all of which follow from a number.
 pub(crate) fn related<const N: usize>(number: u64) -> [u64; N] {
-    std::array::from_fn(|word| if word == 0 { number } else { mix(number).wrapping_mul(u64::from(number > 0)) ^ word as u64 * number })
+    std::array::from_fn(|word| match (number, word) {
+        (0, _) => 0,
+        (_, 0) => number,
+        _ => mix(number).wrapping_mul(word as u64),
+    })
 }

@@ -407,7 +407,7 @@ fn histories_are_linearizable(scene: &Scene, options: &KvOptions, keys: u64, ope
 fn histories_of_hot_keys_are_linearizable() {
     everywhere("hot keys", 3, |scene| {
         let options = KvOptions { slots_per_node: 64, locks: 8, ..KvOptions::default() };
-        histories_are_linearizable(scene, &options, 5, scene.rounds(400, 4000) / scene.threads);
+        histories_are_linearizable(scene, &options, 5, scene.rounds(300, 12_000) / scene.threads);
     });
 }
 
@@ -415,24 +415,20 @@ fn histories_of_hot_keys_are_linearizable() {
 fn histories_with_values_placed_by_hash_are_linearizable() {
     everywhere("by hash", 3, |scene| {
         let options = KvOptions { slots_per_node: 64, locks: 3, placement: Placement::Hash, ..KvOptions::default() };
-        histories_are_linearizable(scene, &options, 5, scene.rounds(400, 4000) / scene.threads);
+        histories_are_linearizable(scene, &options, 5, scene.rounds(300, 12_000) / scene.threads);
     });
 }
 
 /// With hardly more slots than keys, each slot is soon another key's.
 #[test]
 fn histories_are_linearizable_when_slots_are_used_again_at_once() {
-    for_both_placements("slot reuse, inserter", Placement::Inserter, |scene| reuse(scene, Placement::Inserter));
-    for_both_placements("slot reuse, hash", Placement::Hash, |scene| reuse(scene, Placement::Hash));
-}
-
-fn for_both_placements(label: &str, _: Placement, body: fn(&Scene)) {
-    everywhere(label, 3, body);
+    everywhere("slot reuse, inserter", 3, |scene| reuse(scene, Placement::Inserter));
+    everywhere("slot reuse, hash", 3, |scene| reuse(scene, Placement::Hash));
 }
 
 fn reuse(scene: &Scene, placement: Placement) {
     let options = KvOptions { slots_per_node: 3, locks: 2, placement, ..KvOptions::default() };
-    histories_are_linearizable(scene, &options, 5, scene.rounds(300, 3000) / scene.threads);
+    histories_are_linearizable(scene, &options, 5, scene.rounds(200, 9000) / scene.threads);
 }
 
 /// Large values, written again and again while they are read: each read is whole, and none goes back.
@@ -453,7 +449,7 @@ fn large_values_are_never_seen_torn() {
         for key in 0..3 {
             assert!(endpoint.block_on(kvs[1].insert(&endpoint, &key, &value(1))).unwrap());
         }
-        let rounds = scene.rounds(60, 1500) as u64;
+        let rounds = scene.rounds(400, 6000) as u64;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let mut readers = Vec::new();
@@ -464,7 +460,7 @@ fn large_values_are_never_seen_torn() {
                     let mut values = Vec::new();
                     let mut reads = 0usize;
                     while !over.load(Ordering::SeqCst) {
-                        if reads % 2 == 0 {
+                        if reads.is_multiple_of(2) {
                             endpoint.block_on(kv.get_many(&endpoint, &[0, 1, 2], &mut values)).unwrap();
                         } else {
                             values.clear();
@@ -476,7 +472,7 @@ fn large_values_are_never_seen_torn() {
                             assert_eq!(*found, value(number_of(found)));
                             numbers.push(number_of(found));
                         }
-                        if reads % 2 == 0 {
+                        if reads.is_multiple_of(2) {
                             for (key, number) in numbers.into_iter().enumerate() {
                                 assert!(number >= last[key], "key {key}: {number} after {}", last[key]);
                                 last[key] = number;
@@ -512,7 +508,7 @@ fn large_values_are_never_seen_torn() {
 fn modifications_lose_no_update() {
     everywhere("modify", 3, |scene| {
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Hash)));
-        let rounds = scene.rounds(40, 600);
+        let rounds = scene.rounds(200, 2000);
         scene.run(|node, _, endpoint| {
             let add = |_| kvs[node].modify(endpoint, &7, |old| Some(old.copied().unwrap_or(0) + 1));
             let mut last = None;
@@ -533,9 +529,9 @@ fn values_of_a_node_that_left_are_errors_that_name_it() {
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
         let endpoint = scene.endpoint(0);
-        for node in 0..3 {
+        for (node, kv) in kvs.iter().enumerate() {
             let endpoint = scene.endpoint(node);
-            assert!(endpoint.block_on(kvs[node].insert(&endpoint, &(node as u64), &7)).unwrap());
+            assert!(endpoint.block_on(kv.insert(&endpoint, &(node as u64), &7)).unwrap());
         }
         scene.nodes.pop().unwrap().leave();
         let gone = NodeId(2);

@@ -8,7 +8,9 @@
 mod harness;
 
 mod barrier;
+mod costs;
 mod kv;
 mod mutex;
+mod node;
 mod ring;
 mod vars;

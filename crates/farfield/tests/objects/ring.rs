@@ -9,7 +9,7 @@ use crate::harness::{Over, Rng, SHORT, Scene, alone, everywhere, mix, on_each_fa
 
 /// A message whose every byte follows from its number and length.
 fn message(number: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|at| mix(number << 16 ^ at as u64 / 8).to_le_bytes()[at % 8]).collect()
+    (0..len).map(|at| mix((number << 16) ^ (at as u64 / 8)).to_le_bytes()[at % 8]).collect()
 }
 
 /// The lengths of the messages, the same for who sends and who receives: any, nothing, everything.
@@ -33,7 +33,7 @@ fn each_reader_gets_each_message_once_in_order() {
         let readers = [1, 0, 2].map(|node| (scene.id(node), scene.threads));
         let options = RingOptions::new(scene.id(0), readers, CAPACITY);
         let rings = scene.open(|node| RingBuffer::open(node, "ring", options.clone()));
-        let messages = scene.rounds(300, 6000) as u64;
+        let messages = scene.rounds(1800, 18_000) as u64;
         std::thread::scope(|scope| {
             for reader in 0..scene.all_threads() {
                 let endpoint = scene.endpoint(reader % 3);
@@ -103,7 +103,7 @@ fn a_full_ring_refuses_and_goes_on() {
         let mut readers = [rings[1].receiver().unwrap(), rings[2].receiver().unwrap()];
         let mut bytes = Vec::new();
         let mut number = 0;
-        for _ in 0..scene.rounds(5, 20) {
+        for _ in 0..scene.rounds(5, 6) {
             let first = number;
             while sender.try_send(&near, &message(number, 24)).unwrap() {
                 number += 1;
@@ -149,7 +149,7 @@ fn room_is_given_back_by_the_acknowledgement_only() {
         let (near, far) = (scene.endpoint(0), scene.endpoint(1));
         let (mut sender, mut receiver) = (rings[0].sender().unwrap(), rings[1].receiver().unwrap());
         let mut bytes = Vec::new();
-        for round in 0..scene.rounds(10, 50) {
+        for round in 0..scene.rounds(60, 150) {
             assert!(sender.try_send(&near, &message(round as u64, 56)).unwrap());
             while !receiver.try_recv_unacknowledged(&far, &mut bytes).unwrap() {}
             assert_eq!(bytes, message(round as u64, 56));

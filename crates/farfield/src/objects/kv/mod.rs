@@ -37,9 +37,16 @@
 //! | `get`, value here | 0 | none |
 //! | `get`, value elsewhere | 1 | 1 get |
 //! | `get_many` of k | 1 | at most k gets |
-//! | `update` | 3 (2 where lock and value share a node) | cas, put, get (fence), faa |
-//! | `insert`, value here | 2 and the acknowledgements | cas, 2·(n − 1) puts to the trackers' readers, n − 1 gets at most, faa |
-//! | `delete`, value here | as `insert` | as `insert` |
+//! | `update`, value here | 2 | cas, faa |
+//! | `update`, value elsewhere | 3 (2 where lock and value share a node) | cas, put, get (fence), faa |
+//! | `modify` | as `get`, then `update` or `insert`, under one lock | |
+//! | `insert`, value here | 2 and the acknowledgements | cas, faa; the tracker: 2·(n − 1) puts |
+//! | `insert`, value elsewhere | 3 (2) and the acknowledgements | cas, 3 puts, get (fence), faa; the tracker: as above |
+//! | `delete`, value here | 2 and the acknowledgements | cas, faa; the tracker: as above |
+//! | `delete`, value elsewhere | 3 and the acknowledgements | cas, put, get (fence), faa; the tracker: up to twice as many |
+//!
+//! Where the lock is on the caller's node its two round trips fall away; taking it costs one more when others have queued
+//! for it ([`mutex`](crate::objects::mutex)).
 //!
 //! A node that dies takes its values with it: operations on them end in an error that names it.
 
@@ -349,14 +356,25 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return guard.unlock().await.map(|()| false);
         };
         let path = self.object.path();
+        // Known before anything is changed; a node that goes later is dealt with below.
+        self.tracker.check(endpoint)?;
         // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
         // one node's miss could be followed by another's hit.
         self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
         endpoint.global_fence([entry.slot.node()]).await.of(path)?;
         self.index.remove(key, entry);
         let change = Change::Remove { entry };
-        let position = self.tracker.tell(endpoint, key, change).await?;
-        self.tracker.wait(endpoint, position).await?;
+        let known = match self.tracker.tell(endpoint, key, change).await {
+            Ok(position) => self.tracker.wait(endpoint, position).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = known {
+            if error.is_gone() {
+                // All that are left agree that it is gone.
+                self.tracker.settle(endpoint, key, change).await?;
+            }
+            return Err(error);
+        }
         // All indexes have dropped it: the slot may be another key's.
         if self.slots.is_ours(entry.slot) {
             self.slots.free(entry.slot);
@@ -398,22 +416,32 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return Err(ErrorKind::Full { node: home, slots }).of(path);
         };
         let entry = Entry { slot, counter };
-        let written = match self.write_all(endpoint, entry, value) {
+        let change = Change::Insert { entry };
+        let told = match self.write_all(endpoint, entry, value) {
             Ok(()) => {
                 self.index.insert(key.clone(), entry);
-                self.tracker.tell(endpoint, key, Change::Insert { entry }).await
+                self.tracker.tell(endpoint, key, change).await
             }
             Err(error) => Err(error),
         };
-        let known = match written {
+        let known = match told {
             Ok(position) => self.tracker.wait(endpoint, position).await,
-            Err(error) => Err(error),
+            Err(error) => {
+                // Nobody was told. The slot is free once nothing that was written to it can still land.
+                self.index.remove(key, entry);
+                if endpoint.global_fence([slot.node()]).await.is_ok() {
+                    self.slots.free(slot);
+                }
+                return Err(error);
+            }
         };
         if let Err(error) = known {
-            // Not valid, so nobody has seen it. Those that have it in their index drop it in the same order; the slot
-            // stays out of use, since it is not known who still looks at it.
+            // Not valid, so nobody has seen it. All that are left drop it; if they do not say so, the slot stays out of
+            // use, since it is not known who still looks at it.
             self.index.remove(key, entry);
-            let _ = self.tracker.tell(endpoint, key, Change::Remove { entry }).await;
+            if error.is_gone() && self.tracker.settle(endpoint, key, Change::Remove { entry }).await.is_ok() {
+                self.slots.free(slot);
+            }
             return Err(error);
         }
         // The linearization point: every index has it by now.

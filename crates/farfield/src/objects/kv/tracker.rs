@@ -11,15 +11,15 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr};
 
 use super::codec::Key;
 use super::index::{Entry, Index};
 use super::slots::Slots;
 use super::KvOptions;
-use crate::error::Result;
+use crate::error::{Of, Result};
 use crate::node::{Node, Poller, Progress};
-use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
+use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender, Whom};
 
 /// What happened to a key.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -71,6 +71,8 @@ pub(super) fn message_bytes_max<K: Key>(key_bytes_max: usize) -> usize {
 pub(super) struct Tracker<K> {
     /// None in a session of one node.
     sending: Option<Sending>,
+    path: String,
+    others: Vec<NodeId>,
     _key: core::marker::PhantomData<fn(K)>,
 }
 
@@ -95,7 +97,7 @@ impl<K: Key> Tracker<K> {
     ) -> Result<Tracker<K>> {
         let _key = core::marker::PhantomData;
         if node.nodes() == 1 {
-            return Ok(Tracker { sending: None, _key });
+            return Ok(Tracker { sending: None, path: path.into(), others: Vec::new(), _key });
         }
         // The service thread reads them: they must not keep the node in its session.
         let service = node.for_service();
@@ -114,12 +116,24 @@ impl<K: Key> Tracker<K> {
         let receivers = others.map(|(_, ring)| ring.receiver()).collect::<Result<Vec<_>>>()?;
         let follower = Follower { receivers, index: Arc::downgrade(&index), slots, message: Vec::new() };
         node.add_poller(Box::new(follower));
-        let sender = LocalMutex::new(Sender { ring, endpoint: node.endpoint()?, message: Vec::new() });
-        Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), _key })
+        let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
+        let others = node.others().collect();
+        Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), path: path.into(), others, _key })
     }
 
-    /// Tells all other nodes of a change; the position that they acknowledge when they have applied it.
+    /// Whether all other nodes can be told of a change.
+    pub(super) fn check(&self, endpoint: &Endpoint) -> Result<()> {
+        self.others.iter().try_for_each(|node| endpoint.check_alive(*node)).of(&self.path)
+    }
+
+    /// Tells all other nodes of a change; the position that they acknowledge when they have applied it. After an error
+    /// none was told.
     pub(super) async fn tell(&self, endpoint: &Endpoint, key: &K, change: Change) -> Result<u64> {
+        self.check(endpoint)?;
+        self.tell_to(endpoint, key, change, Whom::All).await
+    }
+
+    async fn tell_to(&self, endpoint: &Endpoint, key: &K, change: Change, whom: Whom) -> Result<u64> {
         let Some(sending) = &self.sending else { return Ok(0) };
         let deadline = endpoint.deadline();
         loop {
@@ -128,22 +142,33 @@ impl<K: Key> Tracker<K> {
                 let Sender { ring, endpoint: own, message } = &mut *sender;
                 message.clear();
                 change.encode(key, message);
-                if ring.try_send(own, message)? {
+                if ring.try_send_to(own, message, whom)? {
                     return Ok(ring.position());
                 }
                 // Room for this message, if nobody else takes it.
                 let framed = 8 + message.len().next_multiple_of(8);
                 (ring.position() + framed as u64).saturating_sub(8 + ring.message_bytes_max() as u64)
             };
-            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker").await?;
+            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker", whom).await?;
         }
     }
 
     /// Waits until all other nodes have applied everything up to a position.
     pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
+        self.wait_for(endpoint, position, Whom::All).await
+    }
+
+    async fn wait_for(&self, endpoint: &Endpoint, position: u64, whom: Whom) -> Result<()> {
         let Some(sending) = &self.sending else { return Ok(()) };
         let what = "all nodes have applied the change to their indexes";
-        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what).await
+        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what, whom).await
+    }
+
+    /// Tells a change to those that are left and waits until they have applied it: what has to be done after a node went
+    /// in the middle of an operation, so that the others agree.
+    pub(super) async fn settle(&self, endpoint: &Endpoint, key: &K, change: Change) -> Result<()> {
+        let position = self.tell_to(endpoint, key, change, Whom::Living).await?;
+        self.wait_for(endpoint, position, Whom::Living).await
     }
 }
 

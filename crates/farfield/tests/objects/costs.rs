@@ -1,0 +1,234 @@
+//! The cost cards: what each object's documentation says that a call costs, when nobody else is in the way.
+
+use std::future::Future;
+
+use farfield::fabric::{Counts, GroupKey};
+use farfield::{AtomicVar, Barrier, Endpoint, KvOptions, KvStore, Mutex, OwnedVar, Placement, RingBuffer, RingOptions, SharedVar, Wholeness};
+
+use crate::harness::{Over, Scene, alone, session};
+
+/// Puts, gets, atomics, round trips.
+type Cost = [u64; 4];
+
+fn card(counts: Counts) -> Cost {
+    [counts.puts, counts.gets, counts.atomics, counts.round_trips]
+}
+
+/// What one call costs its endpoint.
+#[track_caller]
+fn costs<T>(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<T>>, expected: Cost) -> T {
+    let (result, counts) = endpoint.block_on(endpoint.counted(call));
+    assert_eq!(card(counts), expected, "puts, gets, atomics, round trips");
+    result.expect("a call that works")
+}
+
+fn scene() -> Scene {
+    Scene { nodes: session(3, Over::Shm), over: Over::Shm, threads: 1 }
+}
+
+#[test]
+fn variables_cost_what_they_say() {
+    let _alone = alone("costs of variables");
+    let scene = scene();
+    let (near, far) = (scene.endpoint(0), scene.endpoint(1));
+    let others = || scene.nodes[0].others();
+
+    let vars = scene.open(|node| AtomicVar::open(node, "atomic", scene.id(1)));
+    let var = &vars[0];
+    costs(&near, var.load(&near), [0, 1, 0, 1]);
+    costs(&near, var.fetch_add(&near, 1), [0, 0, 1, 1]);
+    costs(&near, var.compare_exchange(&near, 1, 2), [0, 0, 1, 1]).unwrap();
+    costs(&near, var.compare_exchange(&near, 1, 2), [0, 0, 1, 1]).unwrap_err();
+    costs(&near, var.swap(&near, 9), [0, 1, 1, 2]);
+    costs(&near, var.store(&near, 10), [0, 1, 1, 2]);
+    // The home node has no round trips, and as many operations: its accesses are atomic with those of others.
+    costs(&far, vars[1].swap(&far, 11), [0, 1, 1, 0]);
+
+    let vars = scene.open(|node| SharedVar::<u64>::open(node, "shared"));
+    let var = &vars[0];
+    let local = async {
+        var.store(var.load() + 1);
+        Ok(())
+    };
+    costs(&near, local, [0; 4]);
+    costs(&near, var.push_all(&near), [2, 0, 0, 1]);
+    costs(&near, var.fence(&near, others()), [0, 2, 0, 1]);
+    costs(&near, var.fence(&near, others()), [0; 4]);
+    costs(&near, var.push(&near, [scene.id(2)]), [1, 0, 0, 1]);
+    costs(&near, var.fence(&near, others()), [0, 1, 0, 1]);
+    costs(&near, var.pull(&near, scene.id(1)), [0, 1, 0, 1]);
+
+    let words = scene.open(|node| OwnedVar::<u64>::open(node, "word", scene.id(0)));
+    let guards = scene.open(|node| OwnedVar::<[u64; 5]>::open(node, "guards", scene.id(0)));
+    let sums =
+        scene.open(|node| OwnedVar::<[u64; 5]>::open_with(node, "sums", scene.id(0), Wholeness::Checksum));
+    let (mut word, mut guard, mut sum) = (words[0].writer().unwrap(), guards[0].writer().unwrap(), sums[0].writer().unwrap());
+    let local = async {
+        word.store(1);
+        guard.store([1; 5]);
+        sum.store([1; 5]);
+        Ok(())
+    };
+    costs(&near, local, [0; 4]);
+    costs(&near, word.push(&near), [2, 0, 0, 0]);
+    costs(&near, guard.push(&near), [6, 0, 0, 0]);
+    costs(&near, sum.push(&near), [2, 0, 0, 0]);
+    near.block_on(near.global_fence(others())).unwrap();
+    costs(&far, guards[1].load(&far), [0; 4]);
+    costs(&far, words[1].pull(&far), [0, 1, 0, 1]);
+    costs(&far, guards[1].pull(&far), [0, 3, 0, 3]);
+    costs(&far, sums[1].pull(&far), [0, 1, 0, 1]);
+}
+
+#[test]
+fn barriers_cost_what_they_say() {
+    let _alone = alone("costs of barriers");
+    let scene = scene();
+    let barriers = scene.open(|node| Barrier::open(node, "all", 1));
+    let cells = scene.nodes[2].alloc(GroupKey::DATA, 8).unwrap();
+    let costs = scene.run(|node, _, endpoint| {
+        let mut part = barriers[node].thread().unwrap();
+        let mut cards = Vec::new();
+        for round in 0..4 {
+            if round == 1 {
+                endpoint.put_value(cells.remote(0), 1u64).detach().unwrap();
+            }
+            let (result, counts) = match round {
+                3 => endpoint.block_on(endpoint.counted(part.wait_unfenced(endpoint))),
+                _ => endpoint.block_on(endpoint.counted(part.wait(endpoint))),
+            };
+            result.unwrap();
+            cards.push(card(counts));
+        }
+        cards
+    });
+    // At first there is nothing to fence; afterwards the counts of the round before.
+    for (node, cards) in costs.into_iter().enumerate() {
+        let own = u64::from(node == 2);
+        assert_eq!(cards, [[2, 0, 0, 0], [2, 2 + own, 0, 1], [2, 2, 0, 1], [2, 0, 0, 0]], "node {node}");
+    }
+}
+
+#[test]
+fn rings_cost_what_they_say() {
+    let _alone = alone("costs of rings");
+    let scene = scene();
+    let options = RingOptions::new(scene.id(0), (0..3).map(|node| (scene.id(node), 1)), 128);
+    let rings = scene.open(|node| RingBuffer::open(node, "ring", options.clone()));
+    let endpoints = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
+    let mut sender = rings[0].sender().unwrap();
+    let mut receivers = rings.iter().map(|ring| ring.receiver().unwrap()).collect::<Vec<_>>();
+    let mut bytes = Vec::new();
+    for wraps in [false, false, true, false] {
+        let puts = if wraps { 6 } else { 4 };
+        let near = &endpoints[0];
+        assert!(costs(near, async { sender.try_send(near, &[7; 40]) }, [puts, 0, 0, 0]));
+        for (node, receiver) in receivers.iter_mut().enumerate() {
+            let endpoint = &endpoints[node];
+            let cost = [u64::from(node > 0), 0, 0, 0];
+            assert!(costs(endpoint, async { receiver.try_recv(endpoint, &mut bytes) }, cost));
+            assert!(!costs(endpoint, async { receiver.try_recv(endpoint, &mut bytes) }, [0; 4]));
+        }
+    }
+}
+
+#[test]
+fn locks_cost_what_they_say() {
+    let _alone = alone("costs of locks");
+    let scene = scene();
+    let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
+    let cells: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 8).unwrap()).collect();
+    let (home, a, b) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
+    // Free, and as this node last saw it.
+    for _ in 0..3 {
+        let guard = costs(&a, locks[1].lock(&a), [0, 0, 1, 1]);
+        costs(&a, guard.unlock(), [0, 0, 1, 1]);
+    }
+    // Taken and released by another, which leaves the same word behind: no ticket was drawn.
+    let guard = costs(&b, locks[2].lock(&b), [0, 0, 1, 1]);
+    costs(&b, locks[2].try_lock(&b), [0, 0, 1, 1]);
+    costs(&b, guard.unlock(), [0, 0, 1, 1]);
+    // A ticket was drawn meanwhile: the guess is wrong, and corrected by the first attempt.
+    let guard = b.block_on(locks[2].lock(&b)).unwrap();
+    let deadline = a.now() + std::time::Duration::from_millis(1);
+    assert!(a.block_on(locks[1].lock_deadline(&a, deadline)).is_err());
+    b.block_on(guard.unlock()).unwrap();
+    home.block_on(async { locks[0].lock(&home).await.unwrap().unlock().await.unwrap() });
+    let guard = costs(&a, locks[1].lock(&a), [0, 0, 2, 2]);
+    // The fence: nodes that were put to, but for the lock's home.
+    a.put_value(cells[0].remote(0), 1u64).detach().unwrap();
+    costs(&a, guard.unlock(), [0, 0, 1, 1]);
+    let guard = costs(&a, locks[1].lock(&a), [0, 0, 1, 1]);
+    a.put_value(cells[2].remote(0), 1u64).detach().unwrap();
+    costs(&a, guard.unlock(), [0, 1, 1, 2]);
+    // At home there are no round trips.
+    home.block_on(async { locks[0].lock(&home).await.unwrap().unlock().await.unwrap() });
+    let guard = costs(&home, locks[0].lock(&home), [0, 0, 1, 0]);
+    costs(&home, guard.unlock(), [0, 0, 1, 0]);
+}
+
+#[test]
+fn stores_cost_what_they_say() {
+    let _alone = alone("costs of stores");
+    let scene = scene();
+    // One lock, on node 0.
+    let options = |placement| KvOptions { slots_per_node: 300, locks: 1, placement, ..KvOptions::default() };
+    let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", options(Placement::Inserter)));
+    let ends = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
+    let (a, b) = (&ends[1], &ends[2]);
+
+    // Value here, lock elsewhere. What the tracker puts is posted by its own endpoint.
+    let puts = |node: usize| scene.nodes[node].metrics().counts.puts;
+    // The lock as node 1 knows it.
+    costs(a, kvs[1].delete(a, &1), [0, 0, 2, 2]);
+    let before = puts(1);
+    assert!(costs(a, kvs[1].insert(a, &1, &10), [0, 0, 2, 2]));
+    assert_eq!(puts(1) - before, 4, "message and head to each of two nodes");
+    assert!(!costs(a, kvs[1].insert(a, &1, &10), [0, 0, 2, 2]));
+    costs(a, kvs[1].get(a, &1), [0; 4]);
+    costs(a, kvs[1].update(a, &1, &11), [0, 0, 2, 2]);
+    costs(a, kvs[1].upsert(a, &1, &12), [0, 0, 2, 2]);
+    costs(a, kvs[1].modify(a, &1, |_| Some(13)), [0, 0, 2, 2]);
+    // A miss, anywhere.
+    costs(b, kvs[2].get(b, &2), [0; 4]);
+    // Value elsewhere.
+    assert_eq!(costs(b, kvs[2].get(b, &1), [0, 1, 0, 1]), Some(13));
+    costs(b, kvs[2].update(b, &1, &14), [1, 1, 2, 3]);
+    costs(b, kvs[2].modify(b, &1, |_| Some(15)), [1, 2, 2, 4]);
+    // Value on the lock's node.
+    assert!(costs(&ends[0], kvs[0].insert(&ends[0], &3, &1), [0, 0, 2, 0]));
+    costs(b, kvs[2].update(b, &3, &2), [1, 0, 2, 2]);
+    // Deleting, value here and elsewhere.
+    let before = puts(1);
+    assert!(costs(a, kvs[1].delete(a, &1), [0, 0, 2, 2]));
+    assert_eq!(puts(1) - before, 4);
+    assert!(a.block_on(kvs[1].insert(a, &1, &1)).unwrap());
+    let before = puts(2);
+    assert!(costs(b, kvs[2].delete(b, &1), [1, 1, 2, 3]));
+    assert_eq!(puts(2) - before, 1 + 8, "the slot, and two messages to each of two nodes");
+
+    // Many at once: as many gets as values elsewhere, in one round trip for each 64.
+    for key in 100..200 {
+        assert!(a.block_on(kvs[1].insert(a, &key, &key)).unwrap());
+    }
+    let mut values = Vec::new();
+    let keys: Vec<u64> = (90..190).collect();
+    costs(b, kvs[2].get_many(b, &keys[..60], &mut values), [0, 50, 0, 1]);
+    costs(b, kvs[2].get_many(b, &keys, &mut values), [0, 90, 0, 2]);
+    assert_eq!(values.iter().flatten().count(), 90);
+    costs(a, kvs[1].get_many(a, &keys, &mut values), [0; 4]);
+
+    // By hash: a value that is on a third node.
+    let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "hash", options(Placement::Hash)));
+    a.block_on(kvs[1].delete(a, &0)).unwrap();
+    let far = (0..100)
+        .find(|key| {
+            a.block_on(kvs[1].insert(a, key, &1)).unwrap();
+            let (_, get) = a.block_on(a.counted(kvs[1].get(a, key)));
+            let (_, update) = a.block_on(a.counted(kvs[1].update(a, key, &2)));
+            a.block_on(kvs[1].delete(a, key)).unwrap();
+            get.gets == 1 && update.gets == 1
+        })
+        .expect("a key whose value lies on node 2");
+    assert!(costs(a, kvs[1].insert(a, &far, &1), [3, 1, 2, 3]));
+}

@@ -1,0 +1,319 @@
+//! Nodes: coming, opening, disagreeing, leaving.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex as Log};
+use std::time::Duration;
+
+use farfield::fabric::{GroupKey, PeerState};
+use farfield::{
+    AtomicVar, Barrier, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, NodeId, Opening, OwnedVar, RingBuffer,
+    RingOptions, SharedVar, Sst, Wholeness,
+};
+
+use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, on_each_fabric, over, refused, session};
+
+fn fresh(label: &str) -> String {
+    static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+    format!("{label}-{}-{}", std::process::id(), SESSIONS.fetch_add(1, Ordering::Relaxed))
+}
+
+fn start(session: &str, node: u16, nodes: u16, fabric: Over) -> Node {
+    over(fabric)(Node::builder()).session(session).node(node).nodes(nodes).start().expect("a node")
+}
+
+#[test]
+fn nodes_have_names_and_numbers() {
+    let _alone = alone("names");
+    let name = fresh("names");
+    let builder = || Node::builder().session(&name).names(["left", "right"]);
+    let nodes = [builder().start().unwrap(), builder().node(1).start().unwrap()];
+    assert_eq!((nodes[0].nodes(), nodes[1].id()), (2, NodeId(1)));
+    assert_eq!(nodes[0].name_of(NodeId(1)), "right");
+    assert_eq!((nodes[1].by_name("left"), nodes[1].by_name("middle")), (Some(NodeId(0)), None));
+    assert_eq!(nodes[1].members().collect::<Vec<_>>(), [NodeId(0), NodeId(1)]);
+    assert_eq!(nodes[1].others().collect::<Vec<_>>(), [NodeId(0)]);
+    // Without names, numbers are names.
+    let alone = Node::builder().session(&fresh("names")).start().unwrap();
+    assert_eq!((alone.name_of(NodeId(0)).as_str(), alone.by_name("0")), ("0", Some(NodeId(0))));
+    // A place is taken once.
+    assert!(builder().node(1).start().is_err());
+}
+
+#[test]
+fn who_has_not_come_is_named() {
+    let _alone = alone("missing nodes");
+    let name = fresh("missing");
+    let first = start(&name, 0, 3, Over::Shm);
+    let missing = |error: Error| match error.kind() {
+        ErrorKind::Timeout { missing, .. } => missing.clone(),
+        _ => panic!("{error:?}"),
+    };
+    let error = refused(first.wait_for_all(SHORT));
+    assert!(error.to_string().contains("missing: node 1, node 2: are they running"), "{error}");
+    assert_eq!(missing(error), [NodeId(1), NodeId(2)]);
+    assert_eq!(first.state_of(NodeId(2)), PeerState::Absent);
+    let second = start(&name, 2, 3, Over::Shm);
+    first.wait_for([NodeId(2)], SOON).unwrap();
+    assert_eq!(missing(refused(second.wait_for_all(SHORT))), [NodeId(1)]);
+    assert!(matches!(first.state_of(NodeId(2)), PeerState::Up { .. }));
+    // An object says who has not opened it: one that runs, and one that has not come.
+    let patient = over(Over::Shm)(Node::builder()).timeout(SHORT).session(&name).node(1).nodes(3).start().unwrap();
+    let error = refused(SharedVar::<u64>::open(&patient, "x"));
+    assert_eq!(error.object(), Some("x"));
+    assert_eq!(missing(error), [NodeId(0), NodeId(2)]);
+    // It is not open after the error, so it can be tried again.
+    assert!(patient.metrics().objects.is_empty());
+    let third = std::thread::scope(|scope| {
+        for node in [&first, &second] {
+            scope.spawn(|| SharedVar::<u64>::open(node, "x").map(|_| std::thread::sleep(SHORT)).unwrap());
+        }
+        eventually("the others open it", || SharedVar::<u64>::open(&patient, "x").ok())
+    });
+    assert_eq!(third.load(), 0);
+}
+
+/// Objects are opened in any order, also before a peer has come.
+#[test]
+fn peers_that_come_late_are_connected() {
+    for fabric in [Over::Shm, Over::Weak(31)] {
+        let _alone = alone("late peers");
+        let name = fresh("late");
+        let first = start(&name, 0, 2, fabric);
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let var = AtomicVar::open(&first, "var", NodeId(1)).unwrap();
+                let lock = Mutex::open(&first, "lock", NodeId(0)).unwrap();
+                let endpoint = first.endpoint().unwrap();
+                endpoint.block_on(var.fetch_add(&endpoint, 5)).unwrap();
+                (var, lock)
+            });
+            std::thread::sleep(SHORT);
+            let second = start(&name, 1, 2, fabric);
+            second.wait_for_all(SOON).unwrap();
+            std::thread::sleep(SHORT);
+            let var = AtomicVar::open(&second, "var", NodeId(1)).unwrap();
+            let lock = Mutex::open(&second, "lock", NodeId(0)).unwrap();
+            let endpoint = second.endpoint().unwrap();
+            endpoint.block_on(async { lock.lock(&endpoint).await.unwrap().unlock().await.unwrap() });
+            opening.join().expect("the first");
+            assert_eq!(endpoint.block_on(var.load(&endpoint)).unwrap(), 5);
+        });
+    }
+}
+
+/// What two nodes open differently is an error on both, which says what differs, here and there.
+#[test]
+fn differences_are_errors_on_both_sides() {
+    type Open = Box<dyn Fn(&Node) -> farfield::Result<()> + Send + Sync>;
+    fn open<T: 'static>(body: impl Fn(&Node) -> farfield::Result<T> + Send + Sync + 'static) -> Open {
+        // Kept for a while: an error here must not be one of the other's having gone.
+        Box::new(move |node| body(node).map(|_| std::thread::sleep(SHORT)))
+    }
+    let kv = |change: fn(&mut KvOptions)| {
+        let mut options = KvOptions { slots_per_node: 10, ..KvOptions::default() };
+        change(&mut options);
+        open(move |node| KvStore::<u64, u64>::open(node, "x", options.clone()))
+    };
+    let custom = |bytes: usize, expected: u64, participants: &'static [u16]| {
+        open(move |node| {
+            let region = node.alloc(GroupKey::DATA, bytes)?;
+            let opening = Opening::new(node, "x", "Custom")
+                .region("cells", region)
+                .participants(participants.iter().map(|node| NodeId(*node)))
+                .expect(move |_| vec![("cells".into(), expected)]);
+            let object = opening.announce()?;
+            object.wait(SOON)
+        })
+    };
+    let both: &[u16] = &[0, 1];
+    let cases: Vec<(&str, Open, Open)> = vec![
+        ("its type", open(|node| AtomicVar::open(node, "x", NodeId(0))), open(|node| Mutex::open(node, "x", NodeId(0)))),
+        ("its layout", open(|node| AtomicVar::open(node, "x", NodeId(0))), open(|node| AtomicVar::open(node, "x", NodeId(1)))),
+        ("its layout", open(|node| SharedVar::<u64>::open(node, "x")), open(|node| SharedVar::<i64>::open(node, "x"))),
+        (
+            "its layout",
+            open(|node| OwnedVar::<[u64; 2]>::open_with(node, "x", NodeId(0), Wholeness::Guards)),
+            open(|node| OwnedVar::<[u64; 2]>::open_with(node, "x", NodeId(0), Wholeness::Checksum)),
+        ),
+        (
+            "its layout",
+            open(|node| Sst::<u64>::open_with(node, "x", &[NodeId(0), NodeId(1)])),
+            open(|node| Sst::<u64>::open_with(node, "x", &[NodeId(1), NodeId(0)])),
+        ),
+        (
+            "its layout",
+            open(|node| RingBuffer::open(node, "x", RingOptions::broadcast(node, NodeId(0), 64))),
+            open(|node| RingBuffer::open(node, "x", RingOptions::broadcast(node, NodeId(0), 128))),
+        ),
+        ("its layout", kv(|_| ()), kv(|options| options.slots_per_node = 11)),
+        ("its layout", kv(|_| ()), kv(|options| options.locks = 5)),
+        ("the set of participants", custom(64, 64, both), custom(64, 64, &[0, 1, 2])),
+        ("region `cells` in bytes", custom(64, 64, both), custom(128, 128, both)),
+    ];
+    let _alone = alone("differences");
+    for (differs, left, right) in &cases {
+        for late in [0, 1] {
+            let nodes = session(3, Over::Shm);
+            let errors = std::thread::scope(|scope| {
+                let threads = [(0, left), (1, right)].map(|(index, open)| {
+                    let node = &nodes[index];
+                    scope.spawn(move || {
+                        if index == late {
+                            std::thread::sleep(Duration::from_millis(10));
+                        }
+                        refused(open(node))
+                    })
+                });
+                threads.map(|thread| thread.join().unwrap_or_else(|panic| panic!("{differs}, {late} late: {panic:?}")))
+            });
+            for (node, error) in errors.iter().enumerate() {
+                let other = NodeId(1 - node as u16);
+                assert!(matches!(error.kind(), ErrorKind::Mismatch { node, .. } if *node == other), "{error:?}");
+                let text = error.to_string();
+                assert!(text.starts_with("x") && text.contains(differs) && text.contains(" here and "), "{error}");
+            }
+            // What is here for one is there for the other.
+            let halves = errors.each_ref().map(|error| {
+                let text = error.to_string();
+                let (_, said) = text.split_once(" is ").expect("it says what differs");
+                let (here, there) = said.split_once(" here and ").expect("both sides");
+                (here.to_string(), there.trim_end_matches(" there").to_string())
+            });
+            assert_eq!((&halves[0].0, &halves[0].1), (&halves[1].1, &halves[1].0), "{differs}");
+        }
+    }
+}
+
+#[test]
+fn a_name_is_opened_once_at_a_time() {
+    on_each_fabric("reopening", 2, |scene| {
+        for round in 0..3 {
+            let vars = scene.open(|node| AtomicVar::open(node, "var", scene.id(0)));
+            let error = refused(AtomicVar::open(&scene.nodes[0], "var", scene.id(0)));
+            assert_eq!((error.kind(), error.object()), (&ErrorKind::AlreadyOpen, Some("var")));
+            let endpoint = scene.endpoint(1);
+            assert_eq!(endpoint.block_on(vars[1].fetch_add(&endpoint, 1)).unwrap(), 0, "round {round}: fresh memory");
+            let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", KvOptions::default()));
+            assert!(endpoint.block_on(kvs[1].insert(&endpoint, &1, &2)).unwrap());
+            let open = scene.nodes[0].metrics().objects;
+            assert_eq!(open, ["kv", "kv/locks", "kv/tracker/0", "kv/tracker/1", "var"]);
+            drop((vars, kvs));
+            // The service thread lets go of its part soon.
+            for node in &scene.nodes {
+                eventually("all names are free", || node.metrics().objects.is_empty().then_some(()));
+            }
+        }
+        for path in ["", "x".repeat(513).as_str()] {
+            assert!(matches!(refused(SharedVar::<u64>::open(&scene.nodes[0], path)).kind(), ErrorKind::Config { .. }));
+        }
+        let stranger = Opening::new(&scene.nodes[0], "x", "Custom").participants([NodeId(0), NodeId(7)]).announce();
+        assert!(refused(stranger).to_string().contains("node 7 is not a member"));
+        let outside = Opening::new(&scene.nodes[0], "x", "Custom").participants([NodeId(1)]).announce();
+        assert!(refused(outside).to_string().contains("not one of its participants"));
+    });
+}
+
+/// Each callback runs once for each peer, with what the peer said.
+#[test]
+fn callbacks_run_once_for_each_peer() {
+    let _alone = alone("callbacks");
+    for round in 0..10u64 {
+        let name = fresh("callbacks");
+        let fabric = if round % 3 == 2 { Over::Weak(round) } else { Over::Shm };
+        type Calls = Arc<Log<Vec<(&'static str, u16, u16)>>>;
+        let calls: Calls = Calls::default();
+        let objects = std::thread::scope(|scope| {
+            let open = |node: u16| {
+                let (name, calls) = (&name, &calls);
+                move || {
+                    std::thread::sleep(Duration::from_micros(300 * (u64::from(node) * round % 7)));
+                    let node = start(name, node, 3, fabric);
+                    let me = node.id().0;
+                    let region = node.alloc(GroupKey::DATA, 64).unwrap();
+                    let note = |what| {
+                        let calls = Arc::clone(calls);
+                        move |from: NodeId, theirs: &farfield::Announcement| {
+                            assert_eq!((theirs.path.as_str(), theirs.kind.as_str()), ("x", "Custom"));
+                            assert_eq!(theirs.regions[0].0, "cells");
+                            calls.lock().unwrap().push((what, me, from.0));
+                        }
+                    };
+                    let opening = Opening::new(&node, "x", "Custom").region("cells", region);
+                    let object = opening.on_join(note("join")).on_connect(note("connect")).announce().unwrap();
+                    object.wait(SOON).unwrap();
+                    for peer in node.others() {
+                        assert!(object.remote::<u64>(peer, "cells").is_ok());
+                        let error = refused(object.remote::<u64>(peer, "other"));
+                        assert!(error.to_string().contains("no region `other`"), "{error}");
+                    }
+                    (node, object)
+                }
+            };
+            let threads = [0, 1, 2].map(|node| scope.spawn(open(node)));
+            threads.map(|thread| thread.join().expect("a node"))
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let calls = calls.lock().unwrap();
+        let times = |call: (&'static str, u16, u16)| calls.iter().filter(|seen| **seen == call).count();
+        for (a, b) in [(0, 1), (1, 2), (2, 0)] {
+            assert_eq!((times(("connect", a, b)), times(("connect", b, a))), (1, 1), "{calls:?}");
+            let joins = [times(("join", a, b)), times(("join", b, a))];
+            assert!(joins.iter().all(|times| *times <= 1) && joins != [0, 0], "{calls:?}");
+        }
+        drop(objects);
+    }
+}
+
+/// Handles are dropped in any order; a node leaves with the last.
+#[test]
+fn a_node_leaves_when_its_last_handle_is_dropped() {
+    let _alone = alone("dropping handles");
+    for fabric in [Over::Shm, Over::Weak(33)] {
+        for order in 0..4 {
+            let mut nodes = session(2, fabric);
+            let kvs =
+                farfield::on_each(&nodes, |node| KvStore::<u64, u64>::open(node, "kv", KvOptions::default())).unwrap();
+            let barriers = farfield::on_each(&nodes, |node| Barrier::open(node, "all", 1)).unwrap();
+            let mut objects: Vec<_> = kvs.into_iter().zip(barriers).collect();
+            let (kv, barrier) = objects.pop().unwrap();
+            let node = nodes.pop().unwrap();
+            match order {
+                0 => drop((node, barrier, kv)),
+                1 => drop((kv, barrier, node)),
+                2 => {
+                    node.clone().leave();
+                    drop((barrier, kv, node));
+                }
+                _ => drop((barrier.thread().unwrap(), node, kv, barrier)),
+            }
+            eventually("it has left", || (nodes[0].state_of(NodeId(1)) == PeerState::Left).then_some(()));
+        }
+    }
+}
+
+#[test]
+fn metrics_say_what_a_node_has_done() {
+    let _alone = alone("metrics");
+    let mut scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
+    let vars = scene.open(|node| AtomicVar::open(node, "a/b", scene.id(0)));
+    let endpoint = scene.endpoint(1);
+    let before = scene.nodes[1].metrics();
+    assert_eq!(before.objects, ["a/b"]);
+    assert!(before.peers.iter().all(|peer| matches!(peer, PeerState::Up { .. })) && before.peers.len() == 2);
+    for _ in 0..10 {
+        endpoint.block_on(vars[1].fetch_add(&endpoint, 1)).unwrap();
+        endpoint.block_on(vars[1].load(&endpoint)).unwrap();
+    }
+    let after = scene.nodes[1].metrics();
+    let cost = after.counts - before.counts;
+    assert_eq!((cost.atomics, cost.gets, cost.puts, cost.bytes), (10, 10, 0, 160));
+    // Of an endpoint that is gone it is known what it has done.
+    drop(endpoint);
+    assert_eq!(scene.nodes[1].metrics().counts.atomics, after.counts.atomics);
+    let more = scene.endpoint(1);
+    assert_eq!(scene.nodes[1].metrics().endpoints, after.endpoints + 1);
+    drop((more, vars));
+    assert!(scene.nodes[1].metrics().objects.is_empty());
+    scene.nodes.pop().unwrap().leave();
+    eventually("it has left", || (scene.nodes[0].metrics().peers[1] == PeerState::Left).then_some(()));
+}
