@@ -18,7 +18,7 @@ use rand::SeedableRng;
 pub use config::{Builder, Config};
 pub(crate) use object::{Object, Spec};
 pub use object::{Announcement, CustomObject, Opening};
-pub use service::{Poller, Progress};
+pub use service::{PARTING_MAX, Poller, Progress};
 
 use self::service::Service;
 use crate::error::{Error, ErrorKind, Result};

@@ -165,7 +165,7 @@ impl OpenObject {
     }
 
     fn check(&self, shared: &Shared, from: NodeId, theirs: &Announcement) -> bool {
-        match self.own.differs(theirs) {
+        match self.own.differs(theirs).or_else(|| self.moved(from, theirs)) {
             None => true,
             Some(differs) => {
                 Message::Refuse { path: self.own.path.clone(), differs: differs.seen_there() }.send(shared, from);
@@ -173,6 +173,16 @@ impl OpenObject {
                 false
             }
         }
+    }
+
+    /// Whether a peer opens anew what is still open here with its earlier memory.
+    fn moved(&self, from: NodeId, theirs: &Announcement) -> Option<Difference> {
+        let earlier = self.state.lock().connected.get(&from)?.regions.clone();
+        (earlier != theirs.regions).then(|| Difference {
+            what: "the opening that it belongs to (drop it on all nodes before it is opened anew)".into(),
+            here: "an earlier one".into(),
+            there: "a later one".into(),
+        })
     }
 
     fn refused(&self, from: NodeId, differs: String) {

@@ -11,11 +11,20 @@ use super::Shared;
 use super::object::{Message, OpenObject};
 use crate::error::{Error, ErrorKind};
 
-/// Work that the service thread does for an object, a little at a time. It must never wait.
+/// Work that the service thread does for an object, a little at a time. It must not wait for anybody; a round trip of its
+/// own is the most that it may take.
 pub trait Poller: Send {
     /// Does what there is to do now.
     fn poll(&mut self, endpoint: &Endpoint) -> Progress;
+
+    /// Whether others depend on its end: the node then leaves only when it is done, or after [`PARTING_MAX`].
+    fn is_owed(&self) -> bool {
+        false
+    }
 }
+
+/// The longest that a node stays for what it owes to others.
+pub const PARTING_MAX: Duration = Duration::from_secs(2);
 
 /// What a poller found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +115,14 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     if let Err(error) = endpoint.block_on(endpoint.global_fence(members)) {
         tracing::debug!("leaving: {error}");
     }
-    // Goodbyes of others may still be under way, ours is said now. Objects and pollers may own handles: let go.
+    // What others wait for is finished first, as far as it can be.
+    pollers.append(&mut service.new_pollers.lock());
+    let parting = endpoint.now() + PARTING_MAX;
+    while pollers.iter().any(|poller| poller.is_owed()) && endpoint.now() < parting {
+        pollers.retain_mut(|poller| poller.poll(endpoint) != Progress::Done);
+        fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, event));
+    }
+    // Objects and pollers may own handles: let go.
     fabric.leave();
     drop(pollers);
     service.new_pollers.lock().clear();

@@ -295,7 +295,6 @@ impl MutexArray {
         let number = drawn.next();
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = State(drawn.0.wrapping_add(DRAW));
-        let mut stuck = 0;
         loop {
             if let Some(taken) = state.taken_by_ticket(number, me) {
                 let take = endpoint.cas(word, state.0, taken.0);
@@ -315,12 +314,11 @@ impl MutexArray {
                 state = State(found);
                 continue;
             }
+            let late = endpoint.now() >= deadline;
             let gone = match state.holder() {
                 Some(holder) => endpoint.check_alive(holder).err(),
-                // Nobody takes a free lock: perhaps it is the turn of an operation whose node is gone.
-                None if stuck >= STUCK_MAX => {
-                    self.object.node().others().find_map(|node| endpoint.check_alive(node).err())
-                }
+                // Nobody has taken a free lock in all this time: it is the turn of an operation whose node is gone.
+                None if late => self.object.node().others().find_map(|node| endpoint.check_alive(node).err()),
                 None => None,
             };
             if let Some(error) = gone {
@@ -329,14 +327,14 @@ impl MutexArray {
                 if now == state.0 {
                     return Err(error).of(path);
                 }
-                (state, stuck) = (State(now), 0);
+                state = State(now);
                 continue;
             }
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
             match endpoint.wait_remote(word, state.0, slice).await {
-                Ok(changed) => (state, stuck) = (State(changed), 0),
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => stuck += 1,
+                Ok(changed) => state = State(changed),
+                Err(error) if error.is_timeout() && !late => {}
                 Err(error) => return Err(error).waiting_for("the lock was free").of(path),
             }
         }
@@ -359,6 +357,12 @@ impl MutexArray {
             state = found;
         }
         Ok(None)
+    }
+
+    /// What is wrong with the holder of a lock, if it is gone.
+    pub(crate) async fn check_holder(&self, endpoint: &Endpoint, index: usize) -> Result<()> {
+        let state = State(endpoint.get(self.word(index)).await.of(self.object.path())?);
+        state.holder().map_or(Ok(()), |holder| endpoint.check_alive(holder)).of(self.object.path())
     }
 
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
@@ -385,9 +389,6 @@ impl MutexArray {
 
 /// How often a waiter looks whether the holder's node still lives.
 const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
-
-/// So many looks at a free lock that nobody takes, and the queue's head may be an operation of a node that is gone.
-const STUCK_MAX: u32 = 10;
 
 /// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
 /// end, which is a round trip away at most.
@@ -450,6 +451,10 @@ struct Abandoned {
 }
 
 impl Poller for Abandoned {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         // A round trip each: short, and it ends with an error at the latest when the home node dies.
         let Ok(found) = endpoint.get(self.word).wait() else { return Progress::Done };
@@ -480,9 +485,32 @@ impl Guard<'_> {
         fenced.and(released.map(|_| ())).of(path)
     }
 
+    /// Leaves the lock taken, to be released by another endpoint of this node. The caller has fenced what has to be
+    /// visible by then.
+    pub(crate) fn hand_over(mut self) -> HeldLock {
+        self.held = false;
+        HeldLock { word: self.word, me: self.locks.me() }
+    }
+}
+
+impl<'a> Guard<'a> {
     /// The endpoint that holds it; what it puts before the release is visible to the next holder.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &'a Endpoint {
         self.endpoint
+    }
+}
+
+/// A lock that was handed over, still taken.
+pub(crate) struct HeldLock {
+    word: RemotePtr<u64>,
+    me: u64,
+}
+
+impl HeldLock {
+    /// Releases it.
+    pub(crate) fn release(self, endpoint: &Endpoint) {
+        // An error is a home node that is gone, and the lock with it.
+        let _ = endpoint.faa(self.word, self.me.wrapping_neg()).detach();
     }
 }
 

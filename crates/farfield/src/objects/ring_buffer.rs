@@ -161,8 +161,11 @@ impl RingBuffer {
         if capacity < 64 || !capacity.is_multiple_of(8) {
             return refuse("the capacity of a ring is a multiple of 8, and at least 64 bytes");
         }
-        if options.reader_count() == 0 {
-            return refuse("a ring needs a reader");
+        let mut nodes: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if nodes.is_empty() || nodes.len() < options.readers.len() || options.readers.iter().any(|reader| reader.1 == 0) {
+            return refuse("a ring needs a reader, and each of its nodes is named once, with at least one");
         }
         let mut participants: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
         participants.push(options.writer);
@@ -406,7 +409,7 @@ impl Acknowledgements {
     }
 
     /// The lowest tail of those who count.
-    fn lowest(&self, endpoint: &Endpoint, whom: Whom) -> u64 {
+    pub(crate) fn lowest(&self, endpoint: &Endpoint, whom: Whom) -> u64 {
         let counts = |owner: NodeId| whom == Whom::All || endpoint.check_alive(owner).is_ok();
         self.tails().filter(|(owner, _)| counts(*owner)).map(|(_, tail)| tail).min().unwrap_or(u64::MAX)
     }

@@ -1,12 +1,13 @@
 //! A shared state table: a row for each of several owners, a copy of the table on every node.
 //!
 //! Row `r` is an [`OwnedVar`] at `path/r`, owned by the node that it is given to. The table is what each owner says of
-//! itself; nothing else orders the rows. Costs are those of the rows. Source: Derecho's SST, as in LOCO appendix A.1.
+//! itself; nothing else orders the rows. The table is announced at `path`, so that a different number or order of owners is
+//! an error on both sides. Costs are those of the rows. Source: Derecho's SST, as in LOCO appendix A.1.
 
 use farfield_fabric::{NodeId, Plain};
 
 use crate::error::{ErrorKind, Of, Result};
-use crate::node::Node;
+use crate::node::{Node, Object, Spec};
 use crate::objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
 
 /// A table of rows of type `T`, each with its owner.
@@ -25,7 +26,7 @@ use crate::objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
 /// # Ok(()) }
 /// ```
 pub struct Sst<T> {
-    path: String,
+    table: Object,
     rows: Vec<OwnedVar<T>>,
 }
 
@@ -44,13 +45,23 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owners: &[NodeId]) -> Result<Sst<T>> {
+        let spec = Spec {
+            path: path.into(),
+            kind: "Sst",
+            layout: format!("{}, owners={owners:?}", core::any::type_name::<T>()),
+            participants: node.members().collect(),
+            regions: Vec::new(),
+            expect: Box::new(|_| Vec::new()),
+        };
+        let table = Object::announce(node, spec)?;
         // All rows are announced before the first is waited for: one exchange, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
             OwnedVar::announce(node, &format!("{path}/{row}"), *owner, Wholeness::Guards)
         };
         let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
+        table.connected(&node.endpoint()?, node.timeout())?;
         rows.iter().try_for_each(|row| row.connected(node))?;
-        Ok(Sst { path: path.into(), rows })
+        Ok(Sst { table, rows })
     }
 
     /// The number of rows.
@@ -86,7 +97,7 @@ impl<T: Plain> Sst<T> {
             Some(row) => row.writer(),
             None => {
                 let why = format!("row {row} of {}", self.rows.len());
-                Err(ErrorKind::NotAParticipant { why }).of(&self.path)
+                Err(ErrorKind::NotAParticipant { why }).of(self.table.path())
             }
         }
     }

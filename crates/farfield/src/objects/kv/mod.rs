@@ -48,13 +48,20 @@
 //! Where the lock is on the caller's node its two round trips fall away; taking it costs one more when others have queued
 //! for it ([`mutex`](crate::objects::mutex)).
 //!
-//! A node that dies takes its values with it: operations on them end in an error that names it.
+//! An insert or delete that is cut short (a timeout, an error, a future that is dropped) leaves its key locked until the
+//! service thread has undone the insert, or completed the delete, on all nodes.
+//!
+//! A node that dies or leaves takes its values with it: operations on them end in an error that names it, and so do
+//! those that need a lock of its. The others are told of changes without it. A handle may be closed while other nodes
+//! go on: the values here stay, and changes are still acknowledged, until the node leaves; so is the name taken.
 
 mod codec;
 mod index;
 mod slots;
 mod tracker;
+mod unfinished;
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_fabric::{Buf, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, read_words, write_words};
@@ -63,6 +70,7 @@ pub use self::codec::{ByteString, Key, Value};
 use self::index::{Entry, Index, hash_of};
 use self::slots::{Layout, Meta, Slots};
 use self::tracker::{Change, Tracker};
+use self::unfinished::{Changing, Work};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::node::{Node, Object, Spec};
 use crate::objects::mutex::{Guard, MutexArray};
@@ -137,7 +145,7 @@ pub struct KvStore<K: Key, V: Value> {
     slots: Arc<Slots>,
     index: Arc<Index<K>>,
     locks: MutexArray,
-    tracker: Tracker<K>,
+    tracker: Arc<Tracker<K>>,
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
@@ -187,7 +195,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks)?;
         let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
         let index = Arc::new(Index::new((options.slots_per_node * node.nodes()).min(INDEX_KEYS_MAX)));
-        let tracker = Tracker::open(node, path, &options, Arc::clone(&index), Arc::clone(&slots))?;
+        let tracker = Arc::new(Tracker::open(node, path, &options, Arc::clone(&index), Arc::clone(&slots))?);
         Ok(KvStore {
             object,
             options,
@@ -222,13 +230,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// The value's node is gone, or a timeout: a writer stopped or died in the middle of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
-        let mut deadline = None;
+        let mut since = None;
         loop {
             let Some(entry) = self.index.get(key) else { return Ok(None) };
             match self.look(endpoint, entry).await? {
                 Look::Found(value) => return Ok(Some(value)),
                 Look::Absent => return Ok(None),
-                Look::Torn => self.torn(endpoint, &mut deadline).await?,
+                Look::Torn => self.torn(endpoint, key, &mut since).await?,
             }
         }
     }
@@ -355,38 +363,39 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let Some(entry) = self.index.get(key) else {
             return guard.unlock().await.map(|()| false);
         };
-        let path = self.object.path();
-        // Known before anything is changed; a node that goes later is dealt with below.
-        self.tracker.check(endpoint)?;
+        let changing = self.changing(guard, key, entry);
         // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
         // one node's miss could be followed by another's hit.
         self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
-        endpoint.global_fence([entry.slot.node()]).await.of(path)?;
+        endpoint.global_fence([entry.slot.node()]).await.of(self.object.path())?;
         self.index.remove(key, entry);
-        let change = Change::Remove { entry };
-        let known = match self.tracker.tell(endpoint, key, change).await {
-            Ok(position) => self.tracker.wait(endpoint, position).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = known {
-            if error.is_gone() {
-                // All that are left agree that it is gone.
-                self.tracker.settle(endpoint, key, change).await?;
-            }
-            return Err(error);
-        }
+        let position = self.tracker.tell(endpoint, key, Change::Remove { entry }).await?;
+        self.tracker.wait(endpoint, position).await?;
         // All indexes have dropped it: the slot may be another key's.
         if self.slots.is_ours(entry.slot) {
             self.slots.free(entry.slot);
         } else {
             self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
         }
-        guard.unlock().await.map(|()| true)
+        changing.finish().unlock().await.map(|()| true)
+    }
+
+    /// From here on an insert or delete that is cut short is completed by the service thread.
+    fn changing<'a>(&'a self, guard: Guard<'a>, key: &'a K, entry: Entry) -> Changing<'a, K> {
+        let work = Work {
+            tracker: Arc::clone(&self.tracker),
+            index: Arc::clone(&self.index),
+            slots: Arc::clone(&self.slots),
+        };
+        Changing::new(self.object.node(), work, guard, key, entry)
     }
 
     async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Guard<'a>> {
-        let stripe = (hash_of(key) >> 32) as usize % self.locks.len();
-        self.locks.lock(endpoint, stripe).await
+        self.locks.lock(endpoint, self.stripe(key)).await
+    }
+
+    fn stripe(&self, key: &K) -> usize {
+        (hash_of(key) >> 32) as usize % self.locks.len()
     }
 
     fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
@@ -403,7 +412,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(())
     }
 
-    async fn insert_locked(&self, guard: Guard<'_>, key: &K, value: &V) -> Result<()> {
+    async fn insert_locked<'a>(&'a self, guard: Guard<'a>, key: &'a K, value: &V) -> Result<()> {
         let endpoint = guard.endpoint();
         let path = self.object.path();
         let home = match self.options.placement {
@@ -416,37 +425,14 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return Err(ErrorKind::Full { node: home, slots }).of(path);
         };
         let entry = Entry { slot, counter };
-        let change = Change::Insert { entry };
-        let told = match self.write_all(endpoint, entry, value) {
-            Ok(()) => {
-                self.index.insert(key.clone(), entry);
-                self.tracker.tell(endpoint, key, change).await
-            }
-            Err(error) => Err(error),
-        };
-        let known = match told {
-            Ok(position) => self.tracker.wait(endpoint, position).await,
-            Err(error) => {
-                // Nobody was told. The slot is free once nothing that was written to it can still land.
-                self.index.remove(key, entry);
-                if endpoint.global_fence([slot.node()]).await.is_ok() {
-                    self.slots.free(slot);
-                }
-                return Err(error);
-            }
-        };
-        if let Err(error) = known {
-            // Not valid, so nobody has seen it. All that are left drop it; if they do not say so, the slot stays out of
-            // use, since it is not known who still looks at it.
-            self.index.remove(key, entry);
-            if error.is_gone() && self.tracker.settle(endpoint, key, Change::Remove { entry }).await.is_ok() {
-                self.slots.free(slot);
-            }
-            return Err(error);
-        }
+        let changing = self.changing(guard, key, entry);
+        self.write_all(endpoint, entry, value)?;
+        self.index.insert(key.clone(), entry);
+        let position = self.tracker.tell(endpoint, key, Change::Insert { entry }).await?;
+        self.tracker.wait(endpoint, position).await?;
         // The linearization point: every index has it by now.
         self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
-        guard.unlock().await
+        changing.finish().unlock().await
     }
 
     async fn update_locked(&self, guard: Guard<'_>, entry: Entry, value: &V) -> Result<()> {
@@ -548,19 +534,26 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// After a torn read: lets others run, until the time is up.
+    /// After a torn read: lets others run, until the time is up or the writer is known to be gone.
     #[cold]
-    async fn torn(&self, endpoint: &Endpoint, deadline: &mut Option<Instant>) -> Result<()> {
-        let deadline = *deadline.get_or_insert_with(|| endpoint.deadline());
-        if endpoint.now() >= deadline {
-            let waited = endpoint.timeout();
+    async fn torn(&self, endpoint: &Endpoint, key: &K, since: &mut Option<Instant>) -> Result<()> {
+        let now = endpoint.now();
+        let waited = now - *since.get_or_insert(now);
+        if waited >= endpoint.timeout() {
             let error = farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited });
             return Err(error).waiting_for("a whole value was read").of(self.object.path());
+        }
+        if waited >= TORN_LONG {
+            // Whoever writes the value holds the key's lock.
+            self.locks.check_holder(endpoint, self.stripe(key)).await?;
         }
         endpoint.pause().await;
         Ok(())
     }
 }
+
+/// A value that is torn for so long: perhaps its writer is gone.
+const TORN_LONG: Duration = Duration::from_millis(10);
 
 /// What the words of a slot say about the entry that led there (LOCO appendix I.1).
 #[inline]

@@ -11,13 +11,13 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr};
+use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
 
 use super::codec::Key;
 use super::index::{Entry, Index};
 use super::slots::Slots;
 use super::KvOptions;
-use crate::error::{Of, Result};
+use crate::error::Result;
 use crate::node::{Node, Poller, Progress};
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender, Whom};
 
@@ -71,8 +71,7 @@ pub(super) fn message_bytes_max<K: Key>(key_bytes_max: usize) -> usize {
 pub(super) struct Tracker<K> {
     /// None in a session of one node.
     sending: Option<Sending>,
-    path: String,
-    others: Vec<NodeId>,
+    message_bytes_max: usize,
     _key: core::marker::PhantomData<fn(K)>,
 }
 
@@ -95,9 +94,9 @@ impl<K: Key> Tracker<K> {
         index: Arc<Index<K>>,
         slots: Arc<Slots>,
     ) -> Result<Tracker<K>> {
-        let _key = core::marker::PhantomData;
+        let (_key, message_bytes_max) = (core::marker::PhantomData, message_bytes_max::<K>(options.key_bytes_max));
         if node.nodes() == 1 {
-            return Ok(Tracker { sending: None, path: path.into(), others: Vec::new(), _key });
+            return Ok(Tracker { sending: None, message_bytes_max, _key });
         }
         // The service thread reads them: they must not keep the node in its session.
         let service = node.for_service();
@@ -117,58 +116,48 @@ impl<K: Key> Tracker<K> {
         let follower = Follower { receivers, index: Arc::downgrade(&index), slots, message: Vec::new() };
         node.add_poller(Box::new(follower));
         let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
-        let others = node.others().collect();
-        Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), path: path.into(), others, _key })
+        Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), message_bytes_max, _key })
     }
 
-    /// Whether all other nodes can be told of a change.
-    pub(super) fn check(&self, endpoint: &Endpoint) -> Result<()> {
-        self.others.iter().try_for_each(|node| endpoint.check_alive(*node)).of(&self.path)
-    }
-
-    /// Tells all other nodes of a change; the position that they acknowledge when they have applied it. After an error
-    /// none was told.
+    /// Tells all other nodes that live of a change; the position that they acknowledge when they have applied it.
     pub(super) async fn tell(&self, endpoint: &Endpoint, key: &K, change: Change) -> Result<u64> {
-        self.check(endpoint)?;
-        self.tell_to(endpoint, key, change, Whom::All).await
-    }
-
-    async fn tell_to(&self, endpoint: &Endpoint, key: &K, change: Change, whom: Whom) -> Result<u64> {
-        let Some(sending) = &self.sending else { return Ok(0) };
         let deadline = endpoint.deadline();
         loop {
+            if let Some(position) = self.try_tell(key, change)? {
+                return Ok(position);
+            }
+            let Some(sending) = &self.sending else { return Ok(0) };
+            // Room for this message, if nobody else takes it.
             let full = {
-                let mut sender = sending.sender.lock();
-                let Sender { ring, endpoint: own, message } = &mut *sender;
-                message.clear();
-                change.encode(key, message);
-                if ring.try_send_to(own, message, whom)? {
-                    return Ok(ring.position());
-                }
-                // Room for this message, if nobody else takes it.
-                let framed = 8 + message.len().next_multiple_of(8);
-                (ring.position() + framed as u64).saturating_sub(8 + ring.message_bytes_max() as u64)
+                let ring = &sending.sender.lock().ring;
+                let framed = self.message_bytes_max as u64 + 8;
+                (ring.position() + framed).saturating_sub(8 + ring.message_bytes_max() as u64)
             };
-            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker", whom).await?;
+            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker", Whom::Living).await?;
         }
     }
 
-    /// Waits until all other nodes have applied everything up to a position.
-    pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
-        self.wait_for(endpoint, position, Whom::All).await
+    /// [`Tracker::tell`] if there is room now.
+    pub(super) fn try_tell(&self, key: &K, change: Change) -> Result<Option<u64>> {
+        let Some(sending) = &self.sending else { return Ok(Some(0)) };
+        let mut sender = sending.sender.lock();
+        let Sender { ring, endpoint: own, message } = &mut *sender;
+        message.clear();
+        change.encode(key, message);
+        Ok(ring.try_send_to(own, message, Whom::Living)?.then(|| ring.position()))
     }
 
-    async fn wait_for(&self, endpoint: &Endpoint, position: u64, whom: Whom) -> Result<()> {
+    /// Waits until all other nodes that live have applied everything up to a position.
+    pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         let Some(sending) = &self.sending else { return Ok(()) };
         let what = "all nodes have applied the change to their indexes";
-        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what, whom).await
+        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what, Whom::Living).await
     }
 
-    /// Tells a change to those that are left and waits until they have applied it: what has to be done after a node went
-    /// in the middle of an operation, so that the others agree.
-    pub(super) async fn settle(&self, endpoint: &Endpoint, key: &K, change: Change) -> Result<()> {
-        let position = self.tell_to(endpoint, key, change, Whom::Living).await?;
-        self.wait_for(endpoint, position, Whom::Living).await
+    /// Whether all other nodes that live have applied everything up to a position.
+    pub(super) fn is_applied(&self, endpoint: &Endpoint, position: u64) -> bool {
+        let sending = self.sending.as_ref();
+        sending.is_none_or(|sending| sending.acknowledgements.lowest(endpoint, Whom::Living) >= position)
     }
 }
 
@@ -185,20 +174,29 @@ const TURN: usize = 64;
 
 impl<K: Key> Poller for Follower<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        let Some(index) = self.index.upgrade() else { return Progress::Done };
+        // A store that was closed here goes on acknowledging, or the others would wait for it.
+        let index = self.index.upgrade();
         let mut progress = Progress::Idle;
         let Follower { receivers, slots, message, .. } = self;
         for receiver in receivers.iter_mut() {
             let mut received = 0;
-            // An error is a writer that is gone, after its last message: nothing is to come from it.
-            while received < TURN && receiver.try_recv_unacknowledged(endpoint, message).unwrap_or(false) {
-                received += 1;
-                match Change::decode::<K>(message) {
-                    Some((Change::Insert { entry }, key)) => index.insert(key, entry),
-                    Some((Change::Remove { entry }, key)) => index.remove(&key, entry),
-                    Some((Change::Free { entry }, _)) if slots.is_ours(entry.slot) => slots.free(entry.slot),
-                    Some((Change::Free { .. }, _)) => {}
-                    None => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
+            while received < TURN {
+                match receiver.try_recv_unacknowledged(endpoint, message) {
+                    Ok(true) => received += 1,
+                    Ok(false) => break,
+                    // A writer that is gone, after its last message: nothing more is to come from it.
+                    Err(error) if error.is_gone() => break,
+                    Err(error) => {
+                        tracing::error!("node {}: a tracker cannot be followed: {error}", slots.me().0);
+                        break;
+                    }
+                }
+                match (Change::decode::<K>(message), &index) {
+                    (Some((Change::Insert { entry }, key)), Some(index)) => index.insert(key, entry),
+                    (Some((Change::Remove { entry }, key)), Some(index)) => index.remove(&key, entry),
+                    (Some((Change::Free { entry }, _)), _) if slots.is_ours(entry.slot) => slots.free(entry.slot),
+                    (Some(_), _) => {}
+                    (None, _) => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
                 }
             }
             if received > 0 {

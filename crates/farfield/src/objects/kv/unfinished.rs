@@ -1,0 +1,125 @@
+//! Inserts and deletes that were cut short: by a timeout, an error, or a future that was dropped.
+//!
+//! Trackers of different writers are in no order. What orders the changes of a key is its lock: it is not released while
+//! a change that was told to some nodes has not been applied by all that live. So an operation that cannot wait for that
+//! leaves the lock taken and gives it, with what is to be undone, to the service thread, which
+//!
+//! 1. clears the slot's valid bit, visibly;
+//! 2. tells all nodes to drop the key, and sees that they have;
+//! 3. frees the slot, and only then releases the lock.
+//!
+//! Until then others who want the key's lock wait, and time out if a node does not apply the change. An insert that is
+//! undone has not happened; a delete is completed.
+
+use std::sync::Arc;
+
+use farfield_fabric::Endpoint;
+
+use super::codec::Key;
+use super::index::{Entry, Index};
+use super::slots::{Meta, Slots};
+use super::tracker::{Change, Tracker};
+use crate::node::{Node, Poller, Progress};
+use crate::objects::mutex::{Guard, HeldLock};
+
+/// What an insert or delete needs to be completed by the service thread.
+pub(super) struct Work<K> {
+    pub(super) tracker: Arc<Tracker<K>>,
+    pub(super) index: Arc<Index<K>>,
+    pub(super) slots: Arc<Slots>,
+}
+
+/// The lock of a key in the middle of an insert or delete. Dropped before [`Changing::finish`], it goes to the service
+/// thread with the change.
+pub(super) struct Changing<'a, K: Key> {
+    node: &'a Node,
+    work: Option<Work<K>>,
+    guard: Option<Guard<'a>>,
+    key: &'a K,
+    entry: Entry,
+}
+
+impl<'a, K: Key> Changing<'a, K> {
+    pub(super) fn new(node: &'a Node, work: Work<K>, guard: Guard<'a>, key: &'a K, entry: Entry) -> Self {
+        Changing { node, work: Some(work), guard: Some(guard), key, entry }
+    }
+
+    /// The change is complete: all nodes have applied it.
+    pub(super) fn finish(mut self) -> Guard<'a> {
+        self.work = None;
+        self.guard.take().expect("it is there until it is finished or dropped")
+    }
+}
+
+impl<K: Key> Drop for Changing<'_, K> {
+    fn drop(&mut self) {
+        let (Some(work), Some(guard)) = (self.work.take(), self.guard.take()) else { return };
+        // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
+        let endpoint = guard.endpoint();
+        let _ = endpoint.block_on(endpoint.global_fence([self.entry.slot.node()]));
+        let (key, entry, lock) = (self.key.clone(), self.entry, guard.hand_over());
+        let unfinished = Unfinished { work, key, entry, lock: Some(lock), cleared: false, told: None, dropped: false };
+        self.node.add_poller(Box::new(unfinished));
+    }
+}
+
+struct Unfinished<K> {
+    work: Work<K>,
+    key: K,
+    entry: Entry,
+    lock: Option<HeldLock>,
+    /// The slot is visibly not valid.
+    cleared: bool,
+    /// The position of the message that tells the removal.
+    told: Option<u64>,
+    /// All nodes have dropped the key.
+    dropped: bool,
+}
+
+impl<K: Key> Unfinished<K> {
+    /// The next step; whether one was possible.
+    fn step(&mut self, endpoint: &Endpoint) -> bool {
+        let Unfinished { work, key, entry, .. } = self;
+        let Work { tracker, index, slots } = work;
+        if !self.cleared {
+            let meta = Meta { counter: entry.counter, valid: false }.packed();
+            let put = endpoint.put_value(entry.slot, meta).wait();
+            // A round trip. If the slot's node is gone, nobody sees it any more.
+            let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
+            self.cleared = fenced.is_ok() || endpoint.check_alive(entry.slot.node()).is_err();
+            return self.cleared;
+        }
+        if self.told.is_none() {
+            index.remove(key, *entry);
+            self.told = tracker.try_tell(key, Change::Remove { entry: *entry }).ok().flatten();
+            return self.told.is_some();
+        }
+        if !self.dropped {
+            self.dropped = self.told.is_some_and(|position| tracker.is_applied(endpoint, position));
+            return self.dropped;
+        }
+        if slots.is_ours(entry.slot) {
+            slots.free(entry.slot);
+        } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
+            return false;
+        }
+        if let Some(lock) = self.lock.take() {
+            lock.release(endpoint);
+        }
+        true
+    }
+}
+
+impl<K: Key> Poller for Unfinished<K> {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        match self.step(endpoint) {
+            _ if self.lock.is_none() => Progress::Done,
+            true => Progress::Busy,
+            false => Progress::Idle,
+        }
+    }
+
+    fn is_owed(&self) -> bool {
+        true
+    }
+}
