@@ -295,6 +295,7 @@ impl MutexArray {
         let number = drawn.next();
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = State(drawn.0.wrapping_add(DRAW));
+        let mut unchanged_since = endpoint.now();
         loop {
             if let Some(taken) = state.taken_by_ticket(number, me) {
                 let take = endpoint.cas(word, state.0, taken.0);
@@ -314,11 +315,12 @@ impl MutexArray {
                 state = State(found);
                 continue;
             }
-            let late = endpoint.now() >= deadline;
+            let now = endpoint.now();
+            let (late, stuck) = (now >= deadline, now - unchanged_since >= STUCK_LONG);
             let gone = match state.holder() {
                 Some(holder) => endpoint.check_alive(holder).err(),
                 // Nobody has taken a free lock in all this time: it is the turn of an operation whose node is gone.
-                None if late => self.object.node().others().find_map(|node| endpoint.check_alive(node).err()),
+                None if late || stuck => self.object.node().others().find_map(|node| endpoint.check_alive(node).err()),
                 None => None,
             };
             if let Some(error) = gone {
@@ -327,13 +329,13 @@ impl MutexArray {
                 if now == state.0 {
                     return Err(error).of(path);
                 }
-                state = State(now);
+                (state, unchanged_since) = (State(now), endpoint.now());
                 continue;
             }
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
             match endpoint.wait_remote(word, state.0, slice).await {
-                Ok(changed) => state = State(changed),
+                Ok(changed) => (state, unchanged_since) = (State(changed), endpoint.now()),
                 Err(error) if error.is_timeout() && !late => {}
                 Err(error) => return Err(error).waiting_for("the lock was free").of(path),
             }
@@ -387,6 +389,8 @@ impl MutexArray {
     }
 }
 
+/// If nobody takes a free lock for so long and some node is gone, the queue's head is taken to be an operation of it.
+const STUCK_LONG: core::time::Duration = core::time::Duration::from_millis(500);
 /// How often a waiter looks whether the holder's node still lives.
 const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
 

@@ -431,6 +431,51 @@ fn reuse(scene: &Scene, placement: Placement) {
     histories_are_linearizable(scene, &options, 5, scene.rounds(200, 9000) / scene.threads);
 }
 
+/// When one node has missed a key that is being deleted, no other finds it any more, though its value lies elsewhere and
+/// the news is late.
+#[test]
+fn a_miss_is_not_followed_by_a_hit_elsewhere() {
+    on_each_fabric("miss, then hit", 3, |scene| {
+        let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
+        let (rounds, missed, over) = (scene.rounds(200, 1000) as u64, AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (kvs, missed, over) = (&kvs, &missed, &over);
+            // The value is on node 1, node 0 deletes it, and another thread of node 0 misses it.
+            let ends = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(0), scene.endpoint(2)];
+            let [deletes, inserts, misses, finds] = ends;
+            scope.spawn(move || {
+                for round in 1..=rounds {
+                    assert!(inserts.block_on(kvs[1].insert(&inserts, &1, &round)).unwrap());
+                    assert!(deletes_on(&kvs[0], &deletes));
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            scope.spawn(move || {
+                let mut last = 0;
+                while !over.load(Ordering::SeqCst) {
+                    match misses.block_on(kvs[0].get(&misses, &1)).unwrap() {
+                        // The last value seen is gone for good.
+                        None => _ = missed.fetch_max(last, Ordering::SeqCst),
+                        Some(round) => last = round,
+                    }
+                }
+            });
+            scope.spawn(move || {
+                while !over.load(Ordering::SeqCst) {
+                    let gone = missed.load(Ordering::SeqCst);
+                    if let Some(found) = finds.block_on(kvs[2].get(&finds, &1)).unwrap() {
+                        assert!(found > gone, "{found} was found after {gone} had been missed");
+                    }
+                }
+            });
+        });
+    });
+}
+
+fn deletes_on(kv: &KvStore<u64, u64>, endpoint: &Endpoint) -> bool {
+    endpoint.block_on(kv.delete(endpoint, &1)).unwrap()
+}
+
 /// Large values, written again and again while they are read: each read is whole, and none goes back.
 #[test]
 fn large_values_are_never_seen_torn() {

@@ -254,6 +254,44 @@ fn dropping_at_any_point_never_loses_the_lock() {
     }
 }
 
+/// One whose turn has just come is dropped while it takes the lock: the turn is used up or passed on, not both.
+#[test]
+fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
+    for over in [Over::Shm, Over::Weak(10), Over::Weak(11), Over::Weak(12)] {
+        let _alone = alone("dropping in turn");
+        let scene = Scene { nodes: session(3, over), over, threads: 1 };
+        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
+        let (a, b, c) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
+        let quiet = || {
+            for node in &scene.nodes {
+                let mut before = u64::MAX;
+                eventually("the service thread has passed all turns on", || {
+                    let now = node.metrics().counts.posted();
+                    std::thread::sleep(Duration::from_millis(2));
+                    (std::mem::replace(&mut before, now) == now).then_some(())
+                });
+            }
+        };
+        for round in 0..120 {
+            let guard = a.block_on(locks[0].lock(&a)).unwrap();
+            let mut waits = Box::pin(locks[1].lock(&b));
+            // On the weak fabric a poll is a step of an operation at most.
+            assert!(poll_times(waits.as_mut(), 300).is_none());
+            let mut next = Box::pin(locks[2].lock(&c));
+            assert!(poll_times(next.as_mut(), 300).is_none());
+            a.block_on(guard.unlock()).unwrap();
+            let guard = poll_times(waits.as_mut(), round % 40);
+            drop(guard);
+            drop(waits);
+            c.block_on(c.block_on(next).unwrap().unlock()).unwrap();
+            if round % 10 == 9 {
+                quiet();
+            }
+        }
+        quiet();
+    }
+}
+
 /// A node that releases and leaves has released; one that gives up and leaves does not stop the others for long.
 #[test]
 fn who_leaves_after_the_release_is_no_error_for_those_who_wait() {
