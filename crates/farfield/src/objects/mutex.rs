@@ -43,7 +43,7 @@ use core::task::{Context, Poll};
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr, Word};
 
-use crate::error::{Error, Of, Result};
+use crate::error::{Error, ErrorKind, Of, Result};
 use crate::node::{Node, Object, Poller, Progress, Spec};
 
 /// How often in a row newcomers may pass those who wait.
@@ -295,7 +295,8 @@ impl MutexArray {
         let number = drawn.next();
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = State(drawn.0.wrapping_add(DRAW));
-        let mut unchanged_since = endpoint.now();
+        let start = endpoint.now();
+        let mut unchanged_since = start;
         loop {
             if let Some(taken) = state.taken_by_ticket(number, me) {
                 let take = endpoint.cas(word, state.0, taken.0);
@@ -332,12 +333,16 @@ impl MutexArray {
                 (state, unchanged_since) = (State(now), endpoint.now());
                 continue;
             }
+            if late {
+                let waited = now - start;
+                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing: Vec::new() }).of(path);
+            }
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
             match endpoint.wait_remote(word, state.0, slice).await {
                 Ok(changed) => (state, unchanged_since) = (State(changed), endpoint.now()),
-                Err(error) if error.is_timeout() && !late => {}
-                Err(error) => return Err(error).waiting_for("the lock was free").of(path),
+                Err(error) if error.is_timeout() => {}
+                Err(error) => return Err(error).of(path),
             }
         }
     }

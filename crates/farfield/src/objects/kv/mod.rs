@@ -52,8 +52,8 @@
 //! service thread has undone the insert, or completed the delete, on all nodes.
 //!
 //! A node that dies or leaves takes its values with it: operations on them end in an error that names it, and so do
-//! those that need a lock of its. The others are told of changes without it. A handle may be closed while other nodes
-//! go on: the values here stay, and changes are still acknowledged, until the node leaves; so is the name taken.
+//! those that need a lock of its. The others are told of changes without it. A node that stays must keep its handle for as
+//! long as any other uses the store: what is closed acknowledges nothing, and the others wait for it.
 
 mod codec;
 mod index;

@@ -130,8 +130,7 @@ impl<K: Key> Tracker<K> {
             // Room for this message, if nobody else takes it.
             let full = {
                 let ring = &sending.sender.lock().ring;
-                let framed = self.message_bytes_max as u64 + 8;
-                (ring.position() + framed).saturating_sub(8 + ring.message_bytes_max() as u64)
+                (ring.position() + self.message_bytes_max as u64).saturating_sub(8 + ring.message_bytes_max() as u64)
             };
             sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker", Whom::Living).await?;
         }
@@ -174,8 +173,7 @@ const TURN: usize = 64;
 
 impl<K: Key> Poller for Follower<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        // A store that was closed here goes on acknowledging, or the others would wait for it.
-        let index = self.index.upgrade();
+        let Some(index) = self.index.upgrade() else { return Progress::Done };
         let mut progress = Progress::Idle;
         let Follower { receivers, slots, message, .. } = self;
         for receiver in receivers.iter_mut() {
@@ -191,12 +189,12 @@ impl<K: Key> Poller for Follower<K> {
                         break;
                     }
                 }
-                match (Change::decode::<K>(message), &index) {
-                    (Some((Change::Insert { entry }, key)), Some(index)) => index.insert(key, entry),
-                    (Some((Change::Remove { entry }, key)), Some(index)) => index.remove(&key, entry),
-                    (Some((Change::Free { entry }, _)), _) if slots.is_ours(entry.slot) => slots.free(entry.slot),
-                    (Some(_), _) => {}
-                    (None, _) => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
+                match Change::decode::<K>(message) {
+                    Some((Change::Insert { entry }, key)) => index.insert(key, entry),
+                    Some((Change::Remove { entry }, key)) => index.remove(&key, entry),
+                    Some((Change::Free { entry }, _)) if slots.is_ours(entry.slot) => slots.free(entry.slot),
+                    Some((Change::Free { .. }, _)) => {}
+                    None => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
                 }
             }
             if received > 0 {
