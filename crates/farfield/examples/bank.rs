@@ -102,9 +102,5 @@ fn run(node: &Node) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    if Node::is_launched() {
-        run(&Node::from_environment()?)
-    } else {
-        on_each(&local_session(3)?, run).map(|_| ())
-    }
+    if Node::is_launched() { run(&Node::from_environment()?) } else { on_each(&local_session(3)?, run).map(|_| ()) }
 }

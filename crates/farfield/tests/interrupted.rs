@@ -32,7 +32,8 @@ fn open(nodes: &[Node], placement: Placement) -> Vec<Store> {
 
 /// What all nodes say of a key; they must agree.
 fn agreed(stores: &[Store], endpoints: &[Endpoint], key: u64) -> Option<u64> {
-    let seen: Vec<_> = stores.iter().zip(endpoints).map(|(kv, ep)| ep.block_on(kv.get(ep, &key)).expect("a get")).collect();
+    let seen: Vec<_> =
+        stores.iter().zip(endpoints).map(|(kv, ep)| ep.block_on(kv.get(ep, &key)).expect("a get")).collect();
     assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "key {key}: {seen:?}");
     seen[0]
 }

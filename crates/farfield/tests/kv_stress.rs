@@ -297,7 +297,9 @@ fn mortal(place: &Path) {
         .expect("a node");
     let kv = KvStore::<u64, u64>::open(&node, "kv", options()).expect("a store");
     let me = node.id();
-    let name = |thread: usize| place.join(if me == GONE && thread == 0 { "2.log".into() } else { format!("{}-{thread}.log", me.0) });
+    let name = |thread: usize| {
+        place.join(if me == GONE && thread == 0 { "2.log".into() } else { format!("{}-{thread}.log", me.0) })
+    };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (node, kv, name) = (&node, &kv, &name);

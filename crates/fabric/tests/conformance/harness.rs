@@ -126,7 +126,8 @@ impl Node {
     }
 
     pub(crate) fn endpoint_with_pool(&self, pool_bytes_max: usize) -> Endpoint {
-        Endpoint::open(Arc::clone(&self.fabric), EndpointOptions { pool_bytes_max, timeout: SOON, background: false }).unwrap()
+        Endpoint::open(Arc::clone(&self.fabric), EndpointOptions { pool_bytes_max, timeout: SOON, background: false })
+            .unwrap()
     }
 
     /// Memory that nobody sleeps on.

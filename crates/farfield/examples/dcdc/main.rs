@@ -201,9 +201,5 @@ fn print_table(converters: usize, measured: &[Measured]) {
 }
 
 fn main() -> Result<()> {
-    if Node::is_launched() {
-        run(&Node::from_environment()?)
-    } else {
-        on_each(&local_session(5)?, run).map(|_| ())
-    }
+    if Node::is_launched() { run(&Node::from_environment()?) } else { on_each(&local_session(5)?, run).map(|_| ()) }
 }

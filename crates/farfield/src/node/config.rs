@@ -244,7 +244,10 @@ pub(super) fn is_launched() -> bool {
 }
 
 /// A name that no other session has.
-#[allow(clippy::disallowed_methods, reason = "not a choice that a simulator has to own: names of sessions order nothing")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "not a choice that a simulator has to own: names of sessions order nothing"
+)]
 pub(super) fn unique_session(purpose: &str) -> String {
     format!("{purpose}-{}-{:016x}", std::process::id(), rand::random::<u64>())
 }

@@ -16,8 +16,8 @@ use farfield_fabric::{
 use rand::SeedableRng;
 
 pub use config::{Builder, Config};
-pub(crate) use object::{Object, Spec};
 pub use object::{Announcement, CustomObject, Opening};
+pub(crate) use object::{Object, Spec};
 pub use service::{PARTING_MAX, Poller, Progress};
 
 use self::service::Service;
@@ -294,7 +294,10 @@ impl Shared {
         let options = EndpointOptions { pool_bytes_max, timeout, background };
         let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
         let mut endpoints = self.endpoints.lock();
-        let closed = endpoints.open.extract_if(.., |reader| reader.is_final()).fold(Counts::default(), |sum, reader| sum + reader.read());
+        let closed = endpoints
+            .open
+            .extract_if(.., |reader| reader.is_final())
+            .fold(Counts::default(), |sum, reader| sum + reader.read());
         endpoints.closed = endpoints.closed + closed;
         endpoints.open.push(endpoint.counts_reader());
         endpoints.opened += 1;
@@ -350,7 +353,8 @@ pub fn on_each<T: Send>(nodes: &[Node], body: impl Fn(&Node) -> Result<T> + Sync
     let body = &body;
     std::thread::scope(|scope| {
         let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(move || body(node))).collect();
-        let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let joined =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         joined.collect::<Vec<_>>().into_iter().collect()
     })
 }

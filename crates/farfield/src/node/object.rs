@@ -251,13 +251,7 @@ impl Object {
             regions,
             expected: Vec::new(),
         };
-        let open = Arc::new(OpenObject {
-            own,
-            expect,
-            changes: Word::new(0),
-            state: LocalMutex::default(),
-            callbacks,
-        });
+        let open = Arc::new(OpenObject { own, expect, changes: Word::new(0), state: LocalMutex::default(), callbacks });
         let shared = node.shared();
         {
             let mut objects = shared.service.objects.lock();

@@ -69,8 +69,7 @@ impl Barrier {
         let owners: Vec<NodeId> =
             node.members().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
         let arrived = Sst::open_with(node, &format!("{path}/arrived"), &owners)?;
-        let shared =
-            Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, taken: Word::new(0) };
+        let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, taken: Word::new(0) };
         Ok(Barrier(Arc::new(shared)))
     }
 

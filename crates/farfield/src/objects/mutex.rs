@@ -93,8 +93,7 @@ impl State {
     /// The state after a newcomer takes it, if it may.
     fn taken_by_newcomer(self, me: u64) -> Option<State> {
         let passes = if self.nobody_waits() { 0 } else { self.bypass() + 1 };
-        (self.holder().is_none() && passes <= BYPASS_MAX)
-            .then(|| State::new(self.next(), self.serving(), passes, me))
+        (self.holder().is_none() && passes <= BYPASS_MAX).then(|| State::new(self.next(), self.serving(), passes, me))
     }
 
     /// The state after the owner of `ticket` takes it, if it is its turn.
@@ -218,9 +217,11 @@ impl MutexArray {
             layout: format!("count={count}, homes={homes:?}"),
             participants: node.members().collect(),
             regions,
-            expect: Box::new(move |peer| {
-                if homes.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] }
-            }),
+            expect: Box::new(
+                move |peer| {
+                    if homes.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] }
+                },
+            ),
         };
         let object = Object::announce(node, spec)?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
@@ -287,11 +288,13 @@ impl MutexArray {
             state = found;
         }
         // A held one: a ticket, which `waiting` gives up if this operation is dropped or fails.
-        let drawn = State(Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
-            drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
-        })
-        .await
-        .of(path)?);
+        let drawn = State(
+            Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
+                drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
+            })
+            .await
+            .of(path)?,
+        );
         let number = drawn.next();
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = State(drawn.0.wrapping_add(DRAW));
@@ -335,7 +338,8 @@ impl MutexArray {
             }
             if late {
                 let waited = now - start;
-                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing: Vec::new() }).of(path);
+                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing: Vec::new() })
+                    .of(path);
             }
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
@@ -528,7 +532,8 @@ impl Drop for Guard<'_> {
         if !self.held {
             return;
         }
-        let guard = Guard { locks: self.locks, endpoint: self.endpoint, word: self.word, index: self.index, held: false };
+        let guard =
+            Guard { locks: self.locks, endpoint: self.endpoint, word: self.word, index: self.index, held: false };
         let released = self.endpoint.block_on(guard.unlock());
         if let Err(error) = released {
             tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
@@ -558,7 +563,10 @@ mod tests {
     fn tickets_wrap_around_without_touching_other_fields() {
         let last = State::new(TICKET_MASK, TICKET_MASK, 3, 7);
         let drawn = State(last.0.wrapping_add(DRAW));
-        assert_eq!((drawn.next(), drawn.serving(), drawn.bypass(), drawn.holder()), (0, TICKET_MASK, 3, Some(NodeId(6))));
+        assert_eq!(
+            (drawn.next(), drawn.serving(), drawn.bypass(), drawn.holder()),
+            (0, TICKET_MASK, 3, Some(NodeId(6)))
+        );
         let served = drawn.freed().taken_by_ticket(TICKET_MASK, 1).unwrap();
         assert_eq!((served.serving(), served.next(), served.nobody_waits()), (0, 0, true));
     }

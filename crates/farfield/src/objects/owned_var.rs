@@ -272,9 +272,11 @@ impl<T: Plain> OwnedVar<T> {
                 }
             }
             if endpoint.now() >= deadline {
-                return Err(farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited: endpoint.timeout() }))
-                    .waiting_for("a whole value was fetched")
-                    .of(path);
+                return Err(farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout {
+                    waited: endpoint.timeout(),
+                }))
+                .waiting_for("a whole value was fetched")
+                .of(path);
             }
             endpoint.pause().await;
         }
@@ -307,7 +309,8 @@ impl<T: Plain> OwnedWriter<T> {
         self.value
     }
 
-    /// Sends what was stored last to all other nodes.
+    /// Sends what was stored last to all other nodes. Pass the same endpoint each time: what two endpoints put to a node
+    /// is in no order.
     ///
     /// # Errors
     /// A node that is gone; the others get it nevertheless.

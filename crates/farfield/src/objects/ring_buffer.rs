@@ -164,7 +164,8 @@ impl RingBuffer {
         let mut nodes: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        if nodes.is_empty() || nodes.len() < options.readers.len() || options.readers.iter().any(|reader| reader.1 == 0) {
+        if nodes.is_empty() || nodes.len() < options.readers.len() || options.readers.iter().any(|reader| reader.1 == 0)
+        {
             return refuse("a ring needs a reader, and each of its nodes is named once, with at least one");
         }
         let mut participants: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
@@ -325,9 +326,7 @@ impl RingSender {
         let mut result = Ok(());
         for copy in &self.copies {
             // To one node, in this order: message, then head.
-            let mut sent = endpoint
-                .put_live(copy.ring.byte_add(at as u64), self.shared.ring.span(at, first))
-                .detach();
+            let mut sent = endpoint.put_live(copy.ring.byte_add(at as u64), self.shared.ring.span(at, first)).detach();
             if framed > first {
                 sent = sent.and(endpoint.put_live(copy.ring, self.shared.ring.span(0, framed - first)).detach());
             }

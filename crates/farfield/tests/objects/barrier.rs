@@ -15,8 +15,7 @@ fn all_arrive_and_all_their_writes_are_visible() {
     everywhere("barrier", 3, |scene| {
         let barriers = scene.open(|node| Barrier::open(node, "all", scene.threads));
         let all = scene.all_threads();
-        let regions: Vec<_> =
-            scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 64 * all).unwrap()).collect();
+        let regions: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 64 * all).unwrap()).collect();
         let rounds = scene.rounds(600, 9000);
         let arrived = AtomicUsize::new(0);
         scene.run(|node, thread, endpoint| {

@@ -3,7 +3,10 @@
 use std::future::Future;
 
 use farfield::fabric::{Counts, GroupKey};
-use farfield::{AtomicVar, Barrier, Endpoint, KvOptions, KvStore, Mutex, OwnedVar, Placement, RingBuffer, RingOptions, SharedVar, Wholeness};
+use farfield::{
+    AtomicVar, Barrier, Endpoint, KvOptions, KvStore, Mutex, OwnedVar, Placement, RingBuffer, RingOptions, SharedVar,
+    Wholeness,
+};
 
 use crate::harness::{Over, Scene, alone, session};
 
@@ -60,9 +63,9 @@ fn variables_cost_what_they_say() {
 
     let words = scene.open(|node| OwnedVar::<u64>::open(node, "word", scene.id(0)));
     let guards = scene.open(|node| OwnedVar::<[u64; 5]>::open(node, "guards", scene.id(0)));
-    let sums =
-        scene.open(|node| OwnedVar::<[u64; 5]>::open_with(node, "sums", scene.id(0), Wholeness::Checksum));
-    let (mut word, mut guard, mut sum) = (words[0].writer().unwrap(), guards[0].writer().unwrap(), sums[0].writer().unwrap());
+    let sums = scene.open(|node| OwnedVar::<[u64; 5]>::open_with(node, "sums", scene.id(0), Wholeness::Checksum));
+    let (mut word, mut guard, mut sum) =
+        (words[0].writer().unwrap(), guards[0].writer().unwrap(), sums[0].writer().unwrap());
     let local = async {
         word.store(1);
         guard.store([1; 5]);

@@ -1,8 +1,8 @@
 //! Key-value stores: against a sequential model, and histories of concurrent operations.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex as Log;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use farfield::fabric::NodeId;
 use farfield::history::Event;
@@ -11,7 +11,7 @@ use farfield::{ByteString, Endpoint, Error, ErrorKind, Key, KvOptions, KvStore, 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::harness::{Over, Rng, Scene, alone, everywhere, eventually, mix, on_each_fabric, refused, session};
+use crate::harness::{Over, Rng, Scene, alone, eventually, everywhere, mix, on_each_fabric, refused, session};
 
 // ---- one operation at a time -----------------------------------------------------------------------------------
 
@@ -112,14 +112,7 @@ async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + Par
 }
 
 fn small(placement: Placement) -> KvOptions {
-    KvOptions {
-        slots_per_node: 6,
-        key_bytes_max: 40,
-        value_bytes_max: 50,
-        locks: 4,
-        placement,
-        tracker_bytes: 1 << 10,
-    }
+    KvOptions { slots_per_node: 6, key_bytes_max: 40, value_bytes_max: 50, locks: 4, placement, tracker_bytes: 1 << 10 }
 }
 
 fn agrees_with_a_map<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + PartialEq>(
@@ -509,7 +502,9 @@ fn large_values_are_never_seen_torn() {
                             endpoint.block_on(kv.get_many(&endpoint, &[0, 1, 2], &mut values)).unwrap();
                         } else {
                             values.clear();
-                            endpoint.run_window(3, [0, 1, 2].iter().map(|key| kv.get(&endpoint, key)), |got| values.push(got.unwrap()));
+                            endpoint.run_window(3, [0, 1, 2].iter().map(|key| kv.get(&endpoint, key)), |got| {
+                                values.push(got.unwrap())
+                            });
                         }
                         let mut numbers: Vec<u64> = Vec::new();
                         for found in &values {

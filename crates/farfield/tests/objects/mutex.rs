@@ -9,7 +9,7 @@ use farfield::fabric::{GroupKey, Region};
 use farfield::objects::mutex::BYPASS_MAX;
 use farfield::{ErrorKind, Mutex, MutexArray};
 
-use crate::harness::{Over, SHORT, Scene, alone, everywhere, eventually, on_each_fabric, poll_times, refused, session};
+use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
 
 /// Memory that the locks protect.
 fn data(scene: &Scene, node: usize, bytes: usize) -> Region {

@@ -127,8 +127,16 @@ fn differences_are_errors_on_both_sides() {
     };
     let both: &[u16] = &[0, 1];
     let cases: Vec<(&str, Open, Open)> = vec![
-        ("its type", open(|node| AtomicVar::open(node, "x", NodeId(0))), open(|node| Mutex::open(node, "x", NodeId(0)))),
-        ("its layout", open(|node| AtomicVar::open(node, "x", NodeId(0))), open(|node| AtomicVar::open(node, "x", NodeId(1)))),
+        (
+            "its type",
+            open(|node| AtomicVar::open(node, "x", NodeId(0))),
+            open(|node| Mutex::open(node, "x", NodeId(0))),
+        ),
+        (
+            "its layout",
+            open(|node| AtomicVar::open(node, "x", NodeId(0))),
+            open(|node| AtomicVar::open(node, "x", NodeId(1))),
+        ),
         ("its layout", open(|node| SharedVar::<u64>::open(node, "x")), open(|node| SharedVar::<i64>::open(node, "x"))),
         (
             "its layout",

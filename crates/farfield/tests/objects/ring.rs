@@ -117,7 +117,10 @@ fn a_full_ring_refuses_and_goes_on() {
             let position = sender.position();
             let deadline = near.now() + SHORT;
             let error = refused(near.block_on(sender.send_deadline(&near, b"lost", deadline)));
-            assert!(matches!(error.kind(), ErrorKind::Timeout { missing, .. } if *missing == [scene.id(2)]), "{error:?}");
+            assert!(
+                matches!(error.kind(), ErrorKind::Timeout { missing, .. } if *missing == [scene.id(2)]),
+                "{error:?}"
+            );
             assert!(error.to_string().starts_with("ring: room in the ring not within"), "{error}");
             assert_eq!(sender.position(), position);
             let error = refused(near.block_on(sender.wait_acknowledged(&near, position, near.now() + SHORT / 4)));

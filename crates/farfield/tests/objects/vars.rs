@@ -188,11 +188,8 @@ where
         let mut last = 0;
         loop {
             let ending = over.load(Ordering::SeqCst);
-            let value = if pulls {
-                Some(endpoint.block_on(vars[node].pull(endpoint)).unwrap())
-            } else {
-                vars[node].try_load()
-            };
+            let value =
+                if pulls { Some(endpoint.block_on(vars[node].pull(endpoint)).unwrap()) } else { vars[node].try_load() };
             match value {
                 Some(value) => {
                     assert_eq!(value, related::<N>(value[0]), "a torn value passed for a whole one");

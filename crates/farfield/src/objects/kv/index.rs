@@ -26,7 +26,6 @@ pub(super) fn hash_of<K: Hash>(key: &K) -> u64 {
     HASHER.hash_one(key)
 }
 
-
 impl<K: Key> Index<K> {
     /// An index that need not grow before it has `keys` keys.
     pub(super) fn new(keys: usize) -> Index<K> {

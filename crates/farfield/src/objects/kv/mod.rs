@@ -181,11 +181,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let spec = Spec {
             path: path.into(),
             kind: "KvStore",
-            layout: format!(
-                "key={}, value={}, {options:?}",
-                core::any::type_name::<K>(),
-                core::any::type_name::<V>()
-            ),
+            layout: format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>()),
             participants: node.members().collect(),
             regions: vec![("slots", region.clone())],
             expect: Box::new(move |_| vec![("slots".into(), bytes as u64)]),
@@ -196,17 +192,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
         let index = Arc::new(Index::new((options.slots_per_node * node.nodes()).min(INDEX_KEYS_MAX)));
         let tracker = Arc::new(Tracker::open(node, path, &options, Arc::clone(&index), Arc::clone(&slots))?);
-        Ok(KvStore {
-            object,
-            options,
-            layout,
-            region,
-            slots,
-            index,
-            locks,
-            tracker,
-            _value: core::marker::PhantomData,
-        })
+        Ok(KvStore { object, options, layout, region, slots, index, locks, tracker, _value: core::marker::PhantomData })
     }
 
     /// The number of keys, as this node sees it.
@@ -382,11 +368,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
     fn changing<'a>(&'a self, guard: Guard<'a>, key: &'a K, entry: Entry) -> Changing<'a, K> {
-        let work = Work {
-            tracker: Arc::clone(&self.tracker),
-            index: Arc::clone(&self.index),
-            slots: Arc::clone(&self.slots),
-        };
+        let work =
+            Work { tracker: Arc::clone(&self.tracker), index: Arc::clone(&self.index), slots: Arc::clone(&self.slots) };
         Changing::new(self.object.node(), work, guard, key, entry)
     }
 

@@ -84,8 +84,9 @@ impl Slots {
             }
         };
         let shares: Vec<Range<usize>> = (0..bases.len()).map(share).collect();
-        let home =
-            |share: &Range<usize>| LocalMutex::new(Home { free: share.clone().rev().collect(), uses: vec![0; share.len()] });
+        let home = |share: &Range<usize>| {
+            LocalMutex::new(Home { free: share.clone().rev().collect(), uses: vec![0; share.len()] })
+        };
         let homes = shares.iter().map(home).collect();
         Slots { layout, me, bases, shares, homes }
     }
@@ -133,8 +134,7 @@ mod tests {
     fn shares_cover_every_slot_once_and_uses_are_counted() {
         let layout = Layout { words: 3, per_node: 10 };
         let bases: Vec<_> = (0..3).map(|node| RemotePtr::new(NodeId(node), GroupKey::DATA, 64)).collect();
-        let all: Vec<Slots> =
-            (0..3).map(|me| Slots::new(layout, NodeId(me), Placement::Hash, bases.clone())).collect();
+        let all: Vec<Slots> = (0..3).map(|me| Slots::new(layout, NodeId(me), Placement::Hash, bases.clone())).collect();
         let mut seen = std::collections::HashSet::new();
         for slots in &all {
             while let Some((slot, uses)) = slots.take(NodeId(1)) {

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
 
+use super::KvOptions;
 use super::codec::Key;
 use super::index::{Entry, Index};
 use super::slots::Slots;
-use super::KvOptions;
 use crate::error::Result;
 use crate::node::{Node, Poller, Progress};
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender, Whom};
