@@ -125,7 +125,7 @@ fn who_waits_is_passed_a_bounded_number_of_times() {
                     }
                 };
                 sections.fetch_add(1, Ordering::SeqCst);
-                if mine.fetch_add(1, Ordering::SeqCst) % 8 == 0 {
+                if mine.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) {
                     std::thread::yield_now();
                 }
                 endpoint.block_on(guard.unwrap().unlock()).unwrap();
