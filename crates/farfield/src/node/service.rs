@@ -110,17 +110,17 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         }
     }
     fabric.idle_end(&mut waiting);
-    // What objects have put here is visible before the goodbye is.
-    let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));
-    if let Err(error) = endpoint.block_on(endpoint.global_fence(members)) {
-        tracing::debug!("leaving: {error}");
-    }
     // What others wait for is finished first, as far as it can be.
     pollers.append(&mut service.new_pollers.lock());
     let parting = endpoint.now() + PARTING_MAX;
     while pollers.iter().any(|poller| poller.is_owed()) && endpoint.now() < parting {
         pollers.retain_mut(|poller| poller.poll(endpoint) != Progress::Done);
         fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, event));
+    }
+    // What pollers have put is visible before the goodbye is.
+    let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));
+    if let Err(error) = endpoint.block_on(endpoint.global_fence(members)) {
+        tracing::debug!("leaving: {error}");
     }
     // Objects and pollers may own handles: let go.
     fabric.leave();

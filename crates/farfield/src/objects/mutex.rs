@@ -522,8 +522,9 @@ pub(crate) struct HeldLock {
 impl HeldLock {
     /// Releases it.
     pub(crate) fn release(self, endpoint: &Endpoint) {
-        // An error is a home node that is gone, and the lock with it.
-        let _ = endpoint.faa(self.word, self.me.wrapping_neg()).detach();
+        // Waited for, a round trip: a node that leaves next must not take it along. An error is a home node that is gone,
+        // and the lock with it.
+        let _ = endpoint.faa(self.word, self.me.wrapping_neg()).wait();
     }
 }
 
