@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::Plain;
+use crate::sim::hook;
 
 /// Eight aligned bytes that are read and written whole, by CPUs and by network operations alike.
 ///
@@ -30,12 +31,20 @@ impl Word {
     /// Reads the word (`CR`).
     #[inline]
     pub fn load(&self) -> u64 {
+        if hook::is_active()
+            && let Some(value) = hook::load(&self.0)
+        {
+            return value;
+        }
         self.0.load(Ordering::Acquire)
     }
 
     /// Writes the word (`CW`).
     #[inline]
     pub fn store(&self, value: u64) {
+        if hook::is_active() && hook::store(&self.0, value) {
+            return;
+        }
         self.0.store(value, Ordering::Release);
     }
 
@@ -45,12 +54,22 @@ impl Word {
     /// The value found, if it was another one.
     #[inline]
     pub fn compare_exchange(&self, expected: u64, new: u64) -> Result<u64, u64> {
+        if hook::is_active()
+            && let Some(result) = hook::compare_exchange(&self.0, expected, new)
+        {
+            return result;
+        }
         self.0.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
     }
 
     /// A CPU fetch-and-add, wrapping; the old value.
     #[inline]
     pub fn fetch_add(&self, delta: u64) -> u64 {
+        if hook::is_active()
+            && let Some(old) = hook::fetch_add(&self.0, delta)
+        {
+            return old;
+        }
         self.0.fetch_add(delta, Ordering::SeqCst)
     }
 }
@@ -58,6 +77,9 @@ impl Word {
 /// A TSO memory fence (`MF`): later loads of this thread come after its earlier stores.
 #[inline]
 pub fn memory_fence() {
+    if hook::is_active() && hook::fence() {
+        return;
+    }
     fence(Ordering::SeqCst);
 }
 
@@ -71,6 +93,10 @@ pub fn memory_fence() {
 #[inline]
 pub fn read_words(words: &[Word], into: &mut [u64]) {
     assert_eq!(words.len(), into.len(), "lengths of a word copy");
+    if hook::is_active() {
+        in_some_order(words.len(), |at| into[at] = words[at].load());
+        return;
+    }
     for (to, from) in into.iter_mut().zip(words) {
         *to = from.0.load(Ordering::Relaxed);
     }
@@ -85,10 +111,23 @@ pub fn read_words(words: &[Word], into: &mut [u64]) {
 #[inline]
 pub fn write_words(words: &[Word], from: &[u64]) {
     assert_eq!(words.len(), from.len(), "lengths of a word copy");
+    if hook::is_active() {
+        in_some_order(words.len(), |at| words[at].store(from[at]));
+        return;
+    }
     // What was stored before (a leading guard, say) comes before these stores. Free on x86.
     fence(Ordering::Release);
     for (to, from) in words.iter().zip(from) {
         to.0.store(*from, Ordering::Relaxed);
+    }
+}
+
+/// Under a simulation the search says in which order the words of a larger value are accessed, as far as it matters.
+#[cold]
+fn in_some_order(words: usize, mut access: impl FnMut(usize)) {
+    let backwards = hook::backwards(words);
+    for at in 0..words {
+        access(if backwards { words - 1 - at } else { at });
     }
 }
 
@@ -138,6 +177,11 @@ impl<T: Plain> Slot<T> {
     #[inline]
     pub fn read(&self) -> Torn<T> {
         let mut value = T::new_zeroed();
+        if hook::is_active() {
+            let (words, bytes) = (self.words(), value.as_mut_bytes());
+            in_some_order(words.len(), |at| bytes[at * 8..][..8].copy_from_slice(&words[at].load().to_ne_bytes()));
+            return Torn(value);
+        }
         for (to, from) in value.as_mut_bytes().chunks_exact_mut(8).zip(self.words()) {
             to.copy_from_slice(&from.0.load(Ordering::Relaxed).to_ne_bytes());
         }
@@ -148,6 +192,12 @@ impl<T: Plain> Slot<T> {
     /// Writes all words, in no promised order, after everything that the thread wrote before.
     #[inline]
     pub fn write(&self, value: T) {
+        if hook::is_active() {
+            let (words, bytes) = (self.words(), value.as_bytes());
+            let word_at = |at: usize| u64::from_ne_bytes(bytes[at * 8..][..8].try_into().expect("eight bytes"));
+            in_some_order(words.len(), |at| words[at].store(word_at(at)));
+            return;
+        }
         fence(Ordering::Release); // as in `write_words`
         for (to, from) in self.words().iter().zip(value.as_bytes().chunks_exact(8)) {
             to.0.store(u64::from_ne_bytes(from.try_into().expect("eight bytes")), Ordering::Relaxed);

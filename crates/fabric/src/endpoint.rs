@@ -139,6 +139,8 @@ pub struct Endpoint {
     asleep: Cell<bool>,
     /// A remote word is being waited for, whose change rings no bell here.
     watches_remote: Cell<bool>,
+    /// The next moment at which something that waits gives up.
+    next_deadline: Cell<Instant>,
     timeout: Cell<Duration>,
 }
 
@@ -211,6 +213,7 @@ impl Endpoint {
             progress: Cell::new(0),
             asleep: Cell::new(false),
             watches_remote: Cell::new(false),
+            next_deadline: Cell::new(Instant::NEVER),
             timeout: Cell::new(options.timeout),
         })
     }
@@ -831,6 +834,7 @@ impl Endpoint {
                 if now >= deadline {
                     return Poll::Ready(Err(ErrorKind::Timeout { waited: now - started }.into()));
                 }
+                self.next_deadline.set(self.next_deadline.get().min(deadline));
             }
             Poll::Pending
         })
@@ -856,6 +860,7 @@ impl Endpoint {
                 if now >= deadline {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());
                 }
+                self.next_deadline.set(self.next_deadline.get().min(deadline));
             }
             self.watches_remote.set(true);
             self.pause().await;
@@ -901,6 +906,7 @@ impl Endpoint {
 
     fn idle(&self, waiting: &mut Waiting) {
         waiting.remote = self.watches_remote.take();
+        waiting.deadline = self.next_deadline.replace(Instant::NEVER);
         self.fabric.idle(waiting);
         self.asleep.set(waiting.is_asleep());
     }

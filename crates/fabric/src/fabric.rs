@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cell::{Slot, Word};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
@@ -94,6 +94,9 @@ pub trait Fabric: Send + Sync + 'static {
     /// What the system says.
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
 
+    /// Gives memory a name, for whoever looks on.
+    fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: &str) {}
+
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;
 
@@ -103,6 +106,30 @@ pub trait Fabric: Send + Sync + 'static {
     fn idle_end(&self, waiting: &mut Waiting);
     /// Wakes threads of this node that sleep until a word changes, after a local store that they wait for.
     fn wake_local(&self);
+}
+
+/// The error behind a code, for a target that is a member.
+pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: usize, memory_bytes: u64) -> Error {
+    let (node, key) = (remote.node(), remote.key());
+    let kind = match (code, state) {
+        (Code::BadKey | Code::Unreachable, PeerState::Absent) => ErrorKind::NotConnected { node },
+        (Code::BadKey, PeerState::Up { .. }) if key.0 <= GroupKey::SERVICE.0 => ErrorKind::NotConnected { node },
+        (Code::BadKey, PeerState::Up { .. }) => ErrorKind::UnknownGroup { node, key },
+        (Code::BadKey | Code::Unreachable, PeerState::Left) => ErrorKind::PeerLeft { node },
+        (Code::BadKey | Code::Unreachable, PeerState::Dead { incarnation }) => {
+            ErrorKind::PeerDead { node, incarnation }
+        }
+        // It was gone for a moment only: the state changed in between.
+        (Code::Unreachable, PeerState::Up { .. }) => ErrorKind::NotConnected { node },
+        (Code::OutOfBounds, _) => {
+            ErrorKind::OutOfBounds { node, key, offset: remote.offset(), len: len as u64, memory_bytes }
+        }
+        (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
+        (Code::Revoked, _) => ErrorKind::Revoked { node, key },
+        (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
+        (Code::Injected, _) => ErrorKind::Injected { node },
+    };
+    kind.into()
 }
 
 /// The longest control message.
@@ -155,7 +182,7 @@ pub enum ControlEvent {
 ///
 /// Sleeping is announced in one step and done in the next, so that the waiter looks once more in between: a write that
 /// came after its last look and before the announcement is seen by that look, a later one rings the bell.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Waiting {
     pub(crate) round: u32,
     pub(crate) spins: u32,
@@ -164,6 +191,14 @@ pub struct Waiting {
     pub(crate) remote: bool,
     /// It is the service thread that waits.
     pub(crate) service: bool,
+    /// The next moment at which something that waits gives up, if it has said so.
+    pub(crate) deadline: Instant,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting { round: 0, spins: 0, announced: None, remote: false, service: false, deadline: Instant::NEVER }
+    }
 }
 
 impl Waiting {

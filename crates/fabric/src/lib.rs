@@ -24,7 +24,10 @@ mod ptr;
 pub mod fault;
 pub mod record;
 pub mod shm;
+pub mod sim;
 pub mod weak;
+
+pub use mowgli;
 
 pub use buf::Buf;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
@@ -32,7 +35,7 @@ pub use endpoint::{Batch, Counts, CountsReader, Endpoint, EndpointOptions};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, Fabric, PeerState, Region, Span, Waiting};
 pub use lane::{DynLane, Lane, Status, Verb, WorkRequest};
-pub use local::{Instant, LocalGuard, LocalMutex, Thread};
+pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};
 pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};
 pub use rand::rngs::SmallRng as Rng;

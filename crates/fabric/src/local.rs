@@ -2,8 +2,10 @@
 
 use core::fmt;
 use core::ops::{Add, Deref, DerefMut, Sub};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
+
+use crate::sim::hook;
 
 /// A lock between the threads of one node.
 ///
@@ -26,7 +28,28 @@ impl<T> LocalMutex<T> {
     /// Takes the lock. A panic of an earlier holder does not spoil it: what it guards is kept consistent at every
     /// step by those who use it.
     pub fn lock(&self) -> LocalGuard<'_, T> {
-        LocalGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        if hook::is_active() {
+            return self.lock_simulated();
+        }
+        self.lock_now()
+    }
+
+    fn lock_now(&self) -> LocalGuard<'_, T> {
+        LocalGuard { guard: self.0.lock().unwrap_or_else(PoisonError::into_inner), simulated: None }
+    }
+
+    #[cold]
+    fn lock_simulated(&self) -> LocalGuard<'_, T> {
+        let address = core::ptr::from_ref(self) as usize;
+        let try_lock = || match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        match hook::lock(address, try_lock) {
+            Some(guard) => LocalGuard { guard, simulated: Some(address) },
+            None => self.lock_now(),
+        }
     }
 }
 
@@ -37,18 +60,30 @@ impl<T> fmt::Debug for LocalMutex<T> {
 }
 
 /// Access to what a [`LocalMutex`] guards.
-pub struct LocalGuard<'a, T>(MutexGuard<'a, T>);
+pub struct LocalGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    /// The lock's address, if a simulation knows of it.
+    simulated: Option<usize>,
+}
+
+impl<T> Drop for LocalGuard<'_, T> {
+    fn drop(&mut self) {
+        if let Some(address) = self.simulated {
+            hook::unlock(address);
+        }
+    }
+}
 
 impl<T> Deref for LocalGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        &self.0
+        &self.guard
     }
 }
 
 impl<T> DerefMut for LocalGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        &mut self.guard
     }
 }
 
@@ -96,26 +131,86 @@ impl Sub for Instant {
 
 /// A thread started through the fabric.
 #[derive(Debug)]
-pub struct Thread(pub(crate) std::thread::JoinHandle<()>);
+pub struct Thread(Running);
+
+#[derive(Debug)]
+enum Running {
+    /// Of the operating system.
+    Os(std::thread::JoinHandle<()>),
+    /// Of a simulation: its world and number.
+    Simulated(u64, usize),
+}
+
+impl From<std::thread::JoinHandle<()>> for Thread {
+    fn from(thread: std::thread::JoinHandle<()>) -> Thread {
+        Thread(Running::Os(thread))
+    }
+}
 
 impl Thread {
+    pub(crate) fn simulated(world: u64, index: usize) -> Thread {
+        Thread(Running::Simulated(world, index))
+    }
+
     /// Waits for its end, unless it is the caller.
     ///
     /// # Errors
     /// The message of its panic.
     pub fn join(self) -> Result<(), String> {
-        // A thread that would wait for itself (a node's last handle dropped by its own service thread) does not.
-        if self.0.thread().id() == std::thread::current().id() {
-            return Ok(());
+        match self.0 {
+            Running::Simulated(world, index) => hook::join(world, index),
+            // A thread that would wait for itself (a node's last handle dropped by its own service thread) does not.
+            Running::Os(thread) if thread.thread().id() == std::thread::current().id() => Ok(()),
+            Running::Os(thread) => thread.join().map_err(|panic| {
+                let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+                text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+            }),
         }
-        self.0.join().map_err(|panic| {
-            let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-            text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
-        })
     }
 
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
-        self.0.is_finished()
+        match &self.0 {
+            Running::Os(thread) => thread.is_finished(),
+            Running::Simulated(world, index) => hook::is_finished(*world, *index),
+        }
+    }
+}
+
+/// A concurrent data structure of a node's own memory: one whose operations are atomic by themselves.
+///
+/// Every access says whether it reads or changes it, so that a simulator knows: each is a scheduling point.
+///
+/// ```
+/// use farfield_fabric::Concurrent;
+/// let counter = Concurrent::new(std::sync::atomic::AtomicU64::new(5));
+/// counter.write().fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+/// assert_eq!(counter.read().load(std::sync::atomic::Ordering::Relaxed), 6);
+/// ```
+#[derive(Default, Debug)]
+pub struct Concurrent<T>(T);
+
+impl<T> Concurrent<T> {
+    /// Wraps a structure.
+    pub const fn new(structure: T) -> Self {
+        Concurrent(structure)
+    }
+
+    /// The structure, for one operation that changes nothing.
+    #[inline]
+    pub fn read(&self) -> &T {
+        if hook::is_active() {
+            hook::structure(core::ptr::from_ref(self) as usize, false);
+        }
+        &self.0
+    }
+
+    /// The structure, for one operation that may change it.
+    #[inline]
+    pub fn write(&self) -> &T {
+        if hook::is_active() {
+            hook::structure(core::ptr::from_ref(self) as usize, true);
+        }
+        &self.0
     }
 }

@@ -25,7 +25,7 @@ use self::sys::memory::{Arena, Mapping};
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting};
+use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -475,32 +475,13 @@ impl Fabric for ShmFabric {
     }
 
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
-        let (node, key) = (remote.node(), remote.key());
+        let node = remote.node();
         if let Err(error) = self.check_member(node) {
             return error;
         }
-        let state = self.peer_state(node);
-        let kind = match (code, state) {
-            (Code::BadKey | Code::Unreachable, PeerState::Absent) => ErrorKind::NotConnected { node },
-            (Code::BadKey, PeerState::Up { .. }) if key.0 <= GroupKey::SERVICE.0 => ErrorKind::NotConnected { node },
-            (Code::BadKey, PeerState::Up { .. }) => ErrorKind::UnknownGroup { node, key },
-            (Code::BadKey | Code::Unreachable, PeerState::Left) => ErrorKind::PeerLeft { node },
-            (Code::BadKey | Code::Unreachable, PeerState::Dead { incarnation }) => {
-                ErrorKind::PeerDead { node, incarnation }
-            }
-            // It was gone for a moment only: the state changed in between.
-            (Code::Unreachable, PeerState::Up { .. }) => ErrorKind::NotConnected { node },
-            (Code::OutOfBounds, _) => {
-                let window = self.memory.windows.get(remote.window());
-                let memory_bytes = window.map_or(0, |window| window.len.load(Ordering::Relaxed));
-                ErrorKind::OutOfBounds { node, key, offset: remote.offset(), len: len as u64, memory_bytes }
-            }
-            (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
-            (Code::Revoked, _) => ErrorKind::Revoked { node, key },
-            (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
-            (Code::Injected, _) => ErrorKind::Injected { node },
-        };
-        kind.into()
+        let window = self.memory.windows.get(remote.window());
+        let memory_bytes = window.map_or(0, |window| window.len.load(Ordering::Relaxed));
+        explain(code, self.peer_state(node), remote, len, memory_bytes)
     }
 
     fn now(&self) -> Instant {
@@ -509,7 +490,7 @@ impl Fabric for ShmFabric {
 
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         let spawned = std::thread::Builder::new().name(name).spawn(body);
-        spawned.map(Thread).map_err(|why| system("starting a thread")(&why))
+        spawned.map(Thread::from).map_err(|why| system("starting a thread")(&why))
     }
 
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {

@@ -24,6 +24,7 @@ pub struct Config {
     pub(crate) memory_bytes_max: usize,
     pub(crate) pool_bytes_max: usize,
     pub(crate) seed: Option<u64>,
+    pub(crate) fabric: Option<Arc<dyn Fabric>>,
     pub(crate) decorate: Option<Decorate>,
 }
 
@@ -53,6 +54,7 @@ impl Default for Builder {
                 memory_bytes_max: 64 << 30,
                 pool_bytes_max: 256 << 20,
                 seed: None,
+                fabric: None,
                 decorate: None,
             },
         }
@@ -135,6 +137,15 @@ impl Builder {
     /// A seed for the node's random choices.
     pub fn seed(mut self, seed: u64) -> Builder {
         self.config.seed = Some(seed);
+        self
+    }
+
+    /// Starts on a fabric that has joined its session already, a simulated one for example, instead of joining one on
+    /// shared memory. The fabric says which node of how many this is.
+    pub fn fabric(mut self, fabric: Arc<dyn Fabric>) -> Builder {
+        self.config.node = fabric.me().0;
+        self.config.nodes = fabric.nodes().try_into().unwrap_or(u16::MAX);
+        self.config.fabric = Some(fabric);
         self
     }
 

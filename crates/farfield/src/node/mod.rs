@@ -96,10 +96,16 @@ impl Node {
     }
 
     pub(crate) fn start(config: Config) -> Result<Node> {
-        let mut options = ShmOptions::new(config.session.clone(), NodeId(config.node), usize::from(config.nodes));
-        options.group_bytes_max = config.memory_bytes_max;
-        options.seed = config.seed;
-        let mut fabric: Arc<dyn Fabric> = ShmFabric::join(&options)?;
+        let mut fabric: Arc<dyn Fabric> = match &config.fabric {
+            Some(fabric) => Arc::clone(fabric),
+            None => {
+                let (node, nodes) = (NodeId(config.node), usize::from(config.nodes));
+                let mut options = ShmOptions::new(config.session.clone(), node, nodes);
+                options.group_bytes_max = config.memory_bytes_max;
+                options.seed = config.seed;
+                ShmFabric::join(&options)?
+            }
+        };
         if let Some(decorate) = &config.decorate {
             fabric = decorate(fabric)?;
         }

@@ -239,6 +239,9 @@ impl Object {
         if !numbers.contains(&node.id().0) {
             return refuse(format!("{} opens it but is not one of its participants", node.id()));
         }
+        for (name, region) in &regions {
+            node.fabric().label(region.remote(0), region.bytes(), &format!("{path}.{name}"));
+        }
         let regions = regions
             .into_iter()
             .map(|(name, region)| (name.to_string(), region.remote::<u8>(0).packed(), region.bytes() as u64))

@@ -1,7 +1,7 @@
 //! The service thread: the control plane, and the pollers that objects register. An application that computes never
 //! blocks its peers, because this thread does not wait for it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub(super) struct Service {
     stop: Word,
     /// Pollers that the service thread has not taken yet.
     new_pollers: LocalMutex<Vec<Box<dyn Poller>>>,
-    pub(super) objects: LocalMutex<HashMap<String, Arc<OpenObject>>>,
+    /// In order of their paths, so that what is announced when a node comes is announced in the same order each time.
+    pub(super) objects: LocalMutex<BTreeMap<String, Arc<OpenObject>>>,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
 }
@@ -66,9 +67,7 @@ impl Service {
     }
 
     pub(super) fn object_paths(&self) -> Vec<String> {
-        let mut paths: Vec<_> = self.objects.lock().keys().cloned().collect();
-        paths.sort();
-        paths
+        self.objects.lock().keys().cloned().collect()
     }
 }
 

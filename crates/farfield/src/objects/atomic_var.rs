@@ -19,6 +19,7 @@
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use crate::error::{Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
 
 /// A word with a home, shared by all nodes.
@@ -73,6 +74,9 @@ impl AtomicVar {
     /// # Errors
     /// The home node is gone.
     pub async fn fetch_add(&self, endpoint: &Endpoint, addend: u64) -> Result<u64> {
+        if mutants::is_on(Mutant::AtomicAddByPut) && self.word.node() == endpoint.me() {
+            return mutants::add_by_put(endpoint, self.word, addend).of(self.object.path());
+        }
         endpoint.faa(self.word, addend).await.of(self.object.path())
     }
 
@@ -109,6 +113,9 @@ impl AtomicVar {
     /// # Errors
     /// The home node is gone.
     pub async fn store(&self, endpoint: &Endpoint, new: u64) -> Result<()> {
+        if mutants::is_on(Mutant::AtomicStoreByPut) {
+            return endpoint.put_value(self.word, new).wait().of(self.object.path());
+        }
         self.swap(endpoint, new).await.map(|_| ())
     }
 

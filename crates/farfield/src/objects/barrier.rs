@@ -25,6 +25,7 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::Node;
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::sst::Sst;
@@ -106,7 +107,7 @@ impl BarrierThread {
     pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         // Before the count can be seen anywhere, every earlier put is visible everywhere: a thread that is let pass
         // may look at any node. Nodes that have left take no harm from missing it.
-        let fenced = endpoint.global_fence(self.barrier.node.members()).await;
+        let fenced = endpoint.global_fence(self.barrier.node.members().filter(is_fenced)).await;
         match fenced {
             Err(error) if !error.is_gone() => return Err(Error::from(error).of(&self.barrier.path)),
             _ => {}
@@ -139,18 +140,24 @@ impl BarrierThread {
             Err(error) if !error.is_gone() => return Err(error),
             _ => {}
         }
+        if mutants::is_on(Mutant::BarrierFenceLate) {
+            let _ = endpoint.block_on(endpoint.global_fence(self.barrier.node.members()));
+        }
         self.all_arrived(endpoint, deadline).await
     }
 
     async fn all_arrived(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         let Shared { path, arrived, .. } = &*self.barrier;
-        let round = self.row.value();
+        let round = self.row.value().saturating_sub(u64::from(mutants::is_on(Mutant::BarrierRoundEarly)));
         let mut next = 0;
         let start = endpoint.now();
         let waited = endpoint
             .wait_until(deadline, || {
                 // Rows only grow, so those seen once need not be looked at again.
                 while let Some(row) = arrived.rows().nth(next) {
+                    if mutants::is_on(Mutant::BarrierLastRow) && next + 1 == arrived.len() {
+                        break;
+                    }
                     if row.try_load().is_some_and(|count| count >= round) {
                         next += 1;
                         continue;
@@ -176,4 +183,11 @@ impl BarrierThread {
             }
         }
     }
+}
+
+/// Whether the fence of a barrier covers a node: each, but for mutants.
+fn is_fenced(node: &NodeId) -> bool {
+    !(mutants::is_on(Mutant::BarrierNoFence)
+        || mutants::is_on(Mutant::BarrierFenceLate)
+        || mutants::is_on(Mutant::BarrierFenceFromOne) && node.0 == 0)
 }

@@ -44,6 +44,7 @@ use core::task::{Context, Poll};
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Poller, Progress, Spec};
 
 /// How often in a row newcomers may pass those who wait.
@@ -92,7 +93,8 @@ impl State {
 
     /// The state after a newcomer takes it, if it may.
     fn taken_by_newcomer(self, me: u64) -> Option<State> {
-        let passes = if self.nobody_waits() { 0 } else { self.bypass() + 1 };
+        let passed = if mutants::is_on(Mutant::MutexUnboundedBypass) { 0 } else { self.bypass() };
+        let passes = if self.nobody_waits() { 0 } else { passed + 1 };
         (self.holder().is_none() && passes <= BYPASS_MAX).then(|| State::new(self.next(), self.serving(), passes, me))
     }
 
@@ -312,7 +314,7 @@ impl MutexArray {
                 })
                 .await
                 .of(path)?;
-                if State(found) == state {
+                if State(found) == state || mutants::is_on(Mutant::MutexTurnUnchecked) {
                     waiting.number = None;
                     return Ok(self.guard(endpoint, word, index, taken));
                 }
@@ -436,6 +438,7 @@ impl<F: FnMut(u64)> Drop for Settle<'_, F> {
     fn drop(&mut self) {
         if let Some(op) = self.op.take()
             && let Ok(found) = self.endpoint.block_on(op)
+            && !mutants::is_on(Mutant::MutexDroppedNotUndone)
         {
             (self.undo)(found);
         }
@@ -451,7 +454,9 @@ struct Ticket<'a> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
+        if let Some(number) = self.number
+            && !mutants::is_on(Mutant::MutexTicketLost)
+        {
             self.locks.object.node().add_poller(Box::new(Abandoned { word: self.word, number }));
         }
     }
@@ -487,11 +492,16 @@ impl Guard<'_> {
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
-        let nodes = self.locks.object.node().members().filter(|node| *node != home);
+        let spared = if mutants::is_on(Mutant::MutexFenceSparesSelf) { self.endpoint.me() } else { home };
+        let fences = |node: &NodeId| *node != spared && !mutants::is_on(Mutant::MutexNoFence);
+        let nodes = self.locks.object.node().members().filter(fences);
         let fenced = self.endpoint.global_fence(nodes).await;
         self.held = false;
         let me = self.locks.me();
-        let released = self.endpoint.faa(self.word, me.wrapping_neg()).await;
+        let released = match mutants::is_on(Mutant::MutexReleasedByPut) {
+            false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
+            true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
+        };
         if let Ok(before) = released {
             self.locks.seen[self.index].store(before.wrapping_sub(me));
         }

@@ -35,6 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
 use crate::error::{ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
 
 /// How a value larger than a word is kept whole.
@@ -214,9 +215,12 @@ impl<T: Plain> OwnedVar<T> {
             Image::Word => Some(read_value(copy.words(0, 1))),
             Image::Guards { words } => {
                 // In reverse: trail, value, lead. See the module's documentation.
-                let trail = copy.word(8 + words * 8).load();
+                let (lead, trail) = (copy.word(0), copy.word(8 + words * 8));
+                let forward = mutants::is_on(Mutant::OwnedLoadForward);
+                let first = if forward { lead } else { trail }.load();
                 let value = read_value(copy.words(8, words));
-                (copy.word(0).load() == trail).then_some(value)
+                let last = if forward { trail } else { lead }.load();
+                (first == last || mutants::is_on(Mutant::OwnedTornAccepted)).then_some(value)
             }
             Image::Checksum { words } => {
                 let value = read_value(copy.words(0, words));
@@ -252,6 +256,11 @@ impl<T: Plain> OwnedVar<T> {
                     let word = endpoint.get(from).await.of(path)?;
                     return Ok(T::read_from_bytes(&word.to_ne_bytes()).unwrap_or_else(|_| T::new_zeroed()));
                 }
+                Image::Guards { .. } if mutants::pulls() => {
+                    if let Some(value) = mutants::pull(endpoint, from).of(path)? {
+                        return Ok(value);
+                    }
+                }
                 Image::Guards { words } => {
                     // Remote reads are unordered: each is waited for before the next.
                     let trail = endpoint.get(from.at(1 + words)).await.of(path)?;
@@ -265,7 +274,7 @@ impl<T: Plain> OwnedVar<T> {
                     let image = endpoint.get_into(from, endpoint.buf::<u64>(words + 1).of(path)?).await.of(path)?;
                     let value = T::read_from_prefix(image.as_bytes());
                     if let Ok((value, _)) = value
-                        && image[words] == checksum(&value)
+                        && (image[words] == checksum(&value) || mutants::is_on(Mutant::OwnedSumIgnored))
                     {
                         return Ok(value);
                     }
@@ -321,11 +330,18 @@ impl<T: Plain> OwnedWriter<T> {
             // before the next store.
             let sent = match self.var.image {
                 Image::Word => endpoint.put_value(peer.cast(), self.value).detach(),
-                Image::Guards { words } => endpoint
-                    .put_value(*peer, self.version)
-                    .detach()
-                    .and_then(|()| endpoint.put_value(peer.at(1).cast(), self.value).detach())
-                    .and_then(|()| endpoint.put_value(peer.at(1 + words), self.version).detach()),
+                Image::Guards { words } if mutants::is_on(Mutant::OwnedPushLive) => {
+                    mutants::push_live(endpoint, *peer, &self.var.copy, words)
+                }
+                Image::Guards { words } => {
+                    let trail = || endpoint.put_value(peer.at(1 + words), self.version).detach();
+                    if mutants::is_on(Mutant::OwnedTrailFirst) {
+                        let _ = trail();
+                    }
+                    let lead = endpoint.put_value(*peer, self.version).detach();
+                    lead.and_then(|()| endpoint.put_value(peer.at(1).cast(), self.value).detach())
+                        .and_then(|()| trail())
+                }
                 Image::Checksum { words } => {
                     // One put: a reader that sees a mixture of versions sees a wrong sum.
                     endpoint.buf::<u64>(words + 1).and_then(|mut image| {

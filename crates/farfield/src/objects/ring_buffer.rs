@@ -36,6 +36,7 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, write_words};
 
 use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
 
 /// Who takes part in a ring buffer, and how large it is.
@@ -298,9 +299,10 @@ impl RingSender {
             return Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(path);
         }
         let end = self.head + framed as u64;
-        if end - self.lowest > capacity as u64 {
+        let room = capacity as u64 + if mutants::is_on(Mutant::RingRoomForgetsHeader) { 8 } else { 0 };
+        if end - self.lowest > room {
             self.lowest = self.acknowledgements().lowest(endpoint, whom).min(self.head);
-            if end - self.lowest > capacity as u64 {
+            if end - self.lowest > room {
                 return Ok(false);
             }
         }
@@ -317,7 +319,7 @@ impl RingSender {
         let first = framed.min(capacity - at);
         write_words(self.shared.ring.words(at, first / 8), &self.words[..first / 8]);
         write_words(self.shared.ring.words(0, (framed - first) / 8), &self.words[first / 8..]);
-        if self.has_local_readers {
+        if self.has_local_readers || mutants::is_on(Mutant::RingHeadLive) {
             // After the message: stores stay in order.
             self.shared.head.word(0).store(end);
             endpoint.wake_local();
@@ -326,11 +328,21 @@ impl RingSender {
         let mut result = Ok(());
         for copy in &self.copies {
             // To one node, in this order: message, then head.
+            let send_head = || match mutants::is_on(Mutant::RingHeadLive) {
+                false => endpoint.put_value(copy.head, end).detach(),
+                true => endpoint.put_live(copy.head, self.shared.head.span(0, 8)).detach(),
+            };
+            if mutants::is_on(Mutant::RingHeadFirst) {
+                let _ = send_head();
+            }
             let mut sent = endpoint.put_live(copy.ring.byte_add(at as u64), self.shared.ring.span(at, first)).detach();
             if framed > first {
+                if mutants::is_on(Mutant::RingHeadBeforeWrapped) {
+                    let _ = send_head();
+                }
                 sent = sent.and(endpoint.put_live(copy.ring, self.shared.ring.span(0, framed - first)).detach());
             }
-            sent = sent.and_then(|()| endpoint.put_value(copy.head, end).detach());
+            sent = sent.and_then(|()| send_head());
             // It is too late to send nothing. Who went meanwhile is reported by the next call.
             result = result.and(sent.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) }));
         }
@@ -410,7 +422,9 @@ impl Acknowledgements {
     /// The lowest tail of those who count.
     pub(crate) fn lowest(&self, endpoint: &Endpoint, whom: Whom) -> u64 {
         let counts = |owner: NodeId| whom == Whom::All || endpoint.check_alive(owner).is_ok();
-        self.tails().filter(|(owner, _)| counts(*owner)).map(|(_, tail)| tail).min().unwrap_or(u64::MAX)
+        let tails = self.tails().filter(|(owner, _)| counts(*owner)).map(|(_, tail)| tail);
+        let lowest = if mutants::is_on(Mutant::RingFastestReader) { tails.max() } else { tails.min() };
+        lowest.unwrap_or(u64::MAX)
     }
 
     /// Waits until the tails of those who count are at least `position`.
@@ -473,6 +487,8 @@ impl RingReceiver {
     pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let shared = &*self.shared;
         let capacity = shared.options.capacity_bytes;
+        let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
+        let len_too_early = mutants::is_on(Mutant::RingLengthBeforeHead).then(|| word_at(self.position).load());
         if shared.head.word(0).load() <= self.position {
             let gone = endpoint.check_alive(shared.options.writer);
             // It may have sent its last messages just before it went.
@@ -482,11 +498,13 @@ impl RingReceiver {
             };
         }
         // The head was read first; what it covers has landed before it.
-        let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
-        let len = word_at(self.position).load() as usize;
+        let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
         if framed_bytes(len.min(capacity)) > capacity {
             let why = format!("a message of {len} bytes in a ring of {capacity}: its memory was overwritten");
             return Err(ErrorKind::Config { why }).of(shared.object.path());
+        }
+        if mutants::is_on(Mutant::RingAckBeforeRead) {
+            self.tell_writer(endpoint, self.position + framed_bytes(len) as u64)?;
         }
         into.clear();
         let mut position = self.position + 8;
@@ -508,14 +526,23 @@ impl RingReceiver {
             return Ok(());
         }
         self.acknowledged = self.position;
+        self.tell_writer(endpoint, self.position)
+    }
+
+    /// Gives the writer the room before a position.
+    fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
+        let position = match mutants::is_on(Mutant::RingCreditModulo) {
+            false => position,
+            true => position % self.shared.options.capacity_bytes as u64,
+        };
         match (&self.tail, &self.shared.tails) {
             (Tail::Local(offset), Some(tails)) => {
-                tails.word(*offset).store(self.position);
+                tails.word(*offset).store(position);
                 endpoint.wake_local();
                 Ok(())
             }
             (Tail::Local(_), None) => Ok(()),
-            (Tail::Remote(tail), _) => match endpoint.put_value(*tail, self.position).detach() {
+            (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
                 // Nobody is left to reuse the room.
                 Err(error) if !error.is_gone() => Err(error).of(self.shared.object.path()),
                 _ => Ok(()),

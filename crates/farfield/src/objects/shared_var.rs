@@ -24,6 +24,7 @@ use core::marker::PhantomData;
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
 use crate::error::{Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
 
 /// A replicated word of type `T` (8 bytes).
@@ -89,6 +90,9 @@ impl<T: Plain> SharedVar<T> {
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         let pointers = nodes.into_iter().filter_map(|node| self.copies.get(node.index()).copied().flatten());
         let puts: Vec<_> = pointers.map(|copy| endpoint.put_live(copy, self.copy.span(0, 8))).collect();
+        if mutants::is_on(Mutant::SharedPushNotAwaited) {
+            return Ok(());
+        }
         let mut result = Ok(());
         for put in puts {
             result = result.and(put.await.of(self.object.path()));
@@ -110,7 +114,11 @@ impl<T: Plain> SharedVar<T> {
     /// The node is gone.
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
         let from = self.object.remote::<T>(node, "copy")?;
-        endpoint.get_span(from, self.copy.span(0, 8)).await.of(self.object.path())?;
+        let get = endpoint.get_span(from, self.copy.span(0, 8));
+        if mutants::is_on(Mutant::SharedPullNotAwaited) {
+            return Ok(self.load());
+        }
+        get.await.of(self.object.path())?;
         Ok(self.load())
     }
 
@@ -119,6 +127,10 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node that is gone.
     pub async fn fence(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        if mutants::is_on(Mutant::SharedFenceRemote) {
+            let mut nodes = nodes.into_iter();
+            return nodes.try_for_each(|node| endpoint.remote_fence(node).wait()).of(self.object.path());
+        }
         endpoint.global_fence(nodes).await.of(self.object.path())
     }
 }

@@ -2,7 +2,7 @@
 
 use core::hash::{BuildHasher, Hash};
 
-use farfield_fabric::RemotePtr;
+use farfield_fabric::{Concurrent, RemotePtr};
 use foldhash::fast::FixedState;
 
 use super::codec::Key;
@@ -15,7 +15,7 @@ pub(super) struct Entry {
 }
 
 pub(super) struct Index<K> {
-    map: papaya::HashMap<K, Entry, FixedState>,
+    map: Concurrent<papaya::HashMap<K, Entry, FixedState>>,
 }
 
 /// The same on all nodes, of which each key's lock and place are chosen.
@@ -29,18 +29,18 @@ pub(super) fn hash_of<K: Hash>(key: &K) -> u64 {
 impl<K: Key> Index<K> {
     /// An index that need not grow before it has `keys` keys.
     pub(super) fn new(keys: usize) -> Index<K> {
-        Index { map: papaya::HashMap::with_capacity_and_hasher(keys, HASHER) }
+        Index { map: Concurrent::new(papaya::HashMap::with_capacity_and_hasher(keys, HASHER)) }
     }
 
     #[inline]
     pub(super) fn get(&self, key: &K) -> Option<Entry> {
-        self.map.pin().get(key).copied()
+        self.map.read().pin().get(key).copied()
     }
 
     /// Looks up several keys at once: `found` gets the position and the entry of each that is there.
     #[inline]
     pub(super) fn get_each(&self, keys: &[K], mut found: impl FnMut(usize, Entry)) {
-        let map = self.map.pin();
+        let map = self.map.read().pin();
         for (at, key) in keys.iter().enumerate() {
             if let Some(entry) = map.get(key) {
                 found(at, *entry);
@@ -49,15 +49,15 @@ impl<K: Key> Index<K> {
     }
 
     pub(super) fn insert(&self, key: K, entry: Entry) {
-        self.map.pin().insert(key, entry);
+        self.map.write().pin().insert(key, entry);
     }
 
     /// Removes the key if it still leads to this use of the slot.
     pub(super) fn remove(&self, key: &K, entry: Entry) {
-        let _ = self.map.pin().remove_if(key, |_, found| *found == entry);
+        let _ = self.map.write().pin().remove_if(key, |_, found| *found == entry);
     }
 
     pub(super) fn len(&self) -> usize {
-        self.map.len()
+        self.map.read().len()
     }
 }

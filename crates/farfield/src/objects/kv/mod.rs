@@ -72,6 +72,7 @@ use self::slots::{Layout, Meta, Slots};
 use self::tracker::{Change, Tracker};
 use self::unfinished::{Changing, Work};
 use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
 use crate::objects::mutex::{Guard, MutexArray};
 
@@ -222,6 +223,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             match self.look(endpoint, entry).await? {
                 Look::Found(value) => return Ok(Some(value)),
                 Look::Absent => return Ok(None),
+                Look::Torn if mutants::is_on(Mutant::KvTornIsAbsent) => return Ok(None),
                 Look::Torn => self.torn(endpoint, key, &mut since).await?,
             }
         }
@@ -350,15 +352,20 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return guard.unlock().await.map(|()| false);
         };
         let changing = self.changing(guard, key, entry);
+        if mutants::is_on(Mutant::KvFreedFirst) && self.slots.is_ours(entry.slot) {
+            self.slots.free(entry.slot);
+        }
         // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
         // one node's miss could be followed by another's hit.
         self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
-        endpoint.global_fence([entry.slot.node()]).await.of(self.object.path())?;
+        if !mutants::is_on(Mutant::KvDeleteNotFlushed) {
+            endpoint.global_fence([entry.slot.node()]).await.of(self.object.path())?;
+        }
         self.index.remove(key, entry);
         let position = self.tracker.tell(endpoint, key, Change::Remove { entry }).await?;
         self.tracker.wait(endpoint, position).await?;
         // All indexes have dropped it: the slot may be another key's.
-        if self.slots.is_ours(entry.slot) {
+        if self.slots.is_ours(entry.slot) && !mutants::is_on(Mutant::KvFreedFirst) {
             self.slots.free(entry.slot);
         } else {
             self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
@@ -410,17 +417,29 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let entry = Entry { slot, counter };
         let changing = self.changing(guard, key, entry);
         self.write_all(endpoint, entry, value)?;
-        self.index.insert(key.clone(), entry);
+        if !mutants::is_on(Mutant::KvOwnIndexLast) {
+            self.index.insert(key.clone(), entry);
+        }
+        if mutants::is_on(Mutant::KvValidEarly) {
+            self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
+        }
         let position = self.tracker.tell(endpoint, key, Change::Insert { entry }).await?;
         self.tracker.wait(endpoint, position).await?;
         // The linearization point: every index has it by now.
         self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
+        if mutants::is_on(Mutant::KvOwnIndexLast) {
+            self.index.insert(changing.key.clone(), changing.entry);
+        }
         changing.finish().unlock().await
     }
 
     async fn update_locked(&self, guard: Guard<'_>, entry: Entry, value: &V) -> Result<()> {
         let endpoint = guard.endpoint();
         self.write_value(endpoint, entry, value)?;
+        if mutants::is_on(Mutant::KvUpdateNoFence) {
+            guard.hand_over().release(endpoint);
+            return Ok(());
+        }
         // The release makes the value visible before the lock can be taken by another.
         guard.unlock().await
     }
@@ -549,6 +568,7 @@ fn judge<V: Value>(image: &[u64], counter: u64) -> Look<V> {
         return Look::Absent;
     }
     match V::decode(&image[2..]) {
+        Some((value, _)) if mutants::is_on(Mutant::KvSumIgnored) => Look::Found(value),
         Some((value, words)) if slots::checksum(&image[2..2 + words], counter) == image[1] => Look::Found(value),
         _ => Look::Torn,
     }

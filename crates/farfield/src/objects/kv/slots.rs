@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
 use super::Placement;
+use crate::mutants::{self, Mutant};
 
 /// The shape of the slots of all nodes.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +52,7 @@ impl Meta {
 /// The checksum of a value in its `counter`-th use of a slot: one of another use does not pass for it.
 #[inline]
 pub(super) fn checksum(value: &[u64], counter: u64) -> u64 {
-    xxh3_64_with_seed(value.as_bytes(), counter)
+    xxh3_64_with_seed(value.as_bytes(), if mutants::is_on(Mutant::KvSumUnseeded) { 0 } else { counter })
 }
 
 /// The slots that this node allocates.
@@ -96,7 +97,7 @@ impl Slots {
         let mut place = self.homes[home.index()].lock();
         let number = place.free.pop()?;
         let uses = &mut place.uses[number - self.shares[home.index()].start];
-        *uses += 1;
+        *uses += if mutants::is_on(Mutant::KvUsesNotCounted) { 0 } else { 1 };
         Some((self.bases[home.index()].at(number * self.layout.words), *uses))
     }
 

@@ -18,6 +18,7 @@ use super::codec::Key;
 use super::index::{Entry, Index};
 use super::slots::Slots;
 use crate::error::Result;
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress};
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender, Whom};
 
@@ -188,6 +189,9 @@ impl<K: Key> Poller for Follower<K> {
                         tracing::error!("node {}: a tracker cannot be followed: {error}", slots.me().0);
                         break;
                     }
+                }
+                if mutants::is_on(Mutant::KvAckBeforeApply) {
+                    let _ = receiver.acknowledge(endpoint);
                 }
                 match Change::decode::<K>(message) {
                     Some((Change::Insert { entry }, key)) => index.insert(key, entry),

@@ -19,6 +19,7 @@ use super::codec::Key;
 use super::index::{Entry, Index};
 use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress};
 use crate::objects::mutex::{Guard, HeldLock};
 
@@ -35,8 +36,8 @@ pub(super) struct Changing<'a, K: Key> {
     node: &'a Node,
     work: Option<Work<K>>,
     guard: Option<Guard<'a>>,
-    key: &'a K,
-    entry: Entry,
+    pub(super) key: &'a K,
+    pub(super) entry: Entry,
 }
 
 impl<'a, K: Key> Changing<'a, K> {
@@ -56,7 +57,9 @@ impl<K: Key> Drop for Changing<'_, K> {
         let (Some(work), Some(guard)) = (self.work.take(), self.guard.take()) else { return };
         // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
-        let _ = endpoint.block_on(endpoint.global_fence([self.entry.slot.node()]));
+        if !mutants::is_on(Mutant::KvHandOverUnfenced) {
+            let _ = endpoint.block_on(endpoint.global_fence([self.entry.slot.node()]));
+        }
         let (key, entry, lock) = (self.key.clone(), self.entry, guard.hand_over());
         let unfinished = Unfinished { work, key, entry, lock: Some(lock), cleared: false, told: None, dropped: false };
         self.node.add_poller(Box::new(unfinished));
@@ -94,7 +97,7 @@ impl<K: Key> Unfinished<K> {
             self.told = tracker.try_tell(key, Change::Remove { entry: *entry }).ok().flatten();
             return self.told.is_some();
         }
-        if !self.dropped {
+        if !self.dropped && !mutants::is_on(Mutant::KvReleasedBeforeDropped) {
             self.dropped = self.told.is_some_and(|position| tracker.is_applied(endpoint, position));
             return self.dropped;
         }

@@ -1,0 +1,334 @@
+//! What is checked: a small program over several nodes, and what must be true of it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farfield::fabric::sim::{self, Handle};
+use farfield::fabric::{Concurrent, NodeId, Thread};
+use farfield::{Endpoint, Node, Result};
+
+type Body = Arc<dyn Fn(&Stage) -> Result<()> + Send + Sync>;
+type Finally = Box<dyn FnOnce() -> Result<()>>;
+
+/// A program over a few nodes, and what must be true of it, whatever the order in which things happen.
+///
+/// The body sets the stage, once for each execution: it opens objects on the nodes, gives them threads, and says what
+/// must hold. It runs without choices. Then the threads run, and the search decides what happens when. A thread that
+/// panics (an `assert!`) or ends in an error, an invariant that does not hold, a deadlock, and an execution that does not
+/// end are failures.
+///
+/// ```
+/// use farfield::SharedVar;
+/// use farfield_check::{Budget, Scenario, check};
+///
+/// // Two nodes push a one to each other, and look: with a fence in between, one of them at least sees the other's.
+/// let dekker = |fenced: bool| {
+///     Scenario::new("doc/dekker", "two pushes and two looks", 2, move |stage| {
+///         let flags = stage.on_each(|node| Ok([SharedVar::<u64>::open(node, "a")?, SharedVar::open(node, "b")?]))?;
+///         let seen = stage.log();
+///         for (me, flags) in flags.into_iter().enumerate() {
+///             let seen = seen.clone();
+///             stage.thread(me, "dekker", move |ep| {
+///                 let (mine, other) = (&flags[me], &flags[1 - me]);
+///                 mine.store(1);
+///                 ep.block_on(async {
+///                     mine.push_all(ep).await?;
+///                     if fenced {
+///                         mine.fence(ep, mine.node().others()).await?;
+///                     }
+///                     seen.push(other.load());
+///                     Ok(())
+///                 })
+///             });
+///         }
+///         stage.finally(move || {
+///             assert_ne!(seen.take(), [0, 0], "neither saw the other");
+///             Ok(())
+///         });
+///         Ok(())
+///     })
+/// };
+/// let found = check(&dekker(false), Budget::executions(10_000), 1);
+/// assert!(found.finding.is_some());
+/// let exhaustive = farfield_check::exhaust(&dekker(true), Budget::unlimited());
+/// assert!(exhaustive.is_complete && exhaustive.finding.is_none());
+/// ```
+#[derive(Clone)]
+pub struct Scenario {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    pub(crate) nodes: usize,
+    pub(crate) body: Body,
+    pub(crate) steps_max: u64,
+    pub(crate) late_nodes: bool,
+    pub(crate) early_timeouts: bool,
+    pub(crate) is_small: bool,
+}
+
+impl Scenario {
+    /// A scenario over so many nodes. Names are `object/property`, by custom.
+    pub fn new(
+        name: &str,
+        about: &str,
+        nodes: usize,
+        body: impl Fn(&Stage) -> Result<()> + Send + Sync + 'static,
+    ) -> Scenario {
+        Scenario {
+            name: name.into(),
+            about: about.into(),
+            nodes,
+            body: Arc::new(body),
+            steps_max: 200_000,
+            late_nodes: false,
+            early_timeouts: false,
+            is_small: false,
+        }
+    }
+
+    /// An execution with more steps is a failure: something goes round in circles. 200,000 unless set.
+    #[must_use]
+    pub fn steps_max(mut self, steps: u64) -> Scenario {
+        self.steps_max = steps;
+        self
+    }
+
+    /// Nodes are not started before the body runs: [`Stage::start`] does it, in a thread if they are to come late.
+    #[must_use]
+    pub fn late_nodes(mut self) -> Scenario {
+        self.late_nodes = true;
+        self
+    }
+
+    /// Deadlines may pass while others could still do something, so that timeouts meet operations in every state.
+    #[must_use]
+    pub fn early_timeouts(mut self) -> Scenario {
+        self.early_timeouts = true;
+        self
+    }
+
+    /// It is small enough to look at all of its executions ([`exhaust`](crate::exhaust)).
+    #[must_use]
+    pub fn small(mut self) -> Scenario {
+        self.is_small = true;
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is about, in a line.
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// Whether it is small enough to look at all of its executions.
+    pub fn is_small(&self) -> bool {
+        self.is_small
+    }
+}
+
+/// The nodes of one execution, before its threads run.
+pub struct Stage {
+    handle: Rc<Handle>,
+    nodes: RefCell<Vec<Option<Node>>>,
+    endpoints: RefCell<Vec<Rc<Endpoint>>>,
+    finally: RefCell<VecDeque<Finally>>,
+}
+
+impl Stage {
+    /// Runs one execution of a scenario; called on the simulation's main thread.
+    pub(crate) fn play(scenario: &Scenario, handle: Handle) {
+        let stage = Stage {
+            nodes: RefCell::new(vec![None; handle.nodes()]),
+            handle: Rc::new(handle),
+            endpoints: RefCell::default(),
+            finally: RefCell::default(),
+        };
+        let run = || -> Result<()> {
+            if !scenario.late_nodes {
+                for node in 0..scenario.nodes {
+                    stage.start(node)?;
+                }
+                for node in stage.nodes() {
+                    node.wait_for_all(node.timeout())?;
+                }
+            }
+            (scenario.body)(&stage)?;
+            stage.handle.explore();
+            stage.handle.settle();
+            // What the threads have put is in memory before anybody looks.
+            stage.endpoints.take();
+            while let Some(check) = stage.finally.borrow_mut().pop_front() {
+                check()?;
+            }
+            Ok(())
+        };
+        if let Err(error) = run() {
+            panic!("{error}");
+        }
+        for node in stage.nodes.take().into_iter().flatten() {
+            node.leave();
+        }
+    }
+
+    /// Starts a node of a scenario whose nodes come late.
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Panics
+    /// If it runs already, or the scenario has no such node.
+    pub fn start(&self, node: usize) -> Result<Node> {
+        let fabric = self.handle.join(NodeId(node as u16));
+        let node = Node::builder().fabric(fabric).start()?;
+        self.nodes.borrow_mut()[node.id().index()] = Some(node.clone());
+        Ok(node)
+    }
+
+    /// What starts nodes in threads of the scenario.
+    pub fn starter(&self) -> Starter {
+        Starter(Rc::clone(&self.handle))
+    }
+
+    /// The nodes that run.
+    pub fn nodes(&self) -> Vec<Node> {
+        self.nodes.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// A node that runs.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn node(&self, node: usize) -> Node {
+        self.nodes.borrow()[node].clone().expect("a node that has been started")
+    }
+
+    /// Runs `body` on all nodes at once, as the opening of an object wants it; what it returned, in order.
+    ///
+    /// # Errors
+    /// The first error.
+    ///
+    /// # Panics
+    /// If a body does.
+    pub fn on_each<T: 'static>(&self, body: impl Fn(&Node) -> Result<T> + 'static) -> Result<Vec<T>> {
+        let body = Rc::new(body);
+        let nodes = self.nodes();
+        let results: Rc<RefCell<Vec<Option<Result<T>>>>> = Rc::default();
+        results.borrow_mut().resize_with(nodes.len(), || None);
+        let mut threads: Vec<Thread> = Vec::new();
+        for (at, node) in nodes.into_iter().enumerate() {
+            let (body, results) = (Rc::clone(&body), Rc::clone(&results));
+            let id = node.id();
+            threads.push(self.handle.spawn(id, "setup", false, move || {
+                let result = body(&node);
+                results.borrow_mut()[at] = Some(result);
+            })?);
+        }
+        for thread in threads {
+            // A panic is the execution's failure already.
+            let _ = thread.join();
+        }
+        results.take().into_iter().flatten().collect()
+    }
+
+    /// A thread of a node, with an endpoint of its own. It begins when the stage is set.
+    ///
+    /// # Panics
+    /// If there is no such node, or no memory.
+    pub fn thread(&self, node: usize, name: &str, body: impl FnOnce(&Endpoint) -> Result<()> + 'static) {
+        let node = self.node(node);
+        let endpoint = Rc::new(node.endpoint().expect("a simulated node has endpoints enough"));
+        self.endpoints.borrow_mut().push(Rc::clone(&endpoint));
+        self.thread_without_endpoint(node.id().index(), name, move || body(&endpoint));
+    }
+
+    /// A thread of a node that may not run yet.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    pub fn thread_without_endpoint(&self, node: usize, name: &str, body: impl FnOnce() -> Result<()> + 'static) {
+        let body = move || {
+            if let Err(error) = body() {
+                panic!("it ended in an error: {error}");
+            }
+        };
+        self.handle.spawn(NodeId(node as u16), name, true, body).expect("memory for a simulated thread");
+    }
+
+    /// Something that is true whenever memory has changed. It must only look.
+    pub fn invariant(&self, name: &str, holds: impl Fn() -> std::result::Result<(), String> + 'static) {
+        self.handle.invariant(name, holds);
+    }
+
+    /// What is true when all threads have ended, and what they have put is visible.
+    pub fn finally(&self, check: impl FnOnce() -> Result<()> + 'static) {
+        self.finally.borrow_mut().push_back(Box::new(check));
+    }
+
+    /// A list that all threads add to; its order is that of the additions.
+    pub fn log<T: 'static>(&self) -> Log<T> {
+        Log::default()
+    }
+}
+
+/// Starts nodes in the threads of a scenario.
+#[derive(Clone)]
+pub struct Starter(Rc<Handle>);
+
+impl Starter {
+    /// Starts a node.
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Panics
+    /// If it runs already, or the scenario has no such node.
+    pub fn start(&self, node: usize) -> Result<Node> {
+        Node::builder().fabric(self.0.join(NodeId(node as u16))).start()
+    }
+}
+
+/// What the threads of a scenario note down, for the checks at its end: a history, say, whose order is that of time.
+///
+/// Adding to it is a scheduling point, so that the search knows of the order.
+pub struct Log<T>(Rc<Concurrent<RefCell<Vec<T>>>>);
+
+impl<T> Default for Log<T> {
+    fn default() -> Log<T> {
+        Log(Rc::new(Concurrent::new(RefCell::default())))
+    }
+}
+
+impl<T> Clone for Log<T> {
+    fn clone(&self) -> Log<T> {
+        Log(Rc::clone(&self.0))
+    }
+}
+
+impl<T> Log<T> {
+    /// Adds an entry; its position.
+    pub fn push(&self, entry: T) -> usize {
+        let mut entries = self.0.write().borrow_mut();
+        entries.push(entry);
+        entries.len() - 1
+    }
+
+    /// The entries, taken out.
+    pub fn take(&self) -> Vec<T> {
+        self.0.write().take()
+    }
+}
+
+/// A number below `options` that the search chooses: what a scenario leaves open.
+pub fn choose(options: usize) -> usize {
+    sim::choose(options)
+}
+
+/// Adds a remark to the timeline.
+pub fn note(text: impl FnOnce() -> String) {
+    sim::note(text);
+}

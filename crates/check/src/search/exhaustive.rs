@@ -1,0 +1,188 @@
+//! All executions, up to the order of steps that commute.
+//!
+//! Depth-first search over the choices, each execution from the start. Three things keep it small:
+//!
+//! - **Eager steps**: what nobody could tell from having happened later happens at once (the machine's `is_quiet`, and
+//!   threads that go on after a wait).
+//! - **States that were seen before** are not gone into again: the state is the machine's together with what each thread
+//!   has seen, which determines what it will do.
+//! - **Sleep sets** (Godefroid): after a choice has been gone into, the choices beside it need not begin with the same step
+//!   as long as only steps follow that commute with it. A state that was seen with a larger sleep set is gone into again
+//!   with what slept then.
+//!
+//! An execution that has nothing new to show is not cut off but run to its end without further choices: that costs little,
+//! and leaves nothing to be cleaned up.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use farfield::fabric::sim::{Candidate, Chooser, Footprint, View};
+use foldhash::{HashMap, HashMapExt};
+use smallvec::SmallVec;
+
+type Sleeping = Vec<(Candidate, Footprint)>;
+
+/// A search of all executions.
+pub(super) struct Exhaustive(Rc<RefCell<Search>>);
+
+struct Search {
+    frames: Vec<Frame>,
+    /// Of the states seen, what slept at every visit.
+    visited: HashMap<u64, SmallVec<[Candidate; 2]>>,
+    /// Frames that the execution has passed.
+    depth: usize,
+    sleeping: Sleeping,
+    /// Nothing new is to be seen in this execution.
+    is_free: bool,
+}
+
+enum Frame {
+    /// Steps, of which `taken` is gone into.
+    Steps { options: Sleeping, taken: usize, sleeping: Sleeping },
+    /// A value of a thread's asking.
+    Values { of: usize, taken: usize },
+}
+
+impl Exhaustive {
+    pub(super) fn new() -> Exhaustive {
+        Exhaustive(Rc::new(RefCell::new(Search {
+            frames: Vec::new(),
+            visited: HashMap::new(),
+            depth: 0,
+            sleeping: Vec::new(),
+            is_free: false,
+        })))
+    }
+
+    /// For the next execution.
+    pub(super) fn chooser(&self) -> Box<dyn Chooser> {
+        let mut search = self.0.borrow_mut();
+        search.depth = 0;
+        search.sleeping.clear();
+        search.is_free = false;
+        Box::new(Follower(Rc::clone(&self.0)))
+    }
+
+    pub(super) fn states(&self) -> u64 {
+        self.0.borrow().visited.len() as u64
+    }
+
+    /// Goes to the next branch; whether there is one.
+    pub(super) fn advance(&self) -> bool {
+        let frames = &mut self.0.borrow_mut().frames;
+        while let Some(frame) = frames.last_mut() {
+            let more = match frame {
+                Frame::Steps { options, taken, .. } => {
+                    *taken += 1;
+                    *taken < options.len()
+                }
+                Frame::Values { of, taken } => {
+                    *taken += 1;
+                    taken < of
+                }
+            };
+            if more {
+                return true;
+            }
+            frames.pop();
+        }
+        false
+    }
+}
+
+/// Follows the search's path, and extends it.
+struct Follower(Rc<RefCell<Search>>);
+
+fn sleeps(sleeping: &Sleeping, candidate: Candidate) -> bool {
+    sleeping.iter().any(|(asleep, _)| *asleep == candidate)
+}
+
+impl Search {
+    /// A step is taken: what depends on it wakes up.
+    fn pass(&mut self, footprint: &Footprint) {
+        self.sleeping.retain(|(_, asleep)| !asleep.depends_on(footprint));
+    }
+
+    fn choose(&mut self, view: &View<'_>) -> usize {
+        let candidates = view.candidates;
+        if self.is_free {
+            return 0;
+        }
+        if let [only] = candidates {
+            if sleeps(&self.sleeping, *only) {
+                self.is_free = true;
+            } else {
+                self.pass(&view.footprint(*only));
+            }
+            return 0;
+        }
+        if self.depth == self.frames.len() && !self.open(view) {
+            self.is_free = true;
+            return 0;
+        }
+        let Frame::Steps { options, taken, sleeping } = &self.frames[self.depth] else {
+            unreachable!("the same choices lead to the same state")
+        };
+        self.depth += 1;
+        let (chosen, footprint) = options[*taken];
+        // Those gone into before sleep from here on, as far as they commute with this one.
+        let asleep = sleeping.iter().chain(&options[..*taken]);
+        self.sleeping = asleep.filter(|(_, asleep)| !asleep.depends_on(&footprint)).copied().collect();
+        candidates.iter().position(|candidate| *candidate == chosen).expect("the same choices lead to the same state")
+    }
+
+    /// A new frame for the state; whether there is anything to go into.
+    fn open(&mut self, view: &View<'_>) -> bool {
+        let slept = self.visited.get(&view.digest()).cloned();
+        let fresh = |candidate: &Candidate| {
+            !sleeps(&self.sleeping, *candidate) && slept.as_ref().is_none_or(|slept| slept.contains(candidate))
+        };
+        let options: Sleeping = view.candidates.iter().filter(|c| fresh(c)).map(|c| (*c, view.footprint(*c))).collect();
+        // What slept at every visit goes on sleeping. (What was gone into at an earlier visit does not sleep now: it was
+        // gone into without what slept then.)
+        let still = |candidate: &Candidate| slept.as_ref().is_none_or(|slept| slept.contains(candidate));
+        let sleeping: Sleeping = self.sleeping.iter().filter(|(asleep, _)| still(asleep)).copied().collect();
+        self.visited.insert(view.digest(), sleeping.iter().map(|(asleep, _)| *asleep).collect());
+        if options.is_empty() {
+            return false;
+        }
+        self.frames.push(Frame::Steps { options, taken: 0, sleeping });
+        true
+    }
+
+    fn value(&mut self, options: usize) -> usize {
+        if self.is_free {
+            return 0;
+        }
+        if self.depth == self.frames.len() {
+            self.frames.push(Frame::Values { of: options, taken: 0 });
+        }
+        let Frame::Values { taken, .. } = self.frames[self.depth] else {
+            unreachable!("the same choices lead to the same state")
+        };
+        self.depth += 1;
+        taken
+    }
+}
+
+impl Chooser for Follower {
+    fn eager(&self) -> bool {
+        true
+    }
+
+    fn wants_all(&self) -> bool {
+        true
+    }
+
+    fn choose(&mut self, view: &View<'_>) -> usize {
+        self.0.borrow_mut().choose(view)
+    }
+
+    fn value(&mut self, options: usize) -> usize {
+        self.0.borrow_mut().value(options)
+    }
+
+    fn passed(&mut self, footprint: &Footprint) {
+        self.0.borrow_mut().pass(footprint);
+    }
+}

@@ -1,0 +1,181 @@
+//! Looking for an execution that fails: all of them, or many.
+
+mod exhaustive;
+mod random;
+mod script;
+mod shrink;
+
+use std::time::{Duration, Instant};
+
+use farfield::fabric::sim::{self, Chooser, Failure, Outcome, Settings};
+
+pub use self::script::{Replay, ReplayError};
+use self::{exhaustive::Exhaustive, random::Random, script::Script};
+use crate::scenario::{Scenario, Stage};
+
+/// How long to look.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Budget {
+    executions: Option<u64>,
+    time: Option<Duration>,
+}
+
+impl Budget {
+    /// So many executions.
+    pub fn executions(executions: u64) -> Budget {
+        Budget { executions: Some(executions), time: None }
+    }
+
+    /// So much time.
+    pub fn time(time: Duration) -> Budget {
+        Budget { executions: None, time: Some(time) }
+    }
+
+    /// Until everything has been seen.
+    pub fn unlimited() -> Budget {
+        Budget::default()
+    }
+
+    /// At most so much time.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Budget {
+        self.time = Some(time);
+        self
+    }
+
+    fn allows(&self, executions: u64, start: Instant) -> bool {
+        // Executions take microseconds, and reading the clock does not take much less.
+        let in_time = !executions.is_multiple_of(16) || self.time.is_none_or(|time| start.elapsed() < time);
+        in_time && self.executions.is_none_or(|max| executions < max)
+    }
+}
+
+/// What a search has seen.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The scenario.
+    pub scenario: String,
+    /// Executions.
+    pub executions: u64,
+    /// Steps of threads and of the machine, in all executions.
+    pub steps: u64,
+    /// Different states at which there was a choice; of an exhaustive search.
+    pub states: u64,
+    /// Whether all executions have been seen, up to the reduction.
+    pub is_complete: bool,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The failure, if there was one. The search ends with it.
+    pub finding: Option<Finding>,
+}
+
+/// A failure, and how to see it again.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What went wrong.
+    pub failure: Failure,
+    /// The execution in which it was found, from 1.
+    pub execution: u64,
+    /// The choices that lead to it.
+    pub replay: Replay,
+}
+
+impl Finding {
+    /// Fewer choices that lead to a failure of the same kind, and that failure.
+    #[must_use]
+    pub fn shrunk(&self, scenario: &Scenario) -> Finding {
+        shrink::shrink(scenario, self)
+    }
+}
+
+fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome {
+    let settings = Settings { nodes: scenario.nodes, steps_max: scenario.steps_max, record, seed: 1 };
+    let played = scenario.clone();
+    sim::run(settings, chooser, move |handle| Stage::play(&played, handle))
+}
+
+/// Looks at random executions: biased walks, and walks by priorities (PCT), in turns.
+pub fn check(scenario: &Scenario, budget: Budget, seed: u64) -> Report {
+    check_with(scenario, budget, seed, |_| {})
+}
+
+/// [`check`], telling now and then how far it has come.
+pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, mut progress: impl FnMut(&Report)) -> Report {
+    let start = Instant::now();
+    let mut report = Report::new(scenario);
+    let mut decisions = 64;
+    while budget.allows(report.executions, start) {
+        let random = Random::new(seed, report.executions, decisions, scenario.early_timeouts);
+        let (eager, early) = (random.eager(), random.early_timeouts());
+        let outcome = run(scenario, Box::new(random), false);
+        decisions = decisions.max(outcome.choices.len());
+        report.add(&outcome);
+        if let Some(failure) = outcome.failure {
+            let replay = Replay::new(&scenario.name, eager, early, &outcome.choices);
+            report.finding = Some(Finding { failure, execution: report.executions, replay });
+            break;
+        }
+        if report.executions.is_multiple_of(64) {
+            report.elapsed = start.elapsed();
+            progress(&report);
+        }
+    }
+    report.elapsed = start.elapsed();
+    report
+}
+
+/// Looks at all executions, up to the order of steps that commute.
+pub fn exhaust(scenario: &Scenario, budget: Budget) -> Report {
+    exhaust_with(scenario, budget, |_| {})
+}
+
+/// [`exhaust`], telling now and then how far it has come.
+pub fn exhaust_with(scenario: &Scenario, budget: Budget, mut progress: impl FnMut(&Report)) -> Report {
+    let start = Instant::now();
+    let mut report = Report::new(scenario);
+    let search = Exhaustive::new();
+    while budget.allows(report.executions, start) {
+        let outcome = run(scenario, search.chooser(), false);
+        report.add(&outcome);
+        report.states = search.states();
+        if let Some(failure) = outcome.failure {
+            let replay = Replay::new(&scenario.name, true, false, &outcome.choices);
+            report.finding = Some(Finding { failure, execution: report.executions, replay });
+            break;
+        }
+        if !search.advance() {
+            report.is_complete = true;
+            break;
+        }
+        if report.executions.is_multiple_of(64) {
+            report.elapsed = start.elapsed();
+            progress(&report);
+        }
+    }
+    report.elapsed = start.elapsed();
+    report
+}
+
+/// Runs one execution again, and records what happens.
+pub fn replay(scenario: &Scenario, replay: &Replay) -> Outcome {
+    run(scenario, Box::new(Script::new(replay)), true)
+}
+
+impl Report {
+    fn new(scenario: &Scenario) -> Report {
+        Report {
+            scenario: scenario.name.clone(),
+            executions: 0,
+            steps: 0,
+            states: 0,
+            is_complete: false,
+            elapsed: Duration::ZERO,
+            finding: None,
+        }
+    }
+
+    fn add(&mut self, outcome: &Outcome) {
+        self.executions += 1;
+        self.steps += outcome.steps;
+    }
+}

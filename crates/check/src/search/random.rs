@@ -1,0 +1,130 @@
+//! Random executions.
+//!
+//! Uniform choice at every step is a weak search: things that have to wait long while others go on hardly happen. So each
+//! execution draws at its start who is fast and who is slow, and keeps to it.
+//!
+//! - **A biased walk** gives every component (a thread, a store buffer, a queue pair) a weight, from a range over three
+//!   orders of magnitude, and draws by weight.
+//! - **Priorities** (PCT; Burckhardt et al., ASPLOS 2010) gives every component a priority, lets the highest go on as
+//!   long as it can, and lowers the priority of whoever runs at a few moments drawn in advance.
+
+use farfield::fabric::sim::{Candidate, Chooser, View};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use smallvec::SmallVec;
+
+pub(super) struct Random {
+    rng: SmallRng,
+    /// What the components' weights or priorities are made of.
+    salt: u64,
+    eager: bool,
+    early_timeouts: bool,
+    priorities: Option<Priorities>,
+}
+
+/// Of a walk by priorities.
+struct Priorities {
+    /// Decisions at which whoever runs is put last.
+    lowerings: SmallVec<[usize; 8]>,
+    /// Who was put last, in order.
+    lowered: SmallVec<[u32; 8]>,
+}
+
+fn mix(seed: u64, value: u64) -> u64 {
+    let x = (seed ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) ^ x >> 29
+}
+
+impl Random {
+    /// The `execution`-th of a seed. Executions are taken to have about so many `decisions`.
+    pub(super) fn new(seed: u64, execution: u64, decisions: usize, early_timeouts: bool) -> Random {
+        let mut rng = SmallRng::seed_from_u64(mix(mix(0, seed), execution));
+        let kind = rng.random_range(0..8u32);
+        let priorities = (kind < 3).then(|| {
+            let changes = rng.random_range(0..6);
+            let mut lowerings: SmallVec<[usize; 8]> =
+                (0..changes).map(|_| rng.random_range(0..decisions.max(1))).collect();
+            lowerings.sort_unstable_by(|a, b| b.cmp(a));
+            Priorities { lowerings, lowered: SmallVec::new() }
+        });
+        let eager = rng.random_range(0..2u32) == 0;
+        let early_timeouts = early_timeouts && rng.random_range(0..2u32) == 0;
+        Random { salt: rng.random(), rng, eager, early_timeouts, priorities }
+    }
+
+    fn weight(&self, candidate: Candidate) -> u32 {
+        1 << (mix(self.salt, u64::from(candidate.component())) >> 40 & 0xff) * 10 / 0xff
+    }
+
+    fn walk(&mut self, view: &View<'_>) -> usize {
+        let mut total = 0;
+        let mut weights: SmallVec<[u32; 24]> = SmallVec::new();
+        for candidate in view.candidates {
+            let weight = self.weight(*candidate);
+            total += weight;
+            weights.push(weight);
+        }
+        let mut drawn = self.rng.random_range(0..total);
+        for (index, weight) in weights.into_iter().enumerate() {
+            if drawn < weight {
+                return index;
+            }
+            drawn -= weight;
+        }
+        0
+    }
+}
+
+impl Priorities {
+    fn rank(&self, salt: u64, component: u32) -> u64 {
+        // Those that were lowered come last, the latest at the very end.
+        match self.lowered.iter().rposition(|lowered| *lowered == component) {
+            Some(at) => 64 - at as u64,
+            None => 64 + (mix(salt, u64::from(component)) >> 8),
+        }
+    }
+
+    fn choose(&mut self, salt: u64, view: &View<'_>, rng: &mut SmallRng) -> usize {
+        let best = |this: &Priorities| {
+            let ranked = view.candidates.iter().map(|candidate| candidate.component());
+            ranked.max_by_key(|component| this.rank(salt, *component)).unwrap_or(0)
+        };
+        let mut component = best(self);
+        while self.lowerings.last().is_some_and(|at| *at <= view.decision) {
+            self.lowerings.pop();
+            self.lowered.push(component);
+            component = best(self);
+        }
+        // A queue pair may have several steps to choose from.
+        let of = |candidate: &Candidate| candidate.component() == component;
+        let count = view.candidates.iter().filter(|candidate| of(candidate)).count();
+        let drawn = if count > 1 { rng.random_range(0..count) } else { 0 };
+        let mut found = (0..view.candidates.len()).filter(|index| of(&view.candidates[*index]));
+        found.nth(drawn).unwrap_or(0)
+    }
+}
+
+impl Chooser for Random {
+    fn eager(&self) -> bool {
+        self.eager
+    }
+
+    fn early_timeouts(&self) -> bool {
+        self.early_timeouts
+    }
+
+    fn choose(&mut self, view: &View<'_>) -> usize {
+        match self.priorities.take() {
+            None => self.walk(view),
+            Some(mut priorities) => {
+                let chosen = priorities.choose(self.salt, view, &mut self.rng);
+                self.priorities = Some(priorities);
+                chosen
+            }
+        }
+    }
+
+    fn value(&mut self, options: usize) -> usize {
+        self.rng.random_range(0..options)
+    }
+}

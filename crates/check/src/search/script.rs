@@ -1,0 +1,147 @@
+//! An execution by its choices, and the line that says them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use farfield::fabric::sim::{Choice, Chooser, View};
+
+/// The choices of one execution: those that differ from the first candidate.
+///
+/// ```
+/// let line = "barrier/visible#e:12=1,15=3";
+/// let replay: farfield_check::Replay = line.parse().unwrap();
+/// assert_eq!(replay.scenario(), "barrier/visible");
+/// assert_eq!(replay.to_string(), line);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replay {
+    scenario: String,
+    pub(super) eager: bool,
+    pub(super) early_timeouts: bool,
+    /// Decision and choice, by decision.
+    pub(super) choices: Vec<(usize, u16)>,
+}
+
+/// A line that is no replay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplayError(String);
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is no replay line: it reads `scenario#flags:decision=choice,…`, as a failed check prints it",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl Replay {
+    pub(super) fn new(scenario: &str, eager: bool, early_timeouts: bool, choices: &[Choice]) -> Replay {
+        let taken = choices.iter().enumerate().filter(|(_, choice)| choice.taken != 0);
+        let choices = taken.map(|(decision, choice)| (decision, choice.taken)).collect();
+        Replay { scenario: scenario.into(), eager, early_timeouts, choices }
+    }
+
+    pub(super) fn with(&self, choices: Vec<(usize, u16)>) -> Replay {
+        Replay { choices, ..self.clone() }
+    }
+
+    /// The scenario's name.
+    pub fn scenario(&self) -> &str {
+        &self.scenario
+    }
+
+    /// How many choices differ from the first candidate.
+    pub fn len(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.choices.is_empty()
+    }
+}
+
+impl fmt::Display for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#", self.scenario)?;
+        f.write_str(if self.eager { "e" } else { "" })?;
+        f.write_str(if self.early_timeouts { "t" } else { "" })?;
+        f.write_str(":")?;
+        for (index, (decision, choice)) in self.choices.iter().enumerate() {
+            write!(f, "{}{decision}={choice}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Replay {
+    type Err = ReplayError;
+
+    fn from_str(line: &str) -> Result<Replay, ReplayError> {
+        let parse = || {
+            let (scenario, rest) = line.trim().split_once('#')?;
+            let (flags, choices) = rest.split_once(':')?;
+            if flags.chars().any(|flag| !"et".contains(flag)) {
+                return None;
+            }
+            let choice = |text: &str| {
+                let (decision, choice) = text.split_once('=')?;
+                Some((decision.parse().ok()?, choice.parse().ok()?))
+            };
+            let choices = choices.split(',').filter(|text| !text.is_empty()).map(choice).collect::<Option<Vec<_>>>()?;
+            if !choices.is_sorted_by_key(|choice: &(usize, u16)| choice.0) {
+                return None;
+            }
+            let (eager, early_timeouts) = (flags.contains('e'), flags.contains('t'));
+            Some(Replay { scenario: scenario.into(), eager, early_timeouts, choices })
+        };
+        parse().ok_or_else(|| ReplayError(line.into()))
+    }
+}
+
+/// Makes the choices of a replay.
+pub(super) struct Script {
+    replay: Replay,
+    decision: usize,
+    next: usize,
+}
+
+impl Script {
+    pub(super) fn new(replay: &Replay) -> Script {
+        Script { replay: replay.clone(), decision: 0, next: 0 }
+    }
+
+    fn taken(&mut self) -> usize {
+        let decision = self.decision;
+        self.decision += 1;
+        match self.replay.choices.get(self.next) {
+            Some((at, choice)) if *at == decision => {
+                self.next += 1;
+                usize::from(*choice)
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Chooser for Script {
+    fn eager(&self) -> bool {
+        self.replay.eager
+    }
+
+    fn early_timeouts(&self) -> bool {
+        self.replay.early_timeouts
+    }
+
+    fn choose(&mut self, _view: &View<'_>) -> usize {
+        self.taken()
+    }
+
+    fn value(&mut self, _options: usize) -> usize {
+        self.taken()
+    }
+}

@@ -1,0 +1,134 @@
+//! One execution as a page: a lane for each thread, NIC and memory, operations as bars, and where it fails.
+//!
+//! A recorder fills a [`Timeline`], [`Timeline::to_html`] renders it. The page stands alone (no file or address beside
+//! it) and is a function of the timeline. [`story`] finds out what belongs together (which landing to which operation,
+//! which read came before a landing that it should perhaps have seen), [`layout`] gives everything a place, [`svg`]
+//! draws, [`page`] writes the words around the picture. Columns are ranks of events, so that gaps in the schedule take
+//! no room; the script only stretches columns, and labels which do not fit are hidden.
+
+mod layout;
+mod page;
+#[cfg(test)]
+mod samples;
+mod story;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+/// An execution to show.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// What was checked: the heading of the page.
+    pub title: String,
+    /// A paragraph under it.
+    pub about: String,
+    /// What repeats this execution.
+    pub replay: String,
+    /// Where it goes wrong, if it does.
+    pub failure: Option<Failure>,
+    /// The threads; events name them by index.
+    pub threads: Vec<Lane>,
+    /// What happened, by ascending step.
+    pub events: Vec<Event>,
+}
+
+/// The failing moment.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its step; after the last event if that is where an assertion about the end fails.
+    pub step: u64,
+    /// The thread that fails.
+    pub thread: Option<usize>,
+    /// What does not hold.
+    pub message: String,
+}
+
+/// A thread.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// What it does, in a word: "reader", "service".
+    pub name: String,
+    /// The node on which it runs.
+    pub node: u16,
+}
+
+/// A step of the execution.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Its position in the schedule.
+    pub step: u64,
+    /// Virtual time in nanoseconds, mostly 0.
+    pub time_ns: u64,
+    /// The thread, which for a step of a NIC is the one that issued the operation.
+    pub thread: usize,
+    /// What happens.
+    pub what: What,
+}
+
+/// What happens in a step. CPU writes enter the store buffer before they reach memory, those of a NIC its buffer.
+///
+/// A cell is named `z` or `n2 z`. Without a node it is on the thread's own node or, where the NIC reads or writes
+/// remotely, on the operation's peer: a put lands there and reads its source here, a get the other way round, the first
+/// landing of an atomic is there and a second one here.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "a variant's comment speaks for its fields")]
+pub enum What {
+    /// The CPU reads memory, or its own store buffer.
+    Read { cell: String, value: u64, buffered: bool },
+    /// A write of the CPU enters the store buffer.
+    Write { cell: String, value: u64 },
+    /// A write of the CPU reaches memory.
+    Drained { cell: String, value: u64 },
+    /// An atomic of the CPU.
+    Rmw { cell: String, old: u64, new: u64 },
+    /// The thread issues operation `op`: a `put`, `get`, `cas`, `faa` or `fence`. Numbers are unique in the execution.
+    /// What follows the last `→` in the text of a put is its target, which matters if it never lands.
+    Issue { op: u32, verb: &'static str, peer: u16, text: String },
+    /// The NIC reads a word, at the source or remotely.
+    NicRead { op: u32, cell: String, value: u64 },
+    /// The write enters the NIC's buffer.
+    Started { op: u32 },
+    /// A word reaches memory: its placement.
+    Landed { op: u32, cell: String, value: u64 },
+    /// The operation is complete, a wait may see it.
+    Completed { op: u32 },
+    /// The thread sees the completion.
+    Seen { op: u32 },
+    /// The thread begins to wait, for this.
+    Waits { text: String },
+    /// It goes on.
+    Woken,
+    /// The thread acquires a lock.
+    Lock { name: String },
+    /// It releases it.
+    Unlock { name: String },
+    /// The thread sends a control message to a node.
+    Message { to: u16, text: String },
+    /// It receives one.
+    Received { from: u16, text: String },
+    /// The thread reads the clock.
+    Clock { ns: u64 },
+    /// Anything else worth a word.
+    Note { text: String },
+}
+
+impl Timeline {
+    /// The page. Indices of threads that do not exist are shown as a thread of node 0.
+    pub fn to_html(&self) -> String {
+        let story = story::Story::of(self);
+        let layout = layout::Layout::of(self, &story);
+        page::render(self, &story, &layout)
+    }
+
+    fn node_of(&self, thread: usize) -> u16 {
+        self.threads.get(thread).map_or(0, |lane| lane.node)
+    }
+
+    /// "reader (n3)".
+    fn name_of(&self, thread: usize) -> String {
+        match self.threads.get(thread) {
+            Some(lane) => format!("{} (n{})", lane.name, lane.node),
+            None => format!("thread {thread}"),
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! One node of a simulated session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lane::SimLane;
+use super::record::What;
+use super::threads::{Turn, World, with_world};
+use super::world::{Pending, RESERVED_WORDS, inbox_key, mix, peer_key};
+use crate::error::{Code, Error, ErrorKind, Result};
+use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting, explain};
+use crate::lane::Lane;
+use crate::local::{Instant, Thread};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+/// One node of a simulated session. It works on the simulation's own OS thread only.
+#[derive(Clone)]
+pub struct SimFabric {
+    world: u64,
+    me: NodeId,
+    nodes: usize,
+    seed: u64,
+}
+
+impl SimFabric {
+    pub(super) fn join(world: u64, me: NodeId, nodes: usize, seed: u64) -> Arc<SimFabric> {
+        assert!(me.index() < nodes, "{me} of a simulated session of {nodes} nodes");
+        let fabric = SimFabric { world, me, nodes, seed: mix(seed, u64::from(me.0) + 1) };
+        fabric.at(|world| {
+            world.point(|_| Pending::Write(peer_key(me.0)));
+            let mut inner = world.inner.borrow_mut();
+            let state = &mut inner.nodes[me.index()];
+            assert!(!state.joined || state.left, "{me} has joined already");
+            (state.joined, state.knows[me.index()]) = (true, true);
+            let present: Vec<u16> = (0..nodes as u16)
+                .filter(|node| *node != me.0 && inner.nodes[usize::from(*node)].joined)
+                .filter(|node| !inner.nodes[usize::from(*node)].left)
+                .collect();
+            inner.notify(peer_key(me.0), 1, None);
+            for other in present {
+                inner.send(me.0, other, ControlEvent::Up(me), 1);
+                inner.send(other, me.0, ControlEvent::Up(NodeId(other)), 1);
+            }
+        });
+        Arc::new(fabric)
+    }
+
+    pub(super) fn node(&self) -> u16 {
+        self.me.0
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.nodes
+    }
+
+    /// Whether the calling OS thread runs this fabric's world.
+    pub(super) fn is_here(&self) -> bool {
+        with_world(|world| world.id == self.world) == Some(true)
+    }
+
+    pub(super) fn is_torn_down(&self) -> bool {
+        with_world(World::is_torn_down) != Some(false)
+    }
+
+    /// Calls `f` with the world; `None` if the execution is over.
+    fn at<R>(&self, f: impl FnOnce(&World) -> R) -> Option<R> {
+        if self.is_here() { with_world(f) } else { None }
+    }
+
+    fn check_member(&self, node: NodeId) -> Result<()> {
+        if node.index() < self.nodes { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.nodes }.into()) }
+    }
+
+    fn check_group(&self, world: &World, key: GroupKey) -> Result<()> {
+        let groups = world.inner.borrow().nodes[self.me.index()].groups;
+        if u16::from(key.0) < groups { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
+    fn over() -> Error {
+        ErrorKind::System { what: "the simulation", why: "it is over, or runs on another thread".into() }.into()
+    }
+
+    /// Waits until something that this thread has looked at may have changed, or, if `news` is asked for, there is any.
+    fn wait(&self, world: &World, deadline: Option<Instant>, news: bool) {
+        let current = world.inner.borrow().current;
+        if let Some(me) = current {
+            let mut inner = world.inner.borrow_mut();
+            inner.about_to_wait(me);
+            inner.threads[me].deadline = deadline.map(|deadline| deadline.ns);
+            inner.note(me, What::Waits);
+        }
+        world.point(|_| Pending::Idle(news.then_some(self.me.0)));
+    }
+}
+
+impl Fabric for SimFabric {
+    fn name(&self) -> String {
+        "sim".into()
+    }
+
+    fn me(&self) -> NodeId {
+        self.me
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn open_lane(&self, _background: bool) -> Result<Lane> {
+        if !self.is_here() {
+            return Err(SimFabric::over());
+        }
+        Ok(Lane::Dyn(Box::new(SimLane::open(self.clone()))))
+    }
+
+    fn create_group(&self, _bell: Bell) -> Result<GroupKey> {
+        let made = self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            let nodes = self.nodes;
+            let state = &mut inner.nodes[self.me.index()];
+            let key = u8::try_from(state.groups).ok().map(GroupKey)?;
+            state.groups += 1;
+            state.rights.push(vec![true; nodes]);
+            Some(key)
+        });
+        let limit = GroupKey::COUNT_MAX;
+        made.ok_or_else(SimFabric::over)?
+            .ok_or_else(|| ErrorKind::TooMany { what: "permission groups of one node", limit }.into())
+    }
+
+    fn alloc(&self, key: GroupKey, bytes: usize) -> Result<Region> {
+        self.at(|world| {
+            self.check_group(world, key)?;
+            let mut inner = world.inner.borrow_mut();
+            let state = &mut inner.nodes[self.me.index()];
+            let first = state.words;
+            // Regions begin on cache lines, as elsewhere.
+            let end = bytes.div_ceil(64).checked_mul(8).and_then(|words| words.checked_add(first as usize));
+            let Some(end) = end.filter(|end| *end * 8 <= super::arena::NODE_BYTES) else {
+                let why = format!("a simulated node has {} bytes", super::arena::NODE_BYTES);
+                return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
+            };
+            state.words = end as u32;
+            state.regions.push((first, bytes.div_ceil(8) as u32, key));
+            inner.machine.grow(self.me.0, end as u32);
+            let base = world.arena.address(self.me.0, first);
+            let remote = RemotePtr::new(self.me, key, u64::from(first) * 8);
+            let keep: Arc<dyn core::any::Any + Send + Sync> = Arc::clone(&world.arena) as _;
+            // SAFETY: the range lies in the arena, which `keep` keeps mapped, is aligned to 64, and was handed out to
+            // nobody else in this execution; it is accessed through `Word`s only, whose accesses go to the machine.
+            Ok(unsafe { Region::new(base, bytes, remote, keep) })
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: &str) {
+        self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            if inner.records() {
+                let (first, words) = ((remote.offset() / 8) as u32, bytes.div_ceil(8) as u32);
+                inner.labels.push((remote.node().0, first, words, name.into()));
+            }
+        });
+    }
+
+    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        self.at(|world| {
+            self.check_group(world, group)?;
+            world.point(|_| Pending::Write(peer_key(self.me.0)));
+            let mut inner = world.inner.borrow_mut();
+            inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()] = true;
+            Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn revoke(&self, peer: NodeId, group: GroupKey, _timeout: Duration) -> Result<()> {
+        self.check_member(peer)?;
+        self.at(|world| {
+            self.check_group(world, group)?;
+            world.point(|_| Pending::Write(peer_key(self.me.0)));
+            world.inner.borrow_mut().revoke(self.me.0, peer.0, group);
+            Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        self.check_member(to)?;
+        if message.len() > crate::fabric::CONTROL_BYTES_MAX {
+            let why = format!("{} bytes: at most {}", message.len(), crate::fabric::CONTROL_BYTES_MAX);
+            return Err(ErrorKind::Control { node: to, why }.into());
+        }
+        self.at(|world| {
+            // A system call: what was stored before is in memory by then.
+            world.point(|_| Pending::Write(inbox_key(to.0)));
+            let mut inner = world.inner.borrow_mut();
+            match inner.peer_state(self.me.0, to.0) {
+                PeerState::Up { .. } => {}
+                PeerState::Left => return Err(ErrorKind::PeerLeft { node: to }.into()),
+                PeerState::Dead { incarnation } => {
+                    return Err(ErrorKind::PeerDead { node: to, incarnation }.into());
+                }
+                PeerState::Absent => return Err(ErrorKind::NotConnected { node: to }.into()),
+            }
+            let content = message.iter().fold(message.len() as u64, |digest, byte| mix(digest, u64::from(*byte)));
+            if let Some(current) = inner.current {
+                inner.note(current, What::Message { to, bytes: message.len() });
+            }
+            inner.send(self.me.0, to.0, ControlEvent::Message(self.me, message.into()), content);
+            Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        self.at(|world| {
+            let has_news = |world: &World| {
+                let inner = world.inner.borrow();
+                inner.nodes[self.me.index()].inbox.iter().any(|queue| !queue.is_empty())
+            };
+            if !timeout.is_zero() && !has_news(world) {
+                self.wait(world, None, true);
+            }
+            loop {
+                let senders: Vec<usize> = {
+                    let mut inner = world.inner.borrow_mut();
+                    inner.nodes[self.me.index()].wake = false;
+                    let inbox = &inner.nodes[self.me.index()].inbox;
+                    (0..inbox.len()).filter(|from| !inbox[*from].is_empty()).collect()
+                };
+                if senders.is_empty() || world.point(|_| Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
+                    return;
+                }
+                // Each sender's messages come in order; those of different senders in any.
+                let from = senders[super::threads::choose(senders.len())];
+                let taken = world.inner.borrow_mut().take_news(self.me.0, from);
+                let Some(taken) = taken else { continue };
+                event(taken);
+            }
+        });
+    }
+
+    fn wake_service(&self) {
+        self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            inner.nodes[self.me.index()].wake = true;
+        });
+    }
+
+    fn peer_state(&self, peer: NodeId) -> PeerState {
+        let state = self.at(|world| {
+            if world.inner.borrow().membership_may_change() {
+                world.point(|_| Pending::Read(peer_key(peer.0)));
+            }
+            let mut inner = world.inner.borrow_mut();
+            let state = inner.peer_state(self.me.0, peer.0);
+            if let Some(current) = inner.current {
+                let seen = match state {
+                    PeerState::Absent => 0,
+                    PeerState::Up { incarnation } => 1 + 2 * incarnation,
+                    PeerState::Left => 2,
+                    PeerState::Dead { .. } => 4,
+                };
+                inner.saw(current, peer_key(peer.0), seen);
+            }
+            state
+        });
+        state.unwrap_or(PeerState::Left)
+    }
+
+    fn leave(&self) {
+        self.at(|world| {
+            world.point(|_| Pending::Write(peer_key(self.me.0)));
+            let mut inner = world.inner.borrow_mut();
+            inner.nodes[self.me.index()].left = true;
+            inner.notify(peer_key(self.me.0), 1, None);
+            for other in 0..self.nodes as u16 {
+                if other != self.me.0 && inner.nodes[usize::from(other)].knows[self.me.index()] {
+                    inner.send(self.me.0, other, ControlEvent::Down(self.me), 2);
+                }
+            }
+        });
+    }
+
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
+        if let Err(error) = self.check_member(remote.node()) {
+            return error;
+        }
+        let memory_bytes = self.at(|world| {
+            let inner = world.inner.borrow();
+            u64::from(inner.nodes[remote.node().index()].words) * 8
+        });
+        let state = self.peer_state(remote.node());
+        explain(code, state, remote, len, memory_bytes.unwrap_or(u64::from(RESERVED_WORDS) * 8))
+    }
+
+    fn now(&self) -> Instant {
+        let now = self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            let now = inner.now_ns;
+            if let Some(current) = inner.current {
+                inner.threads[current].reads_clock = true;
+                inner.looked_at_clock(current);
+            }
+            // What is unwound has no time left.
+            if world.is_torn_down() { Instant::NEVER } else { Instant { ns: now } }
+        });
+        now.unwrap_or(Instant::NEVER)
+    }
+
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        let index = self.at(|world| world.spawn(self.me.0, name, false, body)).ok_or_else(SimFabric::over)??;
+        Ok(Thread::simulated(self.world, index))
+    }
+
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        Fabric::spawn(&*self, name, body)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn idle(&self, waiting: &mut Waiting) {
+        // Each look at the clock and at deadlines counts: no time passes unseen.
+        waiting.announced = Some(0);
+        let deadline = (waiting.deadline != Instant::NEVER).then_some(waiting.deadline);
+        self.at(|world| self.wait(world, deadline, waiting.service));
+    }
+
+    fn idle_end(&self, waiting: &mut Waiting) {
+        waiting.announced = None;
+    }
+
+    fn wake_local(&self) {}
+}

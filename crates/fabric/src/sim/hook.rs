@@ -1,0 +1,229 @@
+//! What shared cells and local locks do under a simulation. Outside of one they cost a load and a branch.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::record::{Cell, What};
+use super::threads::{Turn, World, own_cell, with_world};
+use super::world::{Key, Pending, cell_key};
+use mowgli::machine::Loc;
+
+pub(crate) use super::threads::is_active;
+
+/// Where a word lies.
+enum Place {
+    /// In the machine's memory.
+    Region(Loc),
+    /// Outside of regions.
+    Own(usize),
+}
+
+fn place_of(world: &World, word: &AtomicU64) -> Place {
+    let address = core::ptr::from_ref(word) as usize;
+    match world.arena.place(address) {
+        Some((node, word)) => Place::Region(Loc { node, word }),
+        None => Place::Own(address),
+    }
+}
+
+fn region_key(loc: Loc) -> Key {
+    cell_key(loc.node, loc.word)
+}
+
+/// A load, if a simulation runs here.
+#[cold]
+pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
+    with_world(|world| match place_of(world, word) {
+        Place::Region(loc) => match world.point(|_| Pending::Read(region_key(loc))) {
+            Turn::Mine(me) => {
+                let mut inner = world.inner.borrow_mut();
+                let cpu = inner.threads[me].cpu;
+                if inner.is_elsewhere(me, loc.node) {
+                    return inner.machine.memory(loc);
+                }
+                let value = inner.machine.read(cpu, loc.word);
+                inner.saw(me, region_key(loc), value);
+                if inner.records() {
+                    let buffered = inner.machine.forwards(cpu, loc.word);
+                    inner.note(me, What::Read { cell: Cell::Region(loc), value, buffered });
+                }
+                value
+            }
+            Turn::Outside | Turn::Unwinding => world.inner.borrow().machine.memory(loc),
+        },
+        Place::Own(address) => {
+            if let Turn::Mine(me) = world.point(|inner| Pending::Read(inner.own_key(address))) {
+                let mut inner = world.inner.borrow_mut();
+                let (key, value) = (inner.own_key(address), word.load(Ordering::Acquire));
+                inner.saw(me, key, value);
+                inner.note(me, What::Read { cell: own_cell(key), value, buffered: false });
+                return value;
+            }
+            word.load(Ordering::Acquire)
+        }
+    })
+}
+
+/// A store; whether a simulation runs here and has done it.
+#[cold]
+pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
+    with_world(|world| match place_of(world, word) {
+        Place::Region(loc) => {
+            let current = world.inner.borrow().current;
+            let mut inner = world.inner.borrow_mut();
+            match current {
+                // Nobody can tell when a write enters its thread's store buffer: no scheduling point.
+                Some(me) if !inner.is_elsewhere(me, loc.node) => {
+                    let cpu = inner.threads[me].cpu;
+                    inner.machine.write(cpu, loc.word, value);
+                    inner.acted(me);
+                    inner.note(me, What::Write { cell: Cell::Region(loc), value });
+                }
+                _ => inner.machine.poke(loc, value),
+            }
+        }
+        Place::Own(address) => {
+            change(world, address, word, |_| value);
+        }
+    })
+    .is_some()
+}
+
+/// Changes a word outside of regions when its turn comes; the old value.
+fn change(world: &World, address: usize, word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> u64 {
+    let turn = world.point(|inner| Pending::Write(inner.own_key(address)));
+    let old = word.load(Ordering::Relaxed);
+    let new = new_of(old);
+    word.store(new, Ordering::Relaxed); // all threads of a simulation are one
+    if let Turn::Mine(me) = turn {
+        let mut inner = world.inner.borrow_mut();
+        let key = inner.own_key(address);
+        inner.own_changed(me, key, old, new);
+        inner.note(me, What::Rmw { cell: own_cell(key), old, new });
+    }
+    old
+}
+
+/// A CPU compare-and-swap, if a simulation runs here.
+#[cold]
+pub(crate) fn compare_exchange(word: &AtomicU64, expected: u64, new: u64) -> Option<Result<u64, u64>> {
+    let swap = |old: u64| if old == expected { new } else { old };
+    modify(word, swap).map(|old| if old == expected { Ok(old) } else { Err(old) })
+}
+
+/// A CPU fetch-and-add, if a simulation runs here.
+#[cold]
+pub(crate) fn fetch_add(word: &AtomicU64, addend: u64) -> Option<u64> {
+    modify(word, |old| old.wrapping_add(addend))
+}
+
+fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
+    with_world(|world| match place_of(world, word) {
+        Place::Region(loc) => {
+            let turn = world.point(|_| Pending::Write(region_key(loc)));
+            let mut inner = world.inner.borrow_mut();
+            let old = inner.machine.memory(loc);
+            let new = new_of(old);
+            match turn {
+                Turn::Mine(me) if !inner.is_elsewhere(me, loc.node) => {
+                    let cpu = inner.threads[me].cpu;
+                    inner.machine.compare_exchange(cpu, loc.word, old, new);
+                    inner.saw(me, region_key(loc), old);
+                    inner.acted(me);
+                    if old != new {
+                        inner.notify(region_key(loc), 1, Some(me));
+                    }
+                    inner.note(me, What::Rmw { cell: Cell::Region(loc), old, new });
+                }
+                _ => inner.machine.poke(loc, new),
+            }
+            old
+        }
+        Place::Own(address) => change(world, address, word, new_of),
+    })
+}
+
+/// A memory fence; whether a simulation runs here.
+#[cold]
+pub(crate) fn fence() -> bool {
+    with_world(|world| {
+        world.point(|_| Pending::Fence);
+    })
+    .is_some()
+}
+
+/// In which order the words of a larger value are accessed: backwards, if the search says so.
+pub(crate) fn backwards(words: usize) -> bool {
+    words > 1 && super::threads::choose(2) == 1
+}
+
+/// Takes a local lock, in the simulation's books; `try_lock` takes it really.
+#[cold]
+pub(crate) fn lock<G>(address: usize, mut try_lock: impl FnMut() -> Option<G>) -> Option<G> {
+    with_world(|world| {
+        let turn = world.point(|inner| Pending::Lock(inner.own_key(address)));
+        if let Turn::Mine(me) = turn {
+            let mut inner = world.inner.borrow_mut();
+            let key = inner.own_key(address);
+            inner.lock(me, key);
+            inner.note(me, What::Lock { cell: own_cell(key) });
+        }
+        loop {
+            match try_lock() {
+                Some(guard) => return guard,
+                None => {
+                    assert_eq!(turn, Turn::Unwinding, "a lock that is free can be taken");
+                    world.let_others_unwind();
+                }
+            }
+        }
+    })
+}
+
+/// Releases a local lock.
+#[cold]
+pub(crate) fn unlock(address: usize) {
+    with_world(|world| {
+        // Releasing is a locked instruction: earlier stores are in memory by then.
+        let drained = |world: &World| {
+            let inner = world.inner.borrow();
+            inner.current.is_none_or(|me| inner.machine.is_drained(inner.threads[me].cpu))
+        };
+        let turn = if drained(world) { None } else { Some(world.point(|_| Pending::Fence)) };
+        let mut inner = world.inner.borrow_mut();
+        if let (Some(me), true) = (inner.current, turn.is_none_or(|turn| turn != Turn::Unwinding)) {
+            let key = inner.own_key(address);
+            inner.unlock(me, key);
+            inner.note(me, What::Unlock { cell: own_cell(key) });
+        }
+    });
+}
+
+/// An access to a concurrent structure of the node's own memory.
+#[cold]
+pub(crate) fn structure(address: usize, write: bool) {
+    with_world(|world| {
+        let turn = world.point(|inner| {
+            let key = inner.own_key(address);
+            if write { Pending::Write(key) } else { Pending::Read(key) }
+        });
+        if let Turn::Mine(me) = turn {
+            let mut inner = world.inner.borrow_mut();
+            let key = inner.own_key(address);
+            if write {
+                inner.own_written(me, key);
+            } else {
+                inner.own_read(me, key);
+            }
+        }
+    });
+}
+
+/// Waits for the end of a simulated thread; the message of its panic.
+pub(crate) fn join(world: u64, index: usize) -> Result<(), String> {
+    with_world(|here| if here.id == world { here.join(index) } else { Ok(()) }).unwrap_or(Ok(()))
+}
+
+/// Whether a simulated thread has ended.
+pub(crate) fn is_finished(world: u64, index: usize) -> bool {
+    with_world(|here| here.id != world || here.is_finished(index)).unwrap_or(true)
+}

@@ -1,0 +1,275 @@
+//! A lane of the simulated fabric: its operations become the machine's.
+
+use std::collections::VecDeque;
+
+use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
+
+use super::SimFabric;
+use super::record::What;
+use super::threads::with_world;
+use super::world::{Pending, completions_key};
+use crate::error::Code;
+use crate::fabric::PeerState;
+use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
+use crate::ptr::{NodeId, RemotePtr};
+
+/// One endpoint's lane.
+pub(super) struct SimLane {
+    fabric: SimFabric,
+    index: usize,
+    lane: Cpu,
+    peers: Vec<Peer>,
+    outstanding: usize,
+    /// Nothing was done since the lane was last polled.
+    fresh: bool,
+}
+
+#[derive(Default)]
+struct Peer {
+    posted: u64,
+    pending: VecDeque<InFlight>,
+    failed: Vec<(u64, Code)>,
+}
+
+struct InFlight {
+    sequence: u64,
+    /// Its number with the machine.
+    machine_sequence: u32,
+    /// Bytes of the result that go to `local`, zero for none.
+    result_bytes: usize,
+    local: Local,
+    done: bool,
+}
+
+impl SimLane {
+    pub(super) fn open(fabric: SimFabric) -> SimLane {
+        let opened = with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            let index = inner.open_lane(fabric.node());
+            (index, inner.lanes[index].lane)
+        });
+        let (index, lane) = opened.expect("the world lives while its threads run");
+        let peers = std::iter::repeat_with(Peer::default).take(fabric.count()).collect();
+        SimLane { fabric, index, lane, peers, outstanding: 0, fresh: false }
+    }
+
+    fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Loc, Code> {
+        with_world(|world| {
+            let inner = world.inner.borrow();
+            let (me, peer) = (self.fabric.node(), remote.node().0);
+            match inner.peer_state(me, peer) {
+                PeerState::Up { .. } => {}
+                _ if usize::from(peer) >= inner.nodes.len() => return Err(Code::BadKey),
+                _ => return Err(Code::Unreachable),
+            }
+            let node = &inner.nodes[usize::from(peer)];
+            let key = remote.key();
+            if u16::from(key.0) >= node.groups {
+                return Err(Code::BadKey);
+            }
+            let offset = remote.offset();
+            if !offset.is_multiple_of(8) {
+                return Err(Code::Misaligned);
+            }
+            if !node.rights[usize::from(key.0)][usize::from(me)] {
+                return Err(Code::Revoked);
+            }
+            let (first, end) = (offset / 8, offset.saturating_add(len as u64).div_ceil(8));
+            let inside = |&(start, words, group): &(u32, u32, _)| {
+                group == key && u64::from(start) <= first && end <= u64::from(start) + u64::from(words)
+            };
+            if end > u64::from(super::world::RESERVED_WORDS) && !node.regions.iter().any(inside) {
+                return Err(Code::OutOfBounds);
+            }
+            Ok(Loc { node: peer, word: first as u32 })
+        })
+        .unwrap_or(Err(Code::Unreachable))
+    }
+
+    /// The word of this node's memory at an address, if it is registered memory and not a block.
+    fn cells(&self, local: &Local) -> Option<u32> {
+        with_world(|world| world.arena.place(local.ptr as usize)).flatten().map(|(_, word)| word)
+    }
+
+    /// What the machine is asked to do.
+    fn operation(&self, request: &WorkRequest, at: Loc) -> Operation {
+        let words = request.len.div_ceil(8) as u32;
+        match request.verb {
+            Verb::Put => {
+                let source = match self.cells(&request.local) {
+                    Some(word) => Source::Cells(word),
+                    None => Source::Carried(read_words(&request.local, request.len)),
+                };
+                let rest = request.len % 8;
+                let last_mask = if rest == 0 { u64::MAX } else { (1 << (rest * 8)) - 1 };
+                Operation::Put { source, to: at, words, last_mask }
+            }
+            Verb::Get => Operation::Get { from: at, words, into: self.cells(&request.local) },
+            Verb::Cas => Operation::Cas { at, expected: request.operands[0], new: request.operands[1] },
+            Verb::Faa => Operation::Faa { at, addend: request.operands[0] },
+            Verb::RemoteFence => Operation::Fence { node: at.node },
+        }
+    }
+
+    fn take_results(&mut self) {
+        let results = with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            let results = core::mem::take(&mut inner.lanes[self.index].results);
+            if let Some(current) = inner.current {
+                let key = completions_key(self.lane);
+                inner.watch(current, key);
+                for (peer, sequence, words, _) in &results {
+                    inner.saw_completion(current, self.lane, *peer, *sequence, words);
+                    if let Some((op, _)) = inner.operation(self.lane, *peer, *sequence) {
+                        inner.note(current, What::Seen { op });
+                    }
+                }
+            }
+            results
+        });
+        for (peer, sequence, words, failure) in results.unwrap_or_default() {
+            let peer = &mut self.peers[usize::from(peer)];
+            let found = peer.pending.iter_mut().find(|flight| flight.machine_sequence == sequence);
+            if let Some(flight) = found
+                && !core::mem::replace(&mut flight.done, true)
+            {
+                self.outstanding -= 1;
+                if let Some(code) = failure {
+                    peer.failed.push((flight.sequence, code));
+                } else if flight.result_bytes > 0 {
+                    write_words(&flight.local, &words, flight.result_bytes);
+                }
+            }
+            peer.pending.retain(|flight| !flight.done);
+        }
+    }
+
+    /// Whether the execution is over for this thread: then nothing is pending any more.
+    fn is_torn_down(&self) -> bool {
+        !self.fabric.is_here() || self.fabric.is_torn_down()
+    }
+}
+
+/// Copies a request's bytes into words; the rest of the last is zero.
+fn read_words(local: &Local, len: usize) -> Words {
+    let word = |index: usize| {
+        let mut bytes = [0u8; 8];
+        let count = (len - index * 8).min(8);
+        // SAFETY: the request's local memory is valid for `len` bytes while it exists, and a block that an operation
+        // may read is not written to meanwhile.
+        unsafe { core::ptr::copy_nonoverlapping(local.ptr.add(index * 8), bytes.as_mut_ptr(), count) };
+        u64::from_le_bytes(bytes)
+    };
+    (0..len.div_ceil(8)).map(word).collect()
+}
+
+/// Copies words into a request's bytes.
+fn write_words(local: &Local, words: &[u64], len: usize) {
+    for (index, word) in words.iter().enumerate().take(len.div_ceil(8)) {
+        let count = (len - index * 8).min(8);
+        // SAFETY: as in `read_words`; the block is counted in flight until this lane says that the operation is done, so
+        // nobody else looks at it.
+        unsafe { core::ptr::copy_nonoverlapping(word.to_le_bytes().as_ptr(), local.ptr.add(index * 8), count) };
+    }
+}
+
+impl crate::lane::sealed::Sealed for SimLane {}
+
+impl DynLane for SimLane {
+    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+        self.place(request.remote, request.len).map(|_| ())
+    }
+
+    fn post(&mut self, request: WorkRequest) -> u64 {
+        let peer = request.peer();
+        if self.peers.len() <= peer.index() {
+            self.peers.resize_with(peer.index() + 1, Peer::default);
+        }
+        let placed = if self.is_torn_down() { Err(Code::Unreachable) } else { self.place(request.remote, request.len) };
+        let operation = placed.map(|at| (at, self.operation(&request, at)));
+        let state = &mut self.peers[peer.index()];
+        state.posted += 1;
+        let sequence = state.posted;
+        let (at, operation) = match operation {
+            Ok(operation) => operation,
+            Err(code) => {
+                state.failed.push((sequence, code));
+                return sequence;
+            }
+        };
+        let result_bytes = match operation {
+            Operation::Get { into: None, .. } | Operation::Cas { .. } | Operation::Faa { .. } => request.len,
+            _ => 0,
+        };
+        let issued = with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            let current = inner.current?;
+            // What stands outside the execution uses lanes of all nodes.
+            let elsewhere = inner.is_elsewhere(current, self.fabric.node());
+            let cpu = if elsewhere { self.lane } else { inner.threads[current].cpu };
+            let value = match &operation {
+                Operation::Put { source: Source::Carried(words), .. } => words.first().copied(),
+                Operation::Cas { new, .. } => Some(*new),
+                Operation::Faa { addend, .. } => Some(*addend),
+                _ => None,
+            };
+            let (_, machine_sequence) = inner.machine.issue_on(cpu, self.lane, operation);
+            inner.acted(current);
+            if inner.records() {
+                let op = inner.operation_issued(current, self.lane, peer.0, machine_sequence);
+                let words = request.len.div_ceil(8) as u32;
+                let remote = (words > 0).then_some(at);
+                inner.note(current, What::Issue { op, verb: request.verb, peer, remote, words, value });
+            }
+            Some(machine_sequence)
+        });
+        let Some(Some(machine_sequence)) = issued else {
+            state.failed.push((sequence, Code::Unreachable));
+            return sequence;
+        };
+        let local = request.local;
+        state.pending.push_back(InFlight { sequence, machine_sequence, result_bytes, local, done: false });
+        self.outstanding += 1;
+        self.fresh = false;
+        sequence
+    }
+
+    fn poll(&mut self) {
+        // Looking twice in a row, with nothing in between, shows nothing new.
+        if self.outstanding == 0 {
+            return;
+        }
+        if !self.fresh && !self.is_torn_down() {
+            with_world(|world| world.point(|_| Pending::Read(completions_key(self.lane))));
+        }
+        self.fresh = true;
+        self.take_results();
+    }
+
+    fn status(&self, peer: NodeId, sequence: u64) -> Status {
+        let Some(peer) = self.peers.get(peer.index()) else { return Status::Pending };
+        if let Some((_, code)) = peer.failed.iter().find(|failed| failed.0 == sequence) {
+            return Status::Failed(*code);
+        }
+        if sequence > peer.posted {
+            return Status::Pending;
+        }
+        match peer.pending.iter().any(|flight| flight.sequence == sequence) {
+            true if self.is_torn_down() => Status::Failed(Code::Unreachable),
+            true => Status::Pending,
+            false => Status::Done,
+        }
+    }
+}
+
+impl Drop for SimLane {
+    fn drop(&mut self) {
+        with_world(|world| {
+            if let Ok(mut inner) = world.inner.try_borrow_mut()
+                && self.fabric.is_here()
+            {
+                inner.lanes[self.index].in_use = false;
+            }
+        });
+    }
+}

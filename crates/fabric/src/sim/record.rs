@@ -1,0 +1,70 @@
+//! What happened in an execution, for whoever wants to read it.
+
+use mowgli::machine::Loc;
+
+use crate::lane::Verb;
+use crate::ptr::NodeId;
+
+/// A word that threads touch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Cell {
+    /// In registered memory.
+    Region(Loc),
+    /// Of a node's own: a [`Word`](crate::Word) outside regions, a lock, a concurrent structure; numbered as first seen.
+    Own(u32),
+}
+
+/// One thing that happened.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Event {
+    /// Position in the schedule.
+    pub step: u64,
+    /// Virtual time in nanoseconds.
+    pub time_ns: u64,
+    /// The thread that did it, or for which the NIC does it.
+    pub thread: usize,
+    /// What.
+    pub what: What,
+}
+
+/// What happened. `op` numbers operations throughout the execution, from 0.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs, reason = "the fields say what they are")]
+pub enum What {
+    /// A CPU read, perhaps from the thread's own store buffer.
+    Read { cell: Cell, value: u64, buffered: bool },
+    /// A CPU write entered the store buffer.
+    Write { cell: Cell, value: u64 },
+    /// A CPU write reached memory.
+    Drained { cell: Cell, value: u64 },
+    /// A CPU read-modify-write.
+    Rmw { cell: Cell, old: u64, new: u64 },
+    /// An operation was issued.
+    Issue { op: u32, verb: Verb, peer: NodeId, remote: Option<Loc>, words: u32, value: Option<u64> },
+    /// The NIC read a word for an operation.
+    NicRead { op: u32, loc: Loc, value: u64 },
+    /// The operation's write entered a NIC's buffer.
+    Started { op: u32 },
+    /// A word of the operation reached memory.
+    Landed { op: u32, loc: Loc, value: u64 },
+    /// The operation is complete.
+    Completed { op: u32 },
+    /// The thread saw that it is.
+    Seen { op: u32 },
+    /// The thread waits until what it has looked at changes.
+    Waits,
+    /// It goes on.
+    Woken,
+    /// A local lock was taken.
+    Lock { cell: Cell },
+    /// A local lock was released.
+    Unlock { cell: Cell },
+    /// A control message was sent.
+    Message { to: NodeId, bytes: usize },
+    /// A control message, or news of a node, was received.
+    Received { from: NodeId, text: String },
+    /// Nothing could happen before this moment.
+    Elapsed,
+    /// Something to say.
+    Note { text: String },
+}

@@ -1,0 +1,469 @@
+//! Running one execution: the coroutines, their scheduling points, and what is left when one fails.
+
+use core::any::Any;
+use core::cell::{Cell as StdCell, RefCell};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Once};
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use super::arena::Arena;
+use super::record::{Cell, Event, What};
+use super::world::{Choice, Chooser, Decided, Failure, FailureKind, Inner, Key, Pending, Phase};
+use crate::error::{ErrorKind, Result};
+use crate::local::Thread;
+use crate::ptr::NodeId;
+
+/// How many simulations run in this process: the one word that an access to a shared cell looks at.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// Names of worlds.
+static WORLDS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The world whose coroutines this OS thread runs.
+    static CURRENT: StdCell<Option<*const World>> = const { StdCell::new(None) };
+    /// Stacks of coroutines that have ended.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+    /// The addresses of the last world, unless somebody still keeps them.
+    static ARENA: RefCell<Option<Arc<Arena>>> = const { RefCell::new(None) };
+}
+
+/// Bytes of a coroutine's stack, below which lies a guard page.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Whether a simulation may run on this OS thread.
+#[inline(always)]
+pub(crate) fn is_active() -> bool {
+    RUNNING.load(Ordering::Relaxed) != 0
+}
+
+/// Calls `f` with the world of this OS thread, if there is one.
+#[inline]
+pub(super) fn with_world<R>(f: impl FnOnce(&World) -> R) -> Option<R> {
+    let world = CURRENT.get()?;
+    // SAFETY: `run` puts the pointer there and takes it away before the world ends; coroutines run inside `run`.
+    Some(f(unsafe { &*world }))
+}
+
+/// One execution.
+pub(super) struct World {
+    pub(super) id: u64,
+    pub(super) inner: RefCell<Inner>,
+    pub(super) arena: Arc<Arena>,
+    coroutines: RefCell<Vec<Option<Routine>>>,
+    /// What each coroutine yields with, while it exists.
+    yielders: RefCell<Vec<*const Yielder<(), ()>>>,
+    /// The thread that runs next, said by the one that stops.
+    next: StdCell<Option<usize>>,
+    invariants: RefCell<Vec<(String, Invariant)>>,
+    teardown: StdCell<bool>,
+}
+
+type Routine = Coroutine<(), (), (), DefaultStack>;
+type Invariant = Box<dyn Fn() -> core::result::Result<(), String>>;
+type Body = Box<dyn FnOnce()>;
+
+/// In which way a scheduling point was passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// It is this thread's turn.
+    Mine(usize),
+    /// No thread of the simulation runs: the access is an observer's.
+    Outside,
+    /// The execution has failed, and the thread is being unwound.
+    Unwinding,
+}
+
+/// What a thread is unwound with.
+struct Teardown;
+
+impl World {
+    /// Starts a thread.
+    pub(super) fn spawn(&self, node: u16, name: String, held: bool, body: Body) -> Result<usize> {
+        let stack = STACKS.with_borrow_mut(Vec::pop);
+        let stack = match stack {
+            Some(stack) => stack,
+            None => DefaultStack::new(STACK_BYTES)
+                .map_err(|why| ErrorKind::System { what: "memory for a simulated thread", why: why.to_string() })?,
+        };
+        let index = self.inner.borrow_mut().add_thread(node, name, held);
+        let routine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+            with_world(|world| {
+                let mut yielders = world.yielders.borrow_mut();
+                if yielders.len() <= index {
+                    yielders.resize(index + 1, core::ptr::null());
+                }
+                yielders[index] = yielder;
+            });
+            let ended = match with_world(|world| world.teardown.get()) {
+                Some(true) | None => Ok(()), // it never began
+                Some(false) => catch_unwind(AssertUnwindSafe(body)),
+            };
+            with_world(|world| world.ended(index, ended));
+        });
+        let mut routines = self.coroutines.borrow_mut();
+        debug_assert_eq!(routines.len(), index, "one coroutine for each thread");
+        routines.push(Some(routine));
+        Ok(index)
+    }
+
+    fn ended(&self, index: usize, ended: core::result::Result<(), Box<dyn Any + Send>>) {
+        let mut inner = self.inner.borrow_mut();
+        inner.threads[index].pending = Pending::Finished;
+        if let Err(panic) = ended
+            && !panic.is::<Teardown>()
+        {
+            let message = message_of(&*panic);
+            inner.threads[index].panic = Some(message.clone());
+            inner.fail(FailureKind::Panic, message); // unless the hook has said it already, with the place
+        }
+    }
+
+    /// Stops the running thread; another goes on, or the execution ends.
+    fn suspend(&self, index: usize) {
+        let yielder = self.yielders.borrow()[index];
+        // SAFETY: the coroutine of this thread has put the pointer there; it runs, so its yielder exists.
+        unsafe { &*yielder }.suspend(());
+    }
+
+    /// A scheduling point: comes back when it is this thread's turn to do what it is about to do.
+    pub(super) fn point(&self, pending: impl FnOnce(&mut Inner) -> Pending) -> Turn {
+        let Some(me) = self.inner.borrow().current else { return Turn::Outside };
+        if self.teardown.get() {
+            return self.unwind(me);
+        }
+        {
+            let mut inner = self.inner.borrow_mut();
+            let pending = pending(&mut inner);
+            inner.threads[me].pending = pending;
+        }
+        let next = self.decide(Some(me));
+        if next != Some(me) {
+            self.next.set(next);
+            self.suspend(me);
+            if self.teardown.get() {
+                return self.unwind(me);
+            }
+        }
+        let mut inner = self.inner.borrow_mut();
+        inner.threads[me].pending = Pending::Nothing;
+        Turn::Mine(me)
+    }
+
+    /// The thread that goes on.
+    fn decide(&self, current: Option<usize>) -> Option<usize> {
+        loop {
+            let decided = self.inner.borrow_mut().decide(current);
+            match decided {
+                Decided::Run(index) => return Some(index),
+                Decided::End => {
+                    if self.inner.borrow().failure.is_some() {
+                        self.teardown.set(true);
+                    }
+                    return None;
+                }
+                Decided::Check => self.check_invariants(),
+            }
+        }
+    }
+
+    pub(super) fn is_torn_down(&self) -> bool {
+        self.teardown.get()
+    }
+
+    fn check_invariants(&self) {
+        let current = self.inner.borrow_mut().current.take();
+        let broken =
+            self.invariants.borrow().iter().find_map(|(name, holds)| {
+                holds().err().map(|why| format!("the invariant `{name}` does not hold: {why}"))
+            });
+        let mut inner = self.inner.borrow_mut();
+        inner.current = current;
+        if let Some(message) = broken {
+            inner.fail(FailureKind::Invariant, message);
+        }
+    }
+
+    /// Unwinds the running thread, unless it is being unwound already.
+    fn unwind(&self, me: usize) -> Turn {
+        let thread = &mut self.inner.borrow_mut().threads[me];
+        if !core::mem::replace(&mut thread.unwinding, true) && !std::thread::panicking() {
+            resume_unwind(Box::new(Teardown));
+        }
+        Turn::Unwinding
+    }
+
+    /// In a teardown: lets the other threads be unwound, so that they let go of what this one needs.
+    pub(super) fn let_others_unwind(&self) {
+        let Some(me) = self.inner.borrow().current else { return };
+        self.next.set(None);
+        self.suspend(me);
+    }
+
+    /// Runs a thread until its next stop.
+    fn resume(&self, index: usize) {
+        let Some(mut routine) = self.coroutines.borrow_mut()[index].take() else { return };
+        self.inner.borrow_mut().current = Some(index);
+        let stopped = routine.resume(());
+        self.inner.borrow_mut().current = None;
+        match stopped {
+            CoroutineResult::Yield(()) => self.coroutines.borrow_mut()[index] = Some(routine),
+            CoroutineResult::Return(()) => {
+                STACKS.with_borrow_mut(|stacks| stacks.push(routine.into_stack()));
+                if !self.teardown.get() {
+                    let next = self.decide(None);
+                    self.next.set(next);
+                }
+            }
+        }
+    }
+
+    fn run(&self) {
+        let first = self.decide(None);
+        self.next.set(first);
+        while let Some(index) = self.next.take() {
+            self.resume(index);
+        }
+        if self.inner.borrow().failure.is_none() {
+            return;
+        }
+        self.teardown.set(true);
+        // Each thread unwinds to its end; one that needs a lock lets the others go first.
+        for _ in 0..UNWIND_ROUNDS {
+            let left: Vec<usize> =
+                (0..self.coroutines.borrow().len()).filter(|at| self.coroutines.borrow()[*at].is_some()).collect();
+            if left.is_empty() {
+                return;
+            }
+            left.into_iter().for_each(|index| self.resume(index));
+        }
+        for routine in self.coroutines.borrow_mut().iter_mut().flatten() {
+            // SAFETY: what lies on the stack is leaked, not used again: nobody else refers to it, since all
+            // coroutines of this world have ended or are reset here.
+            unsafe { routine.force_reset() };
+        }
+    }
+}
+
+/// Rounds in which threads may wait for each other while they unwind. Beyond, what they hold is leaked.
+const UNWIND_ROUNDS: usize = 1000;
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+}
+
+/// A panic on a simulated thread is the execution's failure: it is noted where it happens, before anything is unwound, and
+/// not printed.
+fn hook_panics() {
+    static HOOKED: Once = Once::new();
+    HOOKED.call_once(|| {
+        let outside = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let noted = with_world(|world| {
+                let Ok(mut inner) = world.inner.try_borrow_mut() else { return false };
+                let Some(me) = inner.current else { return false };
+                let place = info.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
+                let message = format!("{}{place}", message_of(info.payload()));
+                inner.threads[me].unwinding = true;
+                inner.threads[me].panic = Some(message.clone());
+                inner.fail(FailureKind::Panic, message);
+                world.teardown.set(true);
+                true
+            });
+            if noted != Some(true) {
+                outside(info);
+            }
+        }));
+    });
+}
+
+// ---- for whoever runs executions -------------------------------------------------------------------------------------
+
+/// The limits of an execution.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Nodes of the session, at most 64.
+    pub nodes: usize,
+    /// An execution with more steps has failed.
+    pub steps_max: u64,
+    /// Whether events are recorded.
+    pub record: bool,
+    /// The seed that nodes get.
+    pub seed: u64,
+}
+
+/// How an execution ended.
+pub struct Outcome {
+    /// Why it failed, if it did.
+    pub failure: Option<Failure>,
+    /// The choices that were made.
+    pub choices: Vec<Choice>,
+    /// The step at which the exploration began.
+    pub explored_from: u64,
+    /// Steps of threads and of the machine.
+    pub steps: u64,
+    /// What happened, if it was recorded.
+    pub events: Vec<Event>,
+    /// The threads: node and name.
+    pub threads: Vec<(NodeId, String)>,
+    /// Names of memory: node, first word, words, name.
+    pub labels: Vec<(u16, u32, u32, String)>,
+    /// The chooser, back.
+    pub chooser: Box<dyn Chooser>,
+}
+
+/// The simulation, as its main thread sees it. The main thread's steps until [`Handle::explore`], and after
+/// [`Handle::settle`], follow one schedule without choices.
+pub struct Handle {
+    id: u64,
+    nodes: usize,
+    seed: u64,
+}
+
+/// Runs one execution. `main` runs as a thread of node 0; the execution ends when all threads have.
+///
+/// # Panics
+/// If this OS thread already runs a simulation, or there is no memory for one.
+pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Handle) + 'static) -> Outcome {
+    assert!((1..=64).contains(&settings.nodes), "a simulated session has 1 to 64 nodes");
+    assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
+    hook_panics();
+    let arena = ARENA.take().filter(|arena| Arc::strong_count(arena) == 1 && arena.nodes() >= settings.nodes);
+    let arena = arena.unwrap_or_else(|| Arena::new(settings.nodes.max(8)).expect("addresses for a simulation"));
+    let world = World {
+        id: WORLDS.fetch_add(1, Ordering::Relaxed),
+        inner: RefCell::new(Inner::new(settings.nodes, chooser, settings.steps_max, settings.record)),
+        arena,
+        coroutines: RefCell::default(),
+        yielders: RefCell::default(),
+        next: StdCell::new(None),
+        invariants: RefCell::default(),
+        teardown: StdCell::new(false),
+    };
+    CURRENT.set(Some(&raw const world));
+    RUNNING.fetch_add(1, Ordering::Relaxed);
+    let handle = Handle { id: world.id, nodes: settings.nodes, seed: settings.seed };
+    world.spawn(0, "main".into(), false, Box::new(move || main(handle))).expect("memory for a simulated thread");
+    world.run();
+    world.invariants.borrow_mut().clear();
+    RUNNING.fetch_sub(1, Ordering::Relaxed);
+    CURRENT.set(None);
+    let World { inner, arena, coroutines, .. } = world;
+    drop(coroutines);
+    ARENA.set(Some(arena));
+    let inner = inner.into_inner();
+    Outcome {
+        failure: inner.failure,
+        choices: inner.log,
+        explored_from: inner.explored_from,
+        steps: inner.steps,
+        events: inner.events.unwrap_or_default(),
+        threads: inner.threads.into_iter().map(|thread| (NodeId(thread.node), thread.name)).collect(),
+        labels: inner.labels,
+        chooser: inner.chooser.expect("it is there between choices"),
+    }
+}
+
+impl Handle {
+    /// How many nodes the session has.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The fabric of a node, which has joined the session then.
+    ///
+    /// # Panics
+    /// If there is no such node, or it has joined already.
+    pub fn join(&self, node: NodeId) -> Arc<super::SimFabric> {
+        super::SimFabric::join(self.id, node, self.nodes, self.seed)
+    }
+
+    /// Starts a thread on a node. One that is `held` begins with the exploration.
+    ///
+    /// # Errors
+    /// No memory for its stack.
+    pub fn spawn(&self, node: NodeId, name: &str, held: bool, body: impl FnOnce() + 'static) -> Result<Thread> {
+        let spawned = with_world(|world| world.spawn(node.0, name.into(), held, Box::new(body)));
+        let index = spawned.expect("a handle lives as long as its world")?;
+        Ok(Thread::simulated(self.id, index))
+    }
+
+    /// Something that holds whenever memory has changed. It must only look.
+    pub fn invariant(&self, name: &str, holds: impl Fn() -> core::result::Result<(), String> + 'static) {
+        with_world(|world| {
+            world.invariants.borrow_mut().push((name.into(), Box::new(holds)));
+            world.inner.borrow_mut().has_invariants = true;
+        });
+    }
+
+    /// Begins the exploration, and waits until all held threads have ended.
+    pub fn explore(&self) {
+        with_world(|world| {
+            // What setting the stage has left to do is done before.
+            world.point(|_| Pending::Calm);
+            {
+                let mut inner = world.inner.borrow_mut();
+                inner.phase = Phase::Explored;
+                inner.explored_from = inner.steps;
+                inner.open_membership = inner.nodes.iter().any(|node| !node.joined || node.left);
+                for thread in &mut inner.threads {
+                    if thread.pending == Pending::Held {
+                        thread.pending = Pending::Start;
+                    }
+                }
+            }
+            world.point(|_| Pending::JoinHeld);
+        });
+    }
+
+    /// Ends the exploration: from here on one schedule without choices.
+    pub fn settle(&self) {
+        with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            inner.phase = Phase::Settled;
+            inner.has_invariants = false;
+        });
+    }
+}
+
+impl World {
+    /// Waits for the end of a thread; the message of its panic.
+    pub(super) fn join(&self, index: usize) -> core::result::Result<(), String> {
+        self.point(|_| Pending::Join(index as u16));
+        match &self.inner.borrow().threads[index].panic {
+            Some(message) => Err(message.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_finished(&self, index: usize) -> bool {
+        self.inner.borrow().threads[index].pending == Pending::Finished
+    }
+}
+
+/// A number below `options` that the search chooses: what a scenario leaves open. Zero outside of simulations.
+pub fn choose(options: usize) -> usize {
+    let chosen = with_world(|world| {
+        let mut inner = world.inner.borrow_mut();
+        let current = inner.current?;
+        (options > 1 && !world.teardown.get()).then(|| inner.value(current, options))
+    });
+    chosen.flatten().unwrap_or(0)
+}
+
+/// Adds a remark to the record of the execution.
+pub fn note(text: impl FnOnce() -> String) {
+    with_world(|world| {
+        let mut inner = world.inner.borrow_mut();
+        if let (true, Some(current)) = (inner.records(), inner.current) {
+            inner.note(current, What::Note { text: text() });
+        }
+    });
+}
+
+pub(super) fn own_cell(key: Key) -> Cell {
+    Cell::Own(key as u32)
+}

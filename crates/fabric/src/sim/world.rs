@@ -1,0 +1,1008 @@
+//! The state of one execution, and the loop that decides what happens next.
+
+use std::collections::VecDeque;
+
+use foldhash::{HashMap, HashMapExt};
+use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as Cpu, Words};
+use smallvec::SmallVec;
+
+use super::record::{Cell, Event, What};
+use crate::error::Code;
+use crate::fabric::{ControlEvent, PeerState};
+use crate::ptr::{GroupKey, NodeId};
+
+/// Something that could happen next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// A thread goes on with what it is about to do.
+    Thread(u16),
+    /// The machine takes a step.
+    Machine(Step),
+    /// Time passes until the next deadline, though something else could happen.
+    Elapse,
+}
+
+impl Kind {
+    /// The part of the machine that it is a step of: a thread, its store buffer, a queue pair.
+    pub fn component(self) -> u32 {
+        match self {
+            Kind::Thread(thread) => u32::from(thread),
+            Kind::Machine(Step::Drain(cpu)) => 1 << 30 | u32::from(cpu.0),
+            Kind::Machine(Step::Nic { thread, peer, .. }) => pair_of(thread, peer),
+            Kind::Elapse => u32::MAX,
+        }
+    }
+}
+
+fn pair_of(lane: Cpu, peer: u16) -> u32 {
+    2 << 30 | u32::from(lane.0) << 12 | u32::from(peer)
+}
+
+/// What could happen next, in an order that depends on nothing but the state: the running thread first, then the
+/// others, then the machine.
+pub type Candidate = Kind;
+
+/// A range of what threads can notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touch {
+    first: u64,
+    count: u64,
+    write: bool,
+}
+
+impl Touch {
+    fn overlaps(&self, other: &Touch) -> bool {
+        (self.write || other.write) && self.first < other.first + other.count && other.first < self.first + self.count
+    }
+}
+
+/// What a step touches: two steps whose footprints are independent commute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Footprint {
+    actors: [Option<u32>; 2],
+    touches: [Option<Touch>; 2],
+}
+
+impl Footprint {
+    /// Whether the order of the two may matter.
+    pub fn depends_on(&self, other: &Footprint) -> bool {
+        let same_actor = self.actors.iter().flatten().any(|actor| other.actors.contains(&Some(*actor)));
+        let touch = |mine: &Touch| other.touches.iter().flatten().any(|theirs| mine.overlaps(theirs));
+        same_actor || self.touches.iter().flatten().any(touch)
+    }
+}
+
+/// What a [`Chooser`] may know.
+pub struct View<'a> {
+    /// What could happen. Never empty.
+    pub candidates: &'a [Candidate],
+    /// Whether the first candidate is the thread that runs already.
+    pub current_first: bool,
+    /// Decisions so far in this execution.
+    pub decision: usize,
+    inner: &'a Inner,
+}
+
+impl View<'_> {
+    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and what each thread has seen.
+    pub fn digest(&self) -> u64 {
+        self.inner.digest()
+    }
+
+    /// What a candidate would touch.
+    pub fn footprint(&self, candidate: Candidate) -> Footprint {
+        self.inner.footprint(candidate)
+    }
+}
+
+/// A choice that was made: which candidate or value, of how many.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Choice {
+    /// Its number.
+    pub taken: u16,
+    /// How many there were, at least two.
+    pub of: u16,
+}
+
+/// Decides what happens next.
+pub trait Chooser {
+    /// Whether steps that nobody could tell from having happened later are taken at once, without a decision.
+    fn eager(&self) -> bool {
+        false
+    }
+    /// Whether deadlines may pass while something else could happen.
+    fn early_timeouts(&self) -> bool {
+        false
+    }
+    /// Whether it is asked where there is one candidate, too.
+    fn wants_all(&self) -> bool {
+        false
+    }
+    /// Which of the candidates happens. A number beyond the last means the first.
+    fn choose(&mut self, view: &View<'_>) -> usize;
+    /// A number below `options`, for a thread that asked for one.
+    fn value(&mut self, options: usize) -> usize;
+    /// A step was taken without asking.
+    fn passed(&mut self, _footprint: &Footprint) {}
+}
+
+/// Why an execution failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub kind: FailureKind,
+    /// In words.
+    pub message: String,
+    /// The thread that ran.
+    pub thread: Option<usize>,
+    /// Position in the schedule.
+    pub step: u64,
+}
+
+/// What can go wrong in an execution.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureKind {
+    /// A thread panicked.
+    Panic,
+    /// An invariant did not hold.
+    Invariant,
+    /// Nothing can ever happen again, and threads have not ended.
+    Deadlock,
+    /// It did not end within the limit of steps.
+    TooLong,
+}
+
+// ---- keys: what threads can notice -----------------------------------------------------------------------------------
+
+pub(super) type Key = u64;
+const OWN: Key = 1 << 60;
+const COMPLETIONS: Key = 2 << 60;
+const INBOX: Key = 3 << 60;
+const PEER: Key = 4 << 60;
+
+pub(super) fn cell_key(node: u16, word: u32) -> Key {
+    Key::from(node) << 32 | Key::from(word)
+}
+fn loc_key(loc: Loc) -> Key {
+    cell_key(loc.node, loc.word)
+}
+pub(super) fn completions_key(lane: Cpu) -> Key {
+    COMPLETIONS | Key::from(lane.0)
+}
+pub(super) fn inbox_key(node: u16) -> Key {
+    INBOX | Key::from(node)
+}
+pub(super) fn peer_key(node: u16) -> Key {
+    PEER | Key::from(node)
+}
+
+/// What a thread is about to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pending {
+    /// It runs.
+    Nothing,
+    /// It waits for the exploration to begin.
+    Held,
+    /// It begins.
+    Start,
+    /// It looks at something.
+    Read(Key),
+    /// It changes something, with its store buffer empty.
+    Write(Key),
+    /// It wants its store buffer empty.
+    Fence,
+    /// It takes a local lock, with its store buffer empty.
+    Lock(Key),
+    /// It goes on when something that it has looked at has changed, or there is news for this node.
+    Idle(Option<u16>),
+    /// It waits for the end of a thread.
+    Join(u16),
+    /// It waits until nobody else can go on.
+    Calm,
+    /// It waits for the end of all threads that were held.
+    JoinHeld,
+    /// It has ended.
+    Finished,
+}
+
+pub(super) struct ThreadState {
+    pub(super) name: String,
+    pub(super) node: u16,
+    pub(super) cpu: Cpu,
+    pub(super) pending: Pending,
+    /// Something that it has looked at has changed since it last waited.
+    woken: bool,
+    watch: SmallVec<[Key; WATCH_MAX]>,
+    watches_all: bool,
+    pub(super) deadline: Option<u64>,
+    pub(super) reads_clock: bool,
+    /// A digest of what it has seen, in order.
+    seen: u64,
+    /// The same of completions, in no order: threads only wait for them.
+    completions_seen: u64,
+    /// What it has seen since it last waited, and before; and whether it has done anything but look since.
+    glance: u64,
+    glance_before: u64,
+    seen_before: u64,
+    has_acted: bool,
+    was_held: bool,
+    pub(super) unwinding: bool,
+    pub(super) panic: Option<String>,
+}
+
+/// More different things than a thread looks at between two waits; beyond, any change wakes it.
+const WATCH_MAX: usize = 24;
+
+pub(super) struct NodeState {
+    /// Words handed out.
+    pub(super) words: u32,
+    /// Ranges of words, and the group of each, sorted.
+    pub(super) regions: Vec<(u32, u32, GroupKey)>,
+    pub(super) groups: u16,
+    /// `rights[group][peer]`.
+    pub(super) rights: Vec<Vec<bool>>,
+    pub(super) joined: bool,
+    pub(super) left: bool,
+    pub(super) incarnation: u64,
+    /// Peers whose coming was noticed here.
+    pub(super) knows: Vec<bool>,
+    /// By sender.
+    pub(super) inbox: Vec<VecDeque<ControlEvent>>,
+    inbox_digest: u64,
+    pub(super) wake: bool,
+}
+
+/// A lane: its queue pairs are those of a machine thread of its own.
+pub(super) struct LaneState {
+    pub(super) lane: Cpu,
+    pub(super) node: u16,
+    pub(super) in_use: bool,
+    /// What came with completions, until the lane is polled.
+    pub(super) results: Vec<(u16, u32, Words, Option<Code>)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// One schedule that needs no decisions: the machine first, then the running thread.
+    Settled,
+    /// The chooser decides.
+    Explored,
+}
+
+/// What the loop came to.
+pub(super) enum Decided {
+    /// This thread goes on.
+    Run(usize),
+    /// Memory has changed: look at the invariants, and come back.
+    Check,
+    /// Nobody goes on: the execution has ended, or failed.
+    End,
+}
+
+/// What is true outside of a lock, of what it or another structure of the node's own memory holds.
+#[derive(Default)]
+struct OwnState {
+    holder: Option<usize>,
+    digest: u64,
+}
+
+pub(super) struct Inner {
+    pub(super) machine: Machine,
+    pub(super) nodes: Vec<NodeState>,
+    pub(super) threads: Vec<ThreadState>,
+    pub(super) lanes: Vec<LaneState>,
+    lane_of: Vec<Option<usize>>,
+    own: Vec<OwnState>,
+    own_names: HashMap<usize, u32>,
+    own_digest: u64,
+    pub(super) now_ns: u64,
+    blind_jumps: u32,
+    pub(super) current: Option<usize>,
+    pub(super) phase: Phase,
+    pub(super) chooser: Option<Box<dyn Chooser>>,
+    pub(super) log: Vec<Choice>,
+    pub(super) decisions: usize,
+    pub(super) explored_from: u64,
+    pub(super) steps: u64,
+    pub(super) steps_max: u64,
+    pub(super) failure: Option<Failure>,
+    pub(super) has_invariants: bool,
+    pub(super) open_membership: bool,
+    changed: bool,
+    pub(super) events: Option<Vec<Event>>,
+    operations: HashMap<(Cpu, u16, u32), (u32, usize)>,
+    pub(super) labels: Vec<(u16, u32, u32, String)>,
+    machine_steps: Vec<Step>,
+    candidates: Vec<Candidate>,
+}
+
+/// Mixes a value into a digest.
+#[inline]
+pub(super) fn mix(digest: u64, value: u64) -> u64 {
+    let x = (digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
+}
+
+/// The clock at the start of every execution: zero would read as never.
+const START_NS: u64 = 1_000_000_000;
+/// How far time jumps if somebody looks at the clock but nobody has said until when.
+const BLIND_JUMP_NS: u64 = 100_000_000;
+const BLIND_JUMPS_MAX: u32 = 1000;
+
+impl Inner {
+    pub(super) fn new(nodes: usize, chooser: Box<dyn Chooser>, steps_max: u64, record: bool) -> Inner {
+        let node = |_| NodeState {
+            words: RESERVED_WORDS,
+            regions: Vec::new(),
+            groups: 3,
+            rights: vec![vec![true; nodes]; 3],
+            joined: false,
+            left: false,
+            incarnation: 1,
+            knows: vec![false; nodes],
+            inbox: (0..nodes).map(|_| VecDeque::new()).collect(),
+            inbox_digest: 0,
+            wake: false,
+        };
+        let mut machine = Machine::new(nodes);
+        for node in 0..nodes {
+            machine.grow(node as u16, RESERVED_WORDS);
+        }
+        Inner {
+            machine,
+            nodes: (0..nodes).map(node).collect(),
+            threads: Vec::new(),
+            lanes: Vec::new(),
+            lane_of: Vec::new(),
+            own: Vec::new(),
+            own_names: HashMap::new(),
+            own_digest: 0,
+            now_ns: START_NS,
+            blind_jumps: 0,
+            current: None,
+            phase: Phase::Settled,
+            chooser: Some(chooser),
+            log: Vec::new(),
+            decisions: 0,
+            explored_from: 0,
+            steps: 0,
+            steps_max,
+            failure: None,
+            has_invariants: false,
+            open_membership: false,
+            changed: false,
+            events: record.then(Vec::new),
+            operations: HashMap::new(),
+            labels: Vec::new(),
+            machine_steps: Vec::new(),
+            candidates: Vec::new(),
+        }
+    }
+
+    pub(super) fn add_thread(&mut self, node: u16, name: String, held: bool) -> usize {
+        let cpu = self.machine.add_thread(node);
+        let index = self.threads.len();
+        self.threads.push(ThreadState {
+            name,
+            node,
+            cpu,
+            pending: if held { Pending::Held } else { Pending::Start },
+            woken: false,
+            watch: SmallVec::new(),
+            watches_all: false,
+            deadline: None,
+            reads_clock: false,
+            seen: mix(0, index as u64),
+            completions_seen: 0,
+            glance: 0,
+            glance_before: 0,
+            seen_before: 0,
+            has_acted: true,
+            was_held: held,
+            unwinding: false,
+            panic: None,
+        });
+        index
+    }
+
+    pub(super) fn open_lane(&mut self, node: u16) -> usize {
+        if let Some(free) = self.lanes.iter().position(|lane| lane.node == node && !lane.in_use) {
+            self.lanes[free].in_use = true;
+            return free;
+        }
+        let lane = self.machine.add_thread(node);
+        let index = self.lanes.len();
+        self.lane_of.resize(usize::from(lane.0) + 1, None);
+        self.lane_of[usize::from(lane.0)] = Some(index);
+        self.lanes.push(LaneState { lane, node, in_use: true, results: Vec::new() });
+        index
+    }
+
+    // ---- what threads do ---------------------------------------------------------------------------------------------
+
+    /// Whether a thread looks at another node's memory: only what stands outside the execution may, before and after it.
+    pub(super) fn is_elsewhere(&self, thread: usize, node: u16) -> bool {
+        let elsewhere = self.threads[thread].node != node;
+        assert!(
+            !elsewhere || self.phase == Phase::Settled,
+            "a thread of {} touches a word of {} without an operation",
+            NodeId(self.threads[thread].node),
+            NodeId(node)
+        );
+        elsewhere
+    }
+
+    /// The name of a place in ordinary memory: numbered as it is first seen, since addresses differ between executions.
+    pub(super) fn own_name(&mut self, address: usize) -> u32 {
+        if let Some(name) = self.own_names.get(&address) {
+            return *name;
+        }
+        let name = self.own.len() as u32;
+        self.own.push(OwnState::default());
+        self.own_names.insert(address, name);
+        name
+    }
+
+    pub(super) fn own_key(&mut self, address: usize) -> Key {
+        OWN | Key::from(self.own_name(address))
+    }
+
+    /// The thread has seen a value: it is part of what it knows, and what it waits for the change of.
+    #[inline]
+    pub(super) fn saw(&mut self, thread: usize, key: Key, value: u64) {
+        let state = &mut self.threads[thread];
+        state.seen = mix(mix(state.seen, key), value);
+        state.glance = mix(mix(state.glance, key), value);
+        self.watch(thread, key);
+    }
+
+    /// The thread has done something that others could notice.
+    #[inline]
+    pub(super) fn acted(&mut self, thread: usize) {
+        self.threads[thread].has_acted = true;
+    }
+
+    /// The thread has seen that an operation is complete, and what it brought.
+    pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32, words: &[u64]) {
+        let operation = u64::from(lane.0) << 48 | u64::from(peer) << 32 | u64::from(sequence);
+        let digest = words.iter().fold(mix(COMPLETIONS, operation), |digest, word| mix(digest, *word));
+        let state = &mut self.threads[thread];
+        state.completions_seen ^= digest;
+        state.has_acted = true;
+    }
+
+    /// The thread is about to wait. If it has only looked since it last waited, and has seen what it had seen then, it is
+    /// where it was: waiting is looking again and again.
+    pub(super) fn about_to_wait(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if !state.has_acted && state.glance == state.glance_before {
+            state.seen = state.seen_before;
+        }
+        state.seen_before = state.seen;
+        state.glance_before = state.glance;
+        state.glance = 0;
+        state.has_acted = false;
+    }
+
+    /// A wait of the thread ends when this changes.
+    #[inline]
+    pub(super) fn watch(&mut self, thread: usize, key: Key) {
+        let state = &mut self.threads[thread];
+        if !state.watches_all && !state.watch.contains(&key) {
+            if state.watch.len() == WATCH_MAX {
+                state.watches_all = true;
+            } else {
+                state.watch.push(key);
+            }
+        }
+    }
+
+    /// Threads that have looked at one of these go on, but for the one that has changed it: it knows.
+    #[inline]
+    pub(super) fn notify(&mut self, first: Key, count: u64, by: Option<usize>) {
+        self.changed = true;
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            if !thread.woken && Some(index) != by {
+                thread.woken =
+                    thread.watches_all || thread.watch.iter().any(|key| *key >= first && *key < first + count);
+            }
+        }
+    }
+
+    pub(super) fn note(&mut self, thread: usize, what: What) {
+        let (step, time_ns) = (self.steps, self.now_ns);
+        if let Some(events) = &mut self.events {
+            events.push(Event { step, time_ns, thread, what });
+        }
+    }
+
+    pub(super) fn records(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// A store to a word outside of regions, or another change there that leads to `value`.
+    pub(super) fn own_changed(&mut self, thread: usize, key: Key, old: u64, new: u64) {
+        if old != new {
+            self.own_digest ^= mix(key, old) ^ mix(key, new);
+            self.notify(key, 1, Some(thread));
+        }
+        self.threads[thread].seen = mix(mix(self.threads[thread].seen, key), new);
+        self.acted(thread);
+    }
+
+    /// A change of a structure whose contents are unknown here: what it holds depends on the order of the changes.
+    pub(super) fn own_written(&mut self, thread: usize, key: Key) {
+        let own = &mut self.own[(key & !OWN) as usize];
+        let before = own.digest;
+        own.digest = mix(mix(before, thread as u64 + 1), self.threads[thread].seen);
+        let after = own.digest;
+        self.own_digest ^= mix(key, before) ^ mix(key, after);
+        self.saw(thread, key, before);
+        self.acted(thread);
+        self.notify(key, 1, Some(thread));
+    }
+
+    pub(super) fn own_read(&mut self, thread: usize, key: Key) {
+        let digest = self.own[(key & !OWN) as usize].digest;
+        self.saw(thread, key, digest);
+    }
+
+    pub(super) fn lock(&mut self, thread: usize, key: Key) {
+        self.own[(key & !OWN) as usize].holder = Some(thread);
+        self.own_read(thread, key);
+    }
+
+    pub(super) fn unlock(&mut self, thread: usize, key: Key) {
+        self.own_written(thread, key);
+        self.own[(key & !OWN) as usize].holder = None;
+    }
+
+    /// The number of an operation, for the record.
+    pub(super) fn operation_issued(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32) -> u32 {
+        let number = self.operations.len() as u32;
+        self.operations.insert((lane, peer, sequence), (number, thread));
+        number
+    }
+
+    pub(super) fn operation(&self, lane: Cpu, peer: u16, sequence: u32) -> Option<(u32, usize)> {
+        self.operations.get(&(lane, peer, sequence)).copied()
+    }
+
+    pub(super) fn send(&mut self, from: u16, to: u16, event: ControlEvent, content: u64) {
+        let node = &mut self.nodes[usize::from(to)];
+        node.inbox[usize::from(from)].push_back(event);
+        node.inbox_digest = mix(mix(node.inbox_digest, u64::from(from)), content);
+        self.notify(inbox_key(to), 1, None);
+    }
+
+    pub(super) fn peer_state(&self, me: u16, peer: u16) -> PeerState {
+        let Some(state) = self.nodes.get(usize::from(peer)) else { return PeerState::Absent };
+        if !state.joined || (me != peer && !self.nodes[usize::from(me)].knows[usize::from(peer)]) {
+            PeerState::Absent
+        } else if state.left {
+            PeerState::Left
+        } else {
+            PeerState::Up { incarnation: state.incarnation }
+        }
+    }
+
+    /// News of a sender that is taken by the service thread.
+    pub(super) fn take_news(&mut self, me: u16, from: usize) -> Option<ControlEvent> {
+        let node = &mut self.nodes[usize::from(me)];
+        let event = node.inbox[from].pop_front()?;
+        node.inbox_digest = mix(node.inbox_digest, from as u64 + 0x100);
+        let (from, text) = match &event {
+            ControlEvent::Up(peer) => {
+                node.knows[peer.index()] = true;
+                (*peer, format!("{peer} is up"))
+            }
+            ControlEvent::Down(peer) => (*peer, format!("{peer} is gone")),
+            ControlEvent::Refused(peer, _) => (*peer, format!("{peer} was refused")),
+            ControlEvent::Message(peer, bytes) => (*peer, format!("{} bytes", bytes.len())),
+        };
+        self.notify(peer_key(from.0), 1, None);
+        if let Some(current) = self.current {
+            let digest = self.nodes[usize::from(me)].inbox_digest;
+            self.saw(current, inbox_key(me), digest);
+            self.note(current, What::Received { from, text });
+        }
+        Some(event)
+    }
+
+    /// Takes a peer's right to a group: what it has under way there ends here.
+    pub(super) fn revoke(&mut self, owner: u16, peer: u16, group: GroupKey) {
+        let node = &mut self.nodes[usize::from(owner)];
+        node.rights[usize::from(group.0)][usize::from(peer)] = false;
+        let regions = node.regions.clone();
+        let inside = |loc: Loc| {
+            regions.iter().any(|&(first, words, key)| key == group && loc.word >= first && loc.word < first + words)
+        };
+        let lanes: Vec<Cpu> = self.lanes.iter().filter(|lane| lane.node == peer).map(|lane| lane.lane).collect();
+        for lane in lanes {
+            for (sequence, loc) in self.machine.in_flight(lane, owner) {
+                if inside(loc)
+                    && let Some(completion) = self.machine.cancel(lane, owner, sequence)
+                {
+                    self.completed(&completion, Some(Code::Revoked));
+                }
+            }
+        }
+    }
+
+    pub(super) fn looked_at_clock(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        state.seen = mix(state.seen, self.now_ns);
+    }
+
+    /// Whether nodes come or go while the search looks: otherwise asking who is there is no point of interest.
+    pub(super) fn membership_may_change(&self) -> bool {
+        self.phase == Phase::Explored && self.open_membership
+    }
+
+    // ---- what may happen ---------------------------------------------------------------------------------------------
+
+    fn has_news(&self, node: u16) -> bool {
+        let node = &self.nodes[usize::from(node)];
+        node.wake || node.inbox.iter().any(|queue| !queue.is_empty())
+    }
+
+    fn is_enabled(&self, index: usize) -> bool {
+        let thread = &self.threads[index];
+        match thread.pending {
+            Pending::Nothing | Pending::Start | Pending::Read(_) => true,
+            Pending::Write(_) | Pending::Fence => self.machine.is_drained(thread.cpu),
+            Pending::Lock(key) => {
+                self.machine.is_drained(thread.cpu) && self.own[(key & !OWN) as usize].holder.is_none()
+            }
+            Pending::Idle(news_of) => thread.woken || news_of.is_some_and(|node| self.has_news(node)),
+            Pending::Join(other) => self.threads[usize::from(other)].pending == Pending::Finished,
+            Pending::Calm => (0..self.threads.len()).all(|other| other == index || !self.is_enabled(other)),
+            Pending::JoinHeld => {
+                self.threads.iter().all(|thread| !thread.was_held || thread.pending == Pending::Finished)
+            }
+            Pending::Held | Pending::Finished => false,
+        }
+    }
+
+    /// Whether going on now or later makes no difference to anybody else: it looks at nothing that others change.
+    fn is_quiet(&self, index: usize) -> bool {
+        matches!(
+            self.threads[index].pending,
+            Pending::Start | Pending::Fence | Pending::Join(_) | Pending::JoinHeld | Pending::Idle(_)
+        )
+    }
+
+    fn footprint(&self, kind: Kind) -> Footprint {
+        let touch = |first, count, write| Some(Touch { first, count, write });
+        match kind {
+            Kind::Elapse => {
+                Footprint { actors: [Some(kind.component()), None], touches: [touch(0, Key::MAX, true), None] }
+            }
+            Kind::Thread(index) => {
+                let actors = [Some(kind.component()), None];
+                let thread = &self.threads[usize::from(index)];
+                let first = match thread.pending {
+                    Pending::Read(key) => touch(key, 1, false),
+                    Pending::Write(key) | Pending::Lock(key) => touch(key, 1, true),
+                    _ => None,
+                };
+                Footprint { actors, touches: [first, None] }
+            }
+            Kind::Machine(step) => {
+                let found = self.machine.footprint(step);
+                let pair = found.pair.map(|(lane, peer)| pair_of(lane, peer));
+                let range =
+                    |(loc, count): (Loc, u32), write| Touch { first: loc_key(loc), count: u64::from(count), write };
+                let memory = found.writes.map(|w| range(w, true)).or(found.reads.map(|r| range(r, false)));
+                let completion =
+                    found.completes.then(|| Touch { first: completions_key(found.thread), count: 1, write: true });
+                Footprint { actors: [Some(kind.component()), pair], touches: [memory, completion] }
+            }
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        let mut digest = mix(self.machine.digest(), self.own_digest);
+        digest = mix(digest, self.now_ns);
+        for thread in &self.threads {
+            let (kind, key) = match thread.pending {
+                Pending::Nothing => (0, 0),
+                Pending::Held => (1, 0),
+                Pending::Start => (2, 0),
+                Pending::Read(key) => (3, key),
+                Pending::Write(key) => (4, key),
+                Pending::Fence => (5, 0),
+                Pending::Lock(key) => (6, key),
+                Pending::Idle(node) => (7, node.map_or(0, |node| u64::from(node) + 1)),
+                Pending::Join(other) => (8, u64::from(other)),
+                Pending::JoinHeld => (9, 0),
+                Pending::Finished => (10, 0),
+                Pending::Calm => (11, 0),
+            };
+            // Who runs does not matter: it is at a point like all others.
+            digest =
+                mix(mix(digest, thread.seen ^ thread.completions_seen), mix(kind << 1 | u64::from(thread.woken), key));
+        }
+        self.nodes.iter().fold(digest, |digest, node| mix(digest, node.inbox_digest))
+    }
+
+    /// Time passes until somebody who waits may have something to do; whether there is anybody.
+    fn elapse(&mut self, early: bool) -> bool {
+        let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.woken;
+        let deadlines = self.threads.iter().filter(|thread| waits(thread)).filter_map(|thread| thread.deadline);
+        let until = match deadlines.min() {
+            Some(deadline) => deadline,
+            // Somebody looks at the clock without having said until when it waits.
+            None if !early
+                && self.blind_jumps < BLIND_JUMPS_MAX
+                && self.threads.iter().any(|thread| waits(thread) && thread.reads_clock) =>
+            {
+                self.blind_jumps += 1;
+                self.now_ns + BLIND_JUMP_NS
+            }
+            None => return false,
+        };
+        self.now_ns = self.now_ns.max(until);
+        let now = self.now_ns;
+        for thread in &mut self.threads {
+            if matches!(thread.pending, Pending::Idle(_)) {
+                thread.woken |= thread.deadline.is_some_and(|deadline| deadline <= now)
+                    || (thread.deadline.is_none() && thread.reads_clock);
+            }
+        }
+        self.note(0, What::Elapsed);
+        true
+    }
+
+    pub(super) fn fail(&mut self, kind: FailureKind, message: String) {
+        let (thread, step) = (self.current, self.steps);
+        self.failure.get_or_insert(Failure { kind, message, thread, step });
+    }
+
+    /// Decides until a thread is to go on. `current` is the one that has come to a point.
+    pub(super) fn decide(&mut self, current: Option<usize>) -> Decided {
+        loop {
+            if self.failure.is_some() {
+                return Decided::End;
+            }
+            if self.changed && self.has_invariants {
+                self.changed = false;
+                return Decided::Check;
+            }
+            self.steps += 1;
+            if self.steps > self.steps_max {
+                let message = format!("it has not ended after {} steps{}", self.steps_max, self.describe());
+                self.fail(FailureKind::TooLong, message);
+                return Decided::End;
+            }
+            let mut steps = core::mem::take(&mut self.machine_steps);
+            steps.clear();
+            self.machine.enabled(&mut steps);
+            let decided = match self.phase {
+                Phase::Settled => self.decide_settled(&steps, current),
+                Phase::Explored => self.decide_explored(&steps, current),
+            };
+            self.machine_steps = steps;
+            match decided {
+                Next::Thread(index) => {
+                    self.resume(index);
+                    return Decided::Run(index);
+                }
+                Next::Machine(step) => self.apply(step),
+                Next::Elapse => {
+                    self.elapse(true);
+                }
+                Next::Stuck if self.elapse(false) => {}
+                Next::Stuck => {
+                    if self.threads.iter().any(|thread| thread.pending != Pending::Finished) {
+                        let message = format!("nothing can happen any more{}", self.describe());
+                        self.fail(FailureKind::Deadlock, message);
+                    }
+                    return Decided::End;
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, index: usize) {
+        let thread = &mut self.threads[index];
+        if let Pending::Idle(_) = thread.pending {
+            thread.woken = false;
+            thread.watch.clear();
+            thread.watches_all = false;
+            thread.deadline = None;
+            thread.reads_clock = false;
+            if self.events.is_some() {
+                self.note(index, What::Woken);
+            }
+        }
+    }
+
+    fn decide_settled(&mut self, steps: &[Step], current: Option<usize>) -> Next {
+        if let Some(step) = steps.first() {
+            return Next::Machine(*step);
+        }
+        let from = current.unwrap_or(0);
+        let count = self.threads.len();
+        let found = (0..count).map(|offset| (from + offset) % count).find(|index| self.is_enabled(*index));
+        found.map_or(Next::Stuck, Next::Thread)
+    }
+
+    fn decide_explored(&mut self, steps: &[Step], current: Option<usize>) -> Next {
+        let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
+        let next = self.ask(&mut *chooser, steps, current);
+        self.chooser = Some(chooser);
+        next
+    }
+
+    fn ask(&mut self, chooser: &mut dyn Chooser, steps: &[Step], current: Option<usize>) -> Next {
+        let count = self.threads.len();
+        if chooser.eager() {
+            if let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step)) {
+                chooser.passed(&self.footprint(Kind::Machine(*step)));
+                return Next::Machine(*step);
+            }
+            if let Some(index) = (0..count).find(|index| self.is_quiet(*index) && self.is_enabled(*index)) {
+                chooser.passed(&self.footprint(Kind::Thread(index as u16)));
+                return Next::Thread(index);
+            }
+        }
+        let mut candidates = core::mem::take(&mut self.candidates);
+        candidates.clear();
+        let current_first = current.is_some_and(|index| self.is_enabled(index));
+        if let (true, Some(index)) = (current_first, current) {
+            candidates.push(Kind::Thread(index as u16));
+        }
+        let others = (0..count).filter(|index| Some(*index) != current && self.is_enabled(*index));
+        candidates.extend(others.map(|index| Kind::Thread(index as u16)));
+        candidates.extend(steps.iter().map(|step| Kind::Machine(*step)));
+        if chooser.early_timeouts()
+            && !candidates.is_empty()
+            && self.threads.iter().any(|t| matches!(t.pending, Pending::Idle(_)) && !t.woken && t.deadline.is_some())
+        {
+            candidates.push(Kind::Elapse);
+        }
+        let next = match candidates.len() {
+            0 => Next::Stuck,
+            1 if !chooser.wants_all() => next_of(candidates[0]),
+            of => {
+                let view = View { candidates: &candidates, current_first, decision: self.decisions, inner: self };
+                let taken = chooser.choose(&view);
+                let taken = if taken < of { taken } else { 0 };
+                if of > 1 {
+                    self.decisions += 1;
+                    self.log.push(Choice { taken: taken as u16, of: of as u16 });
+                }
+                next_of(candidates[taken])
+            }
+        };
+        self.candidates = candidates;
+        next
+    }
+
+    /// A number below `options`, for the running thread.
+    pub(super) fn value(&mut self, thread: usize, options: usize) -> usize {
+        let taken = match self.phase {
+            Phase::Settled => 0,
+            Phase::Explored if options < 2 => 0,
+            Phase::Explored => {
+                let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
+                let taken = chooser.value(options) % options;
+                self.chooser = Some(chooser);
+                self.decisions += 1;
+                self.log.push(Choice { taken: taken as u16, of: options as u16 });
+                taken
+            }
+        };
+        self.threads[thread].seen = mix(self.threads[thread].seen, taken as u64 + 0x1000);
+        self.acted(thread);
+        taken
+    }
+
+    pub(super) fn apply(&mut self, step: Step) {
+        if self.events.is_some() {
+            self.apply_recorded(step);
+            return;
+        }
+        let applied = self.machine.apply(step);
+        self.applied(step, applied);
+    }
+
+    fn applied(&mut self, step: Step, applied: Applied) {
+        if applied.changed
+            && let Some((loc, count)) = applied.writes
+        {
+            // A thread knows of its own write already.
+            let by = match step {
+                Step::Drain(cpu) => self.threads.iter().position(|thread| thread.cpu == cpu),
+                Step::Nic { .. } => None,
+            };
+            self.notify(loc_key(loc), u64::from(count), by);
+        }
+        if let Some(completion) = applied.completion {
+            self.completed(&completion, None);
+        }
+    }
+
+    fn completed(&mut self, completion: &Completion, failure: Option<Code>) {
+        let Completion { thread: lane, peer, sequence, ref words } = *completion;
+        if let Some(index) = self.lane_of.get(usize::from(lane.0)).copied().flatten()
+            && self.lanes[index].in_use
+        {
+            self.lanes[index].results.push((peer, sequence, words.clone(), failure));
+        }
+        self.notify(completions_key(lane), 1, None);
+    }
+
+    #[cold]
+    fn apply_recorded(&mut self, step: Step) {
+        let applied = self.machine.apply(step);
+        let values = |machine: &Machine, range: Option<(Loc, u32)>| -> Vec<(Loc, u64)> {
+            let Some((first, count)) = range else { return Vec::new() };
+            let locs = (0..count).map(|at| Loc { word: first.word + at, ..first });
+            locs.map(|loc| (loc, machine.memory(loc))).collect()
+        };
+        let (read, written) = (values(&self.machine, applied.reads), values(&self.machine, applied.writes));
+        match step {
+            Step::Drain(cpu) => {
+                let thread = self.threads.iter().position(|thread| thread.cpu == cpu).unwrap_or(0);
+                for (loc, value) in written {
+                    self.note(thread, What::Drained { cell: Cell::Region(loc), value });
+                }
+            }
+            Step::Nic { thread: lane, peer, sequence, part } => {
+                if let Some((op, thread)) = self.operation(lane, peer, sequence) {
+                    for (loc, value) in read {
+                        self.note(thread, What::NicRead { op, loc, value });
+                    }
+                    if part == Part::Start {
+                        self.note(thread, What::Started { op });
+                    }
+                    for (loc, value) in written {
+                        self.note(thread, What::Landed { op, loc, value });
+                    }
+                    if applied.completion.is_some() {
+                        self.note(thread, What::Completed { op });
+                    }
+                }
+            }
+        }
+        self.applied(step, applied);
+    }
+
+    /// What every thread is about to do, for messages.
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for thread in &self.threads {
+            let what = match thread.pending {
+                Pending::Finished | Pending::Held | Pending::Calm => continue,
+                Pending::Idle(_) => format!("waits for a change of {} places", thread.watch.len()),
+                Pending::Lock(_) => "waits for a local lock".into(),
+                Pending::Join(other) => format!("waits for the end of {}", self.threads[usize::from(other)].name),
+                Pending::JoinHeld => "waits for the end of the threads".into(),
+                Pending::Write(_) | Pending::Fence => "waits for its store buffer".into(),
+                Pending::Nothing | Pending::Start | Pending::Read(_) => "could go on".into(),
+            };
+            text.push_str(&format!("; {} on {} {what}", thread.name, NodeId(thread.node)));
+        }
+        text
+    }
+}
+
+/// Words at the start of each node's memory that no region gets. Global fences read the first.
+pub(super) const RESERVED_WORDS: u32 = 8;
+
+enum Next {
+    Thread(usize),
+    Machine(Step),
+    Elapse,
+    Stuck,
+}
+
+fn next_of(kind: Kind) -> Next {
+    match kind {
+        Kind::Thread(index) => Next::Thread(usize::from(index)),
+        Kind::Machine(step) => Next::Machine(step),
+        Kind::Elapse => Next::Elapse,
+    }
+}

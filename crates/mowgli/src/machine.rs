@@ -1,0 +1,435 @@
+//! The RDMA^TSO machine.
+//!
+//! ```text
+//!            thread                        queue pair (thread, peer)                     peer's memory
+//!   CPU ──► store buffer ──Drain──► operations in flight ──Start──► remote side's buffer ──Land──►
+//!                │                    │ Read: NLR, NRR, NAR                              ◄──Modify──
+//!              Drain                  └───────────────────Start──► local side's buffer
+//!                ▼                                                      │
+//!            own memory ◄──────────────────────Land─────────────────────┘
+//! ```
+//!
+//! It follows the model of Ambal et al., "Semantics of Remote Direct Memory Access: Operational and Declarative Models of
+//! RDMA on TSO Architectures" (OOPSLA 2024, doi 10.1145/3689781), with waits for single operations, and adds remote
+//! read-modify-writes.
+//!
+//! *CPU.* Writes and the issue of operations enter the thread's store buffer and leave it in order ([`Step::Drain`]). A
+//! read takes the newest own buffered write of the word, else memory. A compare-and-swap or a memory fence needs the
+//! buffer without writes ([`Machine::is_drained`]).
+//!
+//! *NIC.* A queue pair is no queue: an operation's next subevent may happen once every earlier subevent of the queue pair
+//! that the stamp table orders before it has happened. A put reads its source (NLR), enters the remote side's buffer (NRW
+//! starts: the put is complete) and lands. A get reads (NRR), enters the local side's buffer (NLW) and lands: then it is
+//! complete. Both buffers are FIFOs, one of each for every queue pair. A NIC read waits until the buffer of its side is
+//! empty. Nothing orders different queue pairs.
+//!
+//! *Read-modify-writes* read (NAR), write memory directly (NAW, unless a comparison fails) and bring the old value back
+//! (NLW). They are atomic among themselves only: CPU accesses and puts may come between NAR and NAW.
+//!
+//! *Transfers* of k words move in min(k, 64) pieces, each piece at once, the pieces of a half in any order.
+//!
+//! Nothing happens by itself: [`Machine::enabled`] says which steps are possible, [`Machine::apply`] takes one.
+
+use std::hash::{Hash, Hasher};
+
+use smallvec::SmallVec;
+
+mod cpu;
+mod memory;
+mod pair;
+mod steps;
+
+use cpu::{Cpu, Entry};
+use memory::{Memory, mix};
+use pair::{InFlight, Stage};
+
+/// The words that an operation carries.
+pub type Words = SmallVec<[u64; 4]>;
+
+/// A node of the machine, from 0.
+pub type Node = u16;
+
+/// An aligned 8-byte word of a node's memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Loc {
+    /// Whose memory.
+    pub node: Node,
+    /// The word's index in it.
+    pub word: u32,
+}
+
+/// A CPU thread: it has a store buffer, and a queue pair to each node (its own included: loopback).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Thread(pub u16);
+
+/// Where a put's words come from.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Source {
+    /// They were fixed when the operation was issued: a value, or memory that nobody changes meanwhile.
+    Carried(Words),
+    /// Cells of the issuing node from this word on, read when the NIC gets to it.
+    Cells(u32),
+}
+
+/// What a thread asks its NIC to do.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// Local words to remote memory.
+    Put {
+        /// What is sent.
+        source: Source,
+        /// The first remote word.
+        to: Loc,
+        /// How many words.
+        words: u32,
+        /// Which bits of the last word are written; all ones unless the transfer ends inside a word.
+        last_mask: u64,
+    },
+    /// Remote words to local memory.
+    Get {
+        /// The first remote word.
+        from: Loc,
+        /// How many words.
+        words: u32,
+        /// The first of the issuing node's cells that they are written to; `None` if they go to memory that nobody
+        /// looks at before the operation is complete: then they come with the [`Completion`].
+        into: Option<u32>,
+    },
+    /// Remote compare-and-swap; the old value comes with the completion.
+    Cas {
+        /// The word.
+        at: Loc,
+        /// Written over…
+        expected: u64,
+        /// …by this.
+        new: u64,
+    },
+    /// Remote fetch-and-add, wrapping; the old value comes with the completion.
+    Faa {
+        /// The word.
+        at: Loc,
+        /// What is added.
+        addend: u64,
+    },
+    /// Remote fence of the queue pair to a node.
+    Fence {
+        /// The node.
+        node: Node,
+    },
+}
+
+/// A step that the machine may take by itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Step {
+    /// The oldest entry of a thread's store buffer leaves it: a CPU write reaches memory, an operation its queue pair.
+    Drain(Thread),
+    /// A subevent of an operation.
+    Nic {
+        /// Who issued it.
+        thread: Thread,
+        /// The node that it goes to.
+        peer: Node,
+        /// Its number among the operations of this thread to that node, from 1.
+        sequence: u32,
+        /// Which subevent.
+        part: Part,
+    },
+}
+
+/// The subevents of an operation; those of long transfers are done piece by piece, in any order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Part {
+    /// NLR of a put, NRR of a get, NAR of an atomic: one piece is read. (A carried source has one piece.)
+    Read(u8),
+    /// NRW, NLW: the write enters the buffer of its side. For an atomic: the old value enters the local side's buffer.
+    Start,
+    /// One piece leaves the buffer for memory. (What comes with the completion has one piece.)
+    Land(u8),
+    /// NAW: an atomic writes.
+    Modify,
+    /// RF: a remote fence takes effect.
+    Pass,
+}
+
+/// What a step would touch. Two steps whose footprints have nothing in common may be taken in either order.
+///
+/// Locations are the first word and the number of words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Footprint {
+    /// Whose step it is.
+    pub thread: Thread,
+    /// The queue pair that changes.
+    pub pair: Option<(Thread, Node)>,
+    /// Memory that is read.
+    pub reads: Option<(Loc, u32)>,
+    /// Memory that is written. NAR counts as a write, since it excludes other read-modify-writes of the word.
+    pub writes: Option<(Loc, u32)>,
+    /// Whether the operation is complete afterwards, and was not before.
+    pub completes: bool,
+}
+
+/// What a step did. Locations are the first word and the number of words.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Applied {
+    /// Memory that was read.
+    pub reads: Option<(Loc, u32)>,
+    /// Memory that was written.
+    pub writes: Option<(Loc, u32)>,
+    /// Whether some written word has another value now.
+    pub changed: bool,
+    /// The operation that is complete now.
+    pub completion: Option<Completion>,
+}
+
+/// An operation is complete: a wait for it returns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// Who issued it.
+    pub thread: Thread,
+    /// The node that it went to.
+    pub peer: Node,
+    /// Its number among the operations of this thread to that node.
+    pub sequence: u32,
+    /// What a get without cells, or an atomic, brought. Empty for others.
+    pub words: Words,
+}
+
+/// The whole state: the nodes' memory, the threads' store buffers, the queue pairs.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    memory: Memory,
+    threads: Vec<Cpu>,
+    /// Cached: the words of the read-modify-writes that are between NAR and NAW.
+    held: SmallVec<[Loc; 4]>,
+    /// Cached: the steps of all threads, in canonical order; an NAR is listed whether its word is held or not.
+    listed: Vec<Step>,
+}
+
+/// By meaning: what is only cached does not count.
+impl PartialEq for Machine {
+    fn eq(&self, other: &Machine) -> bool {
+        self.memory == other.memory && self.threads == other.threads
+    }
+}
+
+impl Eq for Machine {}
+
+impl Hash for Machine {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest());
+    }
+}
+
+/// Building a machine, and looking at its memory.
+impl Machine {
+    /// So many nodes, without memory, without threads.
+    pub fn new(nodes: usize) -> Machine {
+        Machine { memory: Memory::new(nodes), threads: Vec::new(), held: SmallVec::new(), listed: Vec::new() }
+    }
+
+    /// A node's memory has at least so many words from now on; the new ones are 0.
+    pub fn grow(&mut self, node: Node, words: u32) {
+        self.memory.grow(node, words);
+    }
+
+    /// A new thread on a node.
+    pub fn add_thread(&mut self, node: Node) -> Thread {
+        assert!(usize::from(node) < self.memory.nodes(), "there is no node {node}");
+        let thread = Thread(u16::try_from(self.threads.len()).expect("fewer than 65536 threads"));
+        self.threads.push(Cpu::new(thread, node, self.memory.nodes()));
+        thread
+    }
+
+    /// The node of a thread.
+    pub fn node_of(&self, thread: Thread) -> Node {
+        self.cpu(thread).node
+    }
+
+    /// A word as it is in memory, whatever the buffers hold.
+    pub fn memory(&self, loc: Loc) -> u64 {
+        self.memory.get(loc)
+    }
+
+    /// Sets a word of memory directly, past all buffers: for initial values.
+    pub fn poke(&mut self, loc: Loc, value: u64) {
+        self.memory.set(loc, value);
+    }
+
+    /// Whether nothing is buffered or in flight.
+    pub fn is_idle(&self) -> bool {
+        self.threads.iter().all(|cpu| cpu.store_buffer.is_empty() && cpu.active.is_empty())
+    }
+
+    /// A digest of the whole state, the same for equal states.
+    pub fn digest(&self) -> u64 {
+        let mut digest = self.memory.digest();
+        for (thread, cpu) in self.threads.iter().enumerate() {
+            digest ^= mix(thread as u64, cpu.digest());
+            for pair in &cpu.pairs {
+                digest ^= pair.digest();
+            }
+        }
+        digest
+    }
+
+    fn cpu(&self, thread: Thread) -> &Cpu {
+        &self.threads[usize::from(thread.0)]
+    }
+
+    fn cpu_mut(&mut self, thread: Thread) -> &mut Cpu {
+        &mut self.threads[usize::from(thread.0)]
+    }
+}
+
+/// What threads do: events of the CPU on its own node's memory, and the issue of operations.
+impl Machine {
+    /// The newest own buffered write of the word, else memory.
+    pub fn read(&self, thread: Thread, word: u32) -> u64 {
+        let cpu = self.cpu(thread);
+        cpu.newest_write(word).unwrap_or_else(|| self.memory.get(Loc { node: cpu.node, word }))
+    }
+
+    /// Whether [`read`](Self::read) would take the value from the thread's own store buffer.
+    pub fn forwards(&self, thread: Thread, word: u32) -> bool {
+        self.cpu(thread).newest_write(word).is_some()
+    }
+
+    /// A CPU write: it enters the store buffer.
+    pub fn write(&mut self, thread: Thread, word: u32, value: u64) {
+        let loc = Loc { node: self.node_of(thread), word };
+        assert!(self.memory.has(loc, 1), "node {} has no word {word}", loc.node);
+        let cpu = self.cpu_mut(thread);
+        cpu.store_buffer.push_back(Entry::Write { word, value });
+        cpu.writes += 1;
+        cpu.digest.forget();
+        if cpu.store_buffer.len() == 1 {
+            self.list(thread);
+        }
+    }
+
+    /// Whether no CPU write is left in the store buffer: then a memory fence or a compare-and-swap may go on. Operations
+    /// may be left in it.
+    pub fn is_drained(&self, thread: Thread) -> bool {
+        self.cpu(thread).writes == 0
+    }
+
+    /// A CPU compare-and-swap; the old value.
+    ///
+    /// # Panics
+    /// The thread [is not drained](Self::is_drained).
+    pub fn compare_exchange(&mut self, thread: Thread, word: u32, expected: u64, new: u64) -> u64 {
+        self.read_modify_write(thread, word, |old| if old == expected { new } else { old })
+    }
+
+    /// A CPU fetch-and-add, wrapping; the old value.
+    ///
+    /// # Panics
+    /// The thread [is not drained](Self::is_drained).
+    pub fn fetch_add(&mut self, thread: Thread, word: u32, addend: u64) -> u64 {
+        self.read_modify_write(thread, word, |old| old.wrapping_add(addend))
+    }
+
+    fn read_modify_write(&mut self, thread: Thread, word: u32, modify: impl FnOnce(u64) -> u64) -> u64 {
+        assert!(self.is_drained(thread), "a CPU read-modify-write waits until the store buffer has no write");
+        let loc = Loc { node: self.node_of(thread), word };
+        let old = self.memory.get(loc);
+        self.memory.set(loc, modify(old));
+        old
+    }
+
+    /// An operation enters the store buffer. Returns its peer and its sequence: 1, 2, … for each thread and peer.
+    ///
+    /// # Panics
+    /// It touches memory that its node does not have, or carries another number of words than it says.
+    pub fn issue(&mut self, thread: Thread, operation: Operation) -> (Node, u32) {
+        self.issue_on(thread, thread, operation)
+    }
+
+    /// [`Machine::issue`] by a thread that uses the queue pairs of another: an endpoint that is handed on. The operation
+    /// goes through the store buffer of `thread`, and is `lane`'s from then on. Both are of the same node.
+    pub fn issue_on(&mut self, thread: Thread, lane: Thread, operation: Operation) -> (Node, u32) {
+        let own = self.node_of(thread);
+        let (remote, local, words) = match operation {
+            Operation::Put { source: Source::Cells(word), to, words, .. } => (to, Some(word), words),
+            Operation::Put { to, words, .. } => (to, None, words),
+            Operation::Get { from, words, into } => (from, into, words),
+            Operation::Cas { at, .. } | Operation::Faa { at, .. } => (at, None, 1),
+            Operation::Fence { node } => (Loc { node, word: 0 }, None, 0),
+        };
+        for loc in [Some(remote), local.map(|word| Loc { node: own, word })].into_iter().flatten() {
+            assert!(self.memory.has(loc, words), "node {} has no words {}..+{words}", loc.node, loc.word);
+        }
+        let peer = remote.node;
+        assert_eq!(self.node_of(lane), own, "a thread uses queue pairs of its own node");
+        let sequence = self.cpu_mut(lane).pairs[usize::from(peer)].issue();
+        let operation = InFlight::new(sequence, operation);
+        let cpu = self.cpu_mut(thread);
+        cpu.store_buffer.push_back(Entry::Operation { lane, peer, operation });
+        cpu.digest.forget();
+        if cpu.store_buffer.len() == 1 {
+            self.list(thread);
+        }
+        (peer, sequence)
+    }
+
+    /// Whether an operation is complete: a put when its NRW has started, a get or an atomic when its NLW is finished, a
+    /// fence when it took effect. Each for itself: that a later one is complete says nothing about an earlier one. False
+    /// for what was never issued.
+    pub fn is_complete(&self, thread: Thread, peer: Node, sequence: u32) -> bool {
+        let cpu = self.cpu(thread);
+        let pair = cpu.pair(peer);
+        if sequence == 0 || sequence > pair.issued {
+            return false;
+        }
+        match pair.position(sequence) {
+            Some(at) => pair.get(at).is_complete(),
+            // What is finished has left the window.
+            None => !self.threads.iter().any(|cpu| cpu.buffered(thread, peer, sequence).is_some()),
+        }
+    }
+
+    /// What has not happened of an operation never will: its target is gone, its right revoked. Later operations go on as
+    /// if it had finished. Returns its completion if it was not complete before, with zeros for the words that it would
+    /// have brought.
+    pub fn cancel(&mut self, thread: Thread, peer: Node, sequence: u32) -> Option<Completion> {
+        let cpu = self.cpu_mut(thread);
+        let operation = if let Some(at) = cpu.pair(peer).position(sequence) {
+            cpu.leave(peer, at)
+        } else {
+            let buffered = |(cpu, at): (usize, &Cpu)| at.buffered(thread, peer, sequence).map(|at| (cpu, at));
+            let (issuer, at) = self.threads.iter().enumerate().find_map(buffered)?;
+            let cpu = &mut self.threads[issuer];
+            cpu.digest.forget();
+            let Some(Entry::Operation { operation, .. }) = cpu.store_buffer.remove(at) else {
+                unreachable!("an operation was found there")
+            };
+            self.list(Thread(issuer as u16));
+            operation
+        };
+        self.list(thread);
+        if operation.stage == Stage::Modifying {
+            self.release(peer, &operation);
+        }
+        if operation.is_complete() {
+            return None;
+        }
+        let words = if operation.brings_words() { operation.words as usize } else { 0 };
+        Some(Completion { thread, peer, sequence, words: SmallVec::from_elem(0, words) })
+    }
+
+    /// What a thread has under way to a node, in its queue pair or still in a store buffer: sequence and first remote word.
+    pub fn in_flight(&self, thread: Thread, peer: Node) -> Vec<(u32, Loc)> {
+        let buffered = self.threads.iter().flat_map(|cpu| &cpu.store_buffer).filter_map(|entry| match entry {
+            Entry::Operation { lane, peer: to, operation } if (*lane, *to) == (thread, peer) => Some(operation),
+            _ => None,
+        });
+        let window = self.cpu(thread).pair(peer).window();
+        window.iter().chain(buffered).map(|op| (op.sequence, Loc { node: peer, word: op.remote_word() })).collect()
+    }
+
+    /// Another read-modify-write may have the word.
+    fn release(&mut self, peer: Node, operation: &InFlight) {
+        let loc = operation.atomic_at().map(|word| Loc { node: peer, word });
+        self.held.retain(|held| Some(*held) != loc);
+    }
+}
