@@ -159,7 +159,6 @@ impl Stage {
             }
             (scenario.body)(&stage)?;
             stage.handle.explore();
-            stage.handle.settle();
             // What the threads have put is in memory before anybody looks.
             stage.endpoints.take();
             while let Some(check) = stage.finally.borrow_mut().pop_front() {

@@ -34,6 +34,8 @@ struct Search {
     sleeping: Sleeping,
     /// Nothing new is to be seen in this execution.
     is_free: bool,
+    /// Without it every path is gone into: for the tests of the reduction.
+    is_reduced: bool,
 }
 
 enum Frame {
@@ -45,12 +47,17 @@ enum Frame {
 
 impl Exhaustive {
     pub(super) fn new() -> Exhaustive {
+        Exhaustive::with_reduction(true)
+    }
+
+    pub(super) fn with_reduction(is_reduced: bool) -> Exhaustive {
         Exhaustive(Rc::new(RefCell::new(Search {
             frames: Vec::new(),
             visited: HashMap::new(),
             depth: 0,
             sleeping: Vec::new(),
             is_free: false,
+            is_reduced,
         })))
     }
 
@@ -125,6 +132,9 @@ impl Search {
         };
         self.depth += 1;
         let (chosen, footprint) = options[*taken];
+        if !self.is_reduced {
+            return candidates.iter().position(|candidate| *candidate == chosen).unwrap_or(0);
+        }
         // Those gone into before sleep from here on, as far as they commute with this one.
         let asleep = sleeping.iter().chain(&options[..*taken]);
         self.sleeping = asleep.filter(|(_, asleep)| !asleep.depends_on(&footprint)).copied().collect();
@@ -133,6 +143,11 @@ impl Search {
 
     /// A new frame for the state; whether there is anything to go into.
     fn open(&mut self, view: &View<'_>) -> bool {
+        if !self.is_reduced {
+            let options = view.candidates.iter().map(|c| (*c, Footprint::default())).collect();
+            self.frames.push(Frame::Steps { options, taken: 0, sleeping: Vec::new() });
+            return true;
+        }
         let slept = self.visited.get(&view.digest()).cloned();
         let fresh = |candidate: &Candidate| {
             !sleeps(&self.sleeping, *candidate) && slept.as_ref().is_none_or(|slept| slept.contains(candidate))
@@ -167,7 +182,7 @@ impl Search {
 
 impl Chooser for Follower {
     fn eager(&self) -> bool {
-        true
+        self.0.borrow().is_reduced
     }
 
     fn wants_all(&self) -> bool {

@@ -4,6 +4,8 @@ mod exhaustive;
 mod random;
 mod script;
 mod shrink;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 
@@ -59,6 +61,8 @@ pub struct Report {
     pub executions: u64,
     /// Steps of threads and of the machine, in all executions.
     pub steps: u64,
+    /// A digest of all choices that were made: the same for the same seed, in every build.
+    pub trace: u64,
     /// Different states at which there was a choice; of an exhaustive search.
     pub states: u64,
     /// Whether all executions have been seen, up to the reduction.
@@ -167,6 +171,7 @@ impl Report {
             scenario: scenario.name.clone(),
             executions: 0,
             steps: 0,
+            trace: 0,
             states: 0,
             is_complete: false,
             elapsed: Duration::ZERO,
@@ -177,5 +182,9 @@ impl Report {
     fn add(&mut self, outcome: &Outcome) {
         self.executions += 1;
         self.steps += outcome.steps;
+        let choices = outcome.choices.iter().map(|choice| u64::from(choice.taken) << 16 | u64::from(choice.of));
+        self.trace = choices.chain([outcome.steps]).fold(self.trace, |trace, choice| {
+            (trace ^ choice).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+        });
     }
 }

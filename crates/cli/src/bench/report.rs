@@ -356,19 +356,6 @@ fn name(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// A number with its thousands set apart.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 /// A time in the unit that suits it.
 fn time(ns: u64) -> String {
     match ns {
@@ -377,32 +364,6 @@ fn time(ns: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
         _ => format!("{:.1} s", ns as f64 / 1e9),
     }
-}
-
-/// Appends a line, with its end, to a file, which is created if need be.
-pub(crate) fn append(path: &Path, line: &str) -> Result<()> {
-    // One write in append mode: lines of runs that end at once do not mix.
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .and_then(|mut file| file.write_all(line.as_bytes()))
-        .with_context(|| format!("appending the report to {}", path.display()))
-}
-
-/// A progress bar over `duration` on standard error, hidden where that is no terminal. Call
-/// `set_position(elapsed_ms)` as time passes and `finish_and_clear()` before the report.
-pub(crate) fn progress(message: &str, duration: Duration) -> ProgressBar {
-    counting(message, duration.as_millis() as u64)
-}
-
-/// A progress bar over a number of things to do, like [`progress`].
-pub(crate) fn counting(message: &str, count: u64) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{msg:20} [{bar:40}] {percent:>3}%").expect("the template is a constant");
-    ProgressBar::new(count).with_style(style.progress_chars("=> ")).with_message(message.to_owned())
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ impl Arena {
     #[inline]
     pub(crate) fn place(&self, address: usize) -> Option<(u16, u32)> {
         let offset = address.wrapping_sub(self.base.as_ptr() as usize);
-        (offset < self.bytes).then(|| ((offset / NODE_BYTES) as u16, (offset % NODE_BYTES / 8) as u32))
+        (offset < self.bytes).then_some(((offset / NODE_BYTES) as u16, (offset % NODE_BYTES / 8) as u32))
     }
 }
 

@@ -315,8 +315,8 @@ pub struct Outcome {
     pub chooser: Box<dyn Chooser>,
 }
 
-/// The simulation, as its main thread sees it. The main thread's steps until [`Handle::explore`], and after
-/// [`Handle::settle`], follow one schedule without choices.
+/// The simulation, as its main thread sees it. What happens before and after [`Handle::explore`] follows one schedule
+/// without choices.
 pub struct Handle {
     id: u64,
     nodes: usize,
@@ -399,7 +399,7 @@ impl Handle {
         });
     }
 
-    /// Begins the exploration, and waits until all held threads have ended.
+    /// Explores: waits until all held threads have ended, and what they have stored and put has landed.
     pub fn explore(&self) {
         with_world(|world| {
             // What setting the stage has left to do is done before.
@@ -416,15 +416,9 @@ impl Handle {
                 }
             }
             world.point(|_| Pending::JoinHeld);
-        });
-    }
-
-    /// Ends the exploration: from here on one schedule without choices.
-    pub fn settle(&self) {
-        with_world(|world| {
-            let mut inner = world.inner.borrow_mut();
-            inner.phase = Phase::Settled;
-            inner.has_invariants = false;
+            world.inner.borrow_mut().phase = Phase::Settled;
+            world.point(|_| Pending::Calm);
+            world.inner.borrow_mut().has_invariants = false;
         });
     }
 }

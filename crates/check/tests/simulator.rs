@@ -1,0 +1,278 @@
+//! The simulator itself: what it finds, how it says so, and that it says the same each time.
+#![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use farfield::fabric::{GroupKey, LocalMutex, Word, memory_fence};
+use farfield_check::{Budget, FailureKind, Replay, Scenario, check, choose, exhaust, replay};
+
+/// What threads read, collected over all executions.
+type Seen = Arc<Mutex<BTreeSet<Vec<u64>>>>;
+
+/// All outcomes of a scenario that adds to `seen`.
+fn outcomes(seen: &Seen, scenario: &Scenario) -> BTreeSet<Vec<u64>> {
+    let report = exhaust(scenario, Budget::unlimited());
+    assert!(report.is_complete, "{:?}", report.finding);
+    std::mem::take(&mut seen.lock().unwrap())
+}
+
+/// Two threads of one node store to a word each, and then read the other's.
+fn store_buffering(fenced: bool, seen: &Seen) -> Scenario {
+    let seen = Arc::clone(seen);
+    Scenario::new("test/store-buffering", "x := 1; a := y beside y := 1; b := x", 1, move |stage| {
+        let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
+        let read = Arc::new(Mutex::new(vec![0; 2]));
+        for me in 0..2 {
+            let (words, read) = (words.clone(), Arc::clone(&read));
+            stage.thread(0, "cpu", move |_| {
+                words.word(me * 8).store(1);
+                if fenced {
+                    memory_fence();
+                }
+                read.lock().unwrap()[me] = words.word((1 - me) * 8).load();
+                Ok(())
+            });
+        }
+        let seen = Arc::clone(&seen);
+        stage.finally(move || {
+            seen.lock().unwrap().insert(read.lock().unwrap().clone());
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+#[test]
+fn store_buffers_are_explored_and_fences_empty_them() {
+    let seen = Seen::default();
+    let all = outcomes(&seen, &store_buffering(false, &seen));
+    assert_eq!(all.into_iter().collect::<Vec<_>>(), [[0, 0], [0, 1], [1, 0], [1, 1]]);
+    let fenced = outcomes(&seen, &store_buffering(true, &seen));
+    assert_eq!(fenced.into_iter().collect::<Vec<_>>(), [[0, 1], [1, 0], [1, 1]]);
+}
+
+/// LOCO Fig. 4: each of two nodes puts to the other, waits, and reads its own word.
+fn puts_and_looks(fenced: bool, seen: &Seen) -> Scenario {
+    let seen = Arc::clone(seen);
+    Scenario::new("test/fig-4", "put y := 1; wait; a := x beside put x := 1; wait; b := y", 2, move |stage| {
+        let regions: Vec<_> =
+            stage.nodes().iter().map(|node| node.alloc(GroupKey::SIGNAL, 8)).collect::<Result<_, _>>()?;
+        let read = Arc::new(Mutex::new(vec![0; 2]));
+        for me in 0..2 {
+            let (own, other, read) = (regions[me].clone(), regions[1 - me].remote::<u64>(0), Arc::clone(&read));
+            stage.thread(me, "puts", move |ep| {
+                ep.put_value(other, 1).wait()?;
+                if fenced {
+                    ep.block_on(ep.global_fence([other.node()]))?;
+                }
+                read.lock().unwrap()[me] = own.word(0).load();
+                Ok(())
+            });
+        }
+        let seen = Arc::clone(&seen);
+        stage.finally(move || {
+            seen.lock().unwrap().insert(read.lock().unwrap().clone());
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+#[test]
+fn a_complete_put_need_not_be_visible_and_a_fenced_one_is() {
+    let seen = Seen::default();
+    let all = outcomes(&seen, &puts_and_looks(false, &seen));
+    assert_eq!(all.into_iter().collect::<Vec<_>>(), [[0, 0], [0, 1], [1, 0], [1, 1]]);
+    let fenced = outcomes(&seen, &puts_and_looks(true, &seen));
+    assert_eq!(fenced.into_iter().collect::<Vec<_>>(), [[0, 1], [1, 0], [1, 1]]);
+}
+
+#[test]
+fn deadlines_pass_in_no_time() {
+    let scenario = Scenario::new("test/deadline", "a wait for nothing", 1, |stage| {
+        stage.thread(0, "waiter", |ep| {
+            let start = ep.now();
+            let waited = ep.block_on(ep.wait_until(start + Duration::from_secs(3600), || None::<()>));
+            assert!(waited.is_err_and(|error| error.is_timeout()));
+            assert_eq!(ep.now() - start, Duration::from_secs(3600));
+            Ok(())
+        });
+        Ok(())
+    });
+    let report = exhaust(&scenario, Budget::unlimited());
+    assert!(report.is_complete && report.elapsed < Duration::from_secs(60), "{report:?}");
+}
+
+/// Two threads take two locks in opposite orders.
+fn opposite_locks() -> Scenario {
+    Scenario::new("test/opposite-locks", "two locks taken in opposite orders", 1, |stage| {
+        let locks = Arc::new([LocalMutex::new(0), LocalMutex::new(0)]);
+        for me in 0..2 {
+            let locks = Arc::clone(&locks);
+            stage.thread(0, "locker", move |_| {
+                let mut first = locks[me].lock();
+                let mut second = locks[1 - me].lock();
+                *first += 1;
+                *second += 1;
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_deadlock_is_found_and_says_who_waits() {
+    let finding = exhaust(&opposite_locks(), Budget::unlimited()).finding.expect("it is there");
+    assert_eq!(finding.failure.kind, FailureKind::Deadlock);
+    assert!(finding.failure.message.contains("locker on node 0 waits for a local lock"), "{}", finding.failure.message);
+    assert!(check(&opposite_locks(), Budget::executions(1000), 1).finding.is_some());
+}
+
+#[test]
+fn an_execution_that_does_not_end_is_a_failure() {
+    let scenario = Scenario::new("test/spin", "a thread that spins instead of waiting", 1, |stage| {
+        stage.thread(0, "spinner", |_| {
+            let word = Word::new(0);
+            while word.load() == 0 {}
+            Ok(())
+        });
+        Ok(())
+    })
+    .steps_max(10_000);
+    let finding = check(&scenario, Budget::executions(1), 1).finding.expect("it never ends");
+    assert_eq!(finding.failure.kind, FailureKind::TooLong);
+}
+
+#[test]
+fn an_invariant_is_looked_at_whenever_memory_changes() {
+    let scenario = Scenario::new("test/invariant", "two words that are to be equal, but for a moment", 1, |stage| {
+        let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
+        let looked = words.clone();
+        stage.invariant("at most one apart", move || {
+            let (a, b) = (looked.word(0).load(), looked.word(8).load());
+            if a.abs_diff(b) <= 1 { Ok(()) } else { Err(format!("{a} and {b}")) }
+        });
+        stage.thread(0, "writer", move |_| {
+            for value in [1, 2, 4] {
+                words.word(0).store(value);
+                words.word(8).store(value);
+            }
+            Ok(())
+        });
+        Ok(())
+    });
+    let finding = check(&scenario, Budget::executions(1), 1).finding.expect("4 comes after 2");
+    assert_eq!(finding.failure.kind, FailureKind::Invariant);
+    assert!(finding.failure.message.contains("4 and 2"), "{}", finding.failure.message);
+}
+
+/// One thread panics while another holds a lock and waits for something that never comes.
+fn panics_beside_a_holder() -> Scenario {
+    Scenario::new("test/panic", "a panic beside a thread that holds a lock", 2, |stage| {
+        let lock = Arc::new(LocalMutex::new(0));
+        let held = Arc::clone(&lock);
+        stage.thread(0, "holder", move |ep| {
+            let _guard = held.lock();
+            Ok(ep.block_on(ep.wait_until(ep.deadline(), || None))?)
+        });
+        stage.thread(0, "panics", move |_| {
+            /// Wants the lock while it is unwound.
+            struct Wants(Arc<LocalMutex<u64>>);
+            impl Drop for Wants {
+                fn drop(&mut self) {
+                    *self.0.lock() += 1;
+                }
+            }
+            let _wants = Wants(lock);
+            assert_eq!(choose(3), 0, "not the first choice");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+#[test]
+fn a_panic_is_reported_with_its_place_and_everything_is_unwound() {
+    for seed in 0..50 {
+        let finding = check(&panics_beside_a_holder(), Budget::executions(1000), seed).finding.expect("choices differ");
+        assert_eq!(finding.failure.kind, FailureKind::Panic);
+        let message = &finding.failure.message;
+        let expected = message.contains("not the first choice") && message.contains("simulator.rs:");
+        assert!(expected || message.contains("not within"), "{message}");
+    }
+}
+
+#[test]
+fn a_failure_is_replayed_by_its_line_and_shrinks() {
+    let scenario = panics_beside_a_holder();
+    let finding = check(&scenario, Budget::executions(1000), 3).finding.expect("choices differ");
+    let line: Replay = finding.replay.to_string().parse().unwrap();
+    assert_eq!(line, finding.replay);
+    let again = replay(&scenario, &line).failure.expect("the same execution");
+    assert_eq!(again, finding.failure);
+    let shrunk = finding.shrunk(&scenario);
+    assert!(shrunk.replay.len() <= finding.replay.len());
+    let again = replay(&scenario, &shrunk.replay).failure.expect("the shrunk execution");
+    assert_eq!(again, shrunk.failure);
+    for wrong in ["", "x", "x#q:", "x#e:1", "x#e:2=1,1=1", "x#e:1=a"] {
+        assert!(wrong.parse::<Replay>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_revoked_peer_writes_no_more() {
+    let scenario = Scenario::new("test/revoke", "puts on their way while the right to them is taken", 2, |stage| {
+        let owner = stage.node(0);
+        let group = owner.fabric().create_group(farfield::fabric::Bell::Silent)?;
+        let words = owner.alloc(group, 64)?;
+        let (first, watched) = (words.remote::<u64>(0), words.clone());
+        stage.thread(1, "writer", move |ep| {
+            let puts: Vec<_> = (0..3).map(|at| ep.put_value(first.at(at), 1)).collect();
+            for put in puts {
+                // Refused, or done.
+                let _ = put.wait();
+            }
+            assert!(ep.put_value(first, 2).wait().is_ok() || ep.get(first).wait().is_err());
+            Ok(())
+        });
+        stage.thread(0, "owner", move |ep| {
+            ep.fabric().revoke(farfield::NodeId(1), group, Duration::from_secs(1))?;
+            let before: Vec<u64> = (0..3).map(|at| watched.word(at * 8).load()).collect();
+            let after = || (0..3).map(|at| watched.word(at * 8).load()).collect::<Vec<_>>();
+            let mut looks = 0;
+            let looked = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || {
+                looks += 1;
+                (after() != before).then_some(())
+            }));
+            assert!(looked.is_err(), "a write landed after its right was taken");
+            Ok(())
+        });
+        Ok(())
+    });
+    let report = check(&scenario, Budget::executions(2000), 1);
+    assert!(report.finding.is_none(), "{:?}", report.finding);
+}
+
+/// The choices and the end of executions with given seeds, as one number. It is the same in every build: the same seed
+/// gives the same executions.
+#[test]
+fn the_same_seed_gives_the_same_executions() {
+    let digest = || {
+        let mut digest = 0u64;
+        for name in ["barrier/visible", "barrier/meeting"] {
+            let scenario = farfield_check::scenarios::named(name).expect("a scenario");
+            let report = check(&scenario, Budget::executions(200), 42);
+            assert!(report.finding.is_none(), "{:?}", report.finding);
+            digest = digest.wrapping_mul(31).wrapping_add(report.trace);
+        }
+        digest
+    };
+    let first = digest();
+    assert_eq!(first, digest());
+    assert_eq!(first, PINNED_TRACE, "update it when the objects, the machine or the walk change");
+}
+
+const PINNED_TRACE: u64 = 0;

@@ -1,0 +1,53 @@
+//! What the commands share in telling: numbers, bars of progress, lines of JSON.
+
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A number with its thousands set apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Appends a line, with its end, to a file, which is created if need be.
+pub(crate) fn append(path: &Path, line: &str) -> Result<()> {
+    // One write in append mode: lines of runs that end at once do not mix.
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .with_context(|| format!("appending the report to {}", path.display()))
+}
+
+/// A progress bar over `duration` on standard error, hidden where that is no terminal. Call
+/// `set_position(elapsed_ms)` as time passes and `finish_and_clear()` before the report.
+pub(crate) fn progress(message: &str, duration: Duration) -> ProgressBar {
+    counting(message, duration.as_millis() as u64)
+}
+
+/// A progress bar over a number of things to do, like [`progress`].
+pub(crate) fn counting(message: &str, count: u64) -> ProgressBar {
+    bar("{msg:20} [{bar:40}] {percent:>3}%", count).with_message(message.to_owned())
+}
+
+/// A progress bar over a number of things to do, drawn as `template` has it.
+pub(crate) fn bar(template: &str, count: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(template).expect("templates are constants");
+    ProgressBar::new(count).with_style(style.progress_chars("=> "))
+}
