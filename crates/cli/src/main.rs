@@ -1,13 +1,15 @@
-//! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), and says what this
-//! machine offers and lacks (`doctor`).
+//! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), looks for executions
+//! that fail (`check`), and says what this machine offers and lacks (`doctor`).
 
 #![forbid(unsafe_code)]
 // The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod bench;
+mod check;
 mod doctor;
 mod run;
+mod tell;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,6 +30,8 @@ enum Command {
     Run(run::RunArgs),
     /// Measure objects and fabrics
     Bench(bench::BenchArgs),
+    /// Search the simulated executions of objects for one that fails, or show one again
+    Check(check::CheckArgs),
     /// Say what this machine offers and lacks, and what to do about it
     Doctor(doctor::DoctorArgs),
     /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run::main(args),
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Child(args) => Ok(run::child_main(&args)),
     };

@@ -53,7 +53,8 @@ impl Random {
     }
 
     fn weight(&self, candidate: Candidate) -> u32 {
-        1 << (mix(self.salt, u64::from(candidate.component())) >> 40 & 0xff) * 10 / 0xff
+        let drawn = mix(self.salt, u64::from(candidate.component())) >> 40 & 0xff;
+        1 << (drawn * 10 / 0xff)
     }
 
     fn walk(&mut self, view: &View<'_>) -> usize {

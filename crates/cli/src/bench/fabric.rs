@@ -52,7 +52,7 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
     let line = serde_json::to_string(&times)?;
     match args.json.as_deref() {
         Some(path) if path.as_os_str() == "-" => println!("{line}"),
-        Some(path) => super::report::append(path, &(line + "\n"))?,
+        Some(path) => crate::tell::append(path, &(line + "\n"))?,
         None => {}
     }
     eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);

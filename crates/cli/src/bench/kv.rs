@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use farfield::{Barrier, ByteString, Endpoint, KvOptions, KvStore, Node, Value};
 
-use super::report::{self, Report, Setup, ThreadResult};
+use super::report::{Report, Setup, ThreadResult};
 use super::worker::{self, Workers};
 use super::workload::{Distribution, KeyChooser, Keyspace, Operation, Operations, Workload};
 
@@ -57,7 +57,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
     }
     let keyspace = Keyspace::choose(args.keys);
     let handoff_ns = super::handoff::handoff_ns();
-    let loading = report::counting("loading keys", keyspace.keys);
+    let loading = tell::counting("loading keys", keyspace.keys);
     let duration = Duration::from_secs_f64(args.seconds);
     let mut running = None;
     let mut results = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
                 Some(("running", _)) if running.is_none() => {
                     loading.finish_and_clear();
                     running = Some(());
-                    *bar.borrow_mut() = Some(report::progress("measuring", duration));
+                    *bar.borrow_mut() = Some(tell::progress("measuring", duration));
                     started.set(Some(std::time::Instant::now()));
                 }
                 Some(("result", json)) => results.push(ThreadResult::from_line(json)?),

@@ -4,19 +4,17 @@
 //! as the hexadecimal form of HdrHistogram's own encoding (V2), so that percentiles of the whole run are computed from
 //! all of the samples, never from percentiles.
 
-use std::fs::OpenOptions;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer as HistogramReader, Serializer as _, V2Serializer};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use super::workload::{Distribution, Workload};
+use crate::tell::{append, grouped};
 
 /// How long operations took, in nanoseconds, to three significant digits; above a minute they count as a minute.
 #[derive(Clone, Debug, PartialEq)]

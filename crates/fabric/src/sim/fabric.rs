@@ -1,12 +1,15 @@
 //! One node of a simulated session.
 
+use core::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::fast::FixedState;
 
 use super::lane::SimLane;
 use super::record::What;
 use super::threads::{Turn, World, with_world};
-use super::world::{Pending, RESERVED_WORDS, inbox_key, mix, peer_key};
+use super::world::{CLOCK, Pending, RESERVED_WORDS, inbox_key, mix, peer_key};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -27,7 +30,7 @@ impl SimFabric {
         assert!(me.index() < nodes, "{me} of a simulated session of {nodes} nodes");
         let fabric = SimFabric { world, me, nodes, seed: mix(seed, u64::from(me.0) + 1) };
         fabric.at(|world| {
-            world.point(|_| Pending::Write(peer_key(me.0)));
+            world.point(Pending::Write(peer_key(me.0)));
             let mut inner = world.inner.borrow_mut();
             let state = &mut inner.nodes[me.index()];
             assert!(!state.joined || state.left, "{me} has joined already");
@@ -89,7 +92,7 @@ impl SimFabric {
             inner.threads[me].deadline = deadline.map(|deadline| deadline.ns);
             inner.note(me, What::Waits);
         }
-        world.point(|_| Pending::Idle(news.then_some(self.me.0)));
+        world.point(Pending::Idle(news.then_some(self.me.0)));
     }
 }
 
@@ -167,7 +170,7 @@ impl Fabric for SimFabric {
         self.check_member(peer)?;
         self.at(|world| {
             self.check_group(world, group)?;
-            world.point(|_| Pending::Write(peer_key(self.me.0)));
+            world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
             inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()] = true;
             Ok(())
@@ -179,7 +182,7 @@ impl Fabric for SimFabric {
         self.check_member(peer)?;
         self.at(|world| {
             self.check_group(world, group)?;
-            world.point(|_| Pending::Write(peer_key(self.me.0)));
+            world.point(Pending::Write(peer_key(self.me.0)));
             world.inner.borrow_mut().revoke(self.me.0, peer.0, group);
             Ok(())
         })
@@ -194,7 +197,7 @@ impl Fabric for SimFabric {
         }
         self.at(|world| {
             // A system call: what was stored before is in memory by then.
-            world.point(|_| Pending::Write(inbox_key(to.0)));
+            world.point(Pending::Write(inbox_key(to.0)));
             let mut inner = world.inner.borrow_mut();
             match inner.peer_state(self.me.0, to.0) {
                 PeerState::Up { .. } => {}
@@ -204,7 +207,7 @@ impl Fabric for SimFabric {
                 }
                 PeerState::Absent => return Err(ErrorKind::NotConnected { node: to }.into()),
             }
-            let content = message.iter().fold(message.len() as u64, |digest, byte| mix(digest, u64::from(*byte)));
+            let content = FixedState::default().hash_one(message);
             if let Some(current) = inner.current {
                 inner.note(current, What::Message { to, bytes: message.len() });
             }
@@ -230,7 +233,7 @@ impl Fabric for SimFabric {
                     let inbox = &inner.nodes[self.me.index()].inbox;
                     (0..inbox.len()).filter(|from| !inbox[*from].is_empty()).collect()
                 };
-                if senders.is_empty() || world.point(|_| Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
+                if senders.is_empty() || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
                     return;
                 }
                 // Each sender's messages come in order; those of different senders in any.
@@ -252,7 +255,7 @@ impl Fabric for SimFabric {
     fn peer_state(&self, peer: NodeId) -> PeerState {
         let state = self.at(|world| {
             if world.inner.borrow().membership_may_change() {
-                world.point(|_| Pending::Read(peer_key(peer.0)));
+                world.point(Pending::Read(peer_key(peer.0)));
             }
             let mut inner = world.inner.borrow_mut();
             let state = inner.peer_state(self.me.0, peer.0);
@@ -272,7 +275,7 @@ impl Fabric for SimFabric {
 
     fn leave(&self) {
         self.at(|world| {
-            world.point(|_| Pending::Write(peer_key(self.me.0)));
+            world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
             inner.nodes[self.me.index()].left = true;
             inner.notify(peer_key(self.me.0), 1, None);
@@ -298,6 +301,10 @@ impl Fabric for SimFabric {
 
     fn now(&self) -> Instant {
         let now = self.at(|world| {
+            // Otherwise time stands still while anybody can go on.
+            if world.inner.borrow().early_timeouts() {
+                world.point(Pending::Read(CLOCK));
+            }
             let mut inner = world.inner.borrow_mut();
             let now = inner.now_ns;
             if let Some(current) = inner.current {

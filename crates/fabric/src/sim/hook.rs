@@ -25,6 +25,11 @@ fn place_of(world: &World, word: &AtomicU64) -> Place {
     }
 }
 
+/// The key of a place in ordinary memory.
+fn key_of(world: &World, address: usize) -> Key {
+    world.inner.borrow_mut().own_key(address)
+}
+
 fn region_key(loc: Loc) -> Key {
     cell_key(loc.node, loc.word)
 }
@@ -33,7 +38,7 @@ fn region_key(loc: Loc) -> Key {
 #[cold]
 pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
     with_world(|world| match place_of(world, word) {
-        Place::Region(loc) => match world.point(|_| Pending::Read(region_key(loc))) {
+        Place::Region(loc) => match world.point(Pending::Read(region_key(loc))) {
             Turn::Mine(me) => {
                 let mut inner = world.inner.borrow_mut();
                 let cpu = inner.threads[me].cpu;
@@ -51,9 +56,10 @@ pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
             Turn::Outside | Turn::Unwinding => world.inner.borrow().machine.memory(loc),
         },
         Place::Own(address) => {
-            if let Turn::Mine(me) = world.point(|inner| Pending::Read(inner.own_key(address))) {
+            let key = key_of(world, address);
+            if let Turn::Mine(me) = world.point(Pending::Read(key)) {
                 let mut inner = world.inner.borrow_mut();
-                let (key, value) = (inner.own_key(address), word.load(Ordering::Acquire));
+                let value = word.load(Ordering::Acquire);
                 inner.saw(me, key, value);
                 inner.note(me, What::Read { cell: own_cell(key), value, buffered: false });
                 return value;
@@ -90,13 +96,13 @@ pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
 
 /// Changes a word outside of regions when its turn comes; the old value.
 fn change(world: &World, address: usize, word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> u64 {
-    let turn = world.point(|inner| Pending::Write(inner.own_key(address)));
+    let key = key_of(world, address);
+    let turn = world.point(Pending::Write(key));
     let old = word.load(Ordering::Relaxed);
     let new = new_of(old);
     word.store(new, Ordering::Relaxed); // all threads of a simulation are one
     if let Turn::Mine(me) = turn {
         let mut inner = world.inner.borrow_mut();
-        let key = inner.own_key(address);
         inner.own_changed(me, key, old, new);
         inner.note(me, What::Rmw { cell: own_cell(key), old, new });
     }
@@ -119,7 +125,7 @@ pub(crate) fn fetch_add(word: &AtomicU64, addend: u64) -> Option<u64> {
 fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
     with_world(|world| match place_of(world, word) {
         Place::Region(loc) => {
-            let turn = world.point(|_| Pending::Write(region_key(loc)));
+            let turn = world.point(Pending::Write(region_key(loc)));
             let mut inner = world.inner.borrow_mut();
             let old = inner.machine.memory(loc);
             let new = new_of(old);
@@ -146,7 +152,7 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
 #[cold]
 pub(crate) fn fence() -> bool {
     with_world(|world| {
-        world.point(|_| Pending::Fence);
+        world.point(Pending::Fence);
     })
     .is_some()
 }
@@ -160,10 +166,10 @@ pub(crate) fn backwards(words: usize) -> bool {
 #[cold]
 pub(crate) fn lock<G>(address: usize, mut try_lock: impl FnMut() -> Option<G>) -> Option<G> {
     with_world(|world| {
-        let turn = world.point(|inner| Pending::Lock(inner.own_key(address)));
+        let key = key_of(world, address);
+        let turn = world.point(Pending::Lock(key));
         if let Turn::Mine(me) = turn {
             let mut inner = world.inner.borrow_mut();
-            let key = inner.own_key(address);
             inner.lock(me, key);
             inner.note(me, What::Lock { cell: own_cell(key) });
         }
@@ -188,7 +194,7 @@ pub(crate) fn unlock(address: usize) {
             let inner = world.inner.borrow();
             inner.current.is_none_or(|me| inner.machine.is_drained(inner.threads[me].cpu))
         };
-        let turn = if drained(world) { None } else { Some(world.point(|_| Pending::Fence)) };
+        let turn = if drained(world) { None } else { Some(world.point(Pending::Fence)) };
         let mut inner = world.inner.borrow_mut();
         if let (Some(me), true) = (inner.current, turn.is_none_or(|turn| turn != Turn::Unwinding)) {
             let key = inner.own_key(address);
@@ -202,13 +208,10 @@ pub(crate) fn unlock(address: usize) {
 #[cold]
 pub(crate) fn structure(address: usize, write: bool) {
     with_world(|world| {
-        let turn = world.point(|inner| {
-            let key = inner.own_key(address);
-            if write { Pending::Write(key) } else { Pending::Read(key) }
-        });
+        let key = key_of(world, address);
+        let turn = world.point(if write { Pending::Write(key) } else { Pending::Read(key) });
         if let Turn::Mine(me) = turn {
             let mut inner = world.inner.borrow_mut();
-            let key = inner.own_key(address);
             if write {
                 inner.own_written(me, key);
             } else {

@@ -240,7 +240,7 @@ impl DynLane for SimLane {
             return;
         }
         if !self.fresh && !self.is_torn_down() {
-            with_world(|world| world.point(|_| Pending::Read(completions_key(self.lane))));
+            with_world(|world| world.point(Pending::Read(completions_key(self.lane))));
         }
         self.fresh = true;
         self.take_results();

@@ -129,16 +129,12 @@ impl World {
     }
 
     /// A scheduling point: comes back when it is this thread's turn to do what it is about to do.
-    pub(super) fn point(&self, pending: impl FnOnce(&mut Inner) -> Pending) -> Turn {
+    pub(super) fn point(&self, pending: Pending) -> Turn {
         let Some(me) = self.inner.borrow().current else { return Turn::Outside };
         if self.teardown.get() {
             return self.unwind(me);
         }
-        {
-            let mut inner = self.inner.borrow_mut();
-            let pending = pending(&mut inner);
-            inner.threads[me].pending = pending;
-        }
+        self.inner.borrow_mut().threads[me].pending = pending;
         let next = self.decide(Some(me));
         if next != Some(me) {
             self.next.set(next);
@@ -403,7 +399,7 @@ impl Handle {
     pub fn explore(&self) {
         with_world(|world| {
             // What setting the stage has left to do is done before.
-            world.point(|_| Pending::Calm);
+            world.point(Pending::Calm);
             {
                 let mut inner = world.inner.borrow_mut();
                 inner.phase = Phase::Explored;
@@ -415,9 +411,9 @@ impl Handle {
                     }
                 }
             }
-            world.point(|_| Pending::JoinHeld);
+            world.point(Pending::JoinHeld);
             world.inner.borrow_mut().phase = Phase::Settled;
-            world.point(|_| Pending::Calm);
+            world.point(Pending::Calm);
             world.inner.borrow_mut().has_invariants = false;
         });
     }
@@ -426,7 +422,7 @@ impl Handle {
 impl World {
     /// Waits for the end of a thread; the message of its panic.
     pub(super) fn join(&self, index: usize) -> core::result::Result<(), String> {
-        self.point(|_| Pending::Join(index as u16));
+        self.point(Pending::Join(index as u16));
         match &self.inner.borrow().threads[index].panic {
             Some(message) => Err(message.clone()),
             None => Ok(()),

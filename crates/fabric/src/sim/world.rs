@@ -159,6 +159,7 @@ const OWN: Key = 1 << 60;
 const COMPLETIONS: Key = 2 << 60;
 const INBOX: Key = 3 << 60;
 const PEER: Key = 4 << 60;
+pub(super) const CLOCK: Key = 5 << 60;
 
 pub(super) fn cell_key(node: u16, word: u32) -> Key {
     Key::from(node) << 32 | Key::from(word)
@@ -632,6 +633,11 @@ impl Inner {
     pub(super) fn looked_at_clock(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         state.seen = mix(state.seen, self.now_ns);
+    }
+
+    /// Whether time may pass at any moment.
+    pub(super) fn early_timeouts(&self) -> bool {
+        self.phase == Phase::Explored && self.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
     }
 
     /// Whether nodes come or go while the search looks: otherwise asking who is there is no point of interest.

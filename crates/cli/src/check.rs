@@ -1,0 +1,181 @@
+//! `farfield check`: searches the executions of scenarios on simulated sessions for one that fails, and shows one again.
+//!
+//! [`search`] hands the work to threads, [`report`] tells what came of it. A simulation belongs to one thread of the
+//! operating system, so several scenarios, or parts of one, are searched at a time.
+
+mod report;
+mod search;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use farfield_check::timeline::Timeline;
+use farfield_check::{Replay, Scenario, replay, scenarios, timeline_of};
+
+use crate::run::parse_seconds;
+
+/// How long a search takes unless told.
+const TIME: Duration = Duration::from_secs(20);
+
+const HELP: &str = "\
+A scenario is a small program over a few simulated nodes, and what must be true of it. The objects are the compiled code
+that ships; the search decides what happens when: which thread goes on, when a store leaves its buffer, when a NIC reads,
+writes and completes. Small scenarios are searched exhaustively, up to the order of steps that commute; the others, and
+those that are not done in their share of the time, by random executions.
+
+  farfield check                                  all scenarios, for 20 seconds
+  farfield check barrier kv/ --seconds 600        those whose names contain `barrier` or `kv/`
+  farfield check --executions 10000 --seed 7      the same executions every time, whatever the number of jobs
+  farfield check --replay 'barrier/visible#e:1=2' one execution again, event by event
+  farfield check --replay '…' --timeline out.html drawn, as a page for a browser
+
+A failure is told as soon as it is found, with the line that leads to the same execution again; then with fewer choices
+that lead to a failure of the same kind. Lines belong to the build that printed them.
+
+Exit status:
+  0    no failure
+  1    a failure, or a mistake in the arguments
+  130  ended by Ctrl-C before a failure was found";
+
+/// What `farfield check` takes.
+#[derive(clap::Args)]
+#[command(after_long_help = HELP, after_help = "Examples: --help")]
+pub(crate) struct CheckArgs {
+    /// Scenarios by name, or by a part of the name [default: all]
+    #[arg(value_name = "SCENARIO")]
+    names: Vec<String>,
+    /// Executions of each scenario; the result does not depend on the number of jobs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    executions: Option<u64>,
+    /// Time for everything together, shared among the scenarios [default: 20, or as long as --executions take]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    seconds: Option<Duration>,
+    /// Other random executions
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    seed: u64,
+    /// Threads that search [default: one for each CPU]
+    #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Run one execution again, from the line that a failure came with, and list its events
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["names", "executions", "seconds", "seed", "jobs", "list", "json"])]
+    replay: Option<String>,
+    /// Write a page that draws the replayed execution, or the first failure that is found
+    #[arg(long, value_name = "OUT.html", conflicts_with = "list")]
+    timeline: Option<PathBuf>,
+    /// List the scenarios
+    #[arg(long, conflicts_with_all = ["executions", "seconds", "seed", "jobs", "json"])]
+    list: bool,
+    /// Append the report as a line of JSON to this file, or `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Seed a bug, to see that it is found. Replay lines do not contain it
+    #[cfg(feature = "mutants")]
+    #[arg(long, hide = true, value_name = "NAME")]
+    mutant: Option<farfield::mutants::Mutant>,
+}
+
+/// Does what was asked; an error is a mistake in it.
+pub(crate) fn main(args: CheckArgs) -> Result<ExitCode> {
+    let bug = Bug::of(&args);
+    if let Some(line) = &args.replay {
+        return again(line, args.timeline.as_deref(), bug);
+    }
+    let scenarios = select(&args.names)?;
+    if args.list {
+        print(&report::list(&scenarios))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+    let plan = search::Plan {
+        executions: args.executions,
+        time: args.seconds.or_else(|| args.executions.is_none().then_some(TIME)),
+        seed: args.seed,
+        jobs: args.jobs.map_or_else(cpus, usize::from),
+        timeline: args.timeline,
+        quiet_stdout: args.json.as_deref() == Some(Path::new("-")),
+    };
+    let report = search::search(&scenarios, &plan, bug)?;
+    report.publish(args.json.as_deref())?;
+    Ok(match &report {
+        report if report.failures > 0 => ExitCode::FAILURE,
+        report if report.ended_early => ExitCode::from(130),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// The scenarios that are meant: those of a name, or whose names contain it.
+fn select(names: &[String]) -> Result<Vec<Scenario>> {
+    let all = scenarios::all();
+    let mut chosen = vec![names.is_empty(); all.len()];
+    for name in names {
+        let exact = all.iter().any(|scenario| scenario.name() == name);
+        let matches = |scenario: &Scenario| if exact { scenario.name() == name } else { scenario.name().contains(name) };
+        let before = chosen.clone();
+        for (chosen, scenario) in chosen.iter_mut().zip(&all) {
+            *chosen |= matches(scenario);
+        }
+        if before == chosen && !all.iter().any(matches) {
+            bail!("no scenario's name contains `{name}`; there are\n{}", report::list(&all).trim_end());
+        }
+    }
+    Ok(all.into_iter().zip(chosen).filter_map(|(scenario, chosen)| chosen.then_some(scenario)).collect())
+}
+
+/// Runs one execution again, lists it, and draws it if asked to.
+fn again(line: &str, timeline_at: Option<&Path>, bug: Bug) -> Result<ExitCode> {
+    let line: Replay = line.parse()?;
+    let Some(scenario) = scenarios::named(line.scenario()) else {
+        bail!("no scenario is called `{}`; there are\n{}", line.scenario(), report::list(&scenarios::all()).trim_end());
+    };
+    bug.seed();
+    let outcome = replay(&scenario, &line);
+    let timeline = timeline_of(&scenario, &line, &outcome);
+    print(&timeline.to_text())?;
+    let made = outcome.choices.iter().filter(|choice| choice.taken != 0).count();
+    if made != line.len() {
+        let message = format!("{} of the line's {} choices could not be made: it belongs to another build", line.len() - made, line.len());
+        let _ = writeln!(io::stderr(), "farfield: {message}");
+    }
+    if let Some(path) = timeline_at {
+        write_page(path, &timeline)?;
+        print(&format!("The timeline is in {}\n", path.display()))?;
+    }
+    Ok(if outcome.failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn write_page(path: &Path, timeline: &Timeline) -> Result<()> {
+    std::fs::write(path, timeline.to_html()).with_context(|| format!("writing the timeline to {}", path.display()))
+}
+
+/// To standard output; that nobody reads it any more is no error.
+fn print(text: &str) -> Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The bug that is seeded, if any: a switch of each thread of the operating system.
+#[derive(Clone, Copy)]
+struct Bug(#[cfg(feature = "mutants")] Option<farfield::mutants::Mutant>);
+
+impl Bug {
+    #[cfg(feature = "mutants")]
+    fn of(args: &CheckArgs) -> Bug {
+        Bug(args.mutant)
+    }
+
+    #[cfg(not(feature = "mutants"))]
+    fn of(_: &CheckArgs) -> Bug {
+        Bug()
+    }
+
+    /// Seeds it, for what this thread runs from here on.
+    fn seed(self) {
+        #[cfg(feature = "mutants")]
+        farfield::mutants::enable(self.0);
+    }
+}

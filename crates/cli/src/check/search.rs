@@ -1,0 +1,397 @@
+//! Sharing the time, and the cores, among scenarios.
+//!
+//! One loop on the main thread knows everything; worker threads get an order at a time, and tell how far they are. Small
+//! scenarios are searched exhaustively first, which mostly ends by itself. The rest of the time goes to random executions
+//! of those that are not done: always the one that has had the least time, for longer each time.
+//!
+//! With a number of executions, random executions come in batches of fixed size, each with a seed of its own, whose
+//! results are taken in order; what a batch finds after an earlier one has failed is forgotten. So the result does not
+//! depend on who was faster.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use farfield_check::timeline::Timeline;
+use farfield_check::{Budget, Finding, Report, Scenario, check_with, exhaust_with, replay, timeline_of};
+use indicatif::ProgressBar;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::Bug;
+use super::report::{self, Failing, Tally};
+use crate::tell;
+
+/// Executions of a batch, where their number is given.
+const BATCH: u64 = 500;
+/// The first turn of a scenario, and the longest.
+const TURN: Duration = Duration::from_millis(100);
+const TURN_MAX: Duration = Duration::from_secs(5);
+/// Less time is not worth an order.
+const TURN_MIN: Duration = Duration::from_millis(2);
+/// The main thread looks up at least this often.
+const TICK: Duration = Duration::from_millis(50);
+/// The exit status after a second Ctrl-C.
+const STATUS_INTERRUPTED: i32 = 130;
+
+/// What to search, and how long.
+pub(super) struct Plan {
+    pub(super) executions: Option<u64>,
+    pub(super) time: Option<Duration>,
+    pub(super) seed: u64,
+    pub(super) jobs: usize,
+    /// Where the first failure is to be drawn.
+    pub(super) timeline: Option<PathBuf>,
+    /// Standard output is for JSON alone.
+    pub(super) quiet_stdout: bool,
+}
+
+/// Searches, tells failures as they are found, and returns what there was.
+pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Bug) -> Result<report::Report> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the second signal ends the process, the first is only noted.
+        flag::register_conditional_shutdown(signal, STATUS_INTERRUPTED, Arc::clone(&interrupted))
+            .and_then(|_| flag::register(signal, Arc::clone(&interrupted)))
+            .context("cannot handle signals")?;
+    }
+    let (events, inbox) = mpsc::channel();
+    let mut search = Search::new(scenarios, plan);
+    for worker in 0..plan.jobs {
+        let (orders, work) = mpsc::channel();
+        let (events, scenarios) = (events.clone(), scenarios.to_vec());
+        thread::Builder::new()
+            .name(format!("search {worker}"))
+            .spawn(move || {
+                bug.seed();
+                // A panic outside of the simulated threads is a bug of the checker.
+                if catch_unwind(AssertUnwindSafe(|| serve(worker, &scenarios, &work, &events))).is_err() {
+                    let _ = events.send((worker, Event::Panicked));
+                }
+            })
+            .context("no thread (see `ulimit -u`)")?;
+        search.workers.push(Worker { orders, at: None });
+    }
+    search.see_through(&inbox, &interrupted)
+}
+
+/// What a worker is to do with a scenario.
+enum Order {
+    Exhaust(Budget),
+    /// A batch of random executions: its number, its seed.
+    Random(u64, u64, Budget),
+    Shrink(Finding),
+}
+
+enum Event {
+    /// So far.
+    Progress(Report),
+    /// An order to search is done.
+    Done(Report),
+    /// A failure is shrunk.
+    Shrunk(Finding, Timeline),
+    Panicked,
+}
+
+/// A worker thread: an order at a time.
+fn serve(worker: usize, scenarios: &[Scenario], work: &Receiver<(usize, Order)>, events: &Sender<(usize, Event)>) {
+    let mut told = Instant::now();
+    let mut progress = |report: &Report| {
+        if told.elapsed() >= TICK {
+            told = Instant::now();
+            let _ = events.send((worker, Event::Progress(report.clone())));
+        }
+    };
+    for (scenario, order) in work {
+        let scenario = &scenarios[scenario];
+        let done = match order {
+            Order::Exhaust(budget) => Event::Done(exhaust_with(scenario, budget, &mut progress)),
+            Order::Random(_, seed, budget) => Event::Done(check_with(scenario, budget, seed, &mut progress)),
+            Order::Shrink(finding) => {
+                let shrunk = finding.shrunk(scenario);
+                let timeline = timeline_of(scenario, &shrunk.replay, &replay(scenario, &shrunk.replay));
+                Event::Shrunk(shrunk, timeline)
+            }
+        };
+        if events.send((worker, done)).is_err() {
+            break;
+        }
+    }
+}
+
+struct Worker {
+    orders: Sender<(usize, Order)>,
+    /// The scenario and batch that it works at, and how far it is.
+    at: Option<(usize, Option<u64>, Option<Report>)>,
+}
+
+/// How far a scenario is.
+struct Course {
+    is_small: bool,
+    /// The exhaustive search is over, or there is none; before that, it is still to be begun.
+    is_random: bool,
+    /// Time handed out for random executions, and how long the next turn is.
+    spent: Duration,
+    turn: Duration,
+    /// The next batch, and the next whose result is taken; results that came before their turn.
+    next: u64,
+    taken: u64,
+    early: BTreeMap<u64, Report>,
+    /// A failure that is still to be shrunk.
+    to_shrink: Option<Finding>,
+    tally: Tally,
+}
+
+struct Search<'a> {
+    plan: &'a Plan,
+    start: Instant,
+    until: Option<Instant>,
+    /// The longest time for one exhaustive search.
+    share: Option<Duration>,
+    courses: Vec<Course>,
+    workers: Vec<Worker>,
+    bar: ProgressBar,
+    /// The first failure is drawn.
+    is_drawn: bool,
+}
+
+impl<'a> Search<'a> {
+    fn new(scenarios: &[Scenario], plan: &'a Plan) -> Search<'a> {
+        let start = Instant::now();
+        let small = scenarios.iter().filter(|scenario| scenario.is_small()).count().max(1) as u32;
+        let (all, jobs) = (scenarios.len().max(1) as u32, plan.jobs as u32);
+        // Half of the time at most for all of them, and for one a few times what would be fair.
+        let share = plan.time.map(|time| (time / 2).min(time * jobs / 2 / small).min(time * 3 * jobs / all));
+        let courses = scenarios.iter().map(|scenario| Course {
+            is_small: scenario.is_small(),
+            is_random: !scenario.is_small(),
+            spent: Duration::ZERO,
+            turn: TURN,
+            next: 0,
+            taken: 0,
+            early: BTreeMap::new(),
+            to_shrink: None,
+            tally: Tally::new(scenario),
+        });
+        let count = match (plan.executions, plan.time) {
+            (Some(executions), _) => executions * scenarios.len() as u64,
+            (None, time) => time.unwrap_or_default().as_millis() as u64,
+        };
+        Search {
+            plan,
+            start,
+            until: plan.time.map(|time| start + time),
+            share,
+            courses: courses.collect(),
+            workers: Vec::new(),
+            bar: tell::bar("[{bar:30}] {percent:>3}%  {msg}", count),
+            is_drawn: false,
+        }
+    }
+
+    /// The loop: orders out, results in, until there is nothing left to do or somebody wants an end.
+    fn see_through(&mut self, inbox: &Receiver<(usize, Event)>, interrupted: &AtomicBool) -> Result<report::Report> {
+        let mut ended_early = false;
+        loop {
+            self.hand_out();
+            if self.workers.iter().all(|worker| worker.at.is_none()) {
+                break;
+            }
+            match inbox.recv_timeout(TICK) {
+                Ok((worker, event)) => self.take(worker, event)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("all threads of the search have ended"),
+            }
+            self.show();
+            if interrupted.load(Ordering::Relaxed) {
+                ended_early = true;
+                self.gather();
+                break;
+            }
+        }
+        self.bar.finish_and_clear();
+        let tallies = self.courses.drain(..).map(|course| course.tally).collect();
+        Ok(report::Report::new(tallies, self.plan, self.start.elapsed(), ended_early))
+    }
+
+    fn hand_out(&mut self) {
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].at.is_some() {
+                continue;
+            }
+            let Some((scenario, order)) = self.order() else { return };
+            let batch = match &order {
+                Order::Random(batch, ..) => Some(*batch),
+                _ => None,
+            };
+            let worker = &mut self.workers[worker];
+            worker.at = Some((scenario, batch, None));
+            // It lives as long as its channel; if it has panicked, that is in the inbox.
+            let _ = worker.orders.send((scenario, order));
+        }
+    }
+
+    /// What is most worth doing.
+    fn order(&mut self) -> Option<(usize, Order)> {
+        if let Some(at) = self.courses.iter().position(|course| course.to_shrink.is_some()) {
+            return Some((at, Order::Shrink(self.courses[at].to_shrink.take()?)));
+        }
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left < TURN_MIN) {
+            return None;
+        }
+        let within = |budget: Budget, time: Option<Duration>| match time.into_iter().chain(left).min() {
+            Some(time) => budget.within(time),
+            None => budget,
+        };
+        let executions = self.plan.executions;
+        let begun = |at: usize| self.workers.iter().any(|worker| matches!(worker.at, Some((s, None, _)) if s == at));
+        if let Some(at) = (0..self.courses.len()).find(|&at| !self.courses[at].is_random && !begun(at)) {
+            let budget = executions.map_or_else(Budget::unlimited, Budget::executions);
+            return Some((at, Order::Exhaust(within(budget, self.share))));
+        }
+        let wanted = |at: &usize| {
+            let course = &self.courses[*at];
+            let is_open = course.tally.failing.is_none() && !course.tally.is_complete;
+            // Where nothing else is to be done, random executions run beside an exhaustive search; not where the result
+            // would depend on it.
+            is_open && executions.is_none_or(|executions| course.is_random && course.next * BATCH < executions)
+        };
+        let open = (0..self.courses.len()).filter(wanted);
+        let at = open.min_by_key(|&at| (!self.courses[at].is_random, self.courses[at].spent, at))?;
+        let course = &mut self.courses[at];
+        let batch = course.next;
+        course.next += 1;
+        let seed = self.plan.seed.wrapping_add(batch.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let budget = match executions {
+            Some(executions) => {
+                course.spent += TURN; // in turns
+                within(Budget::executions(BATCH.min(executions - batch * BATCH)), None)
+            }
+            None => {
+                course.spent += course.turn;
+                let budget = within(Budget::unlimited(), Some(course.turn));
+                course.turn = (course.turn * 2).min(TURN_MAX);
+                budget
+            }
+        };
+        Some((at, Order::Random(batch, seed, budget)))
+    }
+
+    fn take(&mut self, worker: usize, event: Event) -> Result<()> {
+        let at = match (&mut self.workers[worker].at, event) {
+            (_, Event::Panicked) => bail!("the checker itself has panicked"),
+            (Some((_, _, live)), Event::Progress(report)) => {
+                *live = Some(report);
+                return Ok(());
+            }
+            (at, event) => at.take().map(|(scenario, batch, _)| (scenario, batch, event)),
+        };
+        match at {
+            Some((scenario, batch, Event::Done(report))) => self.searched(scenario, batch, report),
+            Some((scenario, _, Event::Shrunk(finding, timeline))) => self.shrunk(scenario, finding, &timeline),
+            _ => Ok(()),
+        }
+    }
+
+    /// An order is done: a batch of random executions, or an exhaustive search.
+    fn searched(&mut self, scenario: usize, batch: Option<u64>, report: Report) -> Result<()> {
+        let in_order = self.plan.executions.is_some();
+        let course = &mut self.courses[scenario];
+        let Some(batch) = batch else {
+            course.is_random = true;
+            return self.count(scenario, report);
+        };
+        if !in_order {
+            return self.count(scenario, report);
+        }
+        course.early.insert(batch, report);
+        while let Some(report) = self.courses[scenario].next_in_order() {
+            self.count(scenario, report)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, scenario: usize, report: Report) -> Result<()> {
+        let course = &mut self.courses[scenario];
+        let before = course.tally.executions;
+        course.tally.add(&report);
+        let (Some(finding), None) = (report.finding, &course.tally.failing) else { return Ok(()) };
+        let failing = Failing::new(&finding, before + finding.execution);
+        let text = failing.found(course.tally.name());
+        course.tally.failing = Some(failing);
+        course.to_shrink = Some(finding);
+        course.is_random = true; // an exhaustive search that has not begun is not wanted any more
+        self.tell(&text)
+    }
+
+    fn shrunk(&mut self, scenario: usize, finding: Finding, timeline: &Timeline) -> Result<()> {
+        let tally = &mut self.courses[scenario].tally;
+        let Some(failing) = &mut tally.failing else { return Ok(()) };
+        failing.shrink(&finding, timeline);
+        let mut text = failing.told(tally.name(), self.plan.timeline.is_none());
+        if let (Some(path), false) = (&self.plan.timeline, self.is_drawn) {
+            super::write_page(path, timeline)?;
+            self.is_drawn = true;
+            text += &format!("  The timeline is in {}\n", path.display());
+        }
+        self.tell(&text)
+    }
+
+    /// To standard output, or what stands for it, without a mess with the bar.
+    fn tell(&self, text: &str) -> Result<()> {
+        self.bar.suspend(|| {
+            if self.plan.quiet_stdout {
+                eprint!("{text}");
+                return Ok(());
+            }
+            super::print(text)
+        })
+    }
+
+    /// What workers have done of orders that nobody waits for any more.
+    fn gather(&mut self) {
+        for worker in &mut self.workers {
+            if let Some((scenario, _, Some(report))) = worker.at.take() {
+                self.courses[scenario].tally.add(&report);
+            }
+        }
+    }
+
+    fn show(&self) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let live = || self.workers.iter().filter_map(|worker| worker.at.as_ref());
+        let reports = || live().filter_map(|(_, _, report)| report.as_ref());
+        let tallies = || self.courses.iter().map(|course| &course.tally);
+        let executions = tallies().map(|t| t.executions).chain(reports().map(|r| r.executions)).sum::<u64>();
+        let steps = tallies().map(|t| t.steps).chain(reports().map(|r| r.steps)).sum::<u64>();
+        let speed = steps as f64 / self.start.elapsed().as_secs_f64() / 1e6;
+        let names: Vec<&str> = live().map(|(at, ..)| self.courses[*at].tally.name()).collect();
+        self.bar.set_position(match self.plan.executions {
+            None => self.start.elapsed().as_millis() as u64,
+            Some(max) => {
+                let done = tallies().map(|t| if t.is_over() { max } else { t.executions.min(max) });
+                done.sum::<u64>() + reports().map(|r| r.executions).sum::<u64>()
+            }
+        });
+        let executions = tell::grouped(executions);
+        self.bar.set_message(format!("{executions} executions, {speed:.1} M steps/s, {}", names.join(", ")));
+    }
+}
+
+impl Course {
+    /// The next result, if it has come and is wanted.
+    fn next_in_order(&mut self) -> Option<Report> {
+        let report = self.early.remove(&self.taken)?;
+        self.taken += 1;
+        self.tally.failing.is_none().then_some(report)
+    }
+}
