@@ -65,6 +65,7 @@ pub struct Scenario {
     pub(crate) late_nodes: bool,
     pub(crate) early_timeouts: bool,
     pub(crate) is_small: bool,
+    pub(crate) kills: Vec<&'static str>,
 }
 
 impl Scenario {
@@ -84,6 +85,7 @@ impl Scenario {
             late_nodes: false,
             early_timeouts: false,
             is_small: false,
+            kills: Vec::new(),
         }
     }
 
@@ -115,6 +117,18 @@ impl Scenario {
         self
     }
 
+    /// The seeded bugs that it is there to find, by name.
+    #[must_use]
+    pub fn kills(mut self, mutants: &[&'static str]) -> Scenario {
+        self.kills.extend(mutants);
+        self
+    }
+
+    /// The seeded bugs that it is there to find, by name.
+    pub fn mutants(&self) -> &[&'static str] {
+        &self.kills
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -123,6 +137,11 @@ impl Scenario {
     /// What it is about, in a line.
     pub fn about(&self) -> &str {
         &self.about
+    }
+
+    /// How many nodes it has.
+    pub fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// Whether it is small enough to look at all of its executions.

@@ -1,50 +1,166 @@
 //! From what the simulator recorded to a timeline.
+//!
+//! What does not help to understand an execution is left out: how the stage was set, what threads do to be unwound after
+//! the failure, and locks and words of a node's own that only one thread touches.
 
-use farfield::fabric::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
 use farfield::fabric::Verb;
 use farfield::fabric::mowgli::machine::Loc;
-use farfield::fabric::sim::{Cell, Outcome, What as Raw};
+use farfield::fabric::sim::{Cell, Event as Recorded, Outcome, What as Raw};
 
 use crate::Scenario;
 use crate::search::Replay;
-use crate::timeline::{Event, Failure, Lane, Timeline, What};
+use crate::timeline::{Event, Failure, Lane, Timeline, What, number};
+
+/// Words at the start of each node's memory that global fences read.
+const FENCE_WORDS: u32 = 8;
+/// More places than these that a thread waits for are only counted.
+const WAITS_MAX: usize = 3;
 
 /// The timeline of an execution that was [replayed](crate::replay).
 pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> Timeline {
-    let names = Names(&outcome.labels);
-    let threads = outcome.threads.iter().map(|(node, name)| Lane { name: name.clone(), node: node.0 }).collect();
+    let events = worth_telling(outcome);
+    // Threads that have done nothing since the stage was set are left out, and the others numbered anew.
+    let mut threads: BTreeSet<usize> = events.iter().map(|event| event.thread).collect();
+    threads.extend(outcome.failure.as_ref().and_then(|failure| failure.thread));
+    let number_of: BTreeMap<usize, usize> =
+        threads.iter().enumerate().map(|(number, thread)| (*thread, number)).collect();
     let failure = outcome.failure.as_ref().map(|failure| Failure {
         step: failure.step,
-        thread: failure.thread,
+        thread: failure.thread.map(|thread| number_of[&thread]),
         message: failure.message.clone(),
     });
-    let node_of = |thread: usize| outcome.threads[thread].0;
-    // The stage is set before the first choice of interest: what threads did to open objects tells nothing of a failure.
-    let begin = outcome.explored_from;
-    let recorded = outcome.events.iter().filter(|event| event.step >= begin);
-    let events = recorded.map(|event| Event {
-        step: event.step,
-        time_ns: event.time_ns,
-        thread: event.thread,
-        what: names.describe(&event.what, node_of(event.thread)),
+    let names = Names::of(outcome, &events);
+    let lane = |thread: &usize| {
+        let (node, name) = &outcome.threads[*thread];
+        // The simulation's first thread sets the stage, and looks at it in the end.
+        let name = if *thread == 0 { "the check" } else { name };
+        Lane { name: name.into(), node: node.0 }
+    };
+    let mut waits = Waits::default();
+    let described = events.iter().map(|event| {
+        waits.follow(event, &names);
+        let what = match event.what {
+            Raw::Waits => What::Waits { text: waits.text(event.thread) },
+            _ => names.describe(&event.what),
+        };
+        Event { step: event.step, time_ns: event.time_ns, thread: number_of[&event.thread], what }
     });
     Timeline {
-        title: scenario.name.clone(),
-        about: scenario.about.clone(),
+        title: scenario.name().into(),
+        about: scenario.about().into(),
         replay: replay.to_string(),
+        events: described.collect(),
         failure,
-        threads,
-        events: events.collect(),
+        threads: threads.iter().map(lane).collect(),
     }
 }
 
-/// Names of memory: node, first word, words, name.
-struct Names<'a>(&'a [(u16, u32, u32, String)]);
+/// The events since the exploration began, until the failure, without those that concern nobody else.
+fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
+    let explored = outcome.events.iter().filter(|event| event.step >= outcome.explored_from);
+    let mut events: Vec<Recorded> = explored.cloned().collect();
+    if let Some(failure) = &outcome.failure {
+        let unwinds = |event: &Recorded| event.step >= failure.step && matches!(event.what, Raw::Unlock { .. });
+        while events.last().is_some_and(unwinds) {
+            events.pop();
+        }
+    }
+    // Time passes for whoever goes on then, not for the thread that happens to be first.
+    for at in 0..events.len() {
+        if let (Raw::Elapsed, Some(next)) = (&events[at].what, events.get(at + 1)) {
+            events[at].thread = next.thread;
+        }
+    }
+    let mut users: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+    for event in &events {
+        if let Some(own) = own_cell(&event.what) {
+            users.entry(own).or_default().insert(event.thread);
+        }
+    }
+    events.retain(|event| own_cell(&event.what).is_none_or(|own| users[&own].len() > 1));
+    events
+}
 
-impl Names<'_> {
+/// The word or lock outside of registered memory that an event touches.
+fn own_cell(what: &Raw) -> Option<u32> {
+    match what {
+        Raw::Read { cell: Cell::Own(own), .. }
+        | Raw::Write { cell: Cell::Own(own), .. }
+        | Raw::Drained { cell: Cell::Own(own), .. }
+        | Raw::Rmw { cell: Cell::Own(own), .. }
+        | Raw::Lock { cell: Cell::Own(own) }
+        | Raw::Unlock { cell: Cell::Own(own) } => Some(*own),
+        _ => None,
+    }
+}
+
+/// What each thread has looked at since it last waited, which is what it waits for.
+#[derive(Default)]
+struct Waits {
+    looked_at: BTreeMap<usize, Vec<String>>,
+    /// Operations that the thread has not seen complete.
+    open: BTreeMap<usize, BTreeSet<u32>>,
+}
+
+impl Waits {
+    fn follow(&mut self, event: &Recorded, names: &Names<'_>) {
+        match &event.what {
+            Raw::Woken => self.looked_at.entry(event.thread).or_default().clear(),
+            Raw::Read { cell, .. } => {
+                let (looked_at, name) = (self.looked_at.entry(event.thread).or_default(), names.cell(*cell));
+                if !looked_at.contains(&name) {
+                    looked_at.push(name);
+                }
+            }
+            Raw::Issue { op, .. } => drop(self.open.entry(event.thread).or_default().insert(*op)),
+            Raw::Seen { op } => drop(self.open.entry(event.thread).or_default().remove(op)),
+            _ => {}
+        }
+    }
+
+    fn text(&self, thread: usize) -> String {
+        let open: Vec<String> = self.open.get(&thread).into_iter().flatten().map(|op| format!("#{op}")).collect();
+        let looked_at = self.looked_at.get(&thread).map_or(&[][..], Vec::as_slice);
+        match (&open[..], looked_at) {
+            ([], []) => "for news".into(),
+            ([], [cells @ ..]) if cells.len() > WAITS_MAX => format!("until one of {} words changes", cells.len()),
+            ([], cells) => format!("until {} changes", cells.join(" or ")),
+            (ops, _) if ops.len() > WAITS_MAX => format!("for {} operations", ops.len()),
+            (ops, _) => format!("for {}", ops.join(" or ")),
+        }
+    }
+}
+
+/// Names of memory.
+struct Names<'a> {
+    /// Node, first word, words, name.
+    regions: &'a [(u16, u32, u32, String)],
+    /// Of words and locks outside of it.
+    own: BTreeMap<u32, String>,
+}
+
+impl<'a> Names<'a> {
+    fn of(outcome: &'a Outcome, events: &[Recorded]) -> Names<'a> {
+        let mut own = BTreeMap::new();
+        let (mut locks, mut words) = (0, 0);
+        for event in events {
+            if let Some(cell) = own_cell(&event.what) {
+                let is_lock = matches!(event.what, Raw::Lock { .. } | Raw::Unlock { .. });
+                own.entry(cell).or_insert_with(|| {
+                    let count = if is_lock { &mut locks } else { &mut words };
+                    *count += 1;
+                    format!("{} {count}", if is_lock { "lock" } else { "local" })
+                });
+            }
+        }
+        Names { regions: &outcome.labels, own }
+    }
+
     fn loc(&self, loc: Loc) -> String {
         let found = self
-            .0
+            .regions
             .iter()
             .find(|(node, first, words, _)| *node == loc.node && (*first..first + words).contains(&loc.word));
         match found {
@@ -57,11 +173,11 @@ impl Names<'_> {
     fn cell(&self, cell: Cell) -> String {
         match cell {
             Cell::Region(loc) => self.loc(loc),
-            Cell::Own(number) => format!("local {number}"),
+            Cell::Own(own) => self.own.get(&own).cloned().unwrap_or_else(|| format!("local {own}")),
         }
     }
 
-    fn describe(&self, what: &Raw, _node: NodeId) -> What {
+    fn describe(&self, what: &Raw) -> What {
         match what {
             Raw::Read { cell, value, buffered } => {
                 What::Read { cell: self.cell(*cell), value: *value, buffered: *buffered }
@@ -70,21 +186,23 @@ impl Names<'_> {
             Raw::Drained { cell, value } => What::Drained { cell: self.cell(*cell), value: *value },
             Raw::Rmw { cell, old, new } => What::Rmw { cell: self.cell(*cell), old: *old, new: *new },
             Raw::Issue { op, verb, peer, remote, words, value } => {
-                let verb = match verb {
-                    Verb::Put => "put",
-                    Verb::Get => "get",
-                    Verb::Cas => "cas",
-                    Verb::Faa => "faa",
-                    Verb::RemoteFence => "fence",
-                };
                 let place = remote.map_or_else(|| format!("n{}", peer.0), |loc| self.loc(loc));
-                let text = match (verb, value) {
-                    ("put", Some(value)) => format!("put {value} → {place}"),
-                    ("cas" | "faa", Some(value)) => format!("{verb} {place} ({value})"),
-                    ("get", _) => format!("get {place}"),
-                    _ => format!("{verb} → {place}"),
+                let is_fence = remote.is_some_and(|loc| loc.word < FENCE_WORDS);
+                let (verb, text) = match (verb, value) {
+                    (Verb::Put, Some(value)) if *words == 1 => ("put", format!("put {} → {place}", number(*value))),
+                    (Verb::Put, _) => ("put", format!("put {words} words → {place}")),
+                    (Verb::Get, _) if is_fence => ("get", format!("fence n{} (a get)", peer.0)),
+                    (Verb::Get, _) if *words > 1 => ("get", format!("get {words} words from {place}")),
+                    (Verb::Get, _) => ("get", format!("get {place}")),
+                    (Verb::Cas, Some(new)) => ("cas", format!("cas {place} to {}", number(*new))),
+                    (Verb::Faa, Some(addend)) if (*addend as i64) < 0 => {
+                        ("faa", format!("faa {place} − {}", number(addend.wrapping_neg())))
+                    }
+                    (Verb::Faa, Some(addend)) => ("faa", format!("faa {place} + {}", number(*addend))),
+                    (Verb::Cas, None) => ("cas", format!("cas {place}")),
+                    (Verb::Faa, None) => ("faa", format!("faa {place}")),
+                    (Verb::RemoteFence, _) => ("fence", format!("remote fence to n{}", peer.0)),
                 };
-                let text = if *words > 1 { format!("{text} ({words} words)") } else { text };
                 What::Issue { op: *op, verb, peer: peer.0, text }
             }
             Raw::NicRead { op, loc, value } => What::NicRead { op: *op, cell: self.loc(*loc), value: *value },
@@ -92,7 +210,7 @@ impl Names<'_> {
             Raw::Landed { op, loc, value } => What::Landed { op: *op, cell: self.loc(*loc), value: *value },
             Raw::Completed { op } => What::Completed { op: *op },
             Raw::Seen { op } => What::Seen { op: *op },
-            Raw::Waits => What::Waits { text: "until something it has looked at changes".into() },
+            Raw::Waits => What::Waits { text: String::new() },
             Raw::Woken => What::Woken,
             Raw::Lock { cell } => What::Lock { name: self.cell(*cell) },
             Raw::Unlock { cell } => What::Unlock { name: self.cell(*cell) },

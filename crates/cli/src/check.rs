@@ -112,7 +112,8 @@ fn select(names: &[String]) -> Result<Vec<Scenario>> {
     let mut chosen = vec![names.is_empty(); all.len()];
     for name in names {
         let exact = all.iter().any(|scenario| scenario.name() == name);
-        let matches = |scenario: &Scenario| if exact { scenario.name() == name } else { scenario.name().contains(name) };
+        let matches =
+            |scenario: &Scenario| if exact { scenario.name() == name } else { scenario.name().contains(name) };
         let before = chosen.clone();
         for (chosen, scenario) in chosen.iter_mut().zip(&all) {
             *chosen |= matches(scenario);
@@ -136,7 +137,11 @@ fn again(line: &str, timeline_at: Option<&Path>, bug: Bug) -> Result<ExitCode> {
     print(&timeline.to_text())?;
     let made = outcome.choices.iter().filter(|choice| choice.taken != 0).count();
     if made != line.len() {
-        let message = format!("{} of the line's {} choices could not be made: it belongs to another build", line.len() - made, line.len());
+        let message = format!(
+            "{} of the line's {} choices could not be made: it belongs to another build",
+            line.len() - made,
+            line.len()
+        );
         let _ = writeln!(io::stderr(), "farfield: {message}");
     }
     if let Some(path) = timeline_at {

@@ -1,75 +1,205 @@
 //! The barrier: none passes before all have arrived, and all that was put before is visible to all after.
 
 use farfield::fabric::GroupKey;
-use farfield::{AtomicVar, Barrier, SharedVar};
+use farfield::{Barrier, BarrierThread, Endpoint, Result};
 
-use crate::Scenario;
+use super::keep;
+use crate::{Log, Scenario, Stage};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![visible(), meeting()]
+    vec![
+        loopback(),
+        exchange(),
+        rounds(),
+        visible("barrier/visible", [0, 1, 2]),
+        visible("barrier/visible-at-node-0", [1, 0, 2]),
+        threads(),
+        meeting("barrier/meeting", |thread, ep| ep.block_on(thread.wait(ep))),
+        meeting("barrier/meeting-unfenced", |thread, ep| ep.block_on(thread.wait_unfenced(ep))),
+        meeting("barrier/meeting-after-timeout", wait_twice),
+        meeting_of_threads(),
+    ]
 }
 
-/// LOCO Fig. 22: a put to a third node must be visible to whoever passes, wherever it looks.
-fn visible() -> Scenario {
+/// A barrier with so many threads on each node; theirs, node by node.
+fn barrier(stage: &Stage, threads_per_node: usize) -> Result<Vec<BarrierThread>> {
+    let barriers = stage.on_each(move |node| Barrier::open(node, "b", threads_per_node))?;
+    let each = barriers.iter().flat_map(|barrier| std::iter::repeat_n(barrier, threads_per_node));
+    let threads = each.map(Barrier::thread).collect();
+    keep(stage, barriers);
+    threads
+}
+
+// ---- what was put before is visible after ----------------------------------------------------------------------------
+
+/// The smallest case of Fig. 22: two threads of one node. What the first has put through its NIC's loopback is not ordered
+/// with its count, which its CPU writes, but by the fence. For barrier-no-fence, barrier-fence-late,
+/// barrier-fence-from-one, and, since nobody has to wait, barrier-last-row and barrier-round-early.
+fn loopback() -> Scenario {
     Scenario::new(
-        "barrier/visible",
-        "a put before the barrier is seen by a get after it, from a third node",
-        3,
+        "barrier/loopback",
+        "a put and a store to one's own node are seen by another thread of it",
+        1,
         |stage| {
-            let opened = stage.on_each(|node| {
-                let words = node.alloc(GroupKey::DATA, 8)?;
-                let custom = farfield::Opening::new(node, "z", "words").region("z", words.clone()).announce()?;
-                custom.wait(node.timeout())?;
-                Ok((Barrier::open(node, "b", 1)?, custom))
-            })?;
-            for (me, (barrier, custom)) in opened.into_iter().enumerate() {
-                let mut thread = barrier.thread()?;
-                let z = custom.remote::<u64>(farfield::NodeId(1), "z")?;
-                stage.thread(me, "party", move |ep| {
-                    let _custom = custom;
-                    if me == 0 {
-                        ep.put_value(z, 1).wait()?;
-                    }
-                    ep.block_on(thread.wait(ep))?;
-                    if me == 2 {
-                        assert_eq!(ep.get(z).wait()?, 1, "a put from before the barrier is not visible after it");
-                    }
-                    Ok(())
-                });
-            }
+            let mut threads = barrier(stage, 2)?;
+            let memory = stage.node(0).alloc(GroupKey::DATA, 16)?;
+            let (mut first, mut second) = (threads.remove(0), threads.remove(0));
+            let written = memory.clone();
+            stage.thread(0, "first", move |ep| {
+                ep.put_value(written.remote(0), 1u64).detach()?;
+                written.word(8).store(1);
+                ep.block_on(first.wait(ep))
+            });
+            stage.thread(0, "second", move |ep| {
+                ep.block_on(second.wait(ep))?;
+                assert_eq!(memory.word(8).load(), 1, "a store from before the barrier is not visible after it");
+                assert_eq!(memory.word(0).load(), 1, "a put from before the barrier is not visible after it");
+                Ok(())
+            });
             Ok(())
         },
     )
+    .small()
 }
 
-/// Nobody passes before all have come.
-fn meeting() -> Scenario {
-    let _ = (core::any::type_name::<AtomicVar>(), core::any::type_name::<SharedVar<u64>>());
-    Scenario::new("barrier/meeting", "nobody passes before all have come, round after round", 2, |stage| {
-        let barriers = stage.on_each(|node| Barrier::open(node, "b", 1))?;
-        let log = stage.log::<(usize, u64, bool)>();
-        for (me, barrier) in barriers.into_iter().enumerate() {
-            let (mut thread, log) = (barrier.thread()?, log.clone());
+/// Fig. 6: each of two nodes puts to the other, and looks at its own memory. Here the count comes after the put (NRW →
+/// NRW), whatever the fence does; it must be waited for. For barrier-last-row and barrier-round-early.
+fn exchange() -> Scenario {
+    put_to_each_other("barrier/exchange", "what each of two nodes puts to the other is there after the barrier", 1)
+        .small()
+}
+
+/// The same twice: a round is not the one before. For barrier-round-early.
+fn rounds() -> Scenario {
+    put_to_each_other("barrier/rounds", "what is put in a round is there after it, round after round", 2)
+}
+
+fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {
+    Scenario::new(name, about, 2, move |stage| {
+        let threads = barrier(stage, 1)?;
+        let memory =
+            stage.nodes().iter().map(|node| node.alloc(GroupKey::DATA, 8 * rounds)).collect::<Result<Vec<_>>>()?;
+        for (me, mut thread) in threads.into_iter().enumerate() {
+            let (mine, others) = (memory[me].clone(), memory[1 - me].clone());
             stage.thread(me, "party", move |ep| {
-                for round in 0..2 {
-                    log.push((me, round, false));
+                for word in 0..rounds {
+                    ep.put_value(others.remote(8 * word), 1u64).detach()?;
                     ep.block_on(thread.wait(ep))?;
-                    log.push((me, round, true));
+                    let seen = mine.word(8 * word).load();
+                    assert_eq!(seen, 1, "what was put before the barrier is not there after it, in round {word}");
                 }
                 Ok(())
             });
         }
-        stage.finally(move || {
-            let entries = log.take();
-            for (at, (_, round, passed)) in entries.iter().enumerate() {
-                if *passed {
-                    let arrived = entries[..at].iter().filter(|(_, r, p)| r == round && !p).count();
-                    assert_eq!(arrived, 2, "somebody passed round {round} before all had come");
+        Ok(())
+    })
+}
+
+/// Fig. 22: `writer` puts to `home`, and `reader` gets from there. What goes to different nodes is in no order, but for the
+/// fence of *every* node before the count. For barrier-no-fence, barrier-fence-late, and with node 0 as home
+/// barrier-fence-from-one.
+fn visible(name: &str, [writer, home, reader]: [usize; 3]) -> Scenario {
+    let about = "a put to one node before the barrier is seen by a get after it, from a third node";
+    Scenario::new(name, about, 3, move |stage| {
+        let word = stage.node(home).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+        for (me, mut thread) in barrier(stage, 1)?.into_iter().enumerate() {
+            stage.thread(me, "party", move |ep| {
+                if me == writer {
+                    ep.put_value(word, 1).detach()?;
                 }
-            }
+                ep.block_on(thread.wait(ep))?;
+                if me == reader {
+                    assert_eq!(ep.get(word).wait()?, 1, "a put from before the barrier is not visible after it");
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Two threads on each node: the other thread of the putting node looks, by a queue pair that is in no order with that of
+/// the put. For all mutants of the fence.
+fn threads() -> Scenario {
+    Scenario::new("barrier/threads", "a thread sees what another of its node has put elsewhere", 2, |stage| {
+        let word = stage.node(0).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+        for (party, mut thread) in barrier(stage, 2)?.into_iter().enumerate() {
+            stage.thread(party / 2, "party", move |ep| {
+                if party == 2 {
+                    ep.put_value(word, 1).detach()?;
+                }
+                ep.block_on(thread.wait(ep))?;
+                if party == 3 {
+                    assert_eq!(ep.get(word).wait()?, 1, "a put from before the barrier is not visible after it");
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+// ---- none passes before all have arrived -----------------------------------------------------------------------------
+
+/// Who arrives at a round (`false`) and who has passed it (`true`), in time.
+type Passing = Log<(u64, bool)>;
+
+fn pass(passing: &Passing, rounds: u64, mut wait: impl FnMut() -> Result<()>) -> Result<()> {
+    for round in 0..rounds {
+        passing.push((round, false));
+        wait()?;
+        passing.push((round, true));
+    }
+    Ok(())
+}
+
+fn assert_met(passing: &Passing, parties: usize) {
+    let passing = passing.take();
+    for (at, (round, _)) in passing.iter().enumerate().filter(|(_, (_, passed))| *passed) {
+        let arrived = passing[..at].iter().filter(|entry| **entry == (*round, false)).count();
+        assert_eq!(arrived, parties, "somebody passed round {round} before all had arrived");
+    }
+}
+
+/// Two nodes meet twice. A count of one round lets nobody pass the next. For barrier-last-row and barrier-round-early.
+fn meeting(name: &str, wait: fn(&mut BarrierThread, &Endpoint) -> Result<()>) -> Scenario {
+    Scenario::new(name, "nobody passes before all have arrived, round after round", 2, move |stage| {
+        let passing = stage.log();
+        for (me, mut thread) in barrier(stage, 1)?.into_iter().enumerate() {
+            let passing = passing.clone();
+            stage.thread(me, "party", move |ep| pass(&passing, 2, || wait(&mut thread, ep)));
+        }
+        stage.finally(move || {
+            assert_met(&passing, 2);
             Ok(())
         });
         Ok(())
     })
     .small()
+}
+
+/// A wait that is over at once if somebody is missing, and then one for the same round.
+fn wait_twice(thread: &mut BarrierThread, ep: &Endpoint) -> Result<()> {
+    ep.block_on(async {
+        match thread.wait_deadline(ep, ep.now()).await {
+            Err(error) if error.is_timeout() => thread.wait_again(ep, ep.deadline()).await,
+            result => result,
+        }
+    })
+}
+
+/// Two threads on each of two nodes: some counts are stored, some are put. For barrier-last-row and barrier-round-early.
+fn meeting_of_threads() -> Scenario {
+    Scenario::new("barrier/meeting-of-threads", "no thread passes before all of all nodes have arrived", 2, |stage| {
+        let passing = stage.log();
+        for (party, mut thread) in barrier(stage, 2)?.into_iter().enumerate() {
+            let passing = passing.clone();
+            stage.thread(party / 2, "party", move |ep| pass(&passing, 1, || ep.block_on(thread.wait(ep))));
+        }
+        stage.finally(move || {
+            assert_met(&passing, 4);
+            Ok(())
+        });
+        Ok(())
+    })
 }

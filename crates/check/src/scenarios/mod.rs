@@ -1,15 +1,36 @@
 //! Scenarios for Farfield's own objects.
 
 mod barrier;
+mod ring;
+mod vars;
 
-use crate::Scenario;
+use std::rc::Rc;
+
+use crate::{Scenario, Stage};
 
 /// All of them.
 pub fn all() -> Vec<Scenario> {
-    [barrier::scenarios()].into_iter().flatten().collect()
+    [barrier::scenarios(), vars::scenarios(), ring::scenarios()].into_iter().flatten().collect()
 }
 
 /// The one of a name.
 pub fn named(name: &str) -> Option<Scenario> {
     all().into_iter().find(|scenario| scenario.name() == name)
+}
+
+/// Something that several threads use, alive until all of them have ended: closing an object takes locks, and would only
+/// add to what is searched.
+fn keep<T: 'static>(stage: &Stage, value: T) -> Rc<T> {
+    let value = Rc::new(value);
+    let kept = Rc::clone(&value);
+    stage.finally(move || {
+        drop(kept);
+        Ok(())
+    });
+    value
+}
+
+/// The one that is there to find a seeded bug.
+pub fn killing(mutant: &str) -> Option<Scenario> {
+    all().into_iter().find(|scenario| scenario.mutants().contains(&mutant))
 }

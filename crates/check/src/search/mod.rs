@@ -183,8 +183,8 @@ impl Report {
         self.executions += 1;
         self.steps += outcome.steps;
         let choices = outcome.choices.iter().map(|choice| u64::from(choice.taken) << 16 | u64::from(choice.of));
-        self.trace = choices.chain([outcome.steps]).fold(self.trace, |trace, choice| {
-            (trace ^ choice).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
-        });
+        self.trace = choices
+            .chain([outcome.steps])
+            .fold(self.trace, |trace, choice| (trace ^ choice).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23));
     }
 }

@@ -3,7 +3,7 @@
 //! A recorder fills a [`Timeline`], [`Timeline::to_html`] renders it. The page stands alone (no file or address beside
 //! it) and is a function of the timeline. [`story`] finds out what belongs together (which landing to which operation,
 //! which read came before a landing that it should perhaps have seen), [`layout`] gives everything a place, [`svg`]
-//! draws, [`page`] writes the words around the picture. Columns are ranks of events, so that gaps in the schedule take
+//! draws, [`page`] writes the words around the picture, [`text`] lines for a terminal. Columns are ranks of events, so that gaps in the schedule take
 //! no room; the script only stretches columns, and labels which do not fit are hidden.
 
 mod layout;
@@ -14,6 +14,9 @@ mod story;
 mod svg;
 #[cfg(test)]
 mod tests;
+mod text;
+
+pub(crate) use page::number;
 
 /// An execution to show.
 #[derive(Clone, Debug, Default)]
@@ -120,14 +123,24 @@ impl Timeline {
         page::render(self, &story, &layout)
     }
 
+    /// The events as lines, and how it ends.
+    pub fn to_text(&self) -> String {
+        text::render(self, &story::Story::of(self))
+    }
+
+    /// Who fails: "reader on n3".
+    pub fn failing_thread(&self) -> Option<String> {
+        self.failure.as_ref()?.thread.map(|thread| self.name_of(thread))
+    }
+
     fn node_of(&self, thread: usize) -> u16 {
         self.threads.get(thread).map_or(0, |lane| lane.node)
     }
 
-    /// "reader (n3)".
+    /// "reader on n3".
     fn name_of(&self, thread: usize) -> String {
         match self.threads.get(thread) {
-            Some(lane) => format!("{} (n{})", lane.name, lane.node),
+            Some(lane) => format!("{} on n{}", lane.name, lane.node),
             None => format!("thread {thread}"),
         }
     }

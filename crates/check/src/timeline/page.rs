@@ -86,7 +86,7 @@ fn explain(timeline: &Timeline, story: &Story, hint: &Hint) -> String {
         hint.read,
         event.step,
         escape(&timeline.name_of(event.thread)),
-        words(timeline, story, hint.read),
+        escape(&words(timeline, story, hint.read)),
         op.issue,
         op.id,
         escape(op.text),
@@ -190,7 +190,7 @@ fn table(out: &mut String, timeline: &Timeline, story: &Story) {
             "<tr id=\"e{rank}\"{class}{op}><td><a href=\"#m{rank}\">{}</a></td>{time}<td>{}</td><td>{}</td></tr>",
             event.step,
             escape(&timeline.name_of(event.thread)),
-            words(timeline, story, rank)
+            escape(&words(timeline, story, rank))
         );
     }
     *out += "</tbody>\n</table>\n";
@@ -199,15 +199,15 @@ fn table(out: &mut String, timeline: &Timeline, story: &Story) {
     }
 }
 
-/// An event in words, escaped.
-fn words(timeline: &Timeline, story: &Story, rank: usize) -> String {
+/// An event in words.
+pub(super) fn words(timeline: &Timeline, story: &Story, rank: usize) -> String {
     let place = story.places[rank].as_ref().map_or(String::new(), |(node, cell)| format!("n{node} {cell}"));
     let of = |op: u32| match story.ops.get(&op) {
         Some(op) => format!("#{} {}", op.id, op.text),
         None => format!("#{op}"),
     };
     let old = story.changes[rank].map_or(String::new(), |(old, _)| format!(" (was {})", number(old)));
-    let text = match &timeline.events[rank].what {
+    match &timeline.events[rank].what {
         What::Read { value, buffered: false, .. } => format!("reads {place} = {}", number(*value)),
         What::Read { value, .. } => format!("reads {place} = {} from its store buffer", number(*value)),
         What::Write { value, .. } => format!("writes {place} = {} to its store buffer", number(*value)),
@@ -227,12 +227,11 @@ fn words(timeline: &Timeline, story: &Story, rank: usize) -> String {
         What::Received { from, text } => format!("receives from n{from}: {text}"),
         What::Clock { ns } => format!("reads the clock: {ns} ns"),
         What::Note { text } => text.clone(),
-    };
-    escape(&text)
+    }
 }
 
 /// A value as a person reads it: small numbers in decimal, others in hexadecimal.
-pub(super) fn number(value: u64) -> String {
+pub(crate) fn number(value: u64) -> String {
     if value < 10_000_000 { value.to_string() } else { format!("0x{value:x}") }
 }
 

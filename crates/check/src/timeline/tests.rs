@@ -123,7 +123,7 @@ fn idle_threads_have_no_lane() {
     let layout = Layout::of(&timeline, &story);
     let threads = layout.strips.iter().filter(|strip| matches!(strip.kind, Kind::Thread(_)));
     assert_eq!(threads.map(|strip| strip.name.as_str()).collect::<Vec<_>>(), ["writer", "peer", "reader"]);
-    assert_eq!(layout.idle, ["service (n1)", "service (n2)", "service (n3)"]);
+    assert_eq!(layout.idle, ["service on n1", "service on n2", "service on n3"]);
 }
 
 #[test]

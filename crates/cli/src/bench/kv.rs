@@ -13,6 +13,7 @@ use farfield::{Barrier, ByteString, Endpoint, KvOptions, KvStore, Node, Value};
 use super::report::{Report, Setup, ThreadResult};
 use super::worker::{self, Workers};
 use super::workload::{Distribution, KeyChooser, Keyspace, Operation, Operations, Workload};
+use crate::tell;
 
 /// Serve YCSB workloads from a key-value store spread over several processes.
 ///

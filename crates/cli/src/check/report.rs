@@ -182,16 +182,16 @@ impl Report {
     /// Prints the table, and appends the line of JSON to the file `json` if one is named. `-` names standard output,
     /// which then gets the line alone, and the table goes to standard error.
     pub(super) fn publish(&self, json: Option<&Path>) -> Result<()> {
-        let line = || Ok(serde_json::to_string(self).context("writing the report as JSON")? + "\n");
+        let line = serde_json::to_string(self).context("writing the report as JSON")? + "\n";
         match json {
             None => super::print(&self.table()),
             Some(path) if path == Path::new("-") => {
                 io::stderr().lock().write_all(self.table().as_bytes()).context("writing the report")?;
-                super::print(&line()?)
+                super::print(&line)
             }
             Some(path) => {
                 super::print(&self.table())?;
-                append(path, &line()?)
+                append(path, &line)
             }
         }
     }
@@ -205,7 +205,11 @@ impl Report {
                 if tally.states > 0 { grouped(tally.states) } else { "-".into() },
                 (if tally.is_complete { "yes" } else { "-" }).into(),
                 grouped(tally.steps),
-                if tally.seconds > 0.0 { format!("{:.2}", tally.steps as f64 / tally.seconds / 1e6) } else { "-".into() },
+                if tally.seconds > 0.0 {
+                    format!("{:.2}", tally.steps as f64 / tally.seconds / 1e6)
+                } else {
+                    "-".into()
+                },
                 tally.result().into(),
             ]
         });

@@ -133,7 +133,6 @@ struct Worker {
 
 /// How far a scenario is.
 struct Course {
-    is_small: bool,
     /// The exhaustive search is over, or there is none; before that, it is still to be begun.
     is_random: bool,
     /// Time handed out for random executions, and how long the next turn is.
@@ -169,7 +168,6 @@ impl<'a> Search<'a> {
         // Half of the time at most for all of them, and for one a few times what would be fair.
         let share = plan.time.map(|time| (time / 2).min(time * jobs / 2 / small).min(time * 3 * jobs / all));
         let courses = scenarios.iter().map(|scenario| Course {
-            is_small: scenario.is_small(),
             is_random: !scenario.is_small(),
             spent: Duration::ZERO,
             turn: TURN,
@@ -333,9 +331,10 @@ impl<'a> Search<'a> {
 
     fn shrunk(&mut self, scenario: usize, finding: Finding, timeline: &Timeline) -> Result<()> {
         let tally = &mut self.courses[scenario].tally;
+        let name = tally.name().to_string();
         let Some(failing) = &mut tally.failing else { return Ok(()) };
         failing.shrink(&finding, timeline);
-        let mut text = failing.told(tally.name(), self.plan.timeline.is_none());
+        let mut text = failing.told(&name, self.plan.timeline.is_none());
         if let (Some(path), false) = (&self.plan.timeline, self.is_drawn) {
             super::write_page(path, timeline)?;
             self.is_drawn = true;

@@ -1,14 +1,19 @@
-//! One thread's way into the fabric: operations, waiting, and the small executor that interleaves many of them.
+//! One thread's way into the fabric: its operations. What they cost is counted in `counts`, waiting for them and
+//! interleaving many is in `run`, ordered batches in `batch`.
+
+mod batch;
+mod counts;
+mod run;
 
 use core::cell::{Cell, RefCell};
-use core::future::{Future, poll_fn};
-use core::pin::{Pin, pin};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use core::task::{Context, Poll, Waker};
+use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::batch::Batch;
+use self::counts::Counters;
+pub use self::counts::{Counts, CountsReader};
 use crate::buf::{Block, Buf, Pool};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Span, Waiting};
@@ -16,109 +21,6 @@ use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WorkRequest};
 use crate::local::Instant;
 use crate::op::{BufOp, Landing, Op, Pending};
 use crate::ptr::{NodeId, Plain, RemotePtr};
-
-/// What an endpoint has posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Puts.
-    pub puts: u64,
-    /// Gets, those of fences included.
-    pub gets: u64,
-    /// Remote compare-and-swaps and fetch-and-adds.
-    pub atomics: u64,
-    /// Remote fences.
-    pub fences: u64,
-    /// Bytes moved by puts, gets and atomics.
-    pub bytes: u64,
-    /// Round trips: the longest chain of operations to other nodes, each issued after the one before was seen complete.
-    pub round_trips: u64,
-}
-
-impl Counts {
-    /// All operations posted.
-    pub fn posted(&self) -> u64 {
-        self.puts + self.gets + self.atomics + self.fences
-    }
-
-    fn combine(self, other: Counts, f: impl Fn(u64, u64) -> u64) -> Counts {
-        Counts {
-            puts: f(self.puts, other.puts),
-            gets: f(self.gets, other.gets),
-            atomics: f(self.atomics, other.atomics),
-            fences: f(self.fences, other.fences),
-            bytes: f(self.bytes, other.bytes),
-            round_trips: f(self.round_trips, other.round_trips),
-        }
-    }
-}
-
-impl core::ops::Add for Counts {
-    type Output = Counts;
-    fn add(self, other: Counts) -> Counts {
-        self.combine(other, |a, b| a + b)
-    }
-}
-
-impl core::ops::Sub for Counts {
-    type Output = Counts;
-    fn sub(self, other: Counts) -> Counts {
-        self.combine(other, |a, b| a.saturating_sub(b))
-    }
-}
-
-/// Counters that one thread writes and any may read.
-#[derive(Default)]
-pub(crate) struct Counters {
-    puts: AtomicU64,
-    gets: AtomicU64,
-    atomics: AtomicU64,
-    fences: AtomicU64,
-    bytes: AtomicU64,
-    round_trips: AtomicU64,
-    closed: AtomicBool,
-}
-
-impl Counters {
-    /// One more operation. A plain load and store: the endpoint's thread is the only writer.
-    #[inline(always)]
-    fn count(&self, verb: Verb, bytes: usize) {
-        let counter = match verb {
-            Verb::Put => &self.puts,
-            Verb::Get => &self.gets,
-            Verb::Cas | Verb::Faa => &self.atomics,
-            Verb::RemoteFence => &self.fences,
-        };
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> Counts {
-        Counts {
-            puts: self.puts.load(Ordering::Relaxed),
-            gets: self.gets.load(Ordering::Relaxed),
-            atomics: self.atomics.load(Ordering::Relaxed),
-            fences: self.fences.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            round_trips: self.round_trips.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// Reads an endpoint's counters from another thread.
-#[derive(Clone)]
-pub struct CountsReader(Arc<Counters>);
-
-impl CountsReader {
-    /// Whether the endpoint is gone, so that the counts are final.
-    pub fn is_final(&self) -> bool {
-        self.0.closed.load(Ordering::Acquire)
-    }
-
-    /// The counts so far; `round_trips` as of the end of the endpoint's last `block_on`, window or measured operation.
-    pub fn read(&self) -> Counts {
-        self.0.read()
-    }
-}
 
 /// One thread's private lane into the fabric. It may be moved to another thread, not shared:
 ///
@@ -595,7 +497,7 @@ impl Endpoint {
 
     /// An ordered batch to one node behind one doorbell.
     pub fn batch(&self, node: NodeId) -> Batch<'_> {
-        Batch { endpoint: self, node, earlier: Vec::new(), last: None }
+        Batch::new(self, node)
     }
 
     /// Hints that `src` will be read soon.
@@ -738,253 +640,6 @@ impl Endpoint {
             PeerState::Absent | PeerState::Up { .. } => Ok(()),
         }
     }
-
-    // ---- round trips ------------------------------------------------------------------------------------------
-
-    /// The depth of an operation issued now.
-    #[inline(always)]
-    pub(crate) fn next_depth(&self, peer: NodeId) -> u64 {
-        self.depth.get() + u64::from(peer != self.me)
-    }
-
-    #[inline(always)]
-    pub(crate) fn saw_completion(&self, depth: u64) {
-        self.depth.set(self.depth.get().max(depth));
-    }
-
-    /// Lets other threads see the chain of this one.
-    fn publish_depth(&self) {
-        self.counters.round_trips.store(self.depth.get(), Ordering::Relaxed);
-    }
-
-    /// Runs a future and counts what it costs: operations and bytes posted during its polls, and its round trips.
-    ///
-    /// ```
-    /// # use farfield_fabric::*;
-    /// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
-    /// let (value, cost) = ep.counted(ep.get(word)).await;
-    /// assert_eq!((cost.gets, cost.bytes), (1, 8));
-    /// # value.map(|_| ()) }
-    /// ```
-    pub async fn counted<F: Future>(&self, future: F) -> (F::Output, Counts) {
-        let mut future = pin!(future);
-        let mut cost = Counts::default();
-        let start = self.depth.get();
-        let mut own = start;
-        let output = poll_fn(|cx| {
-            let outside = self.depth.replace(own);
-            let before = self.counters.read();
-            let poll = future.as_mut().poll(cx);
-            cost = cost + (self.counters.read() - before);
-            own = self.depth.replace(outside);
-            poll
-        })
-        .await;
-        self.depth.set(self.depth.get().max(own));
-        self.publish_depth();
-        cost.round_trips = own - start;
-        (output, cost)
-    }
-
-    // ---- waiting and running ----------------------------------------------------------------------------------
-
-    /// The fabric's clock.
-    #[inline]
-    pub fn now(&self) -> Instant {
-        self.fabric.now()
-    }
-
-    /// How long blocking calls wait where no deadline is given.
-    pub fn timeout(&self) -> Duration {
-        self.timeout.get()
-    }
-
-    /// Sets how long blocking calls wait where no deadline is given.
-    pub fn set_timeout(&self, timeout: Duration) {
-        self.timeout.set(timeout);
-    }
-
-    /// The moment at which a wait that begins now gives up.
-    pub fn deadline(&self) -> Instant {
-        self.now() + self.timeout.get()
-    }
-
-    /// Waits until `condition` gives a value, or the deadline passes. This is the one way to wait for memory: it
-    /// spins, yields and sleeps as fits the machine, and lets the endpoint's other operations run meanwhile.
-    ///
-    /// The condition is evaluated often and must only look (at [`Word`](crate::Word)s, say). Have it look at the peers
-    /// it depends on too ([`Endpoint::check_alive`]), so that their death ends the wait. What it does once, in the call that
-    /// gives the value, is its own business.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Timeout`].
-    pub async fn wait_until<T>(&self, deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
-        let mut polls = 0u32;
-        let mut started = None;
-        poll_fn(|_| {
-            if let Some(value) = condition() {
-                self.progress.set(self.progress.get() + 1);
-                return Poll::Ready(Ok(value));
-            }
-            polls = polls.wrapping_add(1);
-            // Reading the clock costs as much as dozens of polls, so look at it now and then only.
-            if deadline != Instant::NEVER && (polls.is_multiple_of(64) || self.asleep.get() || started.is_none()) {
-                let now = self.now();
-                let started = *started.get_or_insert(now);
-                if now >= deadline {
-                    return Poll::Ready(Err(ErrorKind::Timeout { waited: now - started }.into()));
-                }
-                self.next_deadline.set(self.next_deadline.get().min(deadline));
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Waits until a remote word differs from `seen`, by reading it again and again; the value.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Timeout`], or what the gets run into.
-    pub async fn wait_remote(&self, word: RemotePtr<u64>, seen: u64, deadline: Instant) -> Result<u64> {
-        let mut polls = 0u32;
-        let start = self.now();
-        loop {
-            let value = self.get(word).await?;
-            if value != seen {
-                self.progress.set(self.progress.get() + 1);
-                return Ok(value);
-            }
-            polls = polls.wrapping_add(1);
-            if polls.is_multiple_of(16) || self.asleep.get() {
-                let now = self.now();
-                if now >= deadline {
-                    return Err(ErrorKind::Timeout { waited: now - start }.into());
-                }
-                self.next_deadline.set(self.next_deadline.get().min(deadline));
-            }
-            self.watches_remote.set(true);
-            self.pause().await;
-        }
-    }
-
-    /// Lets the endpoint's other operations run, and counts as having found nothing to do.
-    pub async fn pause(&self) {
-        let mut paused = false;
-        poll_fn(|_| if core::mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-    }
-
-    /// Runs a future to its end on this thread.
-    #[inline]
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        let mut context = Context::from_waker(Waker::noop());
-        let output = match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => output,
-            Poll::Pending => self.block_on_slow(future),
-        };
-        self.publish_depth();
-        output
-    }
-
-    #[inline(never)]
-    fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
-        let mut context = Context::from_waker(Waker::noop());
-        let mut waiting = Waiting::default();
-        let mut seen = self.progress.get();
-        loop {
-            self.poll_lane();
-            if core::mem::replace(&mut seen, self.progress.get()) != seen {
-                waiting.reset();
-            }
-            self.idle(&mut waiting);
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                self.idle_end(&mut waiting);
-                return output;
-            }
-        }
-    }
-
-    fn idle(&self, waiting: &mut Waiting) {
-        waiting.remote = self.watches_remote.take();
-        waiting.deadline = self.next_deadline.replace(Instant::NEVER);
-        self.fabric.idle(waiting);
-        self.asleep.set(waiting.is_asleep());
-    }
-
-    fn idle_end(&self, waiting: &mut Waiting) {
-        self.fabric.idle_end(waiting);
-        self.asleep.set(false);
-    }
-
-    /// Runs the futures of an iterator, at most `window` of them at a time, interleaved on this thread; `done` gets
-    /// their outputs as they end. This is the papers' window of outstanding operations.
-    ///
-    /// ```
-    /// # fn f(ep: &farfield_fabric::Endpoint, words: &[farfield_fabric::RemotePtr<u64>]) {
-    /// let mut sum = 0;
-    /// ep.run_window(8, words.iter().map(|w| ep.get(*w)), |v| sum += v.unwrap_or(0));
-    /// # }
-    /// ```
-    pub fn run_window<F: Future>(
-        &self,
-        window: usize,
-        futures: impl IntoIterator<Item = F>,
-        done: impl FnMut(F::Output),
-    ) {
-        self.block_on(self.each_in_window(window, futures, done));
-    }
-
-    /// [`Endpoint::run_window`] as a future.
-    pub async fn each_in_window<F: Future>(
-        &self,
-        window: usize,
-        futures: impl IntoIterator<Item = F>,
-        mut done: impl FnMut(F::Output),
-    ) {
-        struct Task<F> {
-            future: Pin<Box<Option<F>>>,
-            depth: u64,
-        }
-        let mut futures = futures.into_iter();
-        let mut tasks: Vec<Task<F>> = Vec::with_capacity(window.max(1));
-        let start = self.depth.get();
-        let mut deepest = start;
-        for future in futures.by_ref().take(window.max(1)) {
-            tasks.push(Task { future: Box::pin(Some(future)), depth: start });
-        }
-        let mut open = tasks.len();
-        poll_fn(|cx| {
-            let outside = self.depth.get();
-            for task in &mut tasks {
-                // A task that ends is replaced at once by the next future, in the same memory.
-                while let Some(future) = task.future.as_mut().as_pin_mut() {
-                    self.depth.set(task.depth);
-                    let poll = future.poll(cx);
-                    task.depth = self.depth.get();
-                    let Poll::Ready(output) = poll else { break };
-                    deepest = deepest.max(task.depth);
-                    self.depth.set(outside);
-                    self.progress.set(self.progress.get() + 1);
-                    done(output);
-                    let next = futures.next();
-                    open -= usize::from(next.is_none());
-                    task.depth = start;
-                    task.future.set(next);
-                }
-            }
-            self.depth.set(outside);
-            if open == 0 { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        self.depth.set(self.depth.get().max(deepest));
-        self.publish_depth();
-    }
-
-    /// Wakes this node's threads that wait for a word which this thread has just stored to.
-    #[inline]
-    pub fn wake_local(&self) {
-        self.fabric.wake_local();
-    }
 }
 
 impl Drop for Endpoint {
@@ -1000,7 +655,6 @@ impl Drop for Endpoint {
         self.counters.closed.store(true, Ordering::Release);
     }
 }
-
 impl FlushMarks {
     #[inline(always)]
     fn put(&self, node: NodeId) {
@@ -1015,81 +669,5 @@ impl FlushMarks {
         if let Some(mark) = self.0.get(node.index()) {
             mark.set(mark.get() & !done);
         }
-    }
-}
-
-/// Puts to one node that land in the order in which they were added, behind one doorbell: a fabric may hold them back
-/// until `post`.
-///
-/// ```
-/// # async fn f(ep: &farfield_fabric::Endpoint, data: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
-/// // The flag lands after the data.
-/// ep.batch(data.node()).put_value(data, 42).put_value(data.at(1), 1).post().await
-/// # }
-/// ```
-#[must_use = "a batch is sure to be on its way only after `post`"]
-pub struct Batch<'e> {
-    endpoint: &'e Endpoint,
-    node: NodeId,
-    /// Those that were not complete when the next was added; each may still fail.
-    earlier: Vec<Op<'e, ()>>,
-    last: Option<Result<Op<'e, ()>>>,
-}
-
-impl<'e> Batch<'e> {
-    fn add(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, ()>) -> Self {
-        if node != self.node {
-            self.last = Some(Err(ErrorKind::OtherNode { node, batch: self.node }.into()));
-        } else if !matches!(self.last, Some(Err(_))) {
-            // An earlier operation that has failed already fails the batch.
-            let failed = match self.last.take() {
-                Some(Ok(op)) if op.has_failed() => op.wait().err(),
-                Some(Ok(op)) if op.is_pending() => {
-                    self.earlier.push(op);
-                    None
-                }
-                _ => None,
-            };
-            self.last = Some(match failed {
-                Some(error) => Err(error),
-                None => Ok(op(self.endpoint)),
-            });
-        }
-        self
-    }
-
-    /// Adds a put of a value.
-    pub fn put_value<T: Plain>(self, dst: RemotePtr<T>, value: T) -> Self {
-        self.add(dst.node(), |endpoint| endpoint.put_value(dst, value))
-    }
-
-    /// Adds a put of shared cells, see [`Endpoint::put_live`].
-    pub fn put_live<T: Plain>(self, dst: RemotePtr<T>, src: Span<'_>) -> Self {
-        self.add(dst.node(), |endpoint| endpoint.put_live(dst, src))
-    }
-
-    /// Adds a put of a buffer.
-    pub fn put<T: Plain>(self, dst: RemotePtr<T>, src: &'e Buf<'_, T>) -> Self {
-        self.add(dst.node(), |endpoint| endpoint.put(dst, src))
-    }
-
-    /// Rings the doorbell and waits for all operations.
-    ///
-    /// # Errors
-    /// A pointer to another node than the batch's, or what an operation ran into.
-    pub async fn post(self) -> Result<()> {
-        if let Inner::Dyn(state) = &self.endpoint.inner {
-            state.lane.borrow_mut().doorbell(self.node);
-        }
-        let mut first = Ok(());
-        for op in self.earlier {
-            first = first.and(op.await);
-        }
-        let last = match self.last {
-            None => Ok(()),
-            Some(Err(error)) => Err(error),
-            Some(Ok(op)) => op.await,
-        };
-        first.and(last)
     }
 }

@@ -1,0 +1,353 @@
+//! The lock: one holder at a time, what it wrote is visible to the next, and everybody has a turn.
+//!
+//! Most scenarios add one to a word by a get and a put, under the lock: two holders at once, and a holder that does not
+//! see what the last one put, both lose an increment.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use farfield::fabric::{GroupKey, Instant, Region, RemotePtr};
+use farfield::objects::mutex::BYPASS_MAX;
+use farfield::{Endpoint, Guard, Mutex, MutexArray, NodeId, Result};
+
+use crate::scenario::{Scenario, Stage, choose};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![release(), third_node(), queue(), window(), array(), trying(), bypass(), deadline(), timeout(), dropped()]
+}
+
+/// Opens the lock on all nodes, with its word on node 0.
+fn open(stage: &Stage) -> Result<Vec<Rc<Mutex>>> {
+    stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))
+}
+
+/// A word of a node that a lock protects.
+pub(super) fn word(stage: &Stage, node: usize, name: &str) -> Result<Region> {
+    let node = stage.node(node);
+    let region = node.alloc(GroupKey::DATA, 8)?;
+    node.fabric().label(region.remote(0), 8, name);
+    Ok(region)
+}
+
+/// Polls a future until it has been pending so often, and drops it then.
+pub(super) async fn cut<T>(pending_max: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut pending = 0;
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if pending == pending_max => Poll::Ready(None),
+        Poll::Pending => {
+            pending += 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// A critical section. The put is not waited for: the release has to make it visible.
+async fn add_one(ep: &Endpoint, guard: Guard<'_>, word: RemotePtr<u64>) -> Result<()> {
+    let seen = ep.get(word).await?;
+    ep.put_value(word, seen + 1).detach()?;
+    guard.unlock().await
+}
+
+/// At the end the word counts the critical sections, and the lock is at rest: free, with nobody's turn left over, or
+/// newcomers would pass it for [`BYPASS_MAX`] times only.
+fn counts(stage: &Stage, mutex: &Rc<Mutex>, word: Region, sections: impl FnOnce() -> u64 + 'static) {
+    let (node, mutex) = (stage.node(0), Rc::clone(mutex));
+    stage.finally(move || {
+        assert_eq!(word.word(0).load(), sections(), "the sum of the increments under the lock");
+        let ep = node.endpoint()?;
+        for round in 0..BYPASS_MAX + 2 {
+            let guard = ep.block_on(mutex.try_lock(&ep))?;
+            let guard = guard.unwrap_or_else(|| panic!("nobody wants the lock, but it is not free (round {round})"));
+            ep.block_on(guard.unlock())?;
+        }
+        Ok(())
+    });
+}
+
+/// `NRW` of a put under the lock against the `NAW` of the release, on two queue pairs: nothing but the release's fence
+/// orders them. Node 1 puts to itself, node 0 to the other. For `mutex-no-fence`, `mutex-fence-spares-self`.
+fn release() -> Scenario {
+    Scenario::new("mutex/release", "what a holder puts on another node than the lock's is seen by the next", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            let x = x.remote::<u64>(0);
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async { add_one(ep, mutex.lock(ep).await?, x).await })
+            });
+        }
+        counts(stage, &mutexes[0], x, || 2);
+        Ok(())
+    })
+}
+
+/// All ways to write and to read: the CPU's for the holder's own word, puts and gets for the others', one of them on the
+/// lock's node, which the release's fence leaves out. For `mutex-no-fence`, `mutex-fence-spares-self`.
+fn third_node() -> Scenario {
+    Scenario::new("mutex/third-node", "writes to three nodes, by CPU and NIC, are seen by the next holder", 3, |stage| {
+        let mutexes = open(stage)?;
+        let words = (0..3).map(|node| word(stage, node, "word")).collect::<Result<Vec<_>>>()?;
+        for node in [1, 2] {
+            let (mutex, words) = (Rc::clone(&mutexes[node]), words.clone());
+            stage.thread(node, "writer", move |ep| {
+                ep.block_on(async {
+                    let guard = mutex.lock(ep).await?;
+                    let mut seen = [0; 3];
+                    for (home, word) in words.iter().enumerate() {
+                        let own = home == node;
+                        seen[home] = if own { word.word(0).load() } else { ep.get(word.remote::<u64>(0)).await? };
+                    }
+                    assert_eq!(seen, [seen[0]; 3], "not all of what the last holder wrote is visible");
+                    for (home, word) in words.iter().enumerate() {
+                        match home == node {
+                            true => word.word(0).store(seen[0] + 1),
+                            false => ep.put_value(word.remote::<u64>(0), seen[0] + 1).detach()?,
+                        }
+                    }
+                    guard.unlock().await
+                })
+            });
+        }
+        counts(stage, &mutexes[0], words[0].clone(), || 2);
+        Ok(())
+    })
+}
+
+/// A waiter's compare-and-swap against a newcomer's, and its ticket's fetch-and-add against releases: node 0 takes the
+/// lock again and again while node 1 queues for it. For `mutex-turn-unchecked`, `mutex-released-by-put`.
+fn queue() -> Scenario {
+    Scenario::new("mutex/queue", "one who waits and newcomers who pass it are never inside at once", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            let x = x.remote::<u64>(0);
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    if node == 0 {
+                        mutex.lock(ep).await?.unlock().await?;
+                    }
+                    add_one(ep, mutex.lock(ep).await?, x).await
+                })
+            });
+        }
+        counts(stage, &mutexes[0], x, || 2);
+        Ok(())
+    })
+}
+
+/// Operations of one thread share its endpoint, its node's guess at the lock's word, and nothing else. Guards are dropped
+/// as well as unlocked, in the middle of the other operation.
+fn window() -> Scenario {
+    Scenario::new("mutex/window", "several operations of one thread exclude each other, and other nodes'", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            let x = x.remote::<u64>(0);
+            stage.thread(node, "adder", move |ep| {
+                let add = async |drops: bool| -> Result<()> {
+                    let guard = mutex.lock(ep).await?;
+                    let seen = ep.get(x).await?;
+                    ep.put_value(x, seen + 1).detach()?;
+                    if drops { Ok(drop(guard)) } else { guard.unlock().await }
+                };
+                let mut ended = Ok(());
+                ep.run_window(2, (0..2 - node).map(|at| add(at == 1)), |result| {
+                    if result.is_err() {
+                        ended = result;
+                    }
+                });
+                ended
+            });
+        }
+        counts(stage, &mutexes[0], x, || 3);
+        Ok(())
+    })
+}
+
+/// Locks 0 and 2 have their words side by side on node 0. Node 0 keeps one until node 1 has been inside the other, and
+/// both use lock 1, on node 1.
+fn array() -> Scenario {
+    Scenario::new("mutex/array", "the locks of an array exclude by themselves, and do not stand in each other's way", 2, |stage| {
+        let locks = stage.on_each(|node| MutexArray::open(node, "locks", 3))?;
+        let (x, inside) = (word(stage, 0, "x")?, word(stage, 0, "inside")?);
+        for (node, locks) in locks.into_iter().enumerate() {
+            let (x_at, inside) = (x.remote::<u64>(0), inside.clone());
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    if node == 0 {
+                        let guard = locks.lock(ep, 0).await?;
+                        ep.wait_until(Instant::NEVER, || (inside.word(0).load() == 1).then_some(())).await?;
+                        guard.unlock().await?;
+                    } else {
+                        let guard = locks.lock(ep, 2).await?;
+                        ep.put_value(inside.remote::<u64>(0), 1).detach()?;
+                        guard.unlock().await?;
+                    }
+                    add_one(ep, locks.lock(ep, 1).await?, x_at).await
+                })
+            });
+        }
+        stage.finally(move || {
+            assert_eq!(x.word(0).load(), 2, "the sum of the increments under the lock");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// Trying against a holder and against a queue: it never waits, and takes a free lock only.
+fn trying() -> Scenario {
+    Scenario::new("mutex/trying", "who tries is excluded like who waits, and never waits", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        let sections = Rc::new(Cell::new(1));
+        let (waits, tries) = (Rc::clone(&mutexes[0]), Rc::clone(&mutexes[1]));
+        let (at, tried) = (x.remote::<u64>(0), Rc::clone(&sections));
+        stage.thread(0, "waits", move |ep| ep.block_on(async { add_one(ep, waits.lock(ep).await?, at).await }));
+        stage.thread(1, "tries", move |ep| {
+            ep.block_on(async {
+                for _ in 0..2 {
+                    if let Some(guard) = tries.try_lock(ep).await? {
+                        add_one(ep, guard, at).await?;
+                        tried.set(tried.get() + 1);
+                    }
+                }
+                Ok(())
+            })
+        });
+        counts(stage, &mutexes[0], x, move || sections.get());
+        Ok(())
+    })
+}
+
+/// Who has a ticket and does not run is passed [`BYPASS_MAX`] times, and no more: without a bound it could starve. For
+/// `mutex-unbounded-bypass`.
+fn bypass() -> Scenario {
+    Scenario::new("mutex/bypass", "newcomers pass one who waits a bounded number of times", 2, |stage| {
+        let mutexes = open(stage)?;
+        let (held, drawn, tried) = (word(stage, 1, "held")?, word(stage, 0, "drawn")?, word(stage, 1, "tried")?);
+        let (passes, waits) = (Rc::clone(&mutexes[0]), Rc::clone(&mutexes[1]));
+        let (tell_held, tell_drawn, tell_tried) = (held.remote::<u64>(0), drawn.remote::<u64>(0), tried.remote::<u64>(0));
+        stage.thread(0, "passes", move |ep| {
+            ep.block_on(async {
+                let guard = passes.lock(ep).await?;
+                ep.put_value(tell_held, 1).detach()?;
+                ep.wait_until(Instant::NEVER, || (drawn.word(0).load() == 1).then_some(())).await?;
+                guard.unlock().await?;
+                let mut passed = 0;
+                for _ in 0..=BYPASS_MAX {
+                    if let Some(guard) = passes.try_lock(ep).await? {
+                        passed += 1;
+                        guard.unlock().await?;
+                    }
+                }
+                assert!(passed <= BYPASS_MAX, "newcomers have passed one who waits {passed} times");
+                ep.put_value(tell_tried, 1).await.map_err(Into::into)
+            })
+        });
+        stage.thread(1, "waits", move |ep| {
+            ep.block_on(async {
+                ep.wait_until(Instant::NEVER, || (held.word(0).load() == 1).then_some(())).await?;
+                let mut lock = pin!(waits.lock(ep));
+                let looks = ep.counts().gets;
+                // It looks at the word when it has its ticket.
+                poll_fn(|cx| match lock.as_mut().poll(cx) {
+                    Poll::Ready(_) => panic!("it has taken a lock that is held"),
+                    Poll::Pending if ep.counts().gets > looks => Poll::Ready(()),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                ep.put_value(tell_drawn, 1).detach()?;
+                ep.wait_until(Instant::NEVER, || (tried.word(0).load() == 1).then_some(())).await?;
+                lock.await?.unlock().await
+            })
+        });
+        Ok(())
+    })
+}
+
+/// A wait that is over at once leaves a ticket, whose turn somebody has to pass on: the next one comes after it. For
+/// `mutex-ticket-lost`.
+fn deadline() -> Scenario {
+    Scenario::new("mutex/deadline", "who gives up waiting keeps nobody from the lock, itself included", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        let sections = Rc::new(Cell::new(2));
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    if node == 1 {
+                        match mutex.lock_deadline(ep, ep.now()).await {
+                            Ok(guard) => {
+                                add_one(ep, guard, x).await?;
+                                sections.set(sections.get() + 1);
+                            }
+                            Err(error) => assert!(error.is_timeout(), "{error}"),
+                        }
+                    }
+                    add_one(ep, mutex.lock(ep).await?, x).await
+                })
+            });
+        }
+        counts(stage, &mutexes[0], x, move || sections.get());
+        Ok(())
+    })
+}
+
+/// Waits that end at any moment, early ones too: a turn that comes meanwhile is passed on. For `mutex-ticket-lost`,
+/// `mutex-turn-unchecked`.
+fn timeout() -> Scenario {
+    Scenario::new("mutex/timeout", "waits that end at any moment lose no turn and no increment", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        let sections = Rc::new(Cell::new(0));
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
+            stage.thread(node, "adder", move |ep| {
+                ep.set_timeout(Duration::from_millis(50));
+                ep.block_on(async {
+                    for _ in 0..2 {
+                        match mutex.lock(ep).await {
+                            Ok(guard) => {
+                                add_one(ep, guard, x).await?;
+                                sections.set(sections.get() + 1);
+                            }
+                            Err(error) => assert!(error.is_timeout(), "{error}"),
+                        }
+                    }
+                    Ok(())
+                })
+            });
+        }
+        counts(stage, &mutexes[0], x, move || sections.get());
+        Ok(())
+    })
+    .early_timeouts()
+}
+
+/// A future that is dropped between any two of its polls: before or after its compare-and-swap, its ticket, its turn.
+/// What has taken effect by then, or does so later, is undone. For `mutex-dropped-not-undone`, `mutex-ticket-lost`.
+fn dropped() -> Scenario {
+    Scenario::new("mutex/dropped", "an operation that is dropped at any moment holds nothing and has no turn", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        let sections = Rc::new(Cell::new(2));
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    if node == 1
+                        && let Some(guard) = cut(choose(6), mutex.lock(ep)).await
+                    {
+                        add_one(ep, guard?, x).await?;
+                        sections.set(sections.get() + 1);
+                    }
+                    add_one(ep, mutex.lock(ep).await?, x).await
+                })
+            });
+        }
+        counts(stage, &mutexes[0], x, move || sections.get());
+        Ok(())
+    })
+}

@@ -1,0 +1,349 @@
+//! The ring buffer: each reader gets each message once, in order, whole; and who does not read holds the writer up.
+
+use farfield::fabric::GroupKey;
+use farfield::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
+
+use super::keep;
+use crate::{Log, Scenario, Stage};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        message(),
+        lengths(),
+        two_messages(),
+        wraps(),
+        reuse(),
+        full(),
+        credits(),
+        exact_fit(),
+        own_node(),
+        own_node_reuse(),
+        slow_remote_reader(),
+        slow_local_reader(),
+        readers_of_one_node(),
+        readers_on_two_nodes(),
+        after_put(),
+        crossed(),
+        acknowledged(),
+    ]
+}
+
+/// The smallest ring.
+const CAPACITY: usize = 64;
+
+/// What happens in a stream from node 0. Message number `n` is so many bytes of `n + 1`; with its length word, and
+/// padded, it takes 8 more.
+#[derive(Clone, Copy)]
+struct Plan {
+    nodes: usize,
+    /// Nodes with readers, and how many each.
+    readers: &'static [(u16, usize)],
+    /// Lengths of the messages that are in the ring from the start.
+    before: &'static [usize],
+    /// How many of those each reader has received: there are no others to wait for.
+    received: &'static [usize],
+    /// Lengths of the messages that are sent.
+    sends: &'static [usize],
+    /// Whether the writer waits for room, or sends only what there is room for.
+    waits_for_room: bool,
+    /// How many messages each reader waits for, and how often it looks for another then.
+    reads: (usize, usize),
+}
+
+/// One reader on node 1, and an empty ring.
+const TWO_NODES: Plan = Plan {
+    nodes: 2,
+    readers: &[(1, 1)],
+    before: &[],
+    received: &[0],
+    sends: &[],
+    waits_for_room: false,
+    reads: (0, 0),
+};
+
+type Message = Vec<u8>;
+
+/// Runs a plan. In the end every reader has received what was sent, in this order, and nothing else.
+fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
+    Scenario::new(name, about, plan.nodes, move |stage| {
+        let (mut sender, mut receivers) = ring(stage, "r", 0, plan.readers)?;
+        let mut before = Vec::new();
+        for (number, len) in plan.before.iter().enumerate() {
+            before.push(vec![number as u8 + 1; *len]);
+            let sent = sender.try_send(&stage.node(0).endpoint()?, &before[number])?;
+            assert!(sent, "the messages from the start fit into the ring");
+        }
+
+        let got: Vec<Log<(RingReceiver, Vec<Message>)>> = receivers.iter().map(|_| stage.log()).collect();
+        let nodes = plan.readers.iter().flat_map(|(node, count)| std::iter::repeat_n(usize::from(*node), *count));
+        for (reader, (node, mut receiver)) in nodes.zip(receivers.drain(..)).enumerate() {
+            let early = stage.node(node).endpoint()?;
+            let mut messages = Vec::new();
+            (0..plan.received[reader]).try_for_each(|_| wait_for(&early, &mut receiver, &mut messages))?;
+            let got = got[reader].clone();
+            stage.thread(node, "reader", move |ep| {
+                (0..plan.reads.0).try_for_each(|_| wait_for(ep, &mut receiver, &mut messages))?;
+                (0..plan.reads.1).try_for_each(|_| look_for(ep, &mut receiver, &mut messages).map(drop))?;
+                got.push((receiver, messages));
+                Ok(())
+            });
+        }
+
+        let sent = stage.log();
+        let done = sent.clone();
+        stage.thread(0, "writer", move |ep| {
+            let mut messages = before;
+            for (at, len) in plan.sends.iter().enumerate() {
+                let message = vec![(plan.before.len() + at) as u8 + 1; *len];
+                if plan.waits_for_room {
+                    ep.block_on(sender.send(ep, &message))?;
+                    messages.push(message);
+                } else if sender.try_send(ep, &message)? {
+                    messages.push(message);
+                }
+            }
+            done.push((sender, messages));
+            Ok(())
+        });
+
+        let at_end = stage.nodes();
+        stage.finally(move || {
+            let (sender, sent) = sent.take().remove(0);
+            for (reader, got) in got.into_iter().enumerate() {
+                let (mut receiver, mut messages) = got.take().remove(0);
+                while look_for(&at_end[0].endpoint()?, &mut receiver, &mut messages)? {}
+                assert_eq!(messages, sent, "reader {reader} (left) has not received what was sent (right)");
+            }
+            assert!(sender.position() >= sent.iter().map(|message| message.len() as u64).sum(), "a position too low");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// A ring from a node: its sender, and its receivers in the order of `readers`.
+fn ring(
+    stage: &Stage,
+    path: &'static str,
+    writer: u16,
+    readers: &'static [(u16, usize)],
+) -> Result<(RingSender, Vec<RingReceiver>)> {
+    let readers_of = readers.iter().map(|(node, count)| (NodeId(*node), *count));
+    let options = RingOptions::new(NodeId(writer), readers_of, CAPACITY);
+    let rings = keep(stage, stage.on_each(move |node| RingBuffer::open(node, path, options.clone()))?);
+    let nodes = readers.iter().flat_map(|(node, count)| std::iter::repeat_n(usize::from(*node), *count));
+    let receivers = nodes.map(|node| rings[node].receiver()).collect::<Result<_>>()?;
+    Ok((rings[usize::from(writer)].sender()?, receivers))
+}
+
+fn wait_for(ep: &Endpoint, receiver: &mut RingReceiver, messages: &mut Vec<Message>) -> Result<()> {
+    let mut message = Vec::new();
+    ep.block_on(receiver.recv(ep, &mut message))?;
+    messages.push(message);
+    Ok(())
+}
+
+/// Receives a message if there is one; whether there was.
+fn look_for(ep: &Endpoint, receiver: &mut RingReceiver, messages: &mut Vec<Message>) -> Result<bool> {
+    let mut message = Vec::new();
+    let found = receiver.try_recv(ep, &mut message)?;
+    if found {
+        messages.push(message);
+    }
+    Ok(found)
+}
+
+// ---- one reader ------------------------------------------------------------------------------------------------------
+
+/// NRW → NRW, the message before its head, against CR → CR, the head before the length. For ring-head-first and
+/// ring-length-before-head.
+fn message() -> Scenario {
+    let plan = Plan { sends: &[8], reads: (0, 2), ..TWO_NODES };
+    stream("ring/message", "a message is seen whole or not at all", plan).small()
+}
+
+/// The same for a message without content, and for one that does not end with a word.
+fn lengths() -> Scenario {
+    let plan = Plan { sends: &[0, 5], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    stream("ring/lengths", "messages of no bytes, and of parts of a word", plan).small()
+}
+
+/// The NLR of one head against the CW of the next. For ring-head-live.
+fn two_messages() -> Scenario {
+    let plan = Plan { sends: &[8, 8], reads: (2, 0), ..TWO_NODES };
+    stream("ring/two-messages", "a head covers no message but those sent before it", plan).small()
+}
+
+/// A message that goes around the end is two puts: both land before the head. For ring-head-before-wrapped.
+fn wraps() -> Scenario {
+    let plan = Plan { before: &[48], received: &[1], sends: &[8], reads: (0, 2), ..TWO_NODES };
+    stream("ring/wraps", "a message that goes around the end is seen whole or not at all", plan).small()
+}
+
+/// The reader's CRs of a message before the NRW of its acknowledgement, the writer's CR of that before the CWs and NLRs of
+/// what comes in its place. For ring-ack-before-read.
+fn reuse() -> Scenario {
+    let plan = Plan { before: &[48], sends: &[16], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    stream("ring/reuse", "a message is overwritten only when it has been read", plan).small()
+}
+
+/// No room is room for nothing, not even for a message without content. For ring-room-forgets-header.
+fn full() -> Scenario {
+    let plan = Plan { before: &[24, 24], sends: &[0], reads: (2, 0), ..TWO_NODES };
+    stream("ring/full", "into a full ring nothing is sent", plan).small()
+}
+
+/// Credits go on growing when the ring has been filled. For ring-credit-modulo.
+fn credits() -> Scenario {
+    let plan =
+        Plan { before: &[48], received: &[1], sends: &[8, 48], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    stream("ring/credits", "who waits for room gets it when the reader has read", plan).small()
+}
+
+/// Back-pressure at its hardest: each message takes the whole ring, and waits for the one before.
+fn exact_fit() -> Scenario {
+    let plan = Plan { sends: &[56, 56], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    stream("ring/exact-fit", "messages that fill the ring take turns", plan)
+}
+
+// ---- several readers -------------------------------------------------------------------------------------------------
+
+/// On the writer's node there is no NIC in between: CW → CW against CR → CR. For ring-length-before-head.
+fn own_node() -> Scenario {
+    let plan = Plan { nodes: 1, readers: &[(0, 1)], sends: &[8, 8], reads: (0, 3), ..TWO_NODES };
+    stream("ring/own-node", "a reader on the writer's node sees messages whole, in order", plan).small()
+}
+
+/// The acknowledgement is a CW: after the CRs of the message. For ring-ack-before-read.
+fn own_node_reuse() -> Scenario {
+    let plan = Plan {
+        nodes: 1,
+        readers: &[(0, 1)],
+        before: &[48],
+        sends: &[16],
+        waits_for_room: true,
+        reads: (2, 0),
+        ..TWO_NODES
+    };
+    stream("ring/own-node-reuse", "a message is overwritten only when the reader here has read it", plan).small()
+}
+
+/// The reader on the writer's node has read, the remote one has not. For ring-fastest-reader.
+fn slow_remote_reader() -> Scenario {
+    let plan =
+        Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[1, 0], sends: &[16], reads: (0, 1), ..TWO_NODES };
+    stream("ring/slow-remote-reader", "the reader who is behind loses nothing", plan).small()
+}
+
+/// The remote reader has read, the one on the writer's node has not. For ring-fastest-reader.
+fn slow_local_reader() -> Scenario {
+    let plan =
+        Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[0, 1], sends: &[16], reads: (0, 1), ..TWO_NODES };
+    stream("ring/slow-local-reader", "the reader who is behind loses nothing", plan).small()
+}
+
+/// Two readers share one copy of the ring. For ring-fastest-reader.
+fn readers_of_one_node() -> Scenario {
+    let plan = Plan { readers: &[(1, 2)], before: &[48], received: &[1, 0], sends: &[16], reads: (0, 1), ..TWO_NODES };
+    stream("ring/readers-of-one-node", "each reader of a node gets each message", plan).small()
+}
+
+/// Puts to different nodes are in no order, nor are the acknowledgements. For ring-fastest-reader.
+fn readers_on_two_nodes() -> Scenario {
+    let plan = Plan {
+        nodes: 3,
+        readers: &[(1, 1), (2, 1)],
+        before: &[48],
+        received: &[0, 0],
+        sends: &[16],
+        waits_for_room: true,
+        reads: (2, 0),
+    };
+    stream("ring/readers-on-two-nodes", "the writer waits for the reader who is behind", plan)
+}
+
+// ---- what a message says of other memory -----------------------------------------------------------------------------
+
+/// A send is an NRW of its endpoint like any other (Fig. 9a): what was put to the reader's node before is there when the
+/// message is. For ring-head-first, where the head overtakes the message but not the put: it is no help here.
+fn after_put() -> Scenario {
+    Scenario::new("ring/after-put", "what was put to the reader's node before a message is seen with it", 2, |stage| {
+        let (mut sender, mut receivers) = ring(stage, "r", 0, &[(1, 1)])?;
+        let word = stage.node(1).alloc(GroupKey::DATA, 8)?;
+        let remote = word.remote::<u64>(0);
+        stage.thread(0, "writer", move |ep| {
+            ep.put_value(remote, 1).detach()?;
+            assert!(sender.try_send(ep, &[])?, "an empty ring has room");
+            Ok(())
+        });
+        let mut receiver = receivers.remove(0);
+        stage.thread(1, "reader", move |ep| {
+            let mut message = Vec::new();
+            ep.block_on(receiver.recv(ep, &mut message))?;
+            assert_eq!(word.word(0).load(), 1, "the message is there, what was put before it is not");
+            Ok(())
+        });
+        Ok(())
+    })
+    .small()
+}
+
+/// Fig. 13: two rings, one each way. What was sent and fenced is found, so of two that do so and look, one finds the other's.
+fn crossed() -> Scenario {
+    Scenario::new("ring/crossed", "of two that send, fence and look, one finds the other's message", 2, |stage| {
+        let (from_first, mut to_second) = ring(stage, "x", 0, &[(1, 1)])?;
+        let (from_second, mut to_first) = ring(stage, "y", 1, &[(0, 1)])?;
+        let parties = [(from_first, to_first.remove(0)), (from_second, to_second.remove(0))];
+        let found = [stage.log(), stage.log()];
+        for (me, (mut sender, mut receiver)) in parties.into_iter().enumerate() {
+            let found = found[me].clone();
+            stage.thread(me, "party", move |ep| {
+                assert!(sender.try_send(ep, &[])?, "an empty ring has room");
+                ep.block_on(ep.global_fence([NodeId(0), NodeId(1)]))?;
+                found.push(receiver.try_recv(ep, &mut Vec::new())?);
+                Ok(())
+            });
+        }
+        stage.finally(move || {
+            let found = found.map(|found| found.take()[0]);
+            assert_ne!(found, [false, false], "neither finds what the other sent before its fence");
+            Ok(())
+        });
+        Ok(())
+    })
+    .small()
+}
+
+/// What a reader did before its acknowledgement has been done when the writer sees it: NRW of the acknowledgement after
+/// the reader's CRs and CWs.
+fn acknowledged() -> Scenario {
+    Scenario::new("ring/acknowledged", "an acknowledged message has been dealt with", 2, |stage| {
+        let (mut sender, mut receivers) = ring(stage, "r", 0, &[(0, 1), (1, 1)])?;
+        let events = stage.log();
+        for (node, mut receiver) in receivers.drain(..).enumerate() {
+            let events = events.clone();
+            stage.thread(node, "reader", move |ep| {
+                let mut message = Vec::new();
+                let deadline = ep.deadline();
+                let mut look = || receiver.try_recv_unacknowledged(ep, &mut message).map(|found| found.then_some(()));
+                ep.block_on(ep.wait_until(deadline, || look().transpose()))??;
+                events.push("dealt with");
+                receiver.acknowledge(ep)
+            });
+        }
+        let at_end = events.clone();
+        stage.thread(0, "writer", move |ep| {
+            assert!(sender.try_send(ep, &[])?, "an empty ring has room");
+            assert!(sender.is_acknowledged(0), "nothing is behind");
+            ep.block_on(sender.wait_acknowledged(ep, sender.position(), ep.deadline()))?;
+            events.push("acknowledged");
+            Ok(())
+        });
+        stage.finally(move || {
+            assert_eq!(at_end.take(), ["dealt with", "dealt with", "acknowledged"], "the writer was told too early");
+            Ok(())
+        });
+        Ok(())
+    })
+    .small()
+}

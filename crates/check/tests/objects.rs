@@ -1,0 +1,109 @@
+//! Farfield's objects under the checker: all executions of the small scenarios, many of the others, and the seeded bugs.
+//!
+//! The searches are deterministic, so their tables are pinned: `tests/exhaustive.txt` and `tests/mutants.txt`. After a
+//! change that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` writes them anew; read the diff.
+#![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use farfield::mutants::{self, Mutant};
+use farfield_check::{Budget, Scenario, check, exhaust, scenarios};
+
+/// Random executions of each scenario that is not searched exhaustively. `farfield check` looks at more.
+const EXECUTIONS: u64 = 1500;
+/// A mutant that lives longer is not killed.
+const EXECUTIONS_MAX: u64 = 100_000;
+const SEEDS: u64 = 10;
+
+/// Applies `work` to all items on all cores; the results, in order.
+fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, Into::into) {
+            scope.spawn(|| {
+                while let Some((item, result)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    items.get(at).zip(results.get(at))
+                } {
+                    let done = work(item);
+                    *result.lock().unwrap() = Some(done);
+                }
+            });
+        }
+    });
+    results.into_iter().map(|result| result.into_inner().unwrap().expect("all were done")).collect()
+}
+
+/// Compares a table with the one that is committed.
+fn pinned(file: &str, table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
+    if std::env::var_os("FARFIELD_UPDATE").is_some() {
+        std::fs::write(&path, table).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    for (line, (now, then)) in table.lines().zip(committed.lines()).enumerate() {
+        assert_eq!(
+            now,
+            then,
+            "line {} of {file}: if the change is meant, update it (see the top of this file)",
+            line + 1
+        );
+    }
+    assert_eq!(table.lines().count(), committed.lines().count(), "{file} has other rows: update it");
+}
+
+#[test]
+fn small_scenarios_hold_in_all_their_executions() {
+    let small: Vec<Scenario> = scenarios::all().into_iter().filter(Scenario::is_small).collect();
+    let rows = on_all_cores(&small, |scenario| {
+        let report = exhaust(scenario, Budget::unlimited());
+        if let Some(finding) = &report.finding {
+            panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
+        }
+        assert!(report.is_complete);
+        format!("{:<32} {:>10} {:>10}\n", report.scenario, report.executions, report.states)
+    });
+    let mut table = format!("{:<32} {:>10} {:>10}\n", "scenario", "executions", "states");
+    rows.iter().for_each(|row| table.push_str(row));
+    pinned("exhaustive.txt", &table);
+}
+
+#[test]
+fn larger_scenarios_hold_in_many_executions() {
+    let larger: Vec<Scenario> = scenarios::all().into_iter().filter(|scenario| !scenario.is_small()).collect();
+    on_all_cores(&larger, |scenario| {
+        let report = check(scenario, Budget::executions(EXECUTIONS), 1);
+        if let Some(finding) = &report.finding {
+            panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
+        }
+    });
+}
+
+#[test]
+fn every_mutant_is_killed_by_its_scenario() {
+    let all: Vec<Mutant> = Mutant::ALL.to_vec();
+    let rows = on_all_cores(&all, |mutant| {
+        let name = mutant.name();
+        let scenario = scenarios::killing(name).unwrap_or_else(|| panic!("no scenario is named for {name}"));
+        mutants::enable(Some(*mutant));
+        let mut kills: Vec<u64> = (1..=SEEDS)
+            .map(|seed| {
+                let report = check(&scenario, Budget::executions(EXECUTIONS_MAX), seed);
+                let killed = report.finding.map(|finding| finding.execution);
+                killed.unwrap_or_else(|| panic!("{name} survives {} with seed {seed}", scenario.name()))
+            })
+            .collect();
+        mutants::enable(None);
+        kills.sort_unstable();
+        let median = (kills[kills.len() / 2 - 1] + kills[kills.len() / 2]).div_ceil(2);
+        format!("{name:<32} {:<32} {median:>8} {:>8}\n", scenario.name(), kills[kills.len() - 1])
+    });
+    let mut table = String::new();
+    writeln!(table, "{:<32} {:<32} {:>8} {:>8}", "mutant", "killed by", "median", "max").unwrap();
+    rows.iter().for_each(|row| table.push_str(row));
+    pinned("mutants.txt", &table);
+}

@@ -1,0 +1,88 @@
+//! Puts to one node in order, behind one doorbell.
+
+use super::{Endpoint, Inner};
+use crate::buf::Buf;
+use crate::error::{ErrorKind, Result};
+use crate::fabric::Span;
+use crate::op::Op;
+use crate::ptr::{NodeId, Plain, RemotePtr};
+
+/// Puts to one node that land in the order in which they were added, behind one doorbell: a fabric may hold them back
+/// until `post`.
+///
+/// ```
+/// # async fn f(ep: &farfield_fabric::Endpoint, data: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+/// // The flag lands after the data.
+/// ep.batch(data.node()).put_value(data, 42).put_value(data.at(1), 1).post().await
+/// # }
+/// ```
+#[must_use = "a batch is sure to be on its way only after `post`"]
+pub struct Batch<'e> {
+    endpoint: &'e Endpoint,
+    node: NodeId,
+    /// Those that were not complete when the next was added; each may still fail.
+    earlier: Vec<Op<'e, ()>>,
+    last: Option<Result<Op<'e, ()>>>,
+}
+
+impl<'e> Batch<'e> {
+    pub(super) fn new(endpoint: &'e Endpoint, node: NodeId) -> Self {
+        Batch { endpoint, node, earlier: Vec::new(), last: None }
+    }
+
+    fn add(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, ()>) -> Self {
+        if node != self.node {
+            self.last = Some(Err(ErrorKind::OtherNode { node, batch: self.node }.into()));
+        } else if !matches!(self.last, Some(Err(_))) {
+            // An earlier operation that has failed already fails the batch.
+            let failed = match self.last.take() {
+                Some(Ok(op)) if op.has_failed() => op.wait().err(),
+                Some(Ok(op)) if op.is_pending() => {
+                    self.earlier.push(op);
+                    None
+                }
+                _ => None,
+            };
+            self.last = Some(match failed {
+                Some(error) => Err(error),
+                None => Ok(op(self.endpoint)),
+            });
+        }
+        self
+    }
+
+    /// Adds a put of a value.
+    pub fn put_value<T: Plain>(self, dst: RemotePtr<T>, value: T) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put_value(dst, value))
+    }
+
+    /// Adds a put of shared cells, see [`Endpoint::put_live`].
+    pub fn put_live<T: Plain>(self, dst: RemotePtr<T>, src: Span<'_>) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put_live(dst, src))
+    }
+
+    /// Adds a put of a buffer.
+    pub fn put<T: Plain>(self, dst: RemotePtr<T>, src: &'e Buf<'_, T>) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put(dst, src))
+    }
+
+    /// Rings the doorbell and waits for all operations.
+    ///
+    /// # Errors
+    /// A pointer to another node than the batch's, or what an operation ran into.
+    pub async fn post(self) -> Result<()> {
+        if let Inner::Dyn(state) = &self.endpoint.inner {
+            state.lane.borrow_mut().doorbell(self.node);
+        }
+        let mut first = Ok(());
+        for op in self.earlier {
+            first = first.and(op.await);
+        }
+        let last = match self.last {
+            None => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(op)) => op.await,
+        };
+        first.and(last)
+    }
+}

@@ -1,0 +1,160 @@
+//! What an endpoint has posted, and how long its chains of round trips are.
+
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use super::Endpoint;
+use crate::lane::Verb;
+use crate::ptr::NodeId;
+
+/// What an endpoint has posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Puts.
+    pub puts: u64,
+    /// Gets, those of fences included.
+    pub gets: u64,
+    /// Remote compare-and-swaps and fetch-and-adds.
+    pub atomics: u64,
+    /// Remote fences.
+    pub fences: u64,
+    /// Bytes moved by puts, gets and atomics.
+    pub bytes: u64,
+    /// Round trips: the longest chain of operations to other nodes, each issued after the one before was seen complete.
+    pub round_trips: u64,
+}
+
+impl Counts {
+    /// All operations posted.
+    pub fn posted(&self) -> u64 {
+        self.puts + self.gets + self.atomics + self.fences
+    }
+
+    fn combine(self, other: Counts, f: impl Fn(u64, u64) -> u64) -> Counts {
+        Counts {
+            puts: f(self.puts, other.puts),
+            gets: f(self.gets, other.gets),
+            atomics: f(self.atomics, other.atomics),
+            fences: f(self.fences, other.fences),
+            bytes: f(self.bytes, other.bytes),
+            round_trips: f(self.round_trips, other.round_trips),
+        }
+    }
+}
+
+impl core::ops::Add for Counts {
+    type Output = Counts;
+    fn add(self, other: Counts) -> Counts {
+        self.combine(other, |a, b| a + b)
+    }
+}
+
+impl core::ops::Sub for Counts {
+    type Output = Counts;
+    fn sub(self, other: Counts) -> Counts {
+        self.combine(other, |a, b| a.saturating_sub(b))
+    }
+}
+
+/// Counters that one thread writes and any may read.
+#[derive(Default)]
+pub(crate) struct Counters {
+    puts: AtomicU64,
+    gets: AtomicU64,
+    atomics: AtomicU64,
+    fences: AtomicU64,
+    bytes: AtomicU64,
+    pub(super) round_trips: AtomicU64,
+    pub(super) closed: AtomicBool,
+}
+
+impl Counters {
+    /// One more operation. A plain load and store: the endpoint's thread is the only writer.
+    #[inline(always)]
+    pub(super) fn count(&self, verb: Verb, bytes: usize) {
+        let counter = match verb {
+            Verb::Put => &self.puts,
+            Verb::Get => &self.gets,
+            Verb::Cas | Verb::Faa => &self.atomics,
+            Verb::RemoteFence => &self.fences,
+        };
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> Counts {
+        Counts {
+            puts: self.puts.load(Ordering::Relaxed),
+            gets: self.gets.load(Ordering::Relaxed),
+            atomics: self.atomics.load(Ordering::Relaxed),
+            fences: self.fences.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            round_trips: self.round_trips.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Reads an endpoint's counters from another thread.
+#[derive(Clone)]
+pub struct CountsReader(pub(super) Arc<Counters>);
+
+impl CountsReader {
+    /// Whether the endpoint is gone, so that the counts are final.
+    pub fn is_final(&self) -> bool {
+        self.0.closed.load(Ordering::Acquire)
+    }
+
+    /// The counts so far; `round_trips` as of the end of the endpoint's last `block_on`, window or measured operation.
+    pub fn read(&self) -> Counts {
+        self.0.read()
+    }
+}
+
+impl Endpoint {
+    /// The depth of an operation issued now.
+    #[inline(always)]
+    pub(crate) fn next_depth(&self, peer: NodeId) -> u64 {
+        self.depth.get() + u64::from(peer != self.me)
+    }
+
+    #[inline(always)]
+    pub(crate) fn saw_completion(&self, depth: u64) {
+        self.depth.set(self.depth.get().max(depth));
+    }
+
+    /// Lets other threads see the chain of this one.
+    pub(super) fn publish_depth(&self) {
+        self.counters.round_trips.store(self.depth.get(), Ordering::Relaxed);
+    }
+
+    /// Runs a future and counts what it costs: operations and bytes posted during its polls, and its round trips.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    /// let (value, cost) = ep.counted(ep.get(word)).await;
+    /// assert_eq!((cost.gets, cost.bytes), (1, 8));
+    /// # value.map(|_| ()) }
+    /// ```
+    pub async fn counted<F: Future>(&self, future: F) -> (F::Output, Counts) {
+        let mut future = pin!(future);
+        let mut cost = Counts::default();
+        let start = self.depth.get();
+        let mut own = start;
+        let output = poll_fn(|cx| {
+            let outside = self.depth.replace(own);
+            let before = self.counters.read();
+            let poll = future.as_mut().poll(cx);
+            cost = cost + (self.counters.read() - before);
+            own = self.depth.replace(outside);
+            poll
+        })
+        .await;
+        self.depth.set(self.depth.get().max(own));
+        self.publish_depth();
+        cost.round_trips = own - start;
+        (output, cost)
+    }
+}

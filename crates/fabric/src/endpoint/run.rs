@@ -1,0 +1,212 @@
+//! Waiting, and the small executor that interleaves many operations of one thread.
+
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::Endpoint;
+use crate::error::{ErrorKind, Result};
+use crate::fabric::Waiting;
+use crate::local::Instant;
+use crate::ptr::RemotePtr;
+
+impl Endpoint {
+    /// The fabric's clock.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.fabric.now()
+    }
+
+    /// How long blocking calls wait where no deadline is given.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.get()
+    }
+
+    /// Sets how long blocking calls wait where no deadline is given.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.timeout.set(timeout);
+    }
+
+    /// The moment at which a wait that begins now gives up.
+    pub fn deadline(&self) -> Instant {
+        self.now() + self.timeout.get()
+    }
+
+    /// Waits until `condition` gives a value, or the deadline passes. This is the one way to wait for memory: it
+    /// spins, yields and sleeps as fits the machine, and lets the endpoint's other operations run meanwhile.
+    ///
+    /// The condition is evaluated often and must only look (at [`Word`](crate::Word)s, say). Have it look at the peers
+    /// it depends on too ([`Endpoint::check_alive`]), so that their death ends the wait. What it does once, in the call that
+    /// gives the value, is its own business.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`].
+    pub async fn wait_until<T>(&self, deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
+        let mut polls = 0u32;
+        let mut started = None;
+        poll_fn(|_| {
+            if let Some(value) = condition() {
+                self.progress.set(self.progress.get() + 1);
+                return Poll::Ready(Ok(value));
+            }
+            polls = polls.wrapping_add(1);
+            // Reading the clock costs as much as dozens of polls, so look at it now and then only.
+            if deadline != Instant::NEVER && (polls.is_multiple_of(64) || self.asleep.get() || started.is_none()) {
+                let now = self.now();
+                let started = *started.get_or_insert(now);
+                if now >= deadline {
+                    return Poll::Ready(Err(ErrorKind::Timeout { waited: now - started }.into()));
+                }
+                self.next_deadline.set(self.next_deadline.get().min(deadline));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until a remote word differs from `seen`, by reading it again and again; the value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`], or what the gets run into.
+    pub async fn wait_remote(&self, word: RemotePtr<u64>, seen: u64, deadline: Instant) -> Result<u64> {
+        let mut polls = 0u32;
+        let start = self.now();
+        loop {
+            let value = self.get(word).await?;
+            if value != seen {
+                self.progress.set(self.progress.get() + 1);
+                return Ok(value);
+            }
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(16) || self.asleep.get() {
+                let now = self.now();
+                if now >= deadline {
+                    return Err(ErrorKind::Timeout { waited: now - start }.into());
+                }
+                self.next_deadline.set(self.next_deadline.get().min(deadline));
+            }
+            self.watches_remote.set(true);
+            self.pause().await;
+        }
+    }
+
+    /// Lets the endpoint's other operations run, and counts as having found nothing to do.
+    pub async fn pause(&self) {
+        let mut paused = false;
+        poll_fn(|_| if core::mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Runs a future to its end on this thread.
+    #[inline]
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        let output = match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => output,
+            Poll::Pending => self.block_on_slow(future),
+        };
+        self.publish_depth();
+        output
+    }
+
+    #[inline(never)]
+    fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting = Waiting::default();
+        let mut seen = self.progress.get();
+        loop {
+            self.poll_lane();
+            if core::mem::replace(&mut seen, self.progress.get()) != seen {
+                waiting.reset();
+            }
+            self.idle(&mut waiting);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                self.idle_end(&mut waiting);
+                return output;
+            }
+        }
+    }
+
+    pub(super) fn idle(&self, waiting: &mut Waiting) {
+        waiting.remote = self.watches_remote.take();
+        waiting.deadline = self.next_deadline.replace(Instant::NEVER);
+        self.fabric.idle(waiting);
+        self.asleep.set(waiting.is_asleep());
+    }
+
+    pub(super) fn idle_end(&self, waiting: &mut Waiting) {
+        self.fabric.idle_end(waiting);
+        self.asleep.set(false);
+    }
+
+    /// Runs the futures of an iterator, at most `window` of them at a time, interleaved on this thread; `done` gets
+    /// their outputs as they end. This is the papers' window of outstanding operations.
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint, words: &[farfield_fabric::RemotePtr<u64>]) {
+    /// let mut sum = 0;
+    /// ep.run_window(8, words.iter().map(|w| ep.get(*w)), |v| sum += v.unwrap_or(0));
+    /// # }
+    /// ```
+    pub fn run_window<F: Future>(
+        &self,
+        window: usize,
+        futures: impl IntoIterator<Item = F>,
+        done: impl FnMut(F::Output),
+    ) {
+        self.block_on(self.each_in_window(window, futures, done));
+    }
+
+    /// [`Endpoint::run_window`] as a future.
+    pub async fn each_in_window<F: Future>(
+        &self,
+        window: usize,
+        futures: impl IntoIterator<Item = F>,
+        mut done: impl FnMut(F::Output),
+    ) {
+        struct Task<F> {
+            future: Pin<Box<Option<F>>>,
+            depth: u64,
+        }
+        let mut futures = futures.into_iter();
+        let mut tasks: Vec<Task<F>> = Vec::with_capacity(window.max(1));
+        let start = self.depth.get();
+        let mut deepest = start;
+        for future in futures.by_ref().take(window.max(1)) {
+            tasks.push(Task { future: Box::pin(Some(future)), depth: start });
+        }
+        let mut open = tasks.len();
+        poll_fn(|cx| {
+            let outside = self.depth.get();
+            for task in &mut tasks {
+                // A task that ends is replaced at once by the next future, in the same memory.
+                while let Some(future) = task.future.as_mut().as_pin_mut() {
+                    self.depth.set(task.depth);
+                    let poll = future.poll(cx);
+                    task.depth = self.depth.get();
+                    let Poll::Ready(output) = poll else { break };
+                    deepest = deepest.max(task.depth);
+                    self.depth.set(outside);
+                    self.progress.set(self.progress.get() + 1);
+                    done(output);
+                    let next = futures.next();
+                    open -= usize::from(next.is_none());
+                    task.depth = start;
+                    task.future.set(next);
+                }
+            }
+            self.depth.set(outside);
+            if open == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        self.depth.set(self.depth.get().max(deepest));
+        self.publish_depth();
+    }
+
+    /// Wakes this node's threads that wait for a word which this thread has just stored to.
+    #[inline]
+    pub fn wake_local(&self) {
+        self.fabric.wake_local();
+    }
+}
