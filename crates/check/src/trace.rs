@@ -96,7 +96,7 @@ fn own_cell(what: &Raw) -> Option<u32> {
     }
 }
 
-/// What each thread has looked at since it last waited, which is what it waits for.
+/// What each thread has looked at since it last waited or did something: that is what it waits for.
 #[derive(Default)]
 struct Waits {
     looked_at: BTreeMap<usize, Vec<String>>,
@@ -107,15 +107,22 @@ struct Waits {
 impl Waits {
     fn follow(&mut self, event: &Recorded, names: &Names<'_>) {
         match &event.what {
-            Raw::Woken => self.looked_at.entry(event.thread).or_default().clear(),
+            Raw::Woken | Raw::Write { .. } | Raw::Rmw { .. } => {
+                self.looked_at.entry(event.thread).or_default().clear();
+            }
             Raw::Read { cell, .. } => {
                 let (looked_at, name) = (self.looked_at.entry(event.thread).or_default(), names.cell(*cell));
                 if !looked_at.contains(&name) {
                     looked_at.push(name);
                 }
             }
-            Raw::Issue { op, .. } => drop(self.open.entry(event.thread).or_default().insert(*op)),
-            Raw::Seen { op } => drop(self.open.entry(event.thread).or_default().remove(op)),
+            Raw::Issue { op, .. } => {
+                self.looked_at.entry(event.thread).or_default().clear();
+                self.open.entry(event.thread).or_default().insert(*op);
+            }
+            Raw::Seen { op } => {
+                self.open.entry(event.thread).or_default().remove(op);
+            }
             _ => {}
         }
     }
@@ -123,20 +130,33 @@ impl Waits {
     fn text(&self, thread: usize) -> String {
         let open: Vec<String> = self.open.get(&thread).into_iter().flatten().map(|op| format!("#{op}")).collect();
         let looked_at = self.looked_at.get(&thread).map_or(&[][..], Vec::as_slice);
-        match (&open[..], looked_at) {
+        match (looked_at, &open[..]) {
             ([], []) => "for news".into(),
-            ([], [cells @ ..]) if cells.len() > WAITS_MAX => format!("until one of {} words changes", cells.len()),
-            ([], cells) => format!("until {} changes", cells.join(" or ")),
-            (ops, _) if ops.len() > WAITS_MAX => format!("for {} operations", ops.len()),
-            (ops, _) => format!("for {}", ops.join(" or ")),
+            ([], ops) if ops.len() > WAITS_MAX => format!("for {} operations", ops.len()),
+            ([], ops) => format!("for {}", ops.join(" or ")),
+            (cells, _) if cells.len() > WAITS_MAX => format!("until one of {} words changes", cells.len()),
+            (cells, _) => format!("until {} changes", cells.join(" or ")),
         }
     }
+}
+
+/// Regions with their names: without that of the region, `path.region`, where an object has one only.
+fn regions<'a>(labels: &'a [(u16, u32, u32, String)]) -> Vec<(u16, u32, u32, &'a str)> {
+    let of = |path: &str| {
+        let of_path = labels.iter().filter_map(|(.., name)| name.rsplit_once('.')).filter(|(p, _)| *p == path);
+        of_path.map(|(_, region)| region).collect::<BTreeSet<_>>().len()
+    };
+    let named = |(node, first, words, name): &'a (u16, u32, u32, String)| {
+        let only = name.rsplit_once('.').filter(|(path, _)| of(path) == 1);
+        (*node, *first, *words, only.map_or(name.as_str(), |(path, _)| path))
+    };
+    labels.iter().map(named).collect()
 }
 
 /// Names of memory.
 struct Names<'a> {
     /// Node, first word, words, name.
-    regions: &'a [(u16, u32, u32, String)],
+    regions: Vec<(u16, u32, u32, &'a str)>,
     /// Of words and locks outside of it.
     own: BTreeMap<u32, String>,
 }
@@ -155,7 +175,7 @@ impl<'a> Names<'a> {
                 });
             }
         }
-        Names { regions: &outcome.labels, own }
+        Names { regions: regions(&outcome.labels), own }
     }
 
     fn loc(&self, loc: Loc) -> String {

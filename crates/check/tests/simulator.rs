@@ -206,6 +206,21 @@ fn a_panic_is_reported_with_its_place_and_everything_is_unwound() {
 }
 
 #[test]
+fn touching_another_nodes_memory_without_an_operation_is_a_failure() {
+    let scenario = Scenario::new("test/elsewhere", "a thread that stores to another node's memory", 2, |stage| {
+        let words = stage.node(1).alloc(GroupKey::DATA, 8)?;
+        stage.thread(0, "stray", move |_| {
+            words.word(0).store(1);
+            Ok(())
+        });
+        Ok(())
+    });
+    let finding = check(&scenario, Budget::executions(1), 1).finding.expect("memory is reached by operations");
+    let expected = "a thread of node 0 touches a word of node 1 without an operation";
+    assert!(finding.failure.message.contains(expected), "{}", finding.failure.message);
+}
+
+#[test]
 fn a_failure_is_replayed_by_its_line_and_shrinks() {
     let scenario = panics_beside_a_holder();
     let finding = check(&scenario, Budget::executions(1000), 3).finding.expect("choices differ");

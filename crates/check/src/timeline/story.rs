@@ -1,5 +1,5 @@
 //! What belongs together in an execution: the parts of each operation, spans of waiting, buffering and holding a lock,
-//! changes of memory, and reads that came while a write was complete but not, or not wholly, in memory.
+//! changes of memory, and reads that came while a write was not, or not wholly, in memory.
 
 use super::{Event, Timeline, What};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub(super) struct Span {
     pub(super) to: Option<usize>,
 }
 
-/// A read of `op`'s target while `op` was complete and not in memory, or partly in memory.
+/// A read of `op`'s target while `op` was not in memory, or partly.
 pub(super) struct Hint {
     pub(super) read: usize,
     pub(super) op: u32,
@@ -211,8 +211,8 @@ impl<'a> Story<'a> {
         self.hints.iter().any(|hint| hint.read == rank)
     }
 
-    /// Looks for reads of a cell whose write was complete, or partly in memory. Nothing says that such a read is wrong;
-    /// when an execution fails they are where to look first.
+    /// Looks for reads of a cell whose write was issued, and complete or partly in memory, or that the reader does not look
+    /// at again. Nothing says that such a read is wrong; when an execution fails they are where to look first.
     fn find_hints(&mut self, timeline: &Timeline) {
         for (read, event) in timeline.events.iter().enumerate() {
             let (value, reader) = match &event.what {
@@ -228,8 +228,9 @@ impl<'a> Story<'a> {
                 };
                 let never = op.lands_later() && op.target().as_ref() == Some(place);
                 let never = never && op.landed.iter().all(|l| l.1 != *place);
-                let stale = op.completed.is_some_and(|completed| completed < read)
-                    && (never || lands.is_some_and(|(_, lands)| lands != value));
+                // Who looks again may be waiting for it: until it is complete, only a thread's last look tells something.
+                let tells = op.completed.is_some_and(|completed| completed < read) || self.is_last_look(timeline, read);
+                let stale = tells && (never || lands.is_some_and(|(_, lands)| lands != value));
                 let torn = op.landed.first().is_some_and(|l| l.0 < read)
                     && (op.landed.last().is_some_and(|l| l.0 > read) || op.lands_later())
                     && op.landed.iter().any(|l| l.1 == *place);
@@ -246,6 +247,19 @@ impl<'a> Story<'a> {
         self.hints.sort_by_key(|hint| {
             (Some(timeline.events[hint.read].thread) != fails, hint.read > failure, failure.abs_diff(hint.read))
         });
+    }
+}
+
+impl Story<'_> {
+    /// Whether a read is the last one of its cell by its thread.
+    fn is_last_look(&self, timeline: &Timeline, read: usize) -> bool {
+        let thread = timeline.events[read].thread;
+        let again = |(later, event): (usize, &Event)| {
+            event.thread == thread
+                && matches!(event.what, What::Read { .. } | What::NicRead { .. })
+                && self.places[later] == self.places[read]
+        };
+        !timeline.events.iter().enumerate().skip(read + 1).any(again)
     }
 }
 

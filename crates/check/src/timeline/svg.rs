@@ -270,7 +270,7 @@ impl Picture<'_> {
             self.lines += &line("drains", &more, (at, strip.rail() + 9), (at, below));
         }
         let first = self.story.failure == Some(rank) || self.story.is_early(rank);
-        if let Some(text) = short(&event.what)
+        if let Some(text) = short(&event.what, self.timeline.node_of(event.thread))
             && let Some(strip) = thread
         {
             let lane = self.lane_of(strip.y);
@@ -421,15 +421,17 @@ impl Picture<'_> {
     }
 }
 
-/// What stands beside a mark in its thread's lane.
-fn short(what: &What) -> Option<String> {
+/// What stands beside a mark in its thread's lane, on this node: cells of the node itself go without its name.
+fn short(what: &What, node: u16) -> Option<String> {
+    let own = format!("n{node} ");
+    let cell = |cell: &str| cell.strip_prefix(&own).unwrap_or(cell).to_string();
     Some(match what {
-        What::Read { cell, value, .. } => format!("read {cell}={}", number(*value)),
-        What::Write { cell, value } => format!("write {cell}={}", number(*value)),
-        What::Rmw { cell, new, .. } => format!("{cell}:={}", number(*new)),
+        What::Read { cell: at, value, .. } => format!("read {}={}", cell(at), number(*value)),
+        What::Write { cell: at, value } => format!("write {}={}", cell(at), number(*value)),
+        What::Rmw { cell: at, new, .. } => format!("{}:={}", cell(at), number(*new)),
         What::Issue { op, verb, .. } => format!("{verb} #{op}"),
         What::Seen { op } => format!("saw #{op}"),
-        What::Waits { text } => format!("wait {text}"),
+        What::Waits { text } => format!("wait {}", text.replace(&own, "")),
         What::Lock { name } => format!("lock {name}"),
         What::Unlock { name } => format!("unlock {name}"),
         What::Message { to, text } => format!("to n{to}: {text}"),

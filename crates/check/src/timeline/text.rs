@@ -21,7 +21,7 @@ pub(super) fn render(timeline: &Timeline, story: &Story) -> String {
         let _ = writeln!(out, "{:>step_width$} {mark} {name:<width$}  {what}", event.step);
     }
     if !story.hints.is_empty() {
-        out += "\n! a read of what a write, complete or partly in memory, had still to change\n";
+        out += "\n! a read that came before a write was in memory, or wholly there\n";
     }
     match &timeline.failure {
         Some(failure) => {

@@ -40,11 +40,11 @@ pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
     with_world(|world| match place_of(world, word) {
         Place::Region(loc) => match world.point(Pending::Read(region_key(loc))) {
             Turn::Mine(me) => {
+                if world.is_elsewhere(me, loc.node) {
+                    return world.inner.borrow().machine.memory(loc);
+                }
                 let mut inner = world.inner.borrow_mut();
                 let cpu = inner.threads[me].cpu;
-                if inner.is_elsewhere(me, loc.node) {
-                    return inner.machine.memory(loc);
-                }
                 let value = inner.machine.read(cpu, loc.word);
                 inner.saw(me, region_key(loc), value);
                 if inner.records() {
@@ -75,16 +75,17 @@ pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
     with_world(|world| match place_of(world, word) {
         Place::Region(loc) => {
             let current = world.inner.borrow().current;
+            let current = current.filter(|me| !world.is_elsewhere(*me, loc.node));
             let mut inner = world.inner.borrow_mut();
             match current {
                 // Nobody can tell when a write enters its thread's store buffer: no scheduling point.
-                Some(me) if !inner.is_elsewhere(me, loc.node) => {
+                Some(me) => {
                     let cpu = inner.threads[me].cpu;
                     inner.machine.write(cpu, loc.word, value);
                     inner.acted(me);
                     inner.note(me, What::Write { cell: Cell::Region(loc), value });
                 }
-                _ => inner.machine.poke(loc, value),
+                None => inner.machine.poke(loc, value),
             }
         }
         Place::Own(address) => {
@@ -126,11 +127,15 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
     with_world(|world| match place_of(world, word) {
         Place::Region(loc) => {
             let turn = world.point(Pending::Write(region_key(loc)));
+            let mine = match turn {
+                Turn::Mine(me) if !world.is_elsewhere(me, loc.node) => Some(me),
+                _ => None,
+            };
             let mut inner = world.inner.borrow_mut();
             let old = inner.machine.memory(loc);
             let new = new_of(old);
-            match turn {
-                Turn::Mine(me) if !inner.is_elsewhere(me, loc.node) => {
+            match mine {
+                Some(me) => {
                     let cpu = inner.threads[me].cpu;
                     inner.machine.compare_exchange(cpu, loc.word, old, new);
                     inner.saw(me, region_key(loc), old);
@@ -140,7 +145,7 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
                     }
                     inner.note(me, What::Rmw { cell: Cell::Region(loc), old, new });
                 }
-                _ => inner.machine.poke(loc, new),
+                None => inner.machine.poke(loc, new),
             }
             old
         }

@@ -202,10 +202,10 @@ impl DynLane for SimLane {
             _ => 0,
         };
         let issued = with_world(|world| {
-            let mut inner = world.inner.borrow_mut();
-            let current = inner.current?;
+            let current = world.inner.borrow().current?;
             // What stands outside the execution uses lanes of all nodes.
-            let elsewhere = inner.is_elsewhere(current, self.fabric.node());
+            let elsewhere = world.is_elsewhere(current, self.fabric.node());
+            let mut inner = world.inner.borrow_mut();
             let cpu = if elsewhere { self.lane } else { inner.threads[current].cpu };
             let value = match &operation {
                 Operation::Put { source: Source::Carried(words), .. } => words.first().copied(),

@@ -182,6 +182,13 @@ impl World {
         }
     }
 
+    /// Whether a thread looks at another node's memory, see [`Inner::elsewhere`].
+    pub(super) fn is_elsewhere(&self, thread: usize, node: u16) -> bool {
+        let elsewhere = self.inner.borrow().elsewhere(thread, node);
+        // The panic comes after the borrow: it is noted in what was borrowed.
+        elsewhere.unwrap_or_else(|message| panic!("{message}"))
+    }
+
     /// Unwinds the running thread, unless it is being unwound already.
     fn unwind(&self, me: usize) -> Turn {
         let thread = &mut self.inner.borrow_mut().threads[me];

@@ -407,7 +407,12 @@ impl Inner {
     }
 
     pub(super) fn open_lane(&mut self, node: u16) -> usize {
-        if let Some(free) = self.lanes.iter().position(|lane| lane.node == node && !lane.in_use) {
+        // One that was dropped is used again when nothing of it is under way: endpoints share no order.
+        let nodes = self.nodes.len() as u16;
+        let is_calm = |lane: Cpu| (0..nodes).all(|peer| self.machine.in_flight(lane, peer).is_empty());
+        let free = |lane: &LaneState| lane.node == node && !lane.in_use && is_calm(lane.lane);
+        if let Some(free) = self.lanes.iter().position(free) {
+            self.lanes[free].results.clear();
             self.lanes[free].in_use = true;
             return free;
         }
@@ -421,16 +426,15 @@ impl Inner {
 
     // ---- what threads do ---------------------------------------------------------------------------------------------
 
-    /// Whether a thread looks at another node's memory: only what stands outside the execution may, before and after it.
-    pub(super) fn is_elsewhere(&self, thread: usize, node: u16) -> bool {
-        let elsewhere = self.threads[thread].node != node;
-        assert!(
-            !elsewhere || self.phase == Phase::Settled,
-            "a thread of {} touches a word of {} without an operation",
-            NodeId(self.threads[thread].node),
-            NodeId(node)
-        );
-        elsewhere
+    /// Whether a thread looks at another node's memory, which only what stands outside the execution may, before and
+    /// after it. The message for one that may not.
+    pub(super) fn elsewhere(&self, thread: usize, node: u16) -> Result<bool, String> {
+        let mine = self.threads[thread].node;
+        if mine != node && self.phase == Phase::Explored {
+            let (mine, node) = (NodeId(mine), NodeId(node));
+            return Err(format!("a thread of {mine} touches a word of {node} without an operation"));
+        }
+        Ok(mine != node)
     }
 
     /// The name of a place in ordinary memory: numbered as it is first seen, since addresses differ between executions.
