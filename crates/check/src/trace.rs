@@ -38,6 +38,7 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
         let name = if *thread == 0 { "the check" } else { name };
         Lane { name: name.into(), node: node.0 }
     };
+    let start_ns = events.first().map_or(0, |event| event.time_ns);
     let mut waits = Waits::default();
     let described = events.iter().map(|event| {
         waits.follow(event, &names);
@@ -45,7 +46,7 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
             Raw::Waits => What::Waits { text: waits.text(event.thread) },
             _ => names.describe(&event.what),
         };
-        Event { step: event.step, time_ns: event.time_ns, thread: number_of[&event.thread], what }
+        Event { step: event.step, time_ns: event.time_ns - start_ns, thread: number_of[&event.thread], what }
     });
     Timeline {
         title: scenario.name().into(),
@@ -67,6 +68,7 @@ fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
             events.pop();
         }
     }
+    forget_the_end(&mut events);
     // Time passes for whoever goes on then, not for the thread that happens to be first.
     for at in 0..events.len() {
         if let (Raw::Elapsed, Some(next)) = (&events[at].what, events.get(at + 1)) {
@@ -81,6 +83,27 @@ fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
     }
     events.retain(|event| own_cell(&event.what).is_none_or(|own| users[&own].len() > 1));
     events
+}
+
+/// Leaves out how the first thread makes sure, in the end, that everything is in memory.
+fn forget_the_end(events: &mut Vec<Recorded>) {
+    let issues = |event: &Recorded| match &event.what {
+        Raw::Issue { op, verb, remote, .. } => {
+            let is_fence = *verb == Verb::Get && remote.is_some_and(|loc| loc.word < FENCE_WORDS);
+            (event.thread != 0 || !is_fence).then_some((*op, event.thread))
+        }
+        _ => None,
+    };
+    let issuers: BTreeMap<u32, usize> = events.iter().filter_map(issues).collect();
+    events.retain(|event| match &event.what {
+        Raw::Seen { op } => issuers.get(op) == Some(&event.thread),
+        Raw::Issue { op, .. }
+        | Raw::NicRead { op, .. }
+        | Raw::Started { op }
+        | Raw::Landed { op, .. }
+        | Raw::Completed { op } => issuers.contains_key(op),
+        _ => true,
+    });
 }
 
 /// The word or lock outside of registered memory that an event touches.

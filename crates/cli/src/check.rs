@@ -119,7 +119,7 @@ fn select(names: &[String]) -> Result<Vec<Scenario>> {
             *chosen |= matches(scenario);
         }
         if before == chosen && !all.iter().any(matches) {
-            bail!("no scenario's name contains `{name}`; there are\n{}", report::list(&all).trim_end());
+            bail!("no scenario's name contains `{name}`; there are\n{}", report::names(&all));
         }
     }
     Ok(all.into_iter().zip(chosen).filter_map(|(scenario, chosen)| chosen.then_some(scenario)).collect())
@@ -129,7 +129,7 @@ fn select(names: &[String]) -> Result<Vec<Scenario>> {
 fn again(line: &str, timeline_at: Option<&Path>, bug: Bug) -> Result<ExitCode> {
     let line: Replay = line.parse()?;
     let Some(scenario) = scenarios::named(line.scenario()) else {
-        bail!("no scenario is called `{}`; there are\n{}", line.scenario(), report::list(&scenarios::all()).trim_end());
+        bail!("no scenario is called `{}`; there are\n{}", line.scenario(), report::names(&scenarios::all()));
     };
     bug.seed();
     let outcome = replay(&scenario, &line);

@@ -157,8 +157,15 @@ fn all_outcomes(program: &Program, is_reduced: bool, executions: u64) -> Option<
 fn the_reductions_lose_no_outcome() {
     let mut rng = SmallRng::seed_from_u64(5);
     let (mut compared, mut plain_executions, mut reduced_executions) = (0, 0, 0);
+    // What nobody reads any more is part of the state, too: the order of the first steps shows at the end only.
+    let last_words = [
+        [vec![Step::OwnStore(1), Step::Load(0)], vec![Step::OwnStore(2), Step::Load(0)]],
+        [vec![Step::Locked(1), Step::Load(0)], vec![Step::Locked(2), Step::Load(0)]],
+        [vec![Step::CpuAdd(0), Step::Load(1)], vec![Step::Store(0, 2), Step::Load(1)]],
+    ];
+    let mut directed = last_words.map(|threads| Program { threads, nodes: [0, 0] }).into_iter();
     while compared < 60 {
-        let program = Program::random(&mut rng, 3);
+        let program = directed.next().unwrap_or_else(|| Program::random(&mut rng, 3));
         let Some((plain, plain_count)) = all_outcomes(&program, false, 3000) else { continue };
         let (reduced, reduced_count) = all_outcomes(&program, true, 3000).expect("a reduction reduces");
         assert_eq!(reduced, plain, "{program:?}");

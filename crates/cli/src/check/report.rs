@@ -243,6 +243,19 @@ pub(super) fn list(scenarios: &[Scenario]) -> String {
     columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[1])
 }
 
+/// The names of the scenarios, a line for each object.
+pub(super) fn names(scenarios: &[Scenario]) -> String {
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    for scenario in scenarios {
+        let (object, property) = scenario.name().split_once('/').unwrap_or((scenario.name(), ""));
+        match lines.iter_mut().find(|(other, _)| *other == object) {
+            Some((_, line)) => *line += &format!(", {property}"),
+            None => lines.push((object, format!("  {object}/  {property}"))),
+        }
+    }
+    lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+}
+
 /// A table whose columns are as wide as they need be; those in `numbers` are set to the right.
 fn columns<const N: usize>(rows: &[[String; N]], numbers: &[usize]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

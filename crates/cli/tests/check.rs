@@ -1,0 +1,131 @@
+//! `farfield check`, end to end, with small budgets. The binary has the seeded bugs (`--mutant`).
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn check(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.arg("check").args(arguments).output().expect("the binary runs")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A search without failure, as JSON.
+fn report(arguments: &[&str]) -> Value {
+    let output = check(&[arguments, &["--json", "-"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    serde_json::from_slice(&output.stdout).expect("a line of JSON")
+}
+
+/// What does not depend on how fast it was.
+fn counts(report: &Value) -> Vec<Value> {
+    let scenarios = report["scenarios"].as_array().expect("a list");
+    let of =
+        |scenario: &Value| ["scenario", "executions", "states", "steps", "complete"].map(|key| scenario[key].clone());
+    scenarios.iter().flat_map(of).collect()
+}
+
+/// The replay lines of an output, in order.
+fn replay_lines(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("farfield check --replay '")?.strip_suffix('\'')).collect()
+}
+
+const MUTANT: [&str; 2] = ["--mutant", "barrier-no-fence"];
+const MESSAGE: &str = "not visible after it";
+
+#[test]
+fn scenarios_are_listed() {
+    let all = check(&["--list"]);
+    assert!(all.status.success() && err(&all).is_empty());
+    let line = out(&all).lines().find(|line| line.starts_with("barrier/visible ")).map(String::from);
+    let line = line.expect("a scenario of the barrier");
+    assert!(line.contains(" 3 ") && line.contains("from a third node"), "{line}");
+    assert!(out(&all).lines().next().is_some_and(|head| head.starts_with("scenario") && head.contains("small")));
+    let some = check(&["--list", "barrier/meeting"]);
+    assert_eq!(out(&some).lines().count(), 2, "a full name means one scenario:\n{}", out(&some));
+    assert!(out(&check(&["--list", "arrier/"])).lines().count() > 2);
+}
+
+#[test]
+fn a_search_without_failure_says_so() {
+    let output = check(&["barrier/visible", "barrier/meeting", "--executions", "40"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).is_empty(), "no bar where there is no terminal");
+    let text = out(&output);
+    assert!(
+        text.lines().last().is_some_and(|l| l.starts_with("2 scenarios, ") && l.ends_with(": no failure")),
+        "{text}"
+    );
+    let timed = report(&["barrier/visible", "--seconds", "0.2"]);
+    assert!(timed["executions"].as_u64() > Some(0) && timed["steps_per_s_per_core"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_counts_whatever_the_number_of_jobs() {
+    let arguments = ["barrier/visible", "barrier/meeting", "--executions", "1200", "--seed", "5", "--jobs"];
+    let run = |jobs: &str| counts(&report(&[&arguments[..], &[jobs]].concat()));
+    let one = run("1");
+    assert_eq!(one, run("1"));
+    assert_eq!(one, run("3"));
+    let other = ["barrier/visible", "--executions", "1200", "--seed", "6"];
+    assert_ne!(one[..5], counts(&report(&other))[..], "another seed, other executions");
+}
+
+#[test]
+fn a_failure_is_told_replayed_and_drawn() {
+    let page: PathBuf = std::env::temp_dir().join(format!("farfield-check-test-{}.html", std::process::id()));
+    let at = page.to_str().expect("a plain path");
+    let arguments = ["barrier/visible", "--executions", "20000", "--jobs", "2"];
+    let found = check(&[&arguments[..], &MUTANT, &["--timeline", at]].concat());
+    let text = out(&found);
+    assert_eq!(found.status.code(), Some(1), "{text}{}", err(&found));
+    let lines = replay_lines(&text);
+    assert_eq!(lines.len(), 2, "as found, and shrunk:\n{text}");
+    assert!(text.starts_with("farfield check --replay '") && text.contains("FAILS") && text.contains(": 1 failure"));
+    assert!(text.contains(MESSAGE) && text.contains("party on n2"), "{text}");
+    let drawn = std::fs::read_to_string(&page).expect("the page of the first failure");
+    assert!(drawn.contains(MESSAGE) && drawn.contains("<svg"));
+
+    // The same failure is found whoever looks for it.
+    let alone = check(&[&arguments[..4], &["1"], &MUTANT].concat());
+    assert_eq!(replay_lines(&out(&alone)), lines);
+
+    for line in lines {
+        std::fs::remove_file(&page).expect("it was there");
+        let again = check(&[&["--replay", line, "--timeline", at][..], &MUTANT].concat());
+        assert_eq!(again.status.code(), Some(1), "{}", err(&again));
+        assert!(err(&again).is_empty());
+        assert!(out(&again).contains("party on n2: ") && out(&again).contains(MESSAGE), "{}", out(&again));
+        assert!(std::fs::read_to_string(&page).expect("a page").contains(MESSAGE));
+
+        let fine = check(&["--replay", line]);
+        assert_eq!(fine.status.code(), Some(0), "{}", out(&fine));
+        assert!(out(&fine).contains("Nothing fails in this execution."));
+    }
+    std::fs::remove_file(&page).expect("it was there");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    for (arguments, part) in [
+        (&["no/such"][..], "no scenario's name contains `no/such`; there are\n  barrier/  "),
+        (&["--replay", "barrier/visible"], "`barrier/visible` is no replay line"),
+        (&["--replay", "barrier/visible#e:2"], "is no replay line"),
+        (&["--replay", "no/such#e:1=2"], "no scenario is called `no/such`; there are\n"),
+        (&["--replay", "barrier/visible#e:", "barrier"], "cannot be used with"),
+        (&["--executions", "0"], "--executions"),
+        (&["--seconds", "0"], "more than 0 seconds"),
+    ] {
+        let output = check(arguments);
+        assert!(!output.status.success() && out(&output).is_empty(), "{arguments:?}");
+        assert!(err(&output).contains(part), "{arguments:?}: {}", err(&output));
+    }
+}
