@@ -15,6 +15,8 @@ use crate::timeline::{Event, Failure, Lane, Timeline, What, number};
 
 /// Words at the start of each node's memory that global fences read.
 const FENCE_WORDS: u32 = 8;
+/// The simulation's first thread: it sets the stage, and looks at it in the end.
+const CHECK: usize = 0;
 /// More places than these that a thread waits for are only counted.
 const WAITS_MAX: usize = 3;
 
@@ -23,19 +25,18 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
     let events = worth_telling(outcome);
     // Threads that have done nothing since the stage was set are left out, and the others numbered anew.
     let mut threads: BTreeSet<usize> = events.iter().map(|event| event.thread).collect();
-    threads.extend(outcome.failure.as_ref().and_then(|failure| failure.thread));
+    threads.extend(outcome.failure.as_ref().and_then(|failure| failure.thread).filter(|thread| *thread != CHECK));
     let number_of: BTreeMap<usize, usize> =
         threads.iter().enumerate().map(|(number, thread)| (*thread, number)).collect();
     let failure = outcome.failure.as_ref().map(|failure| Failure {
         step: failure.step,
-        thread: failure.thread.map(|thread| number_of[&thread]),
+        thread: failure.thread.filter(|thread| *thread != CHECK).map(|thread| number_of[&thread]),
         message: failure.message.clone(),
     });
     let names = Names::of(outcome, &events);
     let lane = |thread: &usize| {
         let (node, name) = &outcome.threads[*thread];
-        // The simulation's first thread sets the stage, and looks at it in the end.
-        let name = if *thread == 0 { "the check" } else { name };
+        let name = if *thread == CHECK { "the check" } else { name };
         Lane { name: name.into(), node: node.0 }
     };
     let start_ns = events.first().map_or(0, |event| event.time_ns);
@@ -90,13 +91,14 @@ fn forget_the_end(events: &mut Vec<Recorded>) {
     let issues = |event: &Recorded| match &event.what {
         Raw::Issue { op, verb, remote, .. } => {
             let is_fence = *verb == Verb::Get && remote.is_some_and(|loc| loc.word < FENCE_WORDS);
-            (event.thread != 0 || !is_fence).then_some((*op, event.thread))
+            (event.thread != CHECK || !is_fence).then_some((*op, event.thread))
         }
         _ => None,
     };
     let issuers: BTreeMap<u32, usize> = events.iter().filter_map(issues).collect();
     events.retain(|event| match &event.what {
-        Raw::Seen { op } => issuers.get(op) == Some(&event.thread),
+        Raw::Seen { op } if event.thread == CHECK => issuers.get(op) == Some(&CHECK),
+        Raw::Seen { .. } => true,
         Raw::Issue { op, .. }
         | Raw::NicRead { op, .. }
         | Raw::Started { op }
@@ -182,6 +184,8 @@ struct Names<'a> {
     regions: Vec<(u16, u32, u32, &'a str)>,
     /// Of words and locks outside of it.
     own: BTreeMap<u32, String>,
+    /// Where operations read first.
+    sources: BTreeMap<u32, Loc>,
 }
 
 impl<'a> Names<'a> {
@@ -198,7 +202,18 @@ impl<'a> Names<'a> {
                 });
             }
         }
-        Names { regions: regions(&outcome.labels), own }
+        let mut sources = BTreeMap::new();
+        for event in events {
+            if let Raw::NicRead { op, loc, .. } = event.what {
+                sources.entry(op).or_insert(loc);
+            }
+        }
+        Names { regions: regions(&outcome.labels), own, sources }
+    }
+
+    /// A word without its node.
+    fn bare(&self, loc: Loc) -> String {
+        self.loc(loc).split_once(' ').map_or_else(String::new, |(_, name)| name.into())
     }
 
     fn loc(&self, loc: Loc) -> String {
@@ -233,6 +248,10 @@ impl<'a> Names<'a> {
                 let is_fence = remote.is_some_and(|loc| loc.word < FENCE_WORDS);
                 let (verb, text) = match (verb, value) {
                     (Verb::Put, Some(value)) if *words == 1 => ("put", format!("put {} → {place}", number(*value))),
+                    (Verb::Put, _) if *words == 1 => {
+                        let source = self.sources.get(op).map_or_else(|| "a word".into(), |loc| self.bare(*loc));
+                        ("put", format!("put {source} → {place}"))
+                    }
                     (Verb::Put, _) => ("put", format!("put {words} words → {place}")),
                     (Verb::Get, _) if is_fence => ("get", format!("fence n{} (a get)", peer.0)),
                     (Verb::Get, _) if *words > 1 => ("get", format!("get {words} words from {place}")),
@@ -261,6 +280,42 @@ impl<'a> Names<'a> {
             Raw::Received { from, text } => What::Received { from: from.0, text: text.clone() },
             Raw::Elapsed => What::Note { text: "time passes".into() },
             Raw::Note { text } => What::Note { text: text.clone() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield::SharedVar;
+
+    use super::*;
+    use crate::replay;
+
+    #[test]
+    fn an_execution_is_told_in_the_names_of_its_objects() {
+        let scenario = Scenario::new("test/push", "a push that is waited for", 2, |stage| {
+            let vars = stage.on_each(|node| SharedVar::<u64>::open(node, "x"))?;
+            let mut vars = vars.into_iter();
+            let (mine, other) = (vars.next().expect("two"), vars.next().expect("two"));
+            stage.thread(0, "writer", move |ep| {
+                mine.store(7);
+                ep.block_on(mine.push_all(ep)).map(drop)
+            });
+            stage.finally(move || {
+                assert_eq!(other.load(), 8, "it is not eight");
+                Ok(())
+            });
+            Ok(())
+        });
+        let line: Replay = "test/push#e:".parse().expect("a line");
+        let timeline = timeline_of(&scenario, &line, &replay(&scenario, &line));
+        let threads: Vec<&str> = timeline.threads.iter().map(|lane| lane.name.as_str()).collect();
+        assert_eq!(threads, ["writer"], "who has nothing to do is not there");
+        assert!(timeline.failing_thread().is_none(), "nobody's but the check's");
+        let text = timeline.to_text();
+        for part in ["writes n0 x = 7", "issues #0 put x → n1 x", "waits for #0", "n1 x = 7 lands", "it is not eight"]
+        {
+            assert!(text.contains(part), "{part}:\n{text}");
         }
     }
 }

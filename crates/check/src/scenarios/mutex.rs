@@ -140,29 +140,27 @@ fn queue() -> Scenario {
     })
 }
 
-/// Operations of one thread share its endpoint, its node's guess at the lock's word, and nothing else. Guards are dropped
-/// as well as unlocked, in the middle of the other operation.
+/// Operations of one thread share its endpoint, its node's guess at the lock's word, and nothing else: each has a ticket
+/// of its own. Guards are dropped as well as unlocked, which waits for the release in the middle of the other operation.
 fn window() -> Scenario {
-    Scenario::new("mutex/window", "several operations of one thread exclude each other, and other nodes'", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
-        for (node, mutex) in mutexes.iter().cloned().enumerate() {
-            let x = x.remote::<u64>(0);
-            stage.thread(node, "adder", move |ep| {
-                let add = async |drops: bool| -> Result<()> {
-                    let guard = mutex.lock(ep).await?;
-                    let seen = ep.get(x).await?;
-                    ep.put_value(x, seen + 1).detach()?;
-                    if drops { Ok(drop(guard)) } else { guard.unlock().await }
-                };
-                let mut ended = Ok(());
-                ep.run_window(2, (0..2 - node).map(|at| add(at == 1)), |result| {
-                    if result.is_err() {
-                        ended = result;
-                    }
-                });
-                ended
-            });
-        }
+    Scenario::new("mutex/window", "several operations of one thread exclude each other", 2, |stage| {
+        let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
+        let (mutex, at) = (Rc::clone(&mutexes[1]), x.remote::<u64>(0));
+        stage.thread(1, "adder", move |ep| {
+            let add = async |drops: bool| -> Result<()> {
+                let guard = mutex.lock(ep).await?;
+                let seen = ep.get(at).await?;
+                ep.put_value(at, seen + 1).detach()?;
+                match drops {
+                    true => drop(guard),
+                    false => guard.unlock().await?,
+                }
+                Ok(())
+            };
+            let mut ended = Ok(());
+            ep.run_window(2, [add(true), add(false), add(true)], |result| ended = ended.clone().and(result));
+            ended
+        });
         counts(stage, &mutexes[0], x, || 3);
         Ok(())
     })

@@ -163,7 +163,13 @@ fn the_reductions_lose_no_outcome() {
         [vec![Step::Locked(1), Step::Load(0)], vec![Step::Locked(2), Step::Load(0)]],
         [vec![Step::CpuAdd(0), Step::Load(1)], vec![Step::Store(0, 2), Step::Load(1)]],
     ];
-    let mut directed = last_words.map(|threads| Program { threads, nodes: [0, 0] }).into_iter();
+    // And so is what an operation brought.
+    let brought = [
+        [vec![Step::Get(0), Step::Load(1)], vec![Step::Store(0, 2), Step::Load(1)]],
+        [vec![Step::Faa(0), Step::Load(1)], vec![Step::Store(0, 2), Step::Load(1)]],
+    ];
+    let directed = last_words.map(|threads| Program { threads, nodes: [0, 0] }).into_iter();
+    let mut directed = directed.chain(brought.map(|threads| Program { threads, nodes: [0, 1] }));
     while compared < 60 {
         let program = directed.next().unwrap_or_else(|| Program::random(&mut rng, 3));
         let Some((plain, plain_count)) = all_outcomes(&program, false, 3000) else { continue };
