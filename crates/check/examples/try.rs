@@ -8,7 +8,7 @@ fn main() {
     let number = |at: usize, default: u64| args.get(at).and_then(|text| text.parse().ok()).unwrap_or(default);
     let (executions, seed) = (number(2, 1000), number(3, 1));
     if let Some(name) = args.get(4) {
-        farfield::mutants::enable(Some(farfield::mutants::Mutant::from_str(name).expect("a mutant")));
+        farfield::mutants::enable(Some(farfield::mutants::Mutant::from_str(name).expect("a mutant"))).expect("mutants");
     }
     for scenario in scenarios::all() {
         if !scenario.name().contains(args.get(1).map_or("", String::as_str)) {

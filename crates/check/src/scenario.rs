@@ -186,7 +186,7 @@ impl Stage {
             Ok(())
         };
         if let Err(error) = run() {
-            panic!("{error}");
+            sim::fail(error.to_string());
         }
         for node in stage.nodes.take().into_iter().flatten() {
             node.leave();
@@ -269,9 +269,10 @@ impl Stage {
     /// # Panics
     /// If there is no memory.
     pub fn thread_without_endpoint(&self, node: usize, name: &str, body: impl FnOnce() -> Result<()> + 'static) {
+        let label = name.to_string();
         let body = move || {
             if let Err(error) = body() {
-                panic!("it ended in an error: {error}");
+                sim::fail(format!("`{label}` ended in an error: {error}"));
             }
         };
         self.handle.spawn(NodeId(node as u16), name, true, body).expect("memory for a simulated thread");

@@ -1,7 +1,8 @@
 //! From what the simulator recorded to a timeline.
 //!
-//! What does not help to understand an execution is left out: how the stage was set, what threads do to be unwound after
-//! the failure, and locks and words of a node's own that only one thread touches.
+//! What does not help to understand an execution is left out: how the stage was set, how it is looked at in the end, what
+//! threads do to be unwound after the failure, locks and words of a node's own that only one thread touches, and the
+//! middle of an execution that goes round in circles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +14,14 @@ use crate::Scenario;
 use crate::search::Replay;
 use crate::timeline::{Event, Failure, Lane, Timeline, What, number};
 
+/// Of an execution with more events, the first and the last are told.
+const EVENTS_MAX: usize = 2000;
+const LAST_EVENTS: usize = 300;
 /// Words at the start of each node's memory that global fences read.
 const FENCE_WORDS: u32 = 8;
 /// The simulation's first thread: it sets the stage, and looks at it in the end.
 const CHECK: usize = 0;
-/// More places than these that a thread waits for are only counted.
+/// More operations than these that a thread waits for are only counted.
 const WAITS_MAX: usize = 3;
 
 /// The timeline of an execution that was [replayed](crate::replay).
@@ -34,11 +38,6 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
         message: failure.message.clone(),
     });
     let names = Names::of(outcome, &events);
-    let lane = |thread: &usize| {
-        let (node, name) = &outcome.threads[*thread];
-        let name = if *thread == CHECK { "the check" } else { name };
-        Lane { name: name.into(), node: node.0 }
-    };
     let start_ns = events.first().map_or(0, |event| event.time_ns);
     let mut waits = Waits::default();
     let described = events.iter().map(|event| {
@@ -55,8 +54,24 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
         replay: replay.to_string(),
         events: described.collect(),
         failure,
-        threads: threads.iter().map(lane).collect(),
+        threads: lanes(outcome, &threads),
     }
+}
+
+/// The threads by what they do, numbered where several of a node do the same.
+fn lanes(outcome: &Outcome, threads: &BTreeSet<usize>) -> Vec<Lane> {
+    let name = |thread: usize| match outcome.threads[thread].1.as_str() {
+        name if is_service(name) => "service",
+        name => name,
+    };
+    let lane = |thread: &usize| {
+        let node = outcome.threads[*thread].0;
+        let alike = |other: &&usize| outcome.threads[**other].0 == node && name(**other) == name(*thread);
+        let (before, all) = (threads.range(..thread).filter(alike).count(), threads.iter().filter(alike).count());
+        let number = if all > 1 { format!(" {}", before + 1) } else { String::new() };
+        Lane { name: name(*thread).to_string() + &number, node: node.0 }
+    };
+    threads.iter().map(lane).collect()
 }
 
 /// The events since the exploration began, until the failure, without those that concern nobody else.
@@ -69,13 +84,13 @@ fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
             events.pop();
         }
     }
-    forget_the_end(&mut events);
     // Time passes for whoever goes on then, not for the thread that happens to be first.
     for at in 0..events.len() {
         if let (Raw::Elapsed, Some(next)) = (&events[at].what, events.get(at + 1)) {
             events[at].thread = next.thread;
         }
     }
+    events.retain(|event| event.thread != CHECK);
     let mut users: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
     for event in &events {
         if let Some(own) = own_cell(&event.what) {
@@ -83,29 +98,21 @@ fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
         }
     }
     events.retain(|event| own_cell(&event.what).is_none_or(|own| users[&own].len() > 1));
+    // Service threads wake up for many a thing that is none of theirs.
+    let waits = |event: &Recorded| matches!(event.what, Raw::Waits | Raw::Woken);
+    let works: BTreeSet<usize> = events.iter().filter(|event| !waits(event)).map(|event| event.thread).collect();
+    events.retain(|event| works.contains(&event.thread) || !is_service(&outcome.threads[event.thread].1));
+    if events.len() > EVENTS_MAX {
+        let left_out = EVENTS_MAX - LAST_EVENTS..events.len() - LAST_EVENTS;
+        let text = format!("… {} events left out", left_out.len());
+        let note = Recorded { what: Raw::Note { text }, ..events[left_out.start].clone() };
+        events.splice(left_out, [note]);
+    }
     events
 }
 
-/// Leaves out how the first thread makes sure, in the end, that everything is in memory.
-fn forget_the_end(events: &mut Vec<Recorded>) {
-    let issues = |event: &Recorded| match &event.what {
-        Raw::Issue { op, verb, remote, .. } => {
-            let is_fence = *verb == Verb::Get && remote.is_some_and(|loc| loc.word < FENCE_WORDS);
-            (event.thread != CHECK || !is_fence).then_some((*op, event.thread))
-        }
-        _ => None,
-    };
-    let issuers: BTreeMap<u32, usize> = events.iter().filter_map(issues).collect();
-    events.retain(|event| match &event.what {
-        Raw::Seen { op } if event.thread == CHECK => issuers.get(op) == Some(&CHECK),
-        Raw::Seen { .. } => true,
-        Raw::Issue { op, .. }
-        | Raw::NicRead { op, .. }
-        | Raw::Started { op }
-        | Raw::Landed { op, .. }
-        | Raw::Completed { op } => issuers.contains_key(op),
-        _ => true,
-    });
+fn is_service(name: &str) -> bool {
+    name.starts_with("farfield-")
 }
 
 /// The word or lock outside of registered memory that an event touches.
@@ -159,8 +166,9 @@ impl Waits {
             ([], []) => "for news".into(),
             ([], ops) if ops.len() > WAITS_MAX => format!("for {} operations", ops.len()),
             ([], ops) => format!("for {}", ops.join(" or ")),
-            (cells, _) if cells.len() > WAITS_MAX => format!("until one of {} words changes", cells.len()),
-            (cells, _) => format!("until {} changes", cells.join(" or ")),
+            ([cell], _) => format!("until {cell} changes"),
+            // Who asks for several things in turn stops at the first that is missing.
+            ([others @ .., cell], _) => format!("until {cell} changes, or {} more", others.len()),
         }
     }
 }

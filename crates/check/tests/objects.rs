@@ -89,7 +89,7 @@ fn every_mutant_is_killed_by_its_scenario() {
     let rows = on_all_cores(&all, |mutant| {
         let name = mutant.name();
         let scenario = scenarios::killing(name).unwrap_or_else(|| panic!("no scenario is named for {name}"));
-        mutants::enable(Some(*mutant));
+        mutants::enable(Some(*mutant)).unwrap();
         let mut kills: Vec<u64> = (1..=SEEDS)
             .map(|seed| {
                 let report = check(&scenario, Budget::executions(EXECUTIONS_MAX), seed);
@@ -97,7 +97,7 @@ fn every_mutant_is_killed_by_its_scenario() {
                 killed.unwrap_or_else(|| panic!("{name} survives {} with seed {seed}", scenario.name()))
             })
             .collect();
-        mutants::enable(None);
+        mutants::enable(None).unwrap();
         kills.sort_unstable();
         let median = (kills[kills.len() / 2 - 1] + kills[kills.len() / 2]).div_ceil(2);
         format!("{name:<32} {:<32} {median:>8} {:>8}\n", scenario.name(), kills[kills.len() - 1])

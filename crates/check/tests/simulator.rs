@@ -90,6 +90,34 @@ fn a_complete_put_need_not_be_visible_and_a_fenced_one_is() {
 }
 
 #[test]
+fn locks_are_fences() {
+    // Taking and releasing a local lock are locked instructions: what was stored before is in memory.
+    let scenario = Scenario::new("test/locks-are-fences", "stores around a lock, and looks at them", 1, |stage| {
+        let words = stage.node(0).alloc(GroupKey::SIGNAL, 32)?;
+        let locks = Arc::new([LocalMutex::new(false), LocalMutex::new(false)]);
+        for me in 0..2 {
+            let (words, locks) = (words.clone(), Arc::clone(&locks));
+            stage.thread(0, "locker", move |_| {
+                words.word(me * 8).store(1);
+                let mut mine = locks[me].lock();
+                *mine = true;
+                words.word(16 + me * 8).store(1);
+                drop(mine);
+                // A lock that was released with the news: what was stored under it is in memory.
+                if *locks[1 - me].lock() {
+                    let (before, under) = (words.word((1 - me) * 8).load(), words.word(16 + (1 - me) * 8).load());
+                    assert_eq!((before, under), (1, 1), "a store from before a release is seen after it");
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    });
+    let report = exhaust(&scenario, Budget::unlimited());
+    assert!(report.is_complete, "{:?}", report.finding);
+}
+
+#[test]
 fn deadlines_pass_in_no_time() {
     let scenario = Scenario::new("test/deadline", "a wait for nothing", 1, |stage| {
         stage.thread(0, "waiter", |ep| {

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farfield::mutants::{self, Mutant};
 use farfield_check::timeline::Timeline;
 use farfield_check::{Replay, Scenario, replay, scenarios, timeline_of};
 
@@ -59,7 +60,7 @@ pub(crate) struct CheckArgs {
     /// Threads that search [default: one for each CPU]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Run one execution again, from the line that a failure came with, and list its events
+    /// Run one execution again, from the line that a failure came with (or the file after a `@`), and list its events
     #[arg(long, value_name = "LINE", conflicts_with_all = ["names", "executions", "seconds", "seed", "jobs", "list", "json"])]
     replay: Option<String>,
     /// Write a page that draws the replayed execution, or the first failure that is found
@@ -72,16 +73,16 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Seed a bug, to see that it is found. Replay lines do not contain it
-    #[cfg(feature = "mutants")]
     #[arg(long, hide = true, value_name = "NAME")]
-    mutant: Option<farfield::mutants::Mutant>,
+    mutant: Option<Mutant>,
 }
 
 /// Does what was asked; an error is a mistake in it.
 pub(crate) fn main(args: CheckArgs) -> Result<ExitCode> {
-    let bug = Bug::of(&args);
+    let bug = args.mutant;
+    mutants::enable(bug)?;
     if let Some(line) = &args.replay {
-        return again(line, args.timeline.as_deref(), bug);
+        return again(line, args.timeline.as_deref());
     }
     let scenarios = select(&args.names)?;
     if args.list {
@@ -126,12 +127,12 @@ fn select(names: &[String]) -> Result<Vec<Scenario>> {
 }
 
 /// Runs one execution again, lists it, and draws it if asked to.
-fn again(line: &str, timeline_at: Option<&Path>, bug: Bug) -> Result<ExitCode> {
-    let line: Replay = line.parse()?;
+fn again(line: &str, timeline_at: Option<&Path>) -> Result<ExitCode> {
+    let read = |path| std::fs::read_to_string(path).with_context(|| format!("reading the replay line from {path}"));
+    let line: Replay = line.strip_prefix('@').map_or_else(|| Ok(line.to_string()), read)?.parse()?;
     let Some(scenario) = scenarios::named(line.scenario()) else {
         bail!("no scenario is called `{}`; there are\n{}", line.scenario(), report::names(&scenarios::all()));
     };
-    bug.seed();
     let outcome = replay(&scenario, &line);
     let timeline = timeline_of(&scenario, &line, &outcome);
     print(&timeline.to_text())?;
@@ -160,27 +161,5 @@ fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
-    }
-}
-
-/// The bug that is seeded, if any: a switch of each thread of the operating system.
-#[derive(Clone, Copy)]
-struct Bug(#[cfg(feature = "mutants")] Option<farfield::mutants::Mutant>);
-
-impl Bug {
-    #[cfg(feature = "mutants")]
-    fn of(args: &CheckArgs) -> Bug {
-        Bug(args.mutant)
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    fn of(_: &CheckArgs) -> Bug {
-        Bug()
-    }
-
-    /// Seeds it, for what this thread runs from here on.
-    fn seed(self) {
-        #[cfg(feature = "mutants")]
-        farfield::mutants::enable(self.0);
     }
 }

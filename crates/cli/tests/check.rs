@@ -70,12 +70,12 @@ fn a_search_without_failure_says_so() {
 
 #[test]
 fn the_same_seed_gives_the_same_counts_whatever_the_number_of_jobs() {
-    let arguments = ["barrier/visible", "barrier/meeting", "--executions", "1200", "--seed", "5", "--jobs"];
+    let arguments = ["barrier/visible", "barrier/meeting", "--executions", "700", "--seed", "5", "--jobs"];
     let run = |jobs: &str| counts(&report(&[&arguments[..], &[jobs]].concat()));
     let one = run("1");
     assert_eq!(one, run("1"));
     assert_eq!(one, run("3"));
-    let other = ["barrier/visible", "--executions", "1200", "--seed", "6"];
+    let other = ["barrier/visible", "--executions", "700", "--seed", "6"];
     assert_ne!(one[..5], counts(&report(&other))[..], "another seed, other executions");
 }
 

@@ -116,6 +116,10 @@ impl DynLane for FaultLane {
         });
     }
 
+    fn taken(&mut self, peer: NodeId, sequence: u64) {
+        self.inner.taken(peer, sequence);
+    }
+
     fn status(&self, peer: NodeId, sequence: u64) -> Status {
         self.completions.status(peer, sequence)
     }

@@ -138,6 +138,9 @@ pub trait DynLane: Send + sealed::Sealed {
 
     /// How far the operation has come, as far as the last `poll` saw.
     fn status(&self, peer: NodeId, sequence: u64) -> Status;
+
+    /// The result of an operation is handed to whoever waited for it.
+    fn taken(&mut self, _peer: NodeId, _sequence: u64) {}
 }
 
 /// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures.

@@ -146,10 +146,12 @@ impl<T: Plain> Op<'_, T> {
                         Poll::Pending
                     }
                     Status::Failed(code) => {
+                        self.endpoint.taken(pending.remote.node(), pending.sequence);
                         self.endpoint.saw_completion(self.depth);
                         Poll::Ready(Err(self.endpoint.explain(code, pending.remote, pending.len)))
                     }
                     Status::Done => {
+                        self.endpoint.taken(pending.remote.node(), pending.sequence);
                         self.endpoint.saw_completion(self.depth);
                         let landed = pending.landing.as_ref().and_then(|landing| landing.block.as_ref());
                         // No landing place: there is no result, and T is ().

@@ -63,6 +63,10 @@ impl DynLane for RecordLane {
         self.inner.poll();
     }
 
+    fn taken(&mut self, peer: NodeId, sequence: u64) {
+        self.inner.taken(peer, sequence);
+    }
+
     fn status(&self, peer: NodeId, sequence: u64) -> Status {
         self.inner.status(peer, sequence)
     }

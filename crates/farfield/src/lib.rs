@@ -32,12 +32,9 @@
 #![forbid(unsafe_code)]
 
 mod error;
-#[cfg(not(feature = "mutants"))]
-mod mutants;
 mod node;
 
 pub mod history;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod objects;
 

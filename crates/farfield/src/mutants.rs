@@ -10,12 +10,11 @@
 //! several; `∥` stands between what runs at the same time; "raw" is a word of [`Node::alloc`](crate::Node::alloc) that
 //! is put and got by the endpoint. One thread on each node unless it says otherwise.
 
-#![cfg_attr(
-    not(feature = "mutants"),
-    allow(unreachable_pub, reason = "without the feature, only the switches are left")
-)]
+use core::str::FromStr;
 
 use farfield_fabric::{Endpoint, Plain, Region, RemotePtr, Result};
+
+use crate::error::{Error, ErrorKind};
 
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $mutant:ident = $name:literal in $object:literal: $breaks:literal;)+) => {
@@ -25,7 +24,6 @@ macro_rules! mutants {
             $(#[doc = $breaks] #[doc = ""] $(#[doc = $doc])+ $mutant,)+
         }
 
-        #[cfg(feature = "mutants")]
         impl Mutant {
             /// All of them.
             pub const ALL: &[Mutant] = &[$(Mutant::$mutant),+];
@@ -350,67 +348,86 @@ mutants! {
     /// at the end `get(k2)` is `None`, or never whole: T0's puts came after it.
     KvHandOverUnfenced = "kv-hand-over-unfenced" in "KvStore":
         "An insert that is cut short is handed to the service thread with its puts still under way.";
+
+    // ---- Joining ----
+
+    /// *Missing:* the answer that connects whoever opens last. No reordering is needed.
+    ///
+    /// *Scenario:* 2 nodes. n0 opens, then n1 does: n1 is never connected.
+    JoinNotAnswered = "join-not-answered" in "Joining": "A join is not answered.";
+
+    /// *Missing:* the announcement of what was opened before its peer was known.
+    ///
+    /// *Scenario:* 2 nodes. n0 and n1 come, and open before either has heard of the other: neither is ever connected.
+    JoinLateNotAnnounced = "join-late-not-announced" in "Joining": "What is open is not announced to a node that comes.";
+}
+
+impl FromStr for Mutant {
+    type Err = Error;
+
+    fn from_str(name: &str) -> crate::Result<Mutant> {
+        let found = Mutant::ALL.iter().find(|mutant| mutant.name() == name);
+        found.copied().ok_or_else(|| ErrorKind::Config { why: format!("no mutant is called `{name}`") }.into())
+    }
+}
+
+impl core::fmt::Display for Mutant {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 #[cfg(feature = "mutants")]
 mod switch {
+    #![allow(clippy::disallowed_types, reason = "a session under the simulator is one thread, and has one mutant")]
+
     use core::cell::Cell;
-    use core::str::FromStr;
 
     use super::Mutant;
-    use crate::error::{Error, ErrorKind};
 
-    #[allow(clippy::disallowed_types, reason = "a session under the simulator is one thread, and has one mutant")]
-    mod on {
-        use super::{Cell, Mutant};
-
-        thread_local! {
-            pub(super) static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
-        }
+    thread_local! {
+        static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Switches a mutant on, or all off, for what this thread of the operating system runs from here on.
-    pub fn enable(mutant: Option<Mutant>) {
-        on::ON.set(mutant);
-    }
-
-    /// The mutant that is on.
-    pub fn enabled() -> Option<Mutant> {
-        on::ON.get()
+    pub(super) fn set(mutant: Option<Mutant>) -> bool {
+        ON.set(mutant);
+        true
     }
 
     /// Whether a mutant is on.
     #[inline]
     pub(crate) fn is_on(mutant: Mutant) -> bool {
-        on::ON.get() == Some(mutant)
-    }
-
-    impl FromStr for Mutant {
-        type Err = Error;
-
-        fn from_str(name: &str) -> Result<Mutant, Error> {
-            let found = Mutant::ALL.iter().find(|mutant| mutant.name() == name);
-            found.copied().ok_or_else(|| ErrorKind::Config { why: format!("no mutant is called `{name}`") }.into())
-        }
-    }
-
-    impl core::fmt::Display for Mutant {
-        fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-            f.write_str(self.name())
-        }
+        ON.get() == Some(mutant)
     }
 }
 
-#[cfg(feature = "mutants")]
-pub(crate) use switch::is_on;
-#[cfg(feature = "mutants")]
-pub use switch::{enable, enabled};
-
-/// Whether a mutant is on: never, without the feature.
 #[cfg(not(feature = "mutants"))]
-#[inline(always)]
-pub(crate) const fn is_on(_: Mutant) -> bool {
-    false
+mod switch {
+    use super::Mutant;
+
+    pub(super) fn set(mutant: Option<Mutant>) -> bool {
+        mutant.is_none()
+    }
+
+    /// Whether a mutant is on: never, without the feature.
+    #[inline(always)]
+    pub(crate) const fn is_on(_: Mutant) -> bool {
+        false
+    }
+}
+
+pub(crate) use switch::is_on;
+
+/// Switches a mutant on, or all off, for what this thread of the operating system runs from here on.
+///
+/// # Errors
+/// The program was built without them.
+pub fn enable(mutant: Option<Mutant>) -> crate::Result<()> {
+    if switch::set(mutant) {
+        return Ok(());
+    }
+    let why = "this program was built without mutants: build it with the feature `farfield/mutants`".into();
+    Err(ErrorKind::Config { why }.into())
 }
 
 // ---- what some mutants do, where it is more than a line ----------------------------------------------------------
@@ -463,7 +480,7 @@ mod tests {
 
     #[test]
     fn names_are_kebab_case_begin_with_the_object_and_lead_back() {
-        let objects = ["AtomicVar", "SharedVar", "OwnedVar", "Barrier", "RingBuffer", "Mutex", "KvStore"];
+        let objects = ["AtomicVar", "SharedVar", "OwnedVar", "Barrier", "RingBuffer", "Mutex", "KvStore", "Joining"];
         for mutant in Mutant::ALL {
             let name = mutant.name();
             assert_eq!(name.parse::<Mutant>().unwrap(), *mutant);
@@ -479,9 +496,9 @@ mod tests {
 
     #[test]
     fn one_is_on_at_a_time_and_in_this_thread_only() {
-        enable(Some(Mutant::BarrierNoFence));
+        enable(Some(Mutant::BarrierNoFence)).unwrap();
         assert!(is_on(Mutant::BarrierNoFence) && !is_on(Mutant::RingHeadFirst));
-        enable(None);
-        assert!(enabled().is_none() && !is_on(Mutant::BarrierNoFence));
+        enable(None).unwrap();
+        assert!(!is_on(Mutant::BarrierNoFence));
     }
 }

@@ -307,6 +307,12 @@ impl Machine {
         }
     }
 
+    /// Whether nothing at all is left in the thread's store buffer, neither a write nor an operation. An instruction of the
+    /// CPU may go before (see [`Machine::is_drained`]); what hands the thread's queue pairs to another may not.
+    pub fn is_empty(&self, thread: Thread) -> bool {
+        self.cpu(thread).store_buffer.is_empty()
+    }
+
     /// Whether no CPU write is left in the store buffer: then a memory fence or a compare-and-swap may go on. Operations
     /// may be left in it.
     pub fn is_drained(&self, thread: Thread) -> bool {

@@ -11,12 +11,14 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         loopback(),
         exchange(),
         rounds(),
-        visible("barrier/visible", [0, 1, 2]),
-        visible("barrier/visible-at-node-0", [1, 0, 2]),
+        visible("barrier/visible", [0, 1, 2], true).small(),
+        visible("barrier/visible-at-node-0", [1, 0, 2], true).small(),
+        visible("barrier/visible-to-late-home", [0, 1, 2], false),
         threads(),
-        meeting("barrier/meeting", |thread, ep| ep.block_on(thread.wait(ep))),
-        meeting("barrier/meeting-unfenced", |thread, ep| ep.block_on(thread.wait_unfenced(ep))),
-        meeting("barrier/meeting-after-timeout", wait_twice),
+        meeting("barrier/meeting", 1, |thread, ep| ep.block_on(thread.wait(ep))).small(),
+        meeting("barrier/meeting-unfenced", 1, |thread, ep| ep.block_on(thread.wait_unfenced(ep))).small(),
+        meeting("barrier/meeting-after-timeout", 1, wait_twice).small(),
+        meeting("barrier/meetings", 2, |thread, ep| ep.block_on(thread.wait(ep))),
         meeting_of_threads(),
     ]
 }
@@ -30,11 +32,11 @@ fn barrier(stage: &Stage, threads_per_node: usize) -> Result<Vec<BarrierThread>>
     threads
 }
 
-// ---- what was put before is visible after ----------------------------------------------------------------------------
+// ---- what was put before is visible after -------------------------------------------------------------------------
 
-/// The smallest case of Fig. 22: two threads of one node. What the first has put through its NIC's loopback is not ordered
-/// with its count, which its CPU writes, but by the fence. For barrier-no-fence, barrier-fence-late,
-/// barrier-fence-from-one, and, since nobody has to wait, barrier-last-row and barrier-round-early.
+/// The smallest case of Fig. 22: two threads of one node. What the first has put through its NIC's loopback is not
+/// ordered with its count, which its CPU writes, but by the fence. For barrier-no-fence, barrier-fence-late,
+/// barrier-fence-from-one, barrier-round-early.
 fn loopback() -> Scenario {
     Scenario::new(
         "barrier/loopback",
@@ -71,7 +73,7 @@ fn exchange() -> Scenario {
 
 /// The same twice: a round is not the one before. For barrier-round-early.
 fn rounds() -> Scenario {
-    put_to_each_other("barrier/rounds", "what is put in a round is there after it, round after round", 2)
+    put_to_each_other("barrier/rounds", "what is put in a round is there after it, round after round", 2).small()
 }
 
 fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {
@@ -95,14 +97,20 @@ fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {
     })
 }
 
-/// Fig. 22: `writer` puts to `home`, and `reader` gets from there. What goes to different nodes is in no order, but for the
-/// fence of *every* node before the count. For barrier-no-fence, barrier-fence-late, and with node 0 as home
-/// barrier-fence-from-one.
-fn visible(name: &str, [writer, home, reader]: [usize; 3]) -> Scenario {
+/// Fig. 22: `writer` puts to `home`, and `reader` gets from there. What goes to different nodes is in no order, but
+/// for the fence of *every* node before the count. With the home there from the start, there is less to search. For
+/// barrier-no-fence, barrier-fence-late, barrier-round-early, and with node 0 as home barrier-fence-from-one.
+fn visible(name: &str, [writer, home, reader]: [usize; 3], home_has_arrived: bool) -> Scenario {
     let about = "a put to one node before the barrier is seen by a get after it, from a third node";
     Scenario::new(name, about, 3, move |stage| {
         let word = stage.node(home).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
         for (me, mut thread) in barrier(stage, 1)?.into_iter().enumerate() {
+            if me == home && home_has_arrived {
+                let ep = stage.node(home).endpoint()?;
+                let alone = ep.block_on(thread.wait_deadline(&ep, ep.now()));
+                assert!(alone.is_err_and(|error| error.is_timeout()), "it passed alone");
+                continue;
+            }
             stage.thread(me, "party", move |ep| {
                 if me == writer {
                     ep.put_value(word, 1).detach()?;
@@ -118,8 +126,8 @@ fn visible(name: &str, [writer, home, reader]: [usize; 3]) -> Scenario {
     })
 }
 
-/// Two threads on each node: the other thread of the putting node looks, by a queue pair that is in no order with that of
-/// the put. For all mutants of the fence.
+/// Two threads on each node: the other thread of the putting node looks, by a queue pair that is in no order with
+/// that of the put. For barrier-no-fence, barrier-fence-late, barrier-fence-from-one.
 fn threads() -> Scenario {
     Scenario::new("barrier/threads", "a thread sees what another of its node has put elsewhere", 2, |stage| {
         let word = stage.node(0).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
@@ -139,7 +147,7 @@ fn threads() -> Scenario {
     })
 }
 
-// ---- none passes before all have arrived -----------------------------------------------------------------------------
+// ---- none passes before all have arrived --------------------------------------------------------------------------
 
 /// Who arrives at a round (`false`) and who has passed it (`true`), in time.
 type Passing = Log<(u64, bool)>;
@@ -161,13 +169,14 @@ fn assert_met(passing: &Passing, parties: usize) {
     }
 }
 
-/// Two nodes meet twice. A count of one round lets nobody pass the next. For barrier-last-row and barrier-round-early.
-fn meeting(name: &str, wait: fn(&mut BarrierThread, &Endpoint) -> Result<()>) -> Scenario {
-    Scenario::new(name, "nobody passes before all have arrived, round after round", 2, move |stage| {
+/// Two nodes meet, so many times: the count of one round lets nobody pass the next. For barrier-last-row and
+/// barrier-round-early.
+fn meeting(name: &str, rounds: u64, wait: fn(&mut BarrierThread, &Endpoint) -> Result<()>) -> Scenario {
+    Scenario::new(name, "nobody passes before all have arrived", 2, move |stage| {
         let passing = stage.log();
         for (me, mut thread) in barrier(stage, 1)?.into_iter().enumerate() {
             let passing = passing.clone();
-            stage.thread(me, "party", move |ep| pass(&passing, 2, || wait(&mut thread, ep)));
+            stage.thread(me, "party", move |ep| pass(&passing, rounds, || wait(&mut thread, ep)));
         }
         stage.finally(move || {
             assert_met(&passing, 2);
@@ -175,7 +184,6 @@ fn meeting(name: &str, wait: fn(&mut BarrierThread, &Endpoint) -> Result<()>) ->
         });
         Ok(())
     })
-    .small()
 }
 
 /// A wait that is over at once if somebody is missing, and then one for the same round.
@@ -188,7 +196,8 @@ fn wait_twice(thread: &mut BarrierThread, ep: &Endpoint) -> Result<()> {
     })
 }
 
-/// Two threads on each of two nodes: some counts are stored, some are put. For barrier-last-row and barrier-round-early.
+/// Two threads on each of two nodes: some counts are stored, some are put. For barrier-last-row and
+/// barrier-round-early.
 fn meeting_of_threads() -> Scenario {
     Scenario::new("barrier/meeting-of-threads", "no thread passes before all of all nodes have arrived", 2, |stage| {
         let passing = stage.log();

@@ -1,6 +1,9 @@
 //! Scenarios for Farfield's own objects.
 
 mod barrier;
+mod join;
+mod kv;
+mod mutex;
 mod ring;
 mod vars;
 
@@ -10,7 +13,15 @@ use crate::{Scenario, Stage};
 
 /// All of them.
 pub fn all() -> Vec<Scenario> {
-    [barrier::scenarios(), vars::scenarios(), ring::scenarios()].into_iter().flatten().collect()
+    let scenarios = [
+        barrier::scenarios(),
+        vars::scenarios(),
+        ring::scenarios(),
+        mutex::scenarios(),
+        kv::scenarios(),
+        join::scenarios(),
+    ];
+    scenarios.into_iter().flatten().collect()
 }
 
 /// The one of a name.
@@ -18,8 +29,8 @@ pub fn named(name: &str) -> Option<Scenario> {
     all().into_iter().find(|scenario| scenario.name() == name)
 }
 
-/// Something that several threads use, alive until all of them have ended: closing an object takes locks, and would only
-/// add to what is searched.
+/// Something that several threads use, alive until all of them have ended: closing an object takes locks, and would
+/// only add to what is searched.
 fn keep<T: 'static>(stage: &Stage, value: T) -> Rc<T> {
     let value = Rc::new(value);
     let kept = Rc::clone(&value);

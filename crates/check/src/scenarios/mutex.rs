@@ -74,49 +74,62 @@ fn counts(stage: &Stage, mutex: &Rc<Mutex>, word: Region, sections: impl FnOnce(
 /// `NRW` of a put under the lock against the `NAW` of the release, on two queue pairs: nothing but the release's fence
 /// orders them. Node 1 puts to itself, node 0 to the other. For `mutex-no-fence`, `mutex-fence-spares-self`.
 fn release() -> Scenario {
-    Scenario::new("mutex/release", "what a holder puts on another node than the lock's is seen by the next", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
-        for (node, mutex) in mutexes.iter().cloned().enumerate() {
-            let x = x.remote::<u64>(0);
-            stage.thread(node, "adder", move |ep| {
-                ep.block_on(async { add_one(ep, mutex.lock(ep).await?, x).await })
-            });
-        }
-        counts(stage, &mutexes[0], x, || 2);
-        Ok(())
-    })
+    Scenario::new(
+        "mutex/release",
+        "what a holder puts on another node than the lock's is seen by the next",
+        2,
+        |stage| {
+            let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+            for (node, mutex) in mutexes.iter().cloned().enumerate() {
+                let x = x.remote::<u64>(0);
+                stage.thread(node, "adder", move |ep| {
+                    ep.block_on(async { add_one(ep, mutex.lock(ep).await?, x).await })
+                });
+            }
+            counts(stage, &mutexes[0], x, || 2);
+            Ok(())
+        },
+    )
+    .small()
+    .kills(&["mutex-no-fence", "mutex-fence-spares-self"])
 }
 
-/// All ways to write and to read: the CPU's for the holder's own word, puts and gets for the others', one of them on the
-/// lock's node, which the release's fence leaves out. For `mutex-no-fence`, `mutex-fence-spares-self`.
+/// All ways to write and to read: the CPU's for the holder's own word, puts and gets for the others', one of them on
+/// the lock's node, which the release's fence leaves out. For `mutex-no-fence`.
 fn third_node() -> Scenario {
-    Scenario::new("mutex/third-node", "writes to three nodes, by CPU and NIC, are seen by the next holder", 3, |stage| {
-        let mutexes = open(stage)?;
-        let words = (0..3).map(|node| word(stage, node, "word")).collect::<Result<Vec<_>>>()?;
-        for node in [1, 2] {
-            let (mutex, words) = (Rc::clone(&mutexes[node]), words.clone());
-            stage.thread(node, "writer", move |ep| {
-                ep.block_on(async {
-                    let guard = mutex.lock(ep).await?;
-                    let mut seen = [0; 3];
-                    for (home, word) in words.iter().enumerate() {
-                        let own = home == node;
-                        seen[home] = if own { word.word(0).load() } else { ep.get(word.remote::<u64>(0)).await? };
-                    }
-                    assert_eq!(seen, [seen[0]; 3], "not all of what the last holder wrote is visible");
-                    for (home, word) in words.iter().enumerate() {
-                        match home == node {
-                            true => word.word(0).store(seen[0] + 1),
-                            false => ep.put_value(word.remote::<u64>(0), seen[0] + 1).detach()?,
+    Scenario::new(
+        "mutex/third-node",
+        "writes to three nodes, by CPU and NIC, are seen by the next holder",
+        3,
+        |stage| {
+            let mutexes = open(stage)?;
+            let words = (0..3).map(|node| word(stage, node, "word")).collect::<Result<Vec<_>>>()?;
+            for node in [1, 2] {
+                let (mutex, words) = (Rc::clone(&mutexes[node]), words.clone());
+                stage.thread(node, "writer", move |ep| {
+                    ep.block_on(async {
+                        let guard = mutex.lock(ep).await?;
+                        let mut seen = [0; 3];
+                        for (home, word) in words.iter().enumerate() {
+                            let own = home == node;
+                            seen[home] = if own { word.word(0).load() } else { ep.get(word.remote::<u64>(0)).await? };
                         }
-                    }
-                    guard.unlock().await
-                })
-            });
-        }
-        counts(stage, &mutexes[0], words[0].clone(), || 2);
-        Ok(())
-    })
+                        assert_eq!(seen, [seen[0]; 3], "not all of what the last holder wrote is visible");
+                        for (home, word) in words.iter().enumerate() {
+                            match home == node {
+                                true => word.word(0).store(seen[0] + 1),
+                                false => ep.put_value(word.remote::<u64>(0), seen[0] + 1).detach()?,
+                            }
+                        }
+                        guard.unlock().await
+                    })
+                });
+            }
+            counts(stage, &mutexes[0], words[0].clone(), || 2);
+            Ok(())
+        },
+    )
+    .small()
 }
 
 /// A waiter's compare-and-swap against a newcomer's, and its ticket's fetch-and-add against releases: node 0 takes the
@@ -138,10 +151,13 @@ fn queue() -> Scenario {
         counts(stage, &mutexes[0], x, || 2);
         Ok(())
     })
+    .small()
+    .kills(&["mutex-turn-unchecked", "mutex-released-by-put"])
 }
 
-/// Operations of one thread share its endpoint, its node's guess at the lock's word, and nothing else: each has a ticket
-/// of its own. Guards are dropped as well as unlocked, which waits for the release in the middle of the other operation.
+/// Operations of one thread share its endpoint, its node's guess at the lock's word, and nothing else: each has a
+/// ticket of its own. Guards are dropped as well as unlocked, which waits for the release in the middle of the other
+/// operation.
 fn window() -> Scenario {
     Scenario::new("mutex/window", "several operations of one thread exclude each other", 2, |stage| {
         let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
@@ -164,37 +180,44 @@ fn window() -> Scenario {
         counts(stage, &mutexes[0], x, || 3);
         Ok(())
     })
+    .small()
 }
 
 /// Locks 0 and 2 have their words side by side on node 0. Node 0 keeps one until node 1 has been inside the other, and
 /// both use lock 1, on node 1.
 fn array() -> Scenario {
-    Scenario::new("mutex/array", "the locks of an array exclude by themselves, and do not stand in each other's way", 2, |stage| {
-        let locks = stage.on_each(|node| MutexArray::open(node, "locks", 3))?;
-        let (x, inside) = (word(stage, 0, "x")?, word(stage, 0, "inside")?);
-        for (node, locks) in locks.into_iter().enumerate() {
-            let (x_at, inside) = (x.remote::<u64>(0), inside.clone());
-            stage.thread(node, "adder", move |ep| {
-                ep.block_on(async {
-                    if node == 0 {
-                        let guard = locks.lock(ep, 0).await?;
-                        ep.wait_until(Instant::NEVER, || (inside.word(0).load() == 1).then_some(())).await?;
-                        guard.unlock().await?;
-                    } else {
-                        let guard = locks.lock(ep, 2).await?;
-                        ep.put_value(inside.remote::<u64>(0), 1).detach()?;
-                        guard.unlock().await?;
-                    }
-                    add_one(ep, locks.lock(ep, 1).await?, x_at).await
-                })
+    Scenario::new(
+        "mutex/array",
+        "the locks of an array exclude by themselves, and do not stand in each other's way",
+        2,
+        |stage| {
+            let locks = stage.on_each(|node| MutexArray::open(node, "locks", 3))?;
+            let (x, inside) = (word(stage, 0, "x")?, word(stage, 0, "inside")?);
+            for (node, locks) in locks.into_iter().enumerate() {
+                let (x_at, inside) = (x.remote::<u64>(0), inside.clone());
+                stage.thread(node, "adder", move |ep| {
+                    ep.block_on(async {
+                        if node == 0 {
+                            let guard = locks.lock(ep, 0).await?;
+                            ep.wait_until(Instant::NEVER, || (inside.word(0).load() == 1).then_some(())).await?;
+                            guard.unlock().await?;
+                        } else {
+                            let guard = locks.lock(ep, 2).await?;
+                            ep.put_value(inside.remote::<u64>(0), 1).detach()?;
+                            guard.unlock().await?;
+                        }
+                        add_one(ep, locks.lock(ep, 1).await?, x_at).await
+                    })
+                });
+            }
+            stage.finally(move || {
+                assert_eq!(x.word(0).load(), 2, "the sum of the increments under the lock");
+                Ok(())
             });
-        }
-        stage.finally(move || {
-            assert_eq!(x.word(0).load(), 2, "the sum of the increments under the lock");
             Ok(())
-        });
-        Ok(())
-    })
+        },
+    )
+    .small()
 }
 
 /// Trying against a holder and against a queue: it never waits, and takes a free lock only.
@@ -219,6 +242,7 @@ fn trying() -> Scenario {
         counts(stage, &mutexes[0], x, move || sections.get());
         Ok(())
     })
+    .small()
 }
 
 /// Who has a ticket and does not run is passed [`BYPASS_MAX`] times, and no more: without a bound it could starve. For
@@ -228,7 +252,8 @@ fn bypass() -> Scenario {
         let mutexes = open(stage)?;
         let (held, drawn, tried) = (word(stage, 1, "held")?, word(stage, 0, "drawn")?, word(stage, 1, "tried")?);
         let (passes, waits) = (Rc::clone(&mutexes[0]), Rc::clone(&mutexes[1]));
-        let (tell_held, tell_drawn, tell_tried) = (held.remote::<u64>(0), drawn.remote::<u64>(0), tried.remote::<u64>(0));
+        let (tell_held, tell_drawn, tell_tried) =
+            (held.remote::<u64>(0), drawn.remote::<u64>(0), tried.remote::<u64>(0));
         stage.thread(0, "passes", move |ep| {
             ep.block_on(async {
                 let guard = passes.lock(ep).await?;
@@ -265,6 +290,7 @@ fn bypass() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["mutex-unbounded-bypass"])
 }
 
 /// A wait that is over at once leaves a ticket, whose turn somebody has to pass on: the next one comes after it. For
@@ -293,6 +319,7 @@ fn deadline() -> Scenario {
         counts(stage, &mutexes[0], x, move || sections.get());
         Ok(())
     })
+    .kills(&["mutex-ticket-lost"])
 }
 
 /// Waits that end at any moment, early ones too: a turn that comes meanwhile is passed on. For `mutex-ticket-lost`,
@@ -328,24 +355,30 @@ fn timeout() -> Scenario {
 /// A future that is dropped between any two of its polls: before or after its compare-and-swap, its ticket, its turn.
 /// What has taken effect by then, or does so later, is undone. For `mutex-dropped-not-undone`, `mutex-ticket-lost`.
 fn dropped() -> Scenario {
-    Scenario::new("mutex/dropped", "an operation that is dropped at any moment holds nothing and has no turn", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
-        let sections = Rc::new(Cell::new(2));
-        for (node, mutex) in mutexes.iter().cloned().enumerate() {
-            let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
-            stage.thread(node, "adder", move |ep| {
-                ep.block_on(async {
-                    if node == 1
-                        && let Some(guard) = cut(choose(6), mutex.lock(ep)).await
-                    {
-                        add_one(ep, guard?, x).await?;
-                        sections.set(sections.get() + 1);
-                    }
-                    add_one(ep, mutex.lock(ep).await?, x).await
-                })
-            });
-        }
-        counts(stage, &mutexes[0], x, move || sections.get());
-        Ok(())
-    })
+    Scenario::new(
+        "mutex/dropped",
+        "an operation that is dropped at any moment holds nothing and has no turn",
+        2,
+        |stage| {
+            let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+            let sections = Rc::new(Cell::new(2));
+            for (node, mutex) in mutexes.iter().cloned().enumerate() {
+                let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
+                stage.thread(node, "adder", move |ep| {
+                    ep.block_on(async {
+                        if node == 1
+                            && let Some(guard) = cut(choose(6), mutex.lock(ep)).await
+                        {
+                            add_one(ep, guard?, x).await?;
+                            sections.set(sections.get() + 1);
+                        }
+                        add_one(ep, mutex.lock(ep).await?, x).await
+                    })
+                });
+            }
+            counts(stage, &mutexes[0], x, move || sections.get());
+            Ok(())
+        },
+    )
+    .kills(&["mutex-dropped-not-undone"])
 }

@@ -4,7 +4,7 @@ use farfield::fabric::GroupKey;
 use farfield::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 use super::keep;
-use crate::{Log, Scenario, Stage};
+use crate::{Scenario, Stage};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -46,8 +46,10 @@ struct Plan {
     sends: &'static [usize],
     /// Whether the writer waits for room, or sends only what there is room for.
     waits_for_room: bool,
-    /// How many messages each reader waits for, and how often it looks for another then.
-    reads: (usize, usize),
+    /// How many messages each reader waits for.
+    waits: usize,
+    /// How often it looks for another then.
+    looks: usize,
 }
 
 /// One reader on node 1, and an empty ring.
@@ -58,7 +60,8 @@ const TWO_NODES: Plan = Plan {
     received: &[0],
     sends: &[],
     waits_for_room: false,
-    reads: (0, 0),
+    waits: 0,
+    looks: 0,
 };
 
 type Message = Vec<u8>;
@@ -66,31 +69,31 @@ type Message = Vec<u8>;
 /// Runs a plan. In the end every reader has received what was sent, in this order, and nothing else.
 fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
     Scenario::new(name, about, plan.nodes, move |stage| {
-        let (mut sender, mut receivers) = ring(stage, "r", 0, plan.readers)?;
-        let mut before = Vec::new();
+        let (mut sender, mut readers) = ring(stage, "r", 0, plan.readers)?;
+        let mut before: Vec<Message> = Vec::new();
         for (number, len) in plan.before.iter().enumerate() {
             before.push(vec![number as u8 + 1; *len]);
-            let sent = sender.try_send(&stage.node(0).endpoint()?, &before[number])?;
-            assert!(sent, "the messages from the start fit into the ring");
+            assert!(sender.try_send(&stage.node(0).endpoint()?, &before[number])?, "no room at the start");
+            for (reader, received) in readers.iter_mut().zip(plan.received) {
+                if number < *received {
+                    reader.wait_for_message(&stage.node(reader.node).endpoint()?)?;
+                }
+            }
         }
 
-        let got: Vec<Log<(RingReceiver, Vec<Message>)>> = receivers.iter().map(|_| stage.log()).collect();
-        let nodes = plan.readers.iter().flat_map(|(node, count)| std::iter::repeat_n(usize::from(*node), *count));
-        for (reader, (node, mut receiver)) in nodes.zip(receivers.drain(..)).enumerate() {
-            let early = stage.node(node).endpoint()?;
-            let mut messages = Vec::new();
-            (0..plan.received[reader]).try_for_each(|_| wait_for(&early, &mut receiver, &mut messages))?;
-            let got = got[reader].clone();
-            stage.thread(node, "reader", move |ep| {
-                (0..plan.reads.0).try_for_each(|_| wait_for(ep, &mut receiver, &mut messages))?;
-                (0..plan.reads.1).try_for_each(|_| look_for(ep, &mut receiver, &mut messages).map(drop))?;
-                got.push((receiver, messages));
+        let done_reading = stage.log();
+        for (number, mut reader) in readers.into_iter().enumerate() {
+            let done = done_reading.clone();
+            stage.thread(reader.node, "reader", move |ep| {
+                (0..plan.waits).try_for_each(|_| reader.wait_for_message(ep))?;
+                (0..plan.looks).try_for_each(|_| reader.look_for_message(ep).map(drop))?;
+                done.push((number, reader));
                 Ok(())
             });
         }
 
-        let sent = stage.log();
-        let done = sent.clone();
+        let done_writing = stage.log();
+        let done = done_writing.clone();
         stage.thread(0, "writer", move |ep| {
             let mut messages = before;
             for (at, len) in plan.sends.iter().enumerate() {
@@ -106,145 +109,143 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
             Ok(())
         });
 
-        let at_end = stage.nodes();
+        let nodes = stage.nodes();
         stage.finally(move || {
-            let (sender, sent) = sent.take().remove(0);
-            for (reader, got) in got.into_iter().enumerate() {
-                let (mut receiver, mut messages) = got.take().remove(0);
-                while look_for(&at_end[0].endpoint()?, &mut receiver, &mut messages)? {}
-                assert_eq!(messages, sent, "reader {reader} (left) has not received what was sent (right)");
+            let (sender, sent) = done_writing.take().remove(0);
+            for (number, mut reader) in done_reading.take() {
+                while reader.look_for_message(&nodes[reader.node].endpoint()?)? {}
+                assert_eq!(reader.messages, sent, "reader {number} has not received (left) what was sent (right)");
             }
-            assert!(sender.position() >= sent.iter().map(|message| message.len() as u64).sum(), "a position too low");
+            assert!(sender.is_acknowledged(sender.position()), "all has been read, but not acknowledged");
             Ok(())
         });
         Ok(())
     })
 }
 
-/// A ring from a node: its sender, and its receivers in the order of `readers`.
+/// A reader, and what it has received.
+struct Reader {
+    node: usize,
+    receiver: RingReceiver,
+    messages: Vec<Message>,
+}
+
+impl Reader {
+    fn wait_for_message(&mut self, ep: &Endpoint) -> Result<()> {
+        let mut message = Vec::new();
+        ep.block_on(self.receiver.recv(ep, &mut message))?;
+        self.messages.push(message);
+        Ok(())
+    }
+
+    /// Receives a message if there is one; whether there was.
+    fn look_for_message(&mut self, ep: &Endpoint) -> Result<bool> {
+        let mut message = Vec::new();
+        let found = self.receiver.try_recv(ep, &mut message)?;
+        self.messages.extend(found.then_some(message));
+        Ok(found)
+    }
+}
+
+/// A ring from a node: its sender, and its readers in the order of `readers`.
 fn ring(
     stage: &Stage,
     path: &'static str,
     writer: u16,
     readers: &'static [(u16, usize)],
-) -> Result<(RingSender, Vec<RingReceiver>)> {
-    let readers_of = readers.iter().map(|(node, count)| (NodeId(*node), *count));
-    let options = RingOptions::new(NodeId(writer), readers_of, CAPACITY);
+) -> Result<(RingSender, Vec<Reader>)> {
+    let on = readers.iter().map(|(node, count)| (NodeId(*node), *count));
+    let options = RingOptions::new(NodeId(writer), on, CAPACITY);
     let rings = keep(stage, stage.on_each(move |node| RingBuffer::open(node, path, options.clone()))?);
     let nodes = readers.iter().flat_map(|(node, count)| std::iter::repeat_n(usize::from(*node), *count));
-    let receivers = nodes.map(|node| rings[node].receiver()).collect::<Result<_>>()?;
-    Ok((rings[usize::from(writer)].sender()?, receivers))
+    let reader = |node: usize| Ok(Reader { node, receiver: rings[node].receiver()?, messages: Vec::new() });
+    Ok((rings[usize::from(writer)].sender()?, nodes.map(reader).collect::<Result<_>>()?))
 }
 
-fn wait_for(ep: &Endpoint, receiver: &mut RingReceiver, messages: &mut Vec<Message>) -> Result<()> {
-    let mut message = Vec::new();
-    ep.block_on(receiver.recv(ep, &mut message))?;
-    messages.push(message);
-    Ok(())
-}
-
-/// Receives a message if there is one; whether there was.
-fn look_for(ep: &Endpoint, receiver: &mut RingReceiver, messages: &mut Vec<Message>) -> Result<bool> {
-    let mut message = Vec::new();
-    let found = receiver.try_recv(ep, &mut message)?;
-    if found {
-        messages.push(message);
-    }
-    Ok(found)
-}
-
-// ---- one reader ------------------------------------------------------------------------------------------------------
+// ---- one reader ---------------------------------------------------------------------------------------------------
 
 /// NRW → NRW, the message before its head, against CR → CR, the head before the length. For ring-head-first and
 /// ring-length-before-head.
 fn message() -> Scenario {
-    let plan = Plan { sends: &[8], reads: (0, 2), ..TWO_NODES };
+    let plan = Plan { sends: &[8], looks: 2, ..TWO_NODES };
     stream("ring/message", "a message is seen whole or not at all", plan).small()
 }
 
 /// The same for a message without content, and for one that does not end with a word.
 fn lengths() -> Scenario {
-    let plan = Plan { sends: &[0, 5], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    let plan = Plan { sends: &[0, 5], waits_for_room: true, waits: 2, ..TWO_NODES };
     stream("ring/lengths", "messages of no bytes, and of parts of a word", plan).small()
 }
 
 /// The NLR of one head against the CW of the next. For ring-head-live.
 fn two_messages() -> Scenario {
-    let plan = Plan { sends: &[8, 8], reads: (2, 0), ..TWO_NODES };
+    let plan = Plan { sends: &[8, 8], waits: 2, ..TWO_NODES };
     stream("ring/two-messages", "a head covers no message but those sent before it", plan).small()
 }
 
 /// A message that goes around the end is two puts: both land before the head. For ring-head-before-wrapped.
 fn wraps() -> Scenario {
-    let plan = Plan { before: &[48], received: &[1], sends: &[8], reads: (0, 2), ..TWO_NODES };
+    let plan = Plan { before: &[48], received: &[1], sends: &[8], looks: 2, ..TWO_NODES };
     stream("ring/wraps", "a message that goes around the end is seen whole or not at all", plan).small()
 }
 
-/// The reader's CRs of a message before the NRW of its acknowledgement, the writer's CR of that before the CWs and NLRs of
-/// what comes in its place. For ring-ack-before-read.
+/// The reader's CRs of a message before the NRW of its acknowledgement, the writer's CR of that before the CWs and
+/// NLRs of what comes in its place. For ring-ack-before-read.
 fn reuse() -> Scenario {
-    let plan = Plan { before: &[48], sends: &[16], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    let plan = Plan { before: &[48], sends: &[16], waits_for_room: true, waits: 2, ..TWO_NODES };
     stream("ring/reuse", "a message is overwritten only when it has been read", plan).small()
 }
 
 /// No room is room for nothing, not even for a message without content. For ring-room-forgets-header.
 fn full() -> Scenario {
-    let plan = Plan { before: &[24, 24], sends: &[0], reads: (2, 0), ..TWO_NODES };
+    let plan = Plan { before: &[24, 24], sends: &[0], waits: 2, ..TWO_NODES };
     stream("ring/full", "into a full ring nothing is sent", plan).small()
 }
 
-/// Credits go on growing when the ring has been filled. For ring-credit-modulo.
+/// Credits count bytes since the beginning of time, not within the ring. For ring-credit-modulo.
 fn credits() -> Scenario {
-    let plan =
-        Plan { before: &[48], received: &[1], sends: &[8, 48], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
-    stream("ring/credits", "who waits for room gets it when the reader has read", plan).small()
+    let plan = Plan { before: &[48, 48], received: &[2], sends: &[8], waits_for_room: true, waits: 1, ..TWO_NODES };
+    stream("ring/credits", "what has been read makes room, however often the ring has been filled", plan).small()
 }
 
 /// Back-pressure at its hardest: each message takes the whole ring, and waits for the one before.
 fn exact_fit() -> Scenario {
-    let plan = Plan { sends: &[56, 56], waits_for_room: true, reads: (2, 0), ..TWO_NODES };
+    let plan = Plan { sends: &[56, 56], waits_for_room: true, waits: 2, ..TWO_NODES };
     stream("ring/exact-fit", "messages that fill the ring take turns", plan)
 }
 
-// ---- several readers -------------------------------------------------------------------------------------------------
+// ---- several readers ----------------------------------------------------------------------------------------------
 
 /// On the writer's node there is no NIC in between: CW → CW against CR → CR. For ring-length-before-head.
 fn own_node() -> Scenario {
-    let plan = Plan { nodes: 1, readers: &[(0, 1)], sends: &[8, 8], reads: (0, 3), ..TWO_NODES };
+    let plan = Plan { nodes: 1, readers: &[(0, 1)], sends: &[8, 8], looks: 3, ..TWO_NODES };
     stream("ring/own-node", "a reader on the writer's node sees messages whole, in order", plan).small()
 }
 
 /// The acknowledgement is a CW: after the CRs of the message. For ring-ack-before-read.
 fn own_node_reuse() -> Scenario {
-    let plan = Plan {
-        nodes: 1,
-        readers: &[(0, 1)],
-        before: &[48],
-        sends: &[16],
-        waits_for_room: true,
-        reads: (2, 0),
-        ..TWO_NODES
-    };
+    let plan =
+        Plan { nodes: 1, readers: &[(0, 1)], before: &[48], sends: &[16], waits_for_room: true, waits: 2, ..TWO_NODES };
     stream("ring/own-node-reuse", "a message is overwritten only when the reader here has read it", plan).small()
 }
 
 /// The reader on the writer's node has read, the remote one has not. For ring-fastest-reader.
 fn slow_remote_reader() -> Scenario {
     let plan =
-        Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[1, 0], sends: &[16], reads: (0, 1), ..TWO_NODES };
+        Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[1, 0], sends: &[16], looks: 1, ..TWO_NODES };
     stream("ring/slow-remote-reader", "the reader who is behind loses nothing", plan).small()
 }
 
 /// The remote reader has read, the one on the writer's node has not. For ring-fastest-reader.
 fn slow_local_reader() -> Scenario {
     let plan =
-        Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[0, 1], sends: &[16], reads: (0, 1), ..TWO_NODES };
+        Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[0, 1], sends: &[16], looks: 1, ..TWO_NODES };
     stream("ring/slow-local-reader", "the reader who is behind loses nothing", plan).small()
 }
 
 /// Two readers share one copy of the ring. For ring-fastest-reader.
 fn readers_of_one_node() -> Scenario {
-    let plan = Plan { readers: &[(1, 2)], before: &[48], received: &[1, 0], sends: &[16], reads: (0, 1), ..TWO_NODES };
+    let plan = Plan { readers: &[(1, 2)], before: &[48], received: &[1, 0], sends: &[16], looks: 1, ..TWO_NODES };
     stream("ring/readers-of-one-node", "each reader of a node gets each message", plan).small()
 }
 
@@ -257,18 +258,19 @@ fn readers_on_two_nodes() -> Scenario {
         received: &[0, 0],
         sends: &[16],
         waits_for_room: true,
-        reads: (2, 0),
+        waits: 2,
+        looks: 0,
     };
     stream("ring/readers-on-two-nodes", "the writer waits for the reader who is behind", plan)
 }
 
-// ---- what a message says of other memory -----------------------------------------------------------------------------
+// ---- what a message says of other memory --------------------------------------------------------------------------
 
-/// A send is an NRW of its endpoint like any other (Fig. 9a): what was put to the reader's node before is there when the
-/// message is. For ring-head-first, where the head overtakes the message but not the put: it is no help here.
+/// A send is an NRW of its endpoint like any other (Fig. 9a): what was put to the reader's node before is there when
+/// the message is.
 fn after_put() -> Scenario {
     Scenario::new("ring/after-put", "what was put to the reader's node before a message is seen with it", 2, |stage| {
-        let (mut sender, mut receivers) = ring(stage, "r", 0, &[(1, 1)])?;
+        let (mut sender, mut readers) = ring(stage, "r", 0, &[(1, 1)])?;
         let word = stage.node(1).alloc(GroupKey::DATA, 8)?;
         let remote = word.remote::<u64>(0);
         stage.thread(0, "writer", move |ep| {
@@ -276,10 +278,9 @@ fn after_put() -> Scenario {
             assert!(sender.try_send(ep, &[])?, "an empty ring has room");
             Ok(())
         });
-        let mut receiver = receivers.remove(0);
+        let mut reader = readers.remove(0);
         stage.thread(1, "reader", move |ep| {
-            let mut message = Vec::new();
-            ep.block_on(receiver.recv(ep, &mut message))?;
+            reader.wait_for_message(ep)?;
             assert_eq!(word.word(0).load(), 1, "the message is there, what was put before it is not");
             Ok(())
         });
@@ -288,19 +289,20 @@ fn after_put() -> Scenario {
     .small()
 }
 
-/// Fig. 13: two rings, one each way. What was sent and fenced is found, so of two that do so and look, one finds the other's.
+/// Fig. 13: two rings, one each way. What was sent and fenced is found, so of two that do so and look, one finds the
+/// other's.
 fn crossed() -> Scenario {
     Scenario::new("ring/crossed", "of two that send, fence and look, one finds the other's message", 2, |stage| {
         let (from_first, mut to_second) = ring(stage, "x", 0, &[(1, 1)])?;
         let (from_second, mut to_first) = ring(stage, "y", 1, &[(0, 1)])?;
         let parties = [(from_first, to_first.remove(0)), (from_second, to_second.remove(0))];
         let found = [stage.log(), stage.log()];
-        for (me, (mut sender, mut receiver)) in parties.into_iter().enumerate() {
+        for (me, (mut sender, mut reader)) in parties.into_iter().enumerate() {
             let found = found[me].clone();
             stage.thread(me, "party", move |ep| {
                 assert!(sender.try_send(ep, &[])?, "an empty ring has room");
                 ep.block_on(ep.global_fence([NodeId(0), NodeId(1)]))?;
-                found.push(receiver.try_recv(ep, &mut Vec::new())?);
+                found.push(reader.look_for_message(ep)?);
                 Ok(())
             });
         }
@@ -314,19 +316,18 @@ fn crossed() -> Scenario {
     .small()
 }
 
-/// What a reader did before its acknowledgement has been done when the writer sees it: NRW of the acknowledgement after
-/// the reader's CRs and CWs.
+/// What a reader did before its acknowledgement has been done when the writer sees it: NRW of the acknowledgement
+/// after the reader's CRs and CWs.
 fn acknowledged() -> Scenario {
     Scenario::new("ring/acknowledged", "an acknowledged message has been dealt with", 2, |stage| {
-        let (mut sender, mut receivers) = ring(stage, "r", 0, &[(0, 1), (1, 1)])?;
+        let (mut sender, readers) = ring(stage, "r", 0, &[(0, 1), (1, 1)])?;
         let events = stage.log();
-        for (node, mut receiver) in receivers.drain(..).enumerate() {
+        for Reader { node, mut receiver, .. } in readers {
             let events = events.clone();
             stage.thread(node, "reader", move |ep| {
                 let mut message = Vec::new();
-                let deadline = ep.deadline();
                 let mut look = || receiver.try_recv_unacknowledged(ep, &mut message).map(|found| found.then_some(()));
-                ep.block_on(ep.wait_until(deadline, || look().transpose()))??;
+                ep.block_on(ep.wait_until(ep.deadline(), || look().transpose()))??;
                 events.push("dealt with");
                 receiver.acknowledge(ep)
             });

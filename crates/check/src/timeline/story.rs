@@ -228,8 +228,9 @@ impl<'a> Story<'a> {
                 };
                 let never = op.lands_later() && op.target().as_ref() == Some(place);
                 let never = never && op.landed.iter().all(|l| l.1 != *place);
-                // Who looks again may be waiting for it: until it is complete, only a thread's last look tells something.
-                let tells = op.completed.is_some_and(|completed| completed < read) || self.is_last_look(timeline, read);
+                // Who looks again may be waiting for it: until a put is complete, only a thread's last look tells something.
+                let tells = op.completed.is_some_and(|completed| completed < read)
+                    || (op.verb == "put" && self.is_last_look(timeline, read));
                 let stale = tells && (never || lands.is_some_and(|(_, lands)| lands != value));
                 let torn = op.landed.first().is_some_and(|l| l.0 < read)
                     && (op.landed.last().is_some_and(|l| l.0 > read) || op.lands_later())

@@ -12,6 +12,9 @@ use serde::Serialize;
 use super::search::Plan;
 use crate::tell::{append, grouped};
 
+/// Longer replay lines are put in a file.
+const LINE_MAX: usize = 4000;
+
 /// What was seen of a scenario.
 #[derive(Serialize)]
 pub(super) struct Tally {
@@ -120,7 +123,10 @@ impl Failing {
     pub(super) fn found(&self, scenario: &str) -> String {
         let execution = grouped(self.execution);
         let message = indented(&self.message);
-        format!("farfield check --replay '{}'\n  {scenario} fails in execution {execution}: {message}\n", self.replay)
+        format!(
+            "{}\n  {scenario} fails in execution {execution}: {message}\n",
+            command(scenario, "found", &self.replay)
+        )
     }
 
     /// What is told when it is shrunk.
@@ -129,13 +135,28 @@ impl Failing {
         let hint = if hint { "  To see it drawn, add --timeline FILE.html\n" } else { "" };
         let by = shrunk.by.as_ref().map_or(String::new(), |by| format!("{by}: "));
         format!(
-            "farfield check --replay '{}'\n  {scenario}, shrunk from {} choices to {}: {by}{}\n{hint}",
-            shrunk.replay,
+            "{}\n  {scenario}, shrunk from {} to {} choice{}: {by}{}\n{hint}",
+            command(scenario, "shrunk", &shrunk.replay),
             self.choices,
             shrunk.choices,
+            s(shrunk.choices as u64),
             indented(&shrunk.message)
         )
     }
+}
+
+/// The command that replays a line. A line too long for a terminal goes to a file, as far as it can be written.
+fn command(scenario: &str, stage: &str, line: &str) -> String {
+    let name = format!("farfield-{}-{}-{stage}.replay", std::process::id(), scenario.replace('/', "-"));
+    let path = std::env::temp_dir().join(name);
+    if line.len() > LINE_MAX && std::fs::write(&path, line).is_ok() {
+        return format!("farfield check --replay @{}", path.display());
+    }
+    format!("farfield check --replay '{line}'")
+}
+
+fn s(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// The lines after the first, indented.
@@ -214,16 +235,16 @@ impl Report {
             ]
         });
         let mut text = columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[1, 2, 4, 5]);
-        let s = |count: usize| if count == 1 { "" } else { "s" };
         let outcome = match self.failures {
             0 => "no failure".into(),
-            count => format!("{count} failure{}", s(count)),
+            count => format!("{count} failure{}", s(count as u64)),
         };
         text += &format!(
-            "{} scenario{}, {} executions, {} distinct states, {} steps ({:.2} M steps/s per core){}: {outcome}\n",
+            "{} scenario{}, {} execution{}, {} distinct states, {} steps ({:.2} M steps/s per core){}: {outcome}\n",
             self.scenarios.len(),
-            s(self.scenarios.len()),
+            s(self.scenarios.len() as u64),
             grouped(self.executions),
+            s(self.executions),
             grouped(self.states),
             grouped(self.steps),
             self.steps_per_s_per_core / 1e6,

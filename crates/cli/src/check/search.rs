@@ -24,9 +24,9 @@ use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::Bug;
 use super::report::{self, Failing, Tally};
 use crate::tell;
+use farfield::mutants::{self, Mutant};
 
 /// Executions of a batch, where their number is given.
 const BATCH: u64 = 500;
@@ -53,7 +53,7 @@ pub(super) struct Plan {
 }
 
 /// Searches, tells failures as they are found, and returns what there was.
-pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Bug) -> Result<report::Report> {
+pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -> Result<report::Report> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the second signal ends the process, the first is only noted.
@@ -69,7 +69,7 @@ pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Bug) -> Result<re
         thread::Builder::new()
             .name(format!("search {worker}"))
             .spawn(move || {
-                bug.seed();
+                mutants::enable(bug).expect("it could be switched on before");
                 // A panic outside of the simulated threads is a bug of the checker.
                 if catch_unwind(AssertUnwindSafe(|| serve(worker, &scenarios, &work, &events))).is_err() {
                     let _ = events.send((worker, Event::Panicked));
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
             share,
             courses: courses.collect(),
             workers: Vec::new(),
-            bar: tell::bar("[{bar:30}] {percent:>3}%  {msg}", count),
+            bar: tell::bar("[{bar:30}] {percent:>3}%  {wide_msg}", count),
             is_drawn: false,
         }
     }

@@ -611,6 +611,13 @@ impl Endpoint {
         }
     }
 
+    /// Tells a dynamic lane that a result is handed on.
+    pub(crate) fn taken(&self, peer: NodeId, sequence: u64) {
+        if let Inner::Dyn(state) = &self.inner {
+            state.lane.borrow_mut().taken(peer, sequence);
+        }
+    }
+
     #[cold]
     pub(crate) fn explain(&self, code: Code, remote: RemotePtr<u8>, len: u32) -> Error {
         if code == Code::PoolExhausted {

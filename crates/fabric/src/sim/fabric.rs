@@ -16,6 +16,9 @@ use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
+/// The most lanes that are open on a node at a time.
+const LANES_MAX: usize = 1024;
+
 /// One node of a simulated session. It works on the simulation's own OS thread only.
 #[derive(Clone)]
 pub struct SimFabric {
@@ -110,8 +113,12 @@ impl Fabric for SimFabric {
     }
 
     fn open_lane(&self, _background: bool) -> Result<Lane> {
-        if !self.is_here() {
-            return Err(SimFabric::over());
+        let open = self.at(|world| {
+            let inner = world.inner.borrow();
+            inner.lanes.iter().filter(|lane| lane.in_use && lane.node == self.me.0).count()
+        });
+        if open.ok_or_else(SimFabric::over)? >= LANES_MAX {
+            return Err(ErrorKind::TooMany { what: "endpoints of one node", limit: LANES_MAX }.into());
         }
         Ok(Lane::Dyn(Box::new(SimLane::open(self.clone()))))
     }
@@ -139,7 +146,7 @@ impl Fabric for SimFabric {
             let first = state.words;
             // Regions begin on cache lines, as elsewhere.
             let end = bytes.div_ceil(64).checked_mul(8).and_then(|words| words.checked_add(first as usize));
-            let Some(end) = end.filter(|end| *end * 8 <= super::arena::NODE_BYTES) else {
+            let Some(end) = end.filter(|end| *end <= super::arena::NODE_BYTES / 8) else {
                 let why = format!("a simulated node has {} bytes", super::arena::NODE_BYTES);
                 return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
             };
@@ -291,12 +298,15 @@ impl Fabric for SimFabric {
         if let Err(error) = self.check_member(remote.node()) {
             return error;
         }
+        // The memory of a group ends with its last region.
         let memory_bytes = self.at(|world| {
             let inner = world.inner.borrow();
-            u64::from(inner.nodes[remote.node().index()].words) * 8
+            let regions = inner.nodes[remote.node().index()].regions.iter().rev();
+            let last = regions.into_iter().find(|(_, _, key)| *key == remote.key());
+            last.map(|(first, words, _)| u64::from(first + words) * 8)
         });
         let state = self.peer_state(remote.node());
-        explain(code, state, remote, len, memory_bytes.unwrap_or(u64::from(RESERVED_WORDS) * 8))
+        explain(code, state, remote, len, memory_bytes.flatten().unwrap_or(u64::from(RESERVED_WORDS) * 8))
     }
 
     fn now(&self) -> Instant {
@@ -331,14 +341,28 @@ impl Fabric for SimFabric {
     }
 
     fn idle(&self, waiting: &mut Waiting) {
-        // Each look at the clock and at deadlines counts: no time passes unseen.
-        waiting.announced = Some(0);
+        // Each look at the clock and at deadlines counts: no time passes unseen. The first step of a wait begins it.
+        if waiting.announced.replace(0).is_none() {
+            self.at(|world| {
+                let mut inner = world.inner.borrow_mut();
+                if let Some(current) = inner.current {
+                    inner.begin_wait(current);
+                }
+            });
+        }
         let deadline = (waiting.deadline != Instant::NEVER).then_some(waiting.deadline);
         self.at(|world| self.wait(world, deadline, waiting.service));
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {
-        waiting.announced = None;
+        if waiting.announced.take().is_some() {
+            self.at(|world| {
+                let mut inner = world.inner.borrow_mut();
+                if let Some(current) = inner.current {
+                    inner.end_wait(current);
+                }
+            });
+        }
     }
 
     fn wake_local(&self) {}

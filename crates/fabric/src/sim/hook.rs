@@ -194,12 +194,12 @@ pub(crate) fn lock<G>(address: usize, mut try_lock: impl FnMut() -> Option<G>) -
 #[cold]
 pub(crate) fn unlock(address: usize) {
     with_world(|world| {
-        // Releasing is a locked instruction: earlier stores are in memory by then.
+        // Releasing is a locked instruction: earlier stores are in memory by then, and operations with the NIC.
         let drained = |world: &World| {
             let inner = world.inner.borrow();
-            inner.current.is_none_or(|me| inner.machine.is_drained(inner.threads[me].cpu))
+            inner.current.is_none_or(|me| inner.machine.is_empty(inner.threads[me].cpu))
         };
-        let turn = if drained(world) { None } else { Some(world.point(Pending::Fence)) };
+        let turn = if drained(world) { None } else { Some(world.point(Pending::Empty)) };
         let mut inner = world.inner.borrow_mut();
         if let (Some(me), true) = (inner.current, turn.is_none_or(|turn| turn != Turn::Unwinding)) {
             let key = inner.own_key(address);

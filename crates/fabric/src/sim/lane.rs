@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use foldhash::HashMap;
 use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
 
 use super::SimFabric;
 use super::record::What;
 use super::threads::with_world;
-use super::world::{Pending, completions_key};
+use super::world::{Pending, cell_key, completions_key};
 use crate::error::Code;
 use crate::fabric::PeerState;
 use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
@@ -28,13 +29,25 @@ pub(super) struct SimLane {
 struct Peer {
     posted: u64,
     pending: VecDeque<InFlight>,
-    failed: Vec<(u64, Code)>,
+    failed: HashMap<u64, Code>,
+    /// What complete reads have brought, until somebody takes it.
+    brought: Vec<(u64, Reads, Words)>,
+}
+
+/// What an operation reads: the words, what makes a compare-and-swap succeed, and the cells that a get writes to.
+#[derive(Clone, Copy)]
+struct Reads {
+    from: Loc,
+    count: u32,
+    succeeds: Option<u64>,
+    into: Option<u32>,
 }
 
 struct InFlight {
     sequence: u64,
     /// Its number with the machine.
     machine_sequence: u32,
+    reads: Option<Reads>,
     /// Bytes of the result that go to `local`, zero for none.
     result_bytes: usize,
     local: Local,
@@ -86,25 +99,20 @@ impl SimLane {
         .unwrap_or(Err(Code::Unreachable))
     }
 
-    /// The word of this node's memory at an address, if it is registered memory and not a block.
-    fn cells(&self, local: &Local) -> Option<u32> {
-        with_world(|world| world.arena.place(local.ptr as usize)).flatten().map(|(_, word)| word)
-    }
-
     /// What the machine is asked to do.
     fn operation(&self, request: &WorkRequest, at: Loc) -> Operation {
         let words = request.len.div_ceil(8) as u32;
         match request.verb {
             Verb::Put => {
-                let source = match self.cells(&request.local) {
-                    Some(word) => Source::Cells(word),
+                let source = match cells(&request.local) {
+                    Some(first) => Source::Cells(first.word),
                     None => Source::Carried(read_words(&request.local, request.len)),
                 };
                 let rest = request.len % 8;
                 let last_mask = if rest == 0 { u64::MAX } else { (1 << (rest * 8)) - 1 };
                 Operation::Put { source, to: at, words, last_mask }
             }
-            Verb::Get => Operation::Get { from: at, words, into: self.cells(&request.local) },
+            Verb::Get => Operation::Get { from: at, words, into: cells(&request.local).map(|first| first.word) },
             Verb::Cas => Operation::Cas { at, expected: request.operands[0], new: request.operands[1] },
             Verb::Faa => Operation::Faa { at, addend: request.operands[0] },
             Verb::RemoteFence => Operation::Fence { node: at.node },
@@ -118,6 +126,7 @@ impl SimLane {
             if let Some(current) = inner.current {
                 let key = completions_key(self.lane);
                 inner.watch(current, key);
+                inner.told_of(current, results.len());
                 for (peer, sequence, words, _) in &results {
                     inner.saw_completion(current, self.lane, *peer, *sequence, words);
                     if let Some((op, _)) = inner.operation(self.lane, *peer, *sequence) {
@@ -135,9 +144,12 @@ impl SimLane {
             {
                 self.outstanding -= 1;
                 if let Some(code) = failure {
-                    peer.failed.push((flight.sequence, code));
+                    peer.failed.insert(flight.sequence, code);
                 } else if flight.result_bytes > 0 {
                     write_words(&flight.local, &words, flight.result_bytes);
+                }
+                if let (Some(reads), None) = (flight.reads, failure) {
+                    peer.brought.push((flight.sequence, reads, words));
                 }
             }
             peer.pending.retain(|flight| !flight.done);
@@ -148,6 +160,37 @@ impl SimLane {
     fn is_torn_down(&self) -> bool {
         !self.fabric.is_here() || self.fabric.is_torn_down()
     }
+}
+
+/// The word of registered memory at an address, if it is no block.
+fn cells(local: &Local) -> Option<Loc> {
+    let place = with_world(|world| world.arena.place(local.ptr as usize)).flatten();
+    place.map(|(node, word)| Loc { node, word })
+}
+
+/// The thread has looked at remote words, so its next wait ends when they change: it may get them again. If they have
+/// changed since they were read, it does not begin.
+fn looked_at(reads: Reads, brought: &[u64]) {
+    // What has succeeded is not tried again.
+    if reads.succeeds.is_some() && reads.succeeds == brought.first().copied() {
+        return;
+    }
+    with_world(|world| {
+        let mut inner = world.inner.borrow_mut();
+        let Some(current) = inner.current else { return };
+        for at in 0..reads.count {
+            let loc = Loc { word: reads.from.word + at, ..reads.from };
+            let key = cell_key(loc.node, loc.word);
+            inner.watch(current, key);
+            let found = match reads.into {
+                Some(word) => inner.machine.memory(Loc { node: inner.threads[current].node, word: word + at }),
+                None => brought[at as usize],
+            };
+            if inner.machine.memory(loc) != found {
+                inner.notify(key, 1, None);
+            }
+        }
+    });
 }
 
 /// Copies a request's bytes into words; the rest of the last is zero.
@@ -193,13 +236,18 @@ impl DynLane for SimLane {
         let (at, operation) = match operation {
             Ok(operation) => operation,
             Err(code) => {
-                state.failed.push((sequence, code));
+                state.failed.insert(sequence, code);
                 return sequence;
             }
         };
         let result_bytes = match operation {
             Operation::Get { into: None, .. } | Operation::Cas { .. } | Operation::Faa { .. } => request.len,
             _ => 0,
+        };
+        let reads = match operation {
+            Operation::Get { words, into, .. } => Some(Reads { from: at, count: words, succeeds: None, into }),
+            Operation::Cas { expected, .. } => Some(Reads { from: at, count: 1, succeeds: Some(expected), into: None }),
+            _ => None,
         };
         let issued = with_world(|world| {
             let current = world.inner.borrow().current?;
@@ -224,11 +272,11 @@ impl DynLane for SimLane {
             Some(machine_sequence)
         });
         let Some(Some(machine_sequence)) = issued else {
-            state.failed.push((sequence, Code::Unreachable));
+            state.failed.insert(sequence, Code::Unreachable);
             return sequence;
         };
         let local = request.local;
-        state.pending.push_back(InFlight { sequence, machine_sequence, result_bytes, local, done: false });
+        state.pending.push_back(InFlight { sequence, machine_sequence, reads, result_bytes, local, done: false });
         self.outstanding += 1;
         self.fresh = false;
         sequence
@@ -246,9 +294,24 @@ impl DynLane for SimLane {
         self.take_results();
     }
 
+    fn taken(&mut self, peer: NodeId, sequence: u64) {
+        with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            if let Some(current) = inner.current {
+                inner.took(current);
+            }
+        });
+        // Only now does the thread know: another of its operations may have waited when the result came.
+        let brought = &mut self.peers[peer.index()].brought;
+        if let Some(at) = brought.iter().position(|(of, ..)| *of == sequence) {
+            let (_, reads, words) = brought.swap_remove(at);
+            looked_at(reads, &words);
+        }
+    }
+
     fn status(&self, peer: NodeId, sequence: u64) -> Status {
         let Some(peer) = self.peers.get(peer.index()) else { return Status::Pending };
-        if let Some((_, code)) = peer.failed.iter().find(|failed| failed.0 == sequence) {
+        if let Some(code) = peer.failed.get(&sequence) {
             return Status::Failed(*code);
         }
         if sequence > peer.posted {

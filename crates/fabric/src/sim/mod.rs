@@ -28,5 +28,5 @@ mod world;
 
 pub use fabric::SimFabric;
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Outcome, Settings, choose, note, run};
+pub use threads::{Handle, Outcome, Settings, calm, choose, fail, note, run};
 pub use world::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Kind, Touch, View};

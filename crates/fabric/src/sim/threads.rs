@@ -98,7 +98,8 @@ impl World {
                 yielders[index] = yielder;
             });
             let ended = match with_world(|world| world.teardown.get()) {
-                Some(true) | None => Ok(()), // it never began
+                // It never began. What it would have worked on may want a lock as it is dropped.
+                Some(true) | None => catch_unwind(AssertUnwindSafe(|| drop(body))),
                 Some(false) => catch_unwind(AssertUnwindSafe(body)),
             };
             with_world(|world| world.ended(index, ended));
@@ -439,6 +440,31 @@ impl World {
     pub(super) fn is_finished(&self, index: usize) -> bool {
         self.inner.borrow().threads[index].pending == Pending::Finished
     }
+}
+
+/// Ends the execution as a failure: of a thread that ended in an error, say.
+pub fn fail(message: String) -> ! {
+    with_world(|world| {
+        let mut inner = world.inner.borrow_mut();
+        if let Some(me) = inner.current {
+            inner.threads[me].unwinding = true;
+        }
+        inner.fail(FailureKind::Error, message.clone());
+        world.teardown.set(true);
+    });
+    if CURRENT.get().is_none() {
+        panic!("{message}");
+    }
+    resume_unwind(Box::new(Teardown))
+}
+
+/// Waits until nobody else has anything to do. While the execution is torn down, lets the others be unwound.
+pub fn calm() {
+    with_world(|world| {
+        if world.point(Pending::Calm) == Turn::Unwinding {
+            world.let_others_unwind();
+        }
+    });
 }
 
 /// A number below `options` that the search chooses: what a scenario leaves open. Zero outside of simulations.

@@ -144,6 +144,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// A thread panicked.
     Panic,
+    /// A thread ended in an error.
+    Error,
     /// An invariant did not hold.
     Invariant,
     /// Nothing can ever happen again, and threads have not ended.
@@ -188,10 +190,12 @@ pub(super) enum Pending {
     Start,
     /// It looks at something.
     Read(Key),
-    /// It changes something, with its store buffer empty.
+    /// It changes a word of a region, with no store left in its store buffer, or something else, with nothing left there.
     Write(Key),
-    /// It wants its store buffer empty.
+    /// It wants no store left in its store buffer.
     Fence,
+    /// It wants its store buffer empty: what comes next may hand its endpoint to another thread.
+    Empty,
     /// It takes a local lock, with its store buffer empty.
     Lock(Key),
     /// It goes on when something that it has looked at has changed, or there is news for this node.
@@ -211,10 +215,11 @@ pub(super) struct ThreadState {
     pub(super) node: u16,
     pub(super) cpu: Cpu,
     pub(super) pending: Pending,
-    /// Something that it has looked at has changed since it last waited.
-    woken: bool,
-    watch: SmallVec<[Key; WATCH_MAX]>,
-    watches_all: bool,
+    /// What its next wait waits for.
+    interest: Interest,
+    /// The same of the waits in the middle of which it waits: an operation that is polled may block.
+    outer: SmallVec<[Interest; 2]>,
+    waits: u32,
     pub(super) deadline: Option<u64>,
     pub(super) reads_clock: bool,
     /// A digest of what it has seen, in order.
@@ -229,6 +234,39 @@ pub(super) struct ThreadState {
     was_held: bool,
     pub(super) unwinding: bool,
     pub(super) panic: Option<String>,
+}
+
+/// What a thread has looked at since it last waited, and whether it has to look again.
+#[derive(Clone, Default)]
+struct Interest {
+    watch: SmallVec<[Key; WATCH_MAX]>,
+    watches_all: bool,
+    /// Something of it has changed.
+    has_changed: bool,
+    /// Completions have come that the thread has not been told of.
+    has_arrivals: bool,
+    /// Completions that it has been told of, and that nobody has taken the result of yet.
+    untaken: u32,
+}
+
+impl Interest {
+    fn looks_at(&self, first: Key, count: u64) -> bool {
+        self.watches_all || self.watch.iter().any(|key| *key >= first && *key < first + count)
+    }
+
+    fn is_woken(&self) -> bool {
+        self.has_changed || self.has_arrivals || self.untaken > 0
+    }
+}
+
+impl ThreadState {
+    fn is_woken(&self) -> bool {
+        self.interest.is_woken()
+    }
+
+    fn interests(&mut self) -> impl Iterator<Item = &mut Interest> {
+        self.outer.iter_mut().chain([&mut self.interest])
+    }
 }
 
 /// More different things than a thread looks at between two waits; beyond, any change wakes it.
@@ -298,6 +336,7 @@ pub(super) struct Inner {
     own_digest: u64,
     pub(super) now_ns: u64,
     blind_jumps: u32,
+    early_jumps: u32,
     pub(super) current: Option<usize>,
     pub(super) phase: Phase,
     pub(super) chooser: Option<Box<dyn Chooser>>,
@@ -329,6 +368,8 @@ const START_NS: u64 = 1_000_000_000;
 /// How far time jumps if somebody looks at the clock but nobody has said until when.
 const BLIND_JUMP_NS: u64 = 100_000_000;
 const BLIND_JUMPS_MAX: u32 = 1000;
+/// How often time passes early in an execution: a wait in slices would otherwise go through all of them.
+const EARLY_JUMPS_MAX: u32 = 4;
 
 impl Inner {
     pub(super) fn new(nodes: usize, chooser: Box<dyn Chooser>, steps_max: u64, record: bool) -> Inner {
@@ -360,6 +401,7 @@ impl Inner {
             own_digest: 0,
             now_ns: START_NS,
             blind_jumps: 0,
+            early_jumps: 0,
             current: None,
             phase: Phase::Settled,
             chooser: Some(chooser),
@@ -388,9 +430,9 @@ impl Inner {
             node,
             cpu,
             pending: if held { Pending::Held } else { Pending::Start },
-            woken: false,
-            watch: SmallVec::new(),
-            watches_all: false,
+            interest: Interest::default(),
+            outer: SmallVec::new(),
+            waits: 0,
             deadline: None,
             reads_clock: false,
             seen: mix(0, index as u64),
@@ -467,6 +509,23 @@ impl Inner {
         self.threads[thread].has_acted = true;
     }
 
+    /// The thread is told of completions: what is left to be told of others.
+    pub(super) fn told_of(&mut self, thread: usize, completions: usize) {
+        let lanes = &self.lanes;
+        for interest in self.threads[thread].interests() {
+            let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.lane), 1);
+            interest.has_arrivals = lanes.iter().any(waits);
+            interest.untaken += completions as u32;
+        }
+    }
+
+    /// The result of an operation was handed on: the thread need not be woken for it.
+    pub(super) fn took(&mut self, thread: usize) {
+        for interest in self.threads[thread].interests() {
+            interest.untaken = interest.untaken.saturating_sub(1);
+        }
+    }
+
     /// The thread has seen that an operation is complete, and what it brought.
     pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32, words: &[u64]) {
         let operation = u64::from(lane.0) << 48 | u64::from(peer) << 32 | u64::from(sequence);
@@ -492,13 +551,31 @@ impl Inner {
     /// A wait of the thread ends when this changes.
     #[inline]
     pub(super) fn watch(&mut self, thread: usize, key: Key) {
-        let state = &mut self.threads[thread];
-        if !state.watches_all && !state.watch.contains(&key) {
-            if state.watch.len() == WATCH_MAX {
-                state.watches_all = true;
-            } else {
-                state.watch.push(key);
+        for interest in self.threads[thread].interests() {
+            if !interest.watches_all && !interest.watch.contains(&key) {
+                if interest.watch.len() == WATCH_MAX {
+                    interest.watches_all = true;
+                } else {
+                    interest.watch.push(key);
+                }
             }
+        }
+    }
+
+    /// The thread begins to wait, perhaps in the middle of another wait, which keeps what it has looked at.
+    pub(super) fn begin_wait(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if state.waits > 0 {
+            state.outer.push(state.interest.clone());
+        }
+        state.waits += 1;
+    }
+
+    pub(super) fn end_wait(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        state.waits = state.waits.saturating_sub(1);
+        if let Some(outer) = state.outer.pop() {
+            state.interest = outer;
         }
     }
 
@@ -507,9 +584,10 @@ impl Inner {
     pub(super) fn notify(&mut self, first: Key, count: u64, by: Option<usize>) {
         self.changed = true;
         for (index, thread) in self.threads.iter_mut().enumerate() {
-            if !thread.woken && Some(index) != by {
-                thread.woken =
-                    thread.watches_all || thread.watch.iter().any(|key| *key >= first && *key < first + count);
+            if Some(index) != by {
+                for interest in thread.interests() {
+                    interest.has_changed = interest.has_changed || interest.looks_at(first, count);
+                }
             }
         }
     }
@@ -660,15 +738,20 @@ impl Inner {
         let thread = &self.threads[index];
         match thread.pending {
             Pending::Nothing | Pending::Start | Pending::Read(_) => true,
-            Pending::Write(_) | Pending::Fence => self.machine.is_drained(thread.cpu),
-            Pending::Lock(key) => {
-                self.machine.is_drained(thread.cpu) && self.own[(key & !OWN) as usize].holder.is_none()
+            Pending::Fence => self.machine.is_drained(thread.cpu),
+            Pending::Write(key) if key < OWN => self.machine.is_drained(thread.cpu),
+            Pending::Write(_) | Pending::Empty => self.machine.is_empty(thread.cpu),
+            Pending::Lock(key) => self.machine.is_empty(thread.cpu) && self.own[(key & !OWN) as usize].holder.is_none(),
+            Pending::Idle(news_of) => thread.is_woken() || news_of.is_some_and(|node| self.has_news(node)),
+            Pending::Join(other) => {
+                let other = &self.threads[usize::from(other)];
+                other.pending == Pending::Finished && self.machine.is_empty(other.cpu)
             }
-            Pending::Idle(news_of) => thread.woken || news_of.is_some_and(|node| self.has_news(node)),
-            Pending::Join(other) => self.threads[usize::from(other)].pending == Pending::Finished,
             Pending::Calm => (0..self.threads.len()).all(|other| other == index || !self.is_enabled(other)),
+            // What they have stored and put has landed, in every order.
             Pending::JoinHeld => {
-                self.threads.iter().all(|thread| !thread.was_held || thread.pending == Pending::Finished)
+                self.machine.is_idle()
+                    && self.threads.iter().all(|thread| !thread.was_held || thread.pending == Pending::Finished)
             }
             Pending::Held | Pending::Finished => false,
         }
@@ -678,7 +761,7 @@ impl Inner {
     fn is_quiet(&self, index: usize) -> bool {
         matches!(
             self.threads[index].pending,
-            Pending::Start | Pending::Fence | Pending::Join(_) | Pending::JoinHeld | Pending::Idle(_)
+            Pending::Start | Pending::Fence | Pending::Empty | Pending::Join(_) | Pending::JoinHeld | Pending::Idle(_)
         )
     }
 
@@ -728,17 +811,20 @@ impl Inner {
                 Pending::JoinHeld => (9, 0),
                 Pending::Finished => (10, 0),
                 Pending::Calm => (11, 0),
+                Pending::Empty => (12, 0),
             };
             // Who runs does not matter: it is at a point like all others.
-            digest =
-                mix(mix(digest, thread.seen ^ thread.completions_seen), mix(kind << 1 | u64::from(thread.woken), key));
+            digest = mix(
+                mix(digest, thread.seen ^ thread.completions_seen),
+                mix(kind << 1 | u64::from(thread.is_woken()), key),
+            );
         }
         self.nodes.iter().fold(digest, |digest, node| mix(digest, node.inbox_digest))
     }
 
     /// Time passes until somebody who waits may have something to do; whether there is anybody.
     fn elapse(&mut self, early: bool) -> bool {
-        let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.woken;
+        let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.is_woken();
         let deadlines = self.threads.iter().filter(|thread| waits(thread)).filter_map(|thread| thread.deadline);
         let until = match deadlines.min() {
             Some(deadline) => deadline,
@@ -756,7 +842,7 @@ impl Inner {
         let now = self.now_ns;
         for thread in &mut self.threads {
             if matches!(thread.pending, Pending::Idle(_)) {
-                thread.woken |= thread.deadline.is_some_and(|deadline| deadline <= now)
+                thread.interest.has_changed |= thread.deadline.is_some_and(|deadline| deadline <= now)
                     || (thread.deadline.is_none() && thread.reads_clock);
             }
         }
@@ -800,6 +886,7 @@ impl Inner {
                 }
                 Next::Machine(step) => self.apply(step),
                 Next::Elapse => {
+                    self.early_jumps += 1;
                     self.elapse(true);
                 }
                 Next::Stuck if self.elapse(false) => {}
@@ -817,9 +904,7 @@ impl Inner {
     fn resume(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         if let Pending::Idle(_) = thread.pending {
-            thread.woken = false;
-            thread.watch.clear();
-            thread.watches_all = false;
+            thread.interest = Interest::default();
             thread.deadline = None;
             thread.reads_clock = false;
             if self.events.is_some() {
@@ -867,8 +952,12 @@ impl Inner {
         candidates.extend(others.map(|index| Kind::Thread(index as u16)));
         candidates.extend(steps.iter().map(|step| Kind::Machine(*step)));
         if chooser.early_timeouts()
+            && self.early_jumps < EARLY_JUMPS_MAX
             && !candidates.is_empty()
-            && self.threads.iter().any(|t| matches!(t.pending, Pending::Idle(_)) && !t.woken && t.deadline.is_some())
+            && self
+                .threads
+                .iter()
+                .any(|t| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some())
         {
             candidates.push(Kind::Elapse);
         }
@@ -941,7 +1030,10 @@ impl Inner {
         {
             self.lanes[index].results.push((peer, sequence, words.clone(), failure));
         }
-        self.notify(completions_key(lane), 1, None);
+        let key = completions_key(lane);
+        for interest in self.threads.iter_mut().flat_map(ThreadState::interests) {
+            interest.has_arrivals = interest.has_arrivals || interest.looks_at(key, 1);
+        }
     }
 
     #[cold]
@@ -986,11 +1078,11 @@ impl Inner {
         for thread in &self.threads {
             let what = match thread.pending {
                 Pending::Finished | Pending::Held | Pending::Calm => continue,
-                Pending::Idle(_) => format!("waits for a change of {} places", thread.watch.len()),
+                Pending::Idle(_) => format!("waits for a change of {} places", thread.interest.watch.len()),
                 Pending::Lock(_) => "waits for a local lock".into(),
                 Pending::Join(other) => format!("waits for the end of {}", self.threads[usize::from(other)].name),
                 Pending::JoinHeld => "waits for the end of the threads".into(),
-                Pending::Write(_) | Pending::Fence => "waits for its store buffer".into(),
+                Pending::Write(_) | Pending::Fence | Pending::Empty => "waits for its store buffer".into(),
                 Pending::Nothing | Pending::Start | Pending::Read(_) => "could go on".into(),
             };
             text.push_str(&format!("; {} on {} {what}", thread.name, NodeId(thread.node)));

@@ -2,7 +2,7 @@
 
 use farfield_fabric::{Endpoint, RemotePtr};
 
-use crate::harness::Harness;
+use crate::harness::{Harness, threads};
 
 /// Every addition counts once, from threads of several nodes and several threads of one; each old value is seen once.
 pub(crate) fn fetch_and_adds_add_up(harness: &Harness) {
@@ -10,19 +10,12 @@ pub(crate) fn fetch_and_adds_add_up(harness: &Harness) {
     let each = harness.rounds(1_000) as u64;
     for home in &nodes {
         let counter = home.region(8);
-        let mut seen: Vec<u64> = std::thread::scope(|scope| {
-            let word = counter.remote::<u64>(0);
-            let threads: Vec<_> = [0, 0, 1]
-                .map(|node: usize| {
-                    let node = &nodes[node];
-                    scope.spawn(move || {
-                        let endpoint = node.endpoint();
-                        (0..each).map(|_| endpoint.faa(word, 1).wait().unwrap()).collect::<Vec<_>>()
-                    })
-                })
-                .into();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-        });
+        let word = counter.remote::<u64>(0);
+        let add = |node: usize| {
+            let endpoint = nodes[node].endpoint();
+            (0..each).map(|_| endpoint.faa(word, 1).wait().unwrap()).collect::<Vec<_>>()
+        };
+        let mut seen = threads([(&nodes[0], &|| add(0)), (&nodes[0], &|| add(0)), (&nodes[1], &|| add(1))]).concat();
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..3 * each), "each old value comes once");
         assert_eq!(counter.word(0).load(), 3 * each);
@@ -35,22 +28,18 @@ pub(crate) fn compare_and_swap_locks_exclude(harness: &Harness) {
     let nodes = harness.session(2);
     let each = harness.rounds(500) as u64;
     let (lock, data) = (nodes[0].region(8), nodes[0].region(8));
-    std::thread::scope(|scope| {
-        for node in &nodes {
-            let (lock, data) = (lock.remote::<u64>(0), data.remote::<u64>(0));
-            scope.spawn(move || {
-                let endpoint = node.endpoint();
-                for _ in 0..each {
-                    while endpoint.cas(lock, 0, 1).wait().unwrap() != 0 {
-                        std::thread::yield_now();
-                    }
-                    let value = endpoint.get(data).wait().unwrap();
-                    drop(endpoint.put_value(data, value + 1));
-                    assert_eq!(endpoint.faa(lock, u64::MAX).wait().unwrap(), 1, "the lock was held by one");
-                }
-            });
+    let increment = |node: usize| {
+        let (endpoint, lock, data) = (nodes[node].endpoint(), lock.remote::<u64>(0), data.remote::<u64>(0));
+        for _ in 0..each {
+            while endpoint.cas(lock, 0, 1).wait().unwrap() != 0 {
+                std::thread::yield_now();
+            }
+            let value = endpoint.get(data).wait().unwrap();
+            drop(endpoint.put_value(data, value + 1));
+            assert_eq!(endpoint.faa(lock, u64::MAX).wait().unwrap(), 1, "the lock was held by one");
         }
-    });
+    };
+    threads([(&nodes[0], &|| increment(0)), (&nodes[1], &|| increment(1))]);
     assert_eq!((lock.word(0).load(), data.word(0).load()), (0, 2 * each));
 }
 
@@ -90,28 +79,26 @@ pub(crate) fn fetch_and_add_and_compare_and_swap_exclude_each_other(harness: &Ha
     let nodes = harness.session(2);
     let each = harness.rounds(500) as u64;
     let counter = nodes[1].region(8);
-    std::thread::scope(|scope| {
-        let word = counter.remote::<u64>(0);
-        let (adder, swapper) = (&nodes[0], &nodes[1]);
-        scope.spawn(move || {
-            let endpoint = adder.endpoint();
-            for _ in 0..each {
-                endpoint.faa(word, 1).wait().unwrap();
-            }
-        });
-        scope.spawn(move || {
-            let endpoint = swapper.endpoint();
-            for _ in 0..each {
-                let mut found = endpoint.get(word).wait().unwrap();
-                loop {
-                    let now = endpoint.cas(word, found, found + 1).wait().unwrap();
-                    if now == found {
-                        break;
-                    }
-                    found = now;
+    let word = counter.remote::<u64>(0);
+    let add = || {
+        let endpoint = nodes[0].endpoint();
+        for _ in 0..each {
+            endpoint.faa(word, 1).wait().unwrap();
+        }
+    };
+    let swap = || {
+        let endpoint = nodes[1].endpoint();
+        for _ in 0..each {
+            let mut found = endpoint.get(word).wait().unwrap();
+            loop {
+                let now = endpoint.cas(word, found, found + 1).wait().unwrap();
+                if now == found {
+                    break;
                 }
+                found = now;
             }
-        });
-    });
+        }
+    };
+    threads([(&nodes[0], &add), (&nodes[1], &swap)]);
     assert_eq!(counter.word(0).load(), 2 * each);
 }

@@ -148,14 +148,14 @@ pub(crate) fn memory_is_zeroed_aligned_and_apart(harness: &Harness) {
 
 /// A group's limit is an error that says so, and what was there stays.
 pub(crate) fn running_out_of_memory_is_an_error(harness: &Harness) {
-    let nodes = harness.session_with(2, 8 << 20);
-    let region = nodes[1].region(3 << 20);
+    let (nodes, limit) = harness.session_with_small_groups(2);
+    let region = nodes[1].region(limit / 8 * 3);
     region.word(0).store(42);
-    for bytes in [6 << 20, 1 << 30, 1 << 44, usize::MAX - 7, usize::MAX] {
+    for bytes in [limit / 4 * 3, 1 << 30, 1 << 44, usize::MAX - 7, usize::MAX] {
         let error = refused(nodes[1].fabric.alloc(GroupKey::DATA, bytes));
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { key: GroupKey::DATA, .. }), "{error}");
     }
-    let rest = nodes[1].region(4 << 20);
+    let rest = nodes[1].region(limit / 2);
     let endpoint = nodes[0].endpoint();
     assert_eq!(endpoint.get(region.remote::<u64>(0)).wait().unwrap(), 42);
     drop(endpoint.put_value(rest.remote(rest.bytes() - 8), 6u64));

@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use farfield_fabric::{Endpoint, ErrorKind, NodeId, RemotePtr, Result};
+use farfield_fabric::{Endpoint, ErrorKind, NodeId, Region, RemotePtr, Result};
 
-use crate::harness::{Harness, Lines, poll_times, refused};
+use crate::harness::{Harness, Lines, alone_with_pool, poll_times, refused};
 
 /// The most polls after which a future is given up.
 const POLLS_MAX: usize = 6;
@@ -58,15 +58,22 @@ fn task<'e>(endpoint: &'e Endpoint, place: RemotePtr<u64>, kind: usize) -> Task<
 }
 
 /// Gives up each kind of task after 0, 1, 2, … polls, and checks after each that the endpoint works.
-fn give_up(harness: &Harness, pool_bytes: usize, how: impl Fn(Task<'_>)) {
+fn give_up(harness: &Harness, pool_bytes: usize, how: impl Fn(Task<'_>) + Sync) {
     let nodes = harness.session(2);
     let (region, check) = (nodes[1].region(64), nodes[1].region(64));
-    let endpoint = nodes[0].endpoint_with_pool(pool_bytes);
+    alone_with_pool(&nodes[0], pool_bytes, |endpoint| give_up_each(harness, endpoint, &region, &check, &how));
+    // Everything that was given up has run to its end: an endpoint that goes away waits for it.
+    for word in region.words(0, 8) {
+        assert!([0, 5].contains(&word.load()), "{word:?}");
+    }
+}
+
+fn give_up_each(harness: &Harness, endpoint: &Endpoint, region: &Region, check: &Region, how: impl Fn(Task<'_>)) {
     let mut value = 0;
     for _ in 0..harness.rounds(10).min(40) {
         for kind in 0..KINDS {
             for polls in 0..=POLLS_MAX {
-                let mut task = task(&endpoint, region.remote(0), kind);
+                let mut task = task(endpoint, region.remote(0), kind);
                 if let Some(result) = poll_times(task.as_mut(), polls) {
                     result.unwrap();
                 } else {
@@ -77,10 +84,6 @@ fn give_up(harness: &Harness, pool_bytes: usize, how: impl Fn(Task<'_>)) {
                 assert_eq!(endpoint.get(check.remote::<u64>(0)).wait().unwrap(), value, "kind {kind}, {polls} polls");
             }
         }
-    }
-    // Everything that was given up has run to its end: a get flushes all puts to the node.
-    for word in region.words(0, 8) {
-        assert!([0, 5].contains(&word.load()), "{word:?}");
     }
     // All the room that is not leaked can be used, and is nobody else's.
     let mut bufs = Vec::new();
@@ -115,22 +118,23 @@ pub(crate) fn a_buffer_does_not_change_in_hand(harness: &Harness) {
     for word in region.words(0, 64) {
         word.store(0xbad);
     }
-    let endpoint = nodes[0].endpoint_with_pool(8 << 10);
-    for round in 0..harness.rounds(300) {
-        let polls = round % 4;
-        for len in [1, 8, 64] {
-            let mut get = Box::pin(endpoint.get_into(region.remote(0), endpoint.buf::<u64>(len).unwrap()));
-            let _ = poll_times(get.as_mut(), polls);
-            drop(get);
-            let mut buf = endpoint.buf::<u64>(len).unwrap();
-            buf.fill(0x600d);
-            let in_hand: &[u64] = &buf;
-            for _ in 0..4 {
-                let _ = endpoint.faa(region.remote(384), 0).wait().unwrap();
-                assert!(in_hand.iter().all(|word| *word == 0x600d), "{in_hand:x?}");
+    alone_with_pool(&nodes[0], 8 << 10, |endpoint| {
+        for round in 0..harness.rounds(300) {
+            let polls = round % 4;
+            for len in [1, 8, 64] {
+                let mut get = Box::pin(endpoint.get_into(region.remote(0), endpoint.buf::<u64>(len).unwrap()));
+                let _ = poll_times(get.as_mut(), polls);
+                drop(get);
+                let mut buf = endpoint.buf::<u64>(len).unwrap();
+                buf.fill(0x600d);
+                let in_hand: &[u64] = &buf;
+                for _ in 0..4 {
+                    let _ = endpoint.faa(region.remote(384), 0).wait().unwrap();
+                    assert!(in_hand.iter().all(|word| *word == 0x600d), "{in_hand:x?}");
+                }
             }
         }
-    }
+    });
 }
 
 /// The other way round: a put that was given up still sends what its buffer held, though the buffer is used again.
@@ -138,73 +142,76 @@ pub(crate) fn a_dropped_put_sends_what_was_there(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
     let target = Lines::at(&nodes[1], rounds);
-    let endpoint = nodes[0].endpoint_with_pool(4 << 10);
-    for round in 0..rounds {
-        let mut buf = endpoint.buf::<u64>(1).unwrap();
-        buf[0] = 0x600d;
-        match round % 4 {
-            0 => drop(endpoint.put(target.remote(round), &buf)),
-            1 => std::mem::forget(endpoint.put(target.remote(round), &buf)),
-            2 => {
-                drop(endpoint.put_owned(target.remote(round), buf));
-                buf = endpoint.buf(1).unwrap();
+    alone_with_pool(&nodes[0], 4 << 10, |endpoint| {
+        for round in 0..rounds {
+            let mut buf = endpoint.buf::<u64>(1).unwrap();
+            buf[0] = 0x600d;
+            match round % 4 {
+                0 => drop(endpoint.put(target.remote(round), &buf)),
+                1 => std::mem::forget(endpoint.put(target.remote(round), &buf)),
+                2 => {
+                    drop(endpoint.put_owned(target.remote(round), buf));
+                    buf = endpoint.buf(1).unwrap();
+                }
+                _ => {
+                    drop(endpoint.put(target.remote(round), &buf));
+                    drop(buf);
+                    buf = endpoint.buf(1).unwrap();
+                }
             }
-            _ => {
-                drop(endpoint.put(target.remote(round), &buf));
-                drop(buf);
-                buf = endpoint.buf(1).unwrap();
-            }
+            buf[0] = 0xbad;
+            drop(buf);
+            assert_eq!(endpoint.get(target.remote(round)).wait().unwrap(), 0x600d, "round {round}");
         }
-        buf[0] = 0xbad;
-        drop(buf);
-        assert_eq!(endpoint.get(target.remote(round)).wait().unwrap(), 0x600d, "round {round}");
-    }
+    });
 }
 
 /// Every forgotten get into a buffer leaks it, so the pool ends: as an error that says so, at once.
 pub(crate) fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
-    let endpoint = nodes[0].endpoint_with_pool(4 << 10);
-    let mut forgotten = 0;
-    let error = loop {
-        match endpoint.buf::<u64>(8) {
-            Ok(buf) => std::mem::forget(endpoint.get_into(region.remote(0), buf)),
-            Err(error) => break error,
+    alone_with_pool(&nodes[0], 4 << 10, |endpoint| {
+        let mut forgotten = 0;
+        let error = loop {
+            match endpoint.buf::<u64>(8) {
+                Ok(buf) => std::mem::forget(endpoint.get_into(region.remote(0), buf)),
+                Err(error) => break error,
+            }
+            forgotten += 1;
+            assert!(forgotten <= 64, "64 blocks of 64 bytes are all there is");
+        };
+        assert_eq!(forgotten, 64);
+        assert_eq!(*error.kind(), ErrorKind::PoolExhausted { asked_bytes: 64, limit_bytes: 4 << 10 });
+        // What needs a block fails likewise, what does not works; neither hangs.
+        match endpoint.get(region.remote::<u64>(0)).wait() {
+            Ok(value) => assert_eq!(value, 0),
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::PoolExhausted { limit_bytes: 4096, .. }), "{error}");
+            }
         }
-        forgotten += 1;
-        assert!(forgotten <= 64, "64 blocks of 64 bytes are all there is");
-    };
-    assert_eq!(forgotten, 64);
-    assert_eq!(*error.kind(), ErrorKind::PoolExhausted { asked_bytes: 64, limit_bytes: 4 << 10 });
-    // What needs a block fails likewise, what does not works; neither hangs.
-    match endpoint.get(region.remote::<u64>(0)).wait() {
-        Ok(value) => assert_eq!(value, 0),
-        Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::PoolExhausted { limit_bytes: 4096, .. }), "{error}");
-        }
-    }
-    // Another endpoint has a pool of its own.
-    assert_eq!(nodes[0].endpoint().get(region.remote::<u64>(0)).wait().unwrap(), 0);
+        // Another endpoint has a pool of its own.
+        assert_eq!(nodes[0].endpoint().get(region.remote::<u64>(0)).wait().unwrap(), 0);
+    });
 }
 
 /// Values put, and results got, cost their blocks only while they are under way, however they end.
 pub(crate) fn values_put_do_not_use_up_the_pool(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
-    let endpoint = nodes[0].endpoint_with_pool(16 << 10);
-    for round in 0..harness.rounds(2_000) as u64 {
-        match round % 3 {
-            0 => drop(endpoint.put_value(region.remote::<u64>(0), round)),
-            1 => std::mem::forget(endpoint.put_value(region.remote::<[u64; 4]>(0), [round; 4])),
-            _ => endpoint.put_value(region.remote::<u64>(0), round).wait().unwrap(),
+    alone_with_pool(&nodes[0], 16 << 10, |endpoint| {
+        for round in 0..harness.rounds(2_000) as u64 {
+            match round % 3 {
+                0 => drop(endpoint.put_value(region.remote::<u64>(0), round)),
+                1 => std::mem::forget(endpoint.put_value(region.remote::<[u64; 4]>(0), [round; 4])),
+                _ => endpoint.put_value(region.remote::<u64>(0), round).wait().unwrap(),
+            }
+            if round % 16 == 0 {
+                drop(endpoint.get(region.remote::<u64>(0)));
+                endpoint.get(region.remote::<u64>(0)).wait().unwrap();
+            }
         }
-        if round % 16 == 0 {
-            drop(endpoint.get(region.remote::<u64>(0)));
-            endpoint.get(region.remote::<u64>(0)).wait().unwrap();
-        }
-    }
-    endpoint.put_value(region.remote::<u64>(0), 1).wait().unwrap();
+        endpoint.put_value(region.remote::<u64>(0), 1).wait().unwrap();
+    });
 }
 
 /// An endpoint that goes away with operations in flight: the puts land, the memory is released in its time.

@@ -1,4 +1,8 @@
 //! Sessions of several nodes inside this process, and what the cases share.
+//!
+//! A case's body may touch the memory of all nodes. What runs beside something else is a body of [`threads`] (or
+//! [`litmus`]): it belongs to one node, and knows the others' memory by operations only. What such threads tell each other
+//! goes through [`Word`]s, which a simulation sees.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,8 +14,11 @@ use std::time::{Duration, Instant};
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{
-    ControlEvent, Endpoint, EndpointOptions, Error, Fabric, GroupKey, NodeId, Region, RemotePtr, Thread,
+    ControlEvent, Endpoint, EndpointOptions, Error, Fabric, GroupKey, NodeId, Region, RemotePtr, Thread, Word,
+    memory_fence,
 };
+
+use crate::simulated;
 
 /// A case that a fabric does not run, and why.
 pub(crate) type Excluded = (&'static str, &'static str);
@@ -19,11 +26,18 @@ pub(crate) type Excluded = (&'static str, &'static str);
 /// A fabric under test.
 pub(crate) struct Harness {
     pub(crate) name: &'static str,
-    /// Puts the fabric under test on a node's shared memory, with a seed.
-    pub(crate) wrap: fn(Arc<dyn Fabric>, u64) -> Arc<dyn Fabric>,
-    /// How many rounds it can do in the time that `weak(shm)` needs for one.
-    pub(crate) effort: usize,
+    pub(crate) nodes: Nodes,
+    /// How many rounds it can do in the time that `weak(shm)` needs for a hundred.
+    pub(crate) effort_percent: usize,
     pub(crate) excluded: &'static [Excluded],
+}
+
+/// How nodes are made.
+pub(crate) enum Nodes {
+    /// On shared memory: this puts the fabric under test on a node's, with a seed.
+    OnShm(fn(Arc<dyn Fabric>, u64) -> Arc<dyn Fabric>),
+    /// In a simulated world, see [`simulated`].
+    Simulated,
 }
 
 /// No case takes longer, however busy the machine is.
@@ -36,7 +50,7 @@ static CORES: Mutex<()> = Mutex::new(());
 
 impl Harness {
     /// Runs a case, unless this fabric is excluded from it.
-    pub(crate) fn run(&self, case: &str, body: fn(&Harness)) {
+    pub(crate) fn run(&'static self, case: &str, body: fn(&Harness)) {
         if let Some((_, why)) = self.excluded.iter().find(|(excluded, _)| *excluded == case) {
             println!("not run on {}: {why}", self.name);
             return;
@@ -50,7 +64,10 @@ impl Harness {
                 std::process::abort();
             }
         });
-        body(self);
+        match self.nodes {
+            Nodes::OnShm(_) => body(self),
+            Nodes::Simulated => simulated::run(move || body(self)),
+        }
         drop(done);
         watchdog.join().unwrap();
     }
@@ -60,16 +77,26 @@ impl Harness {
         self.session_with(nodes, 1 << 30)
     }
 
-    /// A session whose groups hold at most `group_bytes_max`.
-    pub(crate) fn session_with(&self, nodes: usize, group_bytes_max: usize) -> Vec<Node> {
+    /// A session whose groups hold little, and how many bytes that is.
+    pub(crate) fn session_with_small_groups(&self, nodes: usize) -> (Vec<Node>, usize) {
+        let bytes = if self.is_simulated() { simulated::NODE_BYTES } else { 8 << 20 };
+        (self.session_with(nodes, bytes), bytes)
+    }
+
+    fn session_with(&self, nodes: usize, group_bytes_max: usize) -> Vec<Node> {
         static SESSIONS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("conf-{}-{}", std::process::id(), SESSIONS.fetch_add(1, Ordering::Relaxed));
         let node = |index: usize| {
-            let mut options = ShmOptions::new(name.as_str(), NodeId(index as u16), nodes);
-            options.group_bytes_max = group_bytes_max;
-            options.seed = Some(index as u64);
-            let shm: Arc<dyn Fabric> = ShmFabric::join(&options).expect("joining a new session");
-            Node::start((self.wrap)(shm, 0xfab + index as u64))
+            let id = NodeId(index as u16);
+            Node::start(match self.nodes {
+                Nodes::OnShm(wrap) => {
+                    let mut options = ShmOptions::new(name.as_str(), id, nodes);
+                    options.group_bytes_max = group_bytes_max;
+                    options.seed = Some(index as u64);
+                    wrap(ShmFabric::join(&options).expect("joining a new session"), 0xfab + index as u64)
+                }
+                Nodes::Simulated => simulated::join(id, nodes),
+            })
         };
         let session: Vec<Node> = (0..nodes).map(node).collect();
         for node in &session {
@@ -82,7 +109,12 @@ impl Harness {
 
     /// Rounds of a case that takes about a microsecond a round on `weak(shm)`.
     pub(crate) fn rounds(&self, weak: usize) -> usize {
-        weak * self.effort
+        (weak * self.effort_percent / 100).max(weak.min(10))
+    }
+
+    /// Whether no real time passes, and no hardware is under it.
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self.nodes, Nodes::Simulated)
     }
 }
 
@@ -157,8 +189,11 @@ impl Drop for Node {
     }
 }
 
-/// Waits until `ready` gives a value.
+/// Waits until `ready` gives a value. Not for the bodies of [`threads`], which have [`soon`].
 pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    if simulated::is_here() {
+        return simulated::eventually(what, ready);
+    }
     let start = Instant::now();
     loop {
         if let Some(value) = ready() {
@@ -172,6 +207,45 @@ pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) ->
             std::thread::yield_now();
         }
     }
+}
+
+/// Waits on a case's thread until words have values for which `ready` holds.
+pub(crate) fn soon(endpoint: &Endpoint, what: &str, ready: impl Fn() -> bool) {
+    let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), || ready().then_some(())));
+    waited.unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// Gives others time to fall asleep. In a simulation they may take it wherever this thread can be interrupted.
+pub(crate) fn rest(duration: Duration) {
+    if simulated::is_here() {
+        memory_fence();
+    } else {
+        std::thread::sleep(duration);
+    }
+}
+
+/// A thread of a case: its node, whose memory only it touches, and what it does.
+pub(crate) type Job<'a, T> = (&'a Node, &'a (dyn Fn() -> T + Sync));
+
+/// Runs threads side by side to their ends; what they return. In a simulation this is what is explored, at random.
+pub(crate) fn threads<T: Send, const N: usize>(jobs: [Job<'_, T>; N]) -> [T; N] {
+    if simulated::is_here() {
+        return simulated::threads(jobs);
+    }
+    std::thread::scope(|scope| {
+        let threads = jobs.map(|(_, body)| scope.spawn(body));
+        threads.map(|thread| thread.join().expect("a thread of the case"))
+    })
+}
+
+/// Runs one thread, with an endpoint.
+pub(crate) fn alone(node: &Node, body: impl Fn(&Endpoint) + Sync) {
+    threads([(node, &|| body(&node.endpoint()))]);
+}
+
+/// Runs one thread, with an endpoint whose pool is so large.
+pub(crate) fn alone_with_pool(node: &Node, pool_bytes_max: usize, body: impl Fn(&Endpoint) + Sync) {
+    threads([(node, &|| body(&node.endpoint_with_pool(pool_bytes_max)))]);
 }
 
 /// The words of a litmus test: one cache line of each location for each round, so that no round needs resetting.
@@ -203,37 +277,44 @@ pub(crate) type Outcomes<const N: usize> = BTreeMap<[u64; N], usize>;
 
 /// Runs a litmus test of `N` threads, which start each round together.
 pub(crate) fn litmus<const N: usize>(rounds: usize, bodies: [Body<'_>; N]) -> Outcomes<N> {
-    let (arrived, broken) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
-        let threads = bodies.map(|(node, body)| {
-            let (arrived, broken) = (&arrived, &broken);
-            scope.spawn(move || {
-                let _flag = OnPanic(broken);
-                let endpoint = node.endpoint();
-                let mut seen = Vec::with_capacity(rounds);
-                for round in 0..rounds {
-                    arrived.fetch_add(1, Ordering::SeqCst);
-                    let mut spins = 0u32;
-                    while arrived.load(Ordering::SeqCst) < (round + 1) * N {
-                        assert!(!broken.load(Ordering::Relaxed), "another thread of the test has failed");
-                        spins += 1;
-                        if spins.is_multiple_of(256) {
-                            std::thread::yield_now();
-                        } else {
-                            std::hint::spin_loop();
-                        }
-                    }
-                    seen.push(body(&endpoint, round));
-                }
-                seen
-            })
-        });
-        threads.into_iter().map(|thread| thread.join().expect("a litmus thread")).collect()
+    let (arrived, broken) = (Word::new(0), AtomicBool::new(false));
+    let jobs = bodies.map(|(node, body)| {
+        let (arrived, broken) = (&arrived, &broken);
+        let job = move || {
+            let _flag = OnPanic(broken);
+            let endpoint = node.endpoint();
+            let round = |round| {
+                arrived.fetch_add(1);
+                all_arrived(&endpoint, arrived, ((round + 1) * N) as u64, broken);
+                body(&endpoint, round)
+            };
+            (0..rounds).map(round).collect::<Vec<u64>>()
+        };
+        (node, job)
     });
+    let seen = threads(jobs.each_ref().map(|(node, job)| -> Job<'_, Vec<u64>> { (node, job) }));
     let mut outcomes = Outcomes::new();
     let outcome = |round: usize| std::array::from_fn(|thread| seen[thread][round]);
     (0..rounds).for_each(|round| *outcomes.entry(outcome(round)).or_default() += 1);
     outcomes
+}
+
+fn all_arrived(endpoint: &Endpoint, arrived: &Word, all: u64, broken: &AtomicBool) {
+    if simulated::is_here() {
+        soon(endpoint, "all threads arrive", || arrived.load() >= all);
+        return;
+    }
+    // Spinning: who sleeps starts late.
+    let mut spins = 0u32;
+    while arrived.load() < all {
+        assert!(!broken.load(Ordering::Relaxed), "another thread of the test has failed");
+        spins += 1;
+        if spins.is_multiple_of(256) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// Asserts that an outcome never happened.

@@ -13,12 +13,13 @@ mod dropping;
 mod harness;
 mod order;
 mod rights;
+mod simulated;
 mod tearing;
 mod waiting;
 mod weakness;
 mod window;
 
-use harness::{Excluded, Harness};
+use harness::{Excluded, Harness, Nodes};
 
 /// Instantiates every case for every harness.
 macro_rules! suite {
@@ -26,6 +27,7 @@ macro_rules! suite {
         mod shm { $($(#[test] fn $case() { super::SHM.run(stringify!($case), crate::$module::$case); })+)+ }
         mod decorated { $($(#[test] fn $case() { super::DECORATED.run(stringify!($case), crate::$module::$case); })+)+ }
         mod weak { $($(#[test] fn $case() { super::WEAK.run(stringify!($case), crate::$module::$case); })+)+ }
+        mod sim { $($(#[test] fn $case() { super::SIM.run(stringify!($case), crate::$module::$case); })+)+ }
         const CASES: &[&str] = &[$($(stringify!($case)),+),+];
     };
 }
@@ -129,31 +131,35 @@ const STRONG: &[Excluded] = &[
 ];
 
 /// Processes of one host over shared memory.
-static SHM: Harness = Harness { name: "shm", wrap: |fabric, _| fabric, effort: 20, excluded: STRONG };
+static SHM: Harness =
+    Harness { name: "shm", nodes: Nodes::OnShm(|fabric, _| fabric), effort_percent: 2000, excluded: STRONG };
 
 /// Shared memory behind the decorators: the same operations through the dynamic interface.
 static DECORATED: Harness = Harness {
     name: "record(fault(shm))",
-    wrap: |fabric, _| {
+    nodes: Nodes::OnShm(|fabric, _| {
         let faulty = farfield_fabric::fault::inject(fabric, farfield_fabric::fault::Faults::default());
         farfield_fabric::record::record(faulty, farfield_fabric::record::Record::default())
-    },
-    effort: 4,
+    }),
+    effort_percent: 400,
     excluded: STRONG,
 };
 
 /// Shared memory made as weak as the model allows.
 static WEAK: Harness = Harness {
     name: "weak(shm)",
-    wrap: |fabric, seed| farfield_fabric::weak::weaken(fabric, seed).expect("a thread for the NIC"),
-    effort: 1,
+    nodes: Nodes::OnShm(|fabric, seed| farfield_fabric::weak::weaken(fabric, seed).expect("a thread for the NIC")),
+    effort_percent: 100,
     excluded: &[],
 };
+
+/// The model itself: what it orders must hold over the simulator, and what it allows must turn up there.
+static SIM: Harness = Harness { name: "sim", nodes: Nodes::Simulated, effort_percent: 200, excluded: &[] };
 
 /// An exclusion that names no case would hide a case that was renamed.
 #[test]
 fn exclusions_name_cases() {
-    for harness in [&SHM, &DECORATED, &WEAK] {
+    for harness in [&SHM, &DECORATED, &WEAK, &SIM] {
         for (case, _) in harness.excluded {
             assert!(CASES.contains(case), "{} excludes `{case}`, which is no case", harness.name);
         }

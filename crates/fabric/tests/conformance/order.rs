@@ -1,22 +1,20 @@
 //! What the model orders: outcomes that must never be seen. Test names in brackets are those of the model's page.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr, Word};
 
-use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr};
-
-use crate::harness::{Harness, Lines, Node, litmus, never};
+use crate::harness::{Harness, Lines, Node, alone, litmus, never, threads};
 
 /// A get flushes this thread's earlier puts to its node (NRW→NRR), the own node included, without waiting for them.
 pub(crate) fn a_get_sees_the_puts_before_it(harness: &Harness) {
     let nodes = harness.session(2);
-    let endpoint = nodes[0].endpoint();
     for home in &nodes {
-        let region = home.region(64);
-        let word = region.remote::<u64>(0);
-        for value in 1..=harness.rounds(2_000) as u64 {
-            drop(endpoint.put_value(word, value));
-            assert_eq!(endpoint.get(word).wait().unwrap(), value, "on {}", home.id());
-        }
+        let word = home.region(64).remote::<u64>(0);
+        alone(&nodes[0], |endpoint| {
+            for value in 1..=harness.rounds(2_000) as u64 {
+                drop(endpoint.put_value(word, value));
+                assert_eq!(endpoint.get(word).wait().unwrap(), value, "on {}", home.id());
+            }
+        });
     }
 }
 
@@ -35,34 +33,33 @@ pub(crate) fn messages_pass_with_long_data(harness: &Harness) {
 
 fn message_passing(nodes: &[Node], messages: u64, words: usize) {
     let (data, flag) = (nodes[1].region(words * 8), nodes[1].region(8));
-    std::thread::scope(|scope| {
+    let write = || {
         let (target, ready) = (data.remote::<u64>(0), flag.remote::<u64>(0));
-        scope.spawn(move || {
-            let endpoint = nodes[0].endpoint();
-            let mut buf = endpoint.buf::<u64>(words).unwrap();
-            for message in 1..=messages {
-                buf.fill(message);
-                drop(endpoint.put(target, &buf));
-                let announced = endpoint.put_value(ready, message);
-                // Now and then it waits, so that both sides of a queue pair's pace are tried.
-                if message % 8 == 0 {
-                    announced.wait().unwrap();
-                }
+        let endpoint = nodes[0].endpoint();
+        let mut buf = endpoint.buf::<u64>(words).unwrap();
+        for message in 1..=messages {
+            buf.fill(message);
+            drop(endpoint.put(target, &buf));
+            let announced = endpoint.put_value(ready, message);
+            // Now and then it waits, so that both sides of a queue pair's pace are tried.
+            if message % 8 == 0 {
+                announced.wait().unwrap();
             }
-            endpoint.block_on(endpoint.global_fence([NodeId(1)])).unwrap();
-        });
-        loop {
-            let seen = flag.word(0).load();
-            for (at, word) in data.words(0, words).iter().enumerate() {
-                let found = word.load();
-                assert!(found >= seen, "word {at} holds message {found} after the flag of message {seen}");
-            }
-            if seen == messages {
-                break;
-            }
-            std::hint::spin_loop();
         }
-    });
+        endpoint.block_on(endpoint.global_fence([NodeId(1)])).unwrap();
+    };
+    let read = || loop {
+        let seen = flag.word(0).load();
+        for (at, word) in data.words(0, words).iter().enumerate() {
+            let found = word.load();
+            assert!(found >= seen, "word {at} holds message {found} after the flag of message {seen}");
+        }
+        if seen == messages {
+            break;
+        }
+        std::hint::spin_loop();
+    };
+    threads([(&nodes[0], &write), (&nodes[1], &read)]);
 }
 
 /// [9a] A put to a location, then the broadcast of a shared variable to the same node: the second is not seen first.
@@ -194,20 +191,21 @@ pub(crate) fn store_buffering_with_atomics(harness: &Harness) {
 pub(crate) fn a_get_is_complete_when_waited_for(harness: &Harness) {
     let nodes = harness.session(2);
     let (source, cells) = (nodes[1].region(256), nodes[0].region(256));
-    let endpoint = nodes[0].endpoint();
-    for value in 1..=harness.rounds(500) as u64 {
-        for word in source.words(0, 32) {
-            word.store(value);
-        }
+    alone(&nodes[0], |endpoint| {
         let at = source.remote::<u64>(0);
-        assert_eq!(endpoint.get(at).wait().unwrap(), value);
-        let whole = endpoint.block_on(endpoint.get_torn(at.cast::<[u64; 32]>())).unwrap();
-        assert!(whole.whole_if(|words| words.iter().all(|word| *word == value)).is_some());
-        let buf = endpoint.get_into(at, endpoint.buf::<u64>(32).unwrap()).wait().unwrap();
-        assert!(buf.iter().all(|word| *word == value), "{buf:?}");
-        endpoint.get_span(at, cells.span(0, 256)).wait().unwrap();
-        assert!(cells.words(0, 32).iter().all(|word| word.load() == value));
-    }
+        let mut buf = endpoint.buf::<u64>(32).unwrap();
+        for value in 1..=harness.rounds(500) as u64 {
+            buf.fill(value);
+            drop(endpoint.put(at, &buf));
+            assert_eq!(endpoint.get(at).wait().unwrap(), value);
+            let whole = endpoint.block_on(endpoint.get_torn(at.cast::<[u64; 32]>())).unwrap();
+            assert!(whole.whole_if(|words| words.iter().all(|word| *word == value)).is_some());
+            let into = endpoint.get_into(at, endpoint.buf::<u64>(32).unwrap()).wait().unwrap();
+            assert!(into.iter().all(|word| *word == value), "{into:?}");
+            endpoint.get_span(at, cells.span(0, 256)).wait().unwrap();
+            assert!(cells.words(0, 32).iter().all(|word| word.load() == value));
+        }
+    });
 }
 
 /// Many puts to one word without any wait: the last one stays, and a reader never sees the value go back.
@@ -215,25 +213,24 @@ pub(crate) fn many_puts_land_in_order(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8);
     let puts = harness.rounds(5_000) as u64;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let word = region.remote::<u64>(0);
-        let (nodes, done) = (&nodes, &done);
-        scope.spawn(move || {
-            let endpoint = nodes[0].endpoint();
-            for value in 1..=puts {
-                drop(endpoint.put_value(word, value));
-            }
-            let seen = endpoint.get(word).wait();
-            done.store(true, Ordering::SeqCst);
-            assert_eq!(seen.unwrap(), puts);
-        });
+    let done = Word::new(0);
+    let write = || {
+        let (endpoint, word) = (nodes[0].endpoint(), region.remote::<u64>(0));
+        for value in 1..=puts {
+            drop(endpoint.put_value(word, value));
+        }
+        let seen = endpoint.get(word).wait();
+        done.store(1);
+        assert_eq!(seen.unwrap(), puts);
+    };
+    let read = || {
         let mut last = 0;
-        while !done.load(Ordering::SeqCst) {
+        while done.load() == 0 {
             let seen = region.word(0).load();
             assert!(seen >= last, "{seen} after {last}");
             last = seen;
         }
         assert_eq!(region.word(0).load(), puts);
-    });
+    };
+    threads([(&nodes[0], &write), (&nodes[1], &read)]);
 }

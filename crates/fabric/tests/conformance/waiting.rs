@@ -1,10 +1,10 @@
 //! Waiting for memory: deadlines, and being woken.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use farfield_fabric::ErrorKind;
+use farfield_fabric::{Endpoint, ErrorKind};
 
-use crate::harness::{Harness, refused};
+use crate::harness::{Harness, Node, refused, rest, threads};
 
 /// How late a deadline may be noticed on a busy machine.
 const LATE_MAX: Duration = Duration::from_secs(2);
@@ -14,10 +14,10 @@ pub(crate) fn a_wait_ends_at_its_deadline(harness: &Harness) {
     let nodes = harness.session(1);
     let endpoint = nodes[0].endpoint();
     for wait in [0, 1, 20, 100].map(Duration::from_millis) {
-        let start = Instant::now();
+        let start = endpoint.now();
         let never = endpoint.wait_until(endpoint.now() + wait, || None::<()>);
         let error = refused(endpoint.block_on(never));
-        let took = start.elapsed();
+        let took = endpoint.now() - start;
         assert!(took >= wait, "{took:?} of {wait:?}");
         assert!(took < wait + LATE_MAX, "{took:?} of {wait:?}");
         match *error.kind() {
@@ -30,42 +30,53 @@ pub(crate) fn a_wait_ends_at_its_deadline(harness: &Harness) {
     let value = endpoint.block_on(endpoint.wait_until(farfield_fabric::Instant::default(), || Some(3)));
     assert_eq!(value.unwrap(), 3);
     endpoint.set_timeout(Duration::from_millis(30));
-    let start = Instant::now();
+    let start = endpoint.now();
     refused(endpoint.block_on(endpoint.wait_until(endpoint.deadline(), || None::<()>)));
-    assert!(start.elapsed() >= Duration::from_millis(30));
+    assert!(endpoint.now() - start >= Duration::from_millis(30));
 }
 
 /// So does a wait for a remote word.
 pub(crate) fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(8));
-    let (start, wait) = (Instant::now(), Duration::from_millis(50));
+    let (start, wait) = (endpoint.now(), Duration::from_millis(50));
     let never = endpoint.wait_remote(region.remote(0), 0, endpoint.now() + wait);
     let error = refused(endpoint.block_on(never));
-    let took = start.elapsed();
+    let took = endpoint.now() - start;
     assert!(error.is_timeout() && took >= wait && took < wait + LATE_MAX, "{error} {took:?}");
+}
+
+/// How long a thread of a node that waits for a value of a word of its own needs to notice it, once `wake` has set off.
+fn latency(
+    (sleeper, waker): (&Node, &Node),
+    is_there: impl Fn() -> bool + Sync,
+    wake: impl Fn(&Endpoint) + Sync,
+) -> Duration {
+    let sleep = || {
+        let endpoint = sleeper.endpoint();
+        let came = || is_there().then(|| endpoint.now());
+        endpoint.block_on(endpoint.wait_until(endpoint.deadline(), came)).unwrap()
+    };
+    let send = || {
+        rest(Duration::from_millis(50));
+        let endpoint = waker.endpoint();
+        let sent = endpoint.now();
+        wake(&endpoint);
+        sent
+    };
+    let [came, sent] = threads([(sleeper, &sleep), (waker, &send)]);
+    came - sent
 }
 
 /// A thread that waited so long that it sleeps is woken by a put of another node.
 pub(crate) fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].signals(8);
-    let wake = |waker: usize, value: u64| {
-        std::thread::scope(|scope| {
-            let (nodes, region) = (&nodes, &region);
-            let sleeper = scope.spawn(move || {
-                let endpoint = nodes[1].endpoint();
-                let came = || (region.word(0).load() == value).then(Instant::now);
-                endpoint.block_on(endpoint.wait_until(endpoint.deadline(), came)).unwrap()
-            });
-            std::thread::sleep(Duration::from_millis(50));
-            let endpoint = nodes[waker].endpoint();
-            let sent = Instant::now();
-            drop(endpoint.put_value(region.remote(0), value));
-            sleeper.join().unwrap().saturating_duration_since(sent)
-        })
+    let wake = |value: u64| {
+        let pair = (&nodes[1], &nodes[(value % 2) as usize]);
+        latency(pair, || region.word(0).load() == value, |endpoint| drop(endpoint.put_value(region.remote(0), value)))
     };
-    let latencies: Vec<_> = (1..=10).map(|value| wake((value % 2) as usize, value)).collect();
+    let latencies: Vec<_> = (1..=10).map(wake).collect();
     let best = latencies.iter().min().unwrap();
     assert!(*best < Duration::from_millis(100), "{latencies:?}");
 }
@@ -75,22 +86,13 @@ pub(crate) fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
     let nodes = harness.session(1);
     let region = nodes[0].signals(8);
     let wake = |value: u64| {
-        std::thread::scope(|scope| {
-            let (nodes, region) = (&nodes, &region);
-            let sleeper = scope.spawn(move || {
-                let endpoint = nodes[0].endpoint();
-                let came = || (region.word(0).load() == value).then(Instant::now);
-                endpoint.block_on(endpoint.wait_until(endpoint.deadline(), came)).unwrap()
-            });
-            std::thread::sleep(Duration::from_millis(30));
-            let endpoint = nodes[0].endpoint();
-            let sent = Instant::now();
+        let store = |endpoint: &Endpoint| {
             region.word(0).store(value);
             if value.is_multiple_of(2) {
                 endpoint.wake_local();
             }
-            sleeper.join().unwrap().saturating_duration_since(sent)
-        })
+        };
+        latency((&nodes[0], &nodes[0]), || region.word(0).load() == value, store)
     };
     let latencies: Vec<_> = (1..=6).map(wake).collect();
     assert!(*latencies.iter().min().unwrap() < Duration::from_millis(100), "{latencies:?}");
@@ -100,20 +102,21 @@ pub(crate) fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
 pub(crate) fn a_remote_word_is_waited_for(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8);
-    std::thread::scope(|scope| {
-        let (nodes, region) = (&nodes, &region);
-        scope.spawn(move || {
-            for value in 1..=20 {
-                std::thread::sleep(Duration::from_millis(2));
-                region.word(0).store(value);
-            }
-        });
+    let store = || {
+        for value in 1..=20 {
+            rest(Duration::from_millis(2));
+            region.word(0).store(value);
+        }
+    };
+    let wait = || {
         let endpoint = nodes[0].endpoint();
-        let mut seen = 0;
+        let (mut seen, deadline) = (0, endpoint.deadline());
         while seen < 20 {
             let next = endpoint.block_on(endpoint.wait_remote(region.remote(0), seen, endpoint.deadline())).unwrap();
             assert!(next > seen);
             seen = next;
         }
-    });
+        assert!(endpoint.now() < deadline, "the change ends the wait, not its deadline");
+    };
+    threads([(&nodes[1], &store), (&nodes[0], &wait)]);
 }

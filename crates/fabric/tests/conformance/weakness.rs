@@ -3,78 +3,85 @@
 
 use farfield_fabric::{Endpoint, NodeId};
 
-use crate::harness::{Harness, Lines, Node, Outcomes, litmus, never, reachable};
+use crate::harness::{Harness, Lines, Outcomes, alone, litmus, never, reachable, soon};
 
 /// Rounds of one try.
 const TRY: usize = 200;
 
-/// Makes everything that this endpoint has put to a node visible there.
-fn flush(endpoint: &Endpoint, node: &Node) {
-    endpoint.block_on(endpoint.global_fence([node.id()])).unwrap();
+/// What a line of another node holds when everything that this endpoint has put there is visible.
+fn flushed(endpoint: &Endpoint, line: &Lines, round: usize) -> u64 {
+    let word = line.remote(round);
+    endpoint.block_on(endpoint.global_fence([word.node()])).unwrap();
+    endpoint.get(word).wait().unwrap()
 }
 
 /// [Fig 1, as the types allow it] A value put is copied, and a buffer cannot be changed before the put has read it.
 pub(crate) fn a_later_change_is_not_sent_by_value_or_buffer(harness: &Harness) {
     let nodes = harness.session(2);
-    let (endpoint, z) = (nodes[0].endpoint(), nodes[1].region(128));
-    let mut buf = endpoint.buf::<u64>(1).unwrap();
-    let mut value;
-    for _ in 0..harness.rounds(1_000) {
-        value = 7;
-        drop(endpoint.put_value(z.remote(0), value));
-        value += 1;
-        buf[0] = 7;
-        drop(endpoint.put(z.remote(64), &buf));
-        buf[0] = value;
-        flush(&endpoint, &nodes[1]);
-        assert_eq!((z.word(0).load(), z.word(64).load()), (7, 7));
-    }
+    let z = Lines::at(&nodes[1], 2);
+    alone(&nodes[0], |endpoint| {
+        let mut buf = endpoint.buf::<u64>(1).unwrap();
+        let mut value;
+        for _ in 0..harness.rounds(1_000) {
+            value = 7;
+            drop(endpoint.put_value(z.remote(0), value));
+            value += 1;
+            buf[0] = 7;
+            drop(endpoint.put(z.remote(1), &buf));
+            buf[0] = value;
+            assert_eq!([0, 1].map(|line| flushed(endpoint, &z, line)), [7, 7]);
+        }
+    });
 }
 
 /// [3d, 3e] What is changed after waiting for a live put is not sent, whatever was posted before it.
 pub(crate) fn a_later_change_is_not_sent_after_the_wait(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
-    let (endpoint, x, z) = (nodes[0].endpoint(), Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+    let (x, z) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
     let other = nodes[1].region(8);
-    for round in 0..rounds {
-        if round % 2 == 1 {
-            drop(endpoint.put_value(other.remote::<u64>(0), 9));
+    alone(&nodes[0], |endpoint| {
+        for round in 0..rounds {
+            if round % 2 == 1 {
+                drop(endpoint.put_value(other.remote::<u64>(0), 9));
+            }
+            endpoint.put_live(z.remote(round), x.0.span(64 * round, 8)).wait().unwrap();
+            x.store(round, 1);
+            assert_eq!(flushed(endpoint, &z, round), 0);
         }
-        endpoint.put_live(z.remote(round), x.0.span(64 * round, 8)).wait().unwrap();
-        x.store(round, 1);
-        flush(&endpoint, &nodes[1]);
-        assert_eq!(z.load(round), 0);
-    }
+    });
 }
 
 /// [G2] A remote fence keeps a later put from overtaking a get.
 pub(crate) fn a_get_does_not_see_a_put_behind_a_fence(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
-    let (endpoint, y) = (nodes[0].endpoint(), Lines::at(&nodes[1], rounds));
-    for round in 0..rounds {
-        let get = endpoint.get(y.remote(round));
-        drop(endpoint.remote_fence(NodeId(1)));
-        drop(endpoint.put_value(y.remote(round), 1u64));
-        assert_eq!(get.wait().unwrap(), 0);
-    }
+    let y = Lines::at(&nodes[1], rounds);
+    alone(&nodes[0], |endpoint| {
+        for round in 0..rounds {
+            let get = endpoint.get(y.remote(round));
+            drop(endpoint.remote_fence(NodeId(1)));
+            drop(endpoint.put_value(y.remote(round), 1u64));
+            assert_eq!(get.wait().unwrap(), 0);
+        }
+    });
 }
 
 /// [N1] Get, fence, put of what was got: the put flushes the get's result to memory before it reads it (nfo).
 pub(crate) fn a_fence_orders_a_get_before_a_put_of_its_result(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
-    let (endpoint, x, w) = (nodes[0].endpoint(), Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
+    let (x, w) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[1], rounds));
     let one = nodes[1].region(8);
     one.word(0).store(1);
-    for round in 0..rounds {
-        drop(endpoint.get_span(one.remote::<u64>(0), x.0.span(64 * round, 8)));
-        drop(endpoint.remote_fence(NodeId(1)));
-        drop(endpoint.put_live(w.remote(round), x.0.span(64 * round, 8)));
-        flush(&endpoint, &nodes[1]);
-        assert_eq!(w.load(round), 1);
-    }
+    alone(&nodes[0], |endpoint| {
+        for round in 0..rounds {
+            drop(endpoint.get_span(one.remote::<u64>(0), x.0.span(64 * round, 8)));
+            drop(endpoint.remote_fence(NodeId(1)));
+            drop(endpoint.put_live(w.remote(round), x.0.span(64 * round, 8)));
+            assert_eq!(flushed(endpoint, &w, round), 1);
+        }
+    });
 }
 
 /// [Fig 1] `z̄ := x; x := 1` may send 1 when x is live.
@@ -85,8 +92,7 @@ pub(crate) fn reachable_live_change(harness: &Harness) {
         let body = |endpoint: &Endpoint, round: usize| {
             drop(endpoint.put_live(z.remote(round), x.0.span(64 * round, 8)));
             x.store(round, 1);
-            flush(endpoint, &nodes[1]);
-            z.load(round)
+            flushed(endpoint, &z, round)
         };
         litmus(TRY, [(&nodes[0], &body)])
     });
@@ -153,8 +159,7 @@ pub(crate) fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
         let body = |endpoint: &Endpoint, round: usize| {
             drop(endpoint.get_span(one.remote::<u64>(0), x.0.span(64 * round, 8)));
             drop(endpoint.put_live(w.remote(round), x.0.span(64 * round, 8)));
-            flush(endpoint, &nodes[1]);
-            w.load(round)
+            flushed(endpoint, &w, round)
         };
         litmus(TRY, [(&nodes[0], &body)])
     });
@@ -173,25 +178,26 @@ pub(crate) fn reachable_own_put_not_visible(harness: &Harness) {
     });
 }
 
-/// Two puts to different nodes are not ordered: an observer of both nodes may see the second first.
+/// Waits until a line of this node holds 1.
+fn wait(endpoint: &Endpoint, line: &Lines, round: usize) {
+    soon(endpoint, "a put lands", || line.load(round) == 1);
+}
+
+/// Two puts to different nodes are not ordered: who sees the second may still not find the first.
 pub(crate) fn reachable_reordering_across_nodes(harness: &Harness) {
     let nodes = harness.session(3);
-    reachable([1], || {
+    reachable([0, 0], || {
         let (z, x) = (Lines::at(&nodes[2], TRY), Lines::at(&nodes[1], TRY));
-        let body = |endpoint: &Endpoint, round| {
+        let source = |endpoint: &Endpoint, round| {
             drop(endpoint.put_value(z.remote(round), 1u64));
             drop(endpoint.put_value(x.remote(round), 1u64));
-            let mut polls = 0;
-            // This endpoint's own polls drive its queue pairs, too.
-            let seen = endpoint.wait_until(endpoint.deadline(), || {
-                polls += 1;
-                let second = x.load(round); // x is read first: if it is there and z is not, they were reordered
-                let first = z.load(round);
-                (second == 1 || first == 1).then_some(u64::from(second == 1 && first == 0))
-            });
-            endpoint.block_on(seen).unwrap()
+            0
         };
-        litmus(TRY, [(&nodes[0], &body)])
+        let observer = |endpoint: &Endpoint, round| {
+            wait(endpoint, &x, round);
+            endpoint.get(z.remote(round)).wait().unwrap()
+        };
+        litmus(TRY, [(&nodes[0], &source), (&nodes[1], &observer)])
     });
 }
 
@@ -200,10 +206,6 @@ pub(crate) fn reachable_reordering_across_three_nodes(harness: &Harness) {
     let nodes = harness.session(3);
     reachable([0, 0, 0], || {
         let (z, y, x) = (Lines::at(&nodes[2], TRY), Lines::at(&nodes[2], TRY), Lines::at(&nodes[1], TRY));
-        let wait = |endpoint: &Endpoint, line: &Lines, round| {
-            let there = endpoint.wait_until(endpoint.deadline(), || (line.load(round) == 1).then_some(()));
-            endpoint.block_on(there).unwrap();
-        };
         let source = |endpoint: &Endpoint, round| {
             drop(endpoint.put_value(z.remote(round), 1u64));
             drop(endpoint.put_value(x.remote(round), 1u64));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use farfield_fabric::{Counts, Endpoint, ErrorKind, NodeId, RemotePtr};
 
-use crate::harness::{Harness, refused};
+use crate::harness::{Harness, alone, refused, threads};
 
 /// At most `n` tasks are under way at a time, all end, each with its own result, in whatever order.
 pub(crate) fn a_window_bounds_completes_and_answers(harness: &Harness) {
@@ -13,58 +13,60 @@ pub(crate) fn a_window_bounds_completes_and_answers(harness: &Harness) {
     for (at, word) in region.words(0, 256).iter().enumerate() {
         word.store(1000 + at as u64);
     }
-    let endpoint = nodes[0].endpoint();
-    for window in [0, 1, 2, 8, 300] {
-        let (open, most) = (Cell::new(0usize), Cell::new(0usize));
-        let mut outputs = Vec::new();
-        let task = |at: usize| {
-            let (open, most, endpoint) = (&open, &most, &endpoint);
-            let word = region.remote::<u64>(8 * at);
-            async move {
-                open.set(open.get() + 1);
-                most.set(most.get().max(open.get()));
-                for _ in 0..at % 4 {
-                    endpoint.pause().await;
+    alone(&nodes[0], |endpoint| {
+        for window in [0, 1, 2, 8, 300] {
+            let (open, most) = (Cell::new(0usize), Cell::new(0usize));
+            let mut outputs = Vec::new();
+            let task = |at: usize| {
+                let (open, most, endpoint) = (&open, &most, endpoint);
+                let word = region.remote::<u64>(8 * at);
+                async move {
+                    open.set(open.get() + 1);
+                    most.set(most.get().max(open.get()));
+                    for _ in 0..at % 4 {
+                        endpoint.pause().await;
+                    }
+                    let value = endpoint.get(word).await.unwrap();
+                    open.set(open.get() - 1);
+                    (at as u64, value)
                 }
-                let value = endpoint.get(word).await.unwrap();
-                open.set(open.get() - 1);
-                (at as u64, value)
+            };
+            endpoint.run_window(window, (0..256).map(task), |output| outputs.push(output));
+            assert!(most.get() <= window.max(1), "{} of {window} at a time", most.get());
+            if window > 1 {
+                assert!(most.get() > 1, "they are interleaved");
             }
-        };
-        endpoint.run_window(window, (0..256).map(task), |output| outputs.push(output));
-        assert!(most.get() <= window.max(1), "{} of {window} at a time", most.get());
-        if window > 1 {
-            assert!(most.get() > 1, "they are interleaved");
+            outputs.sort_unstable();
+            assert!(outputs.into_iter().eq((0..256).map(|at| (at, 1000 + at))));
         }
-        outputs.sort_unstable();
-        assert!(outputs.into_iter().eq((0..256).map(|at| (at, 1000 + at))));
-    }
-    let mut ended = 0;
-    endpoint.run_window(4, std::iter::empty::<std::future::Ready<()>>(), |()| ended += 1);
-    assert_eq!(ended, 0);
+        let mut ended = 0;
+        endpoint.run_window(4, std::iter::empty::<std::future::Ready<()>>(), |()| ended += 1);
+        assert_eq!(ended, 0);
+    });
 }
 
 /// Tasks are interleaved: one that waits for another of the same endpoint gets what it waits for.
 pub(crate) fn tasks_of_a_window_wait_for_each_other(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[0].signals(8 * 16);
-    let endpoint = nodes[0].endpoint();
-    // Task 15 waits for nobody, task 14 for 15, …, task 0 for 1.
-    let task = |at: usize| {
-        let (endpoint, region) = (&endpoint, &region);
-        async move {
-            if at < 15 {
-                let there = || (region.word(8 * (at + 1)).load() == 1).then_some(());
-                endpoint.wait_until(endpoint.deadline(), there).await.unwrap();
+    alone(&nodes[0], |endpoint| {
+        // Task 15 waits for nobody, task 14 for 15, …, task 0 for 1.
+        let task = |at: usize| {
+            let (endpoint, region) = (endpoint, &region);
+            async move {
+                if at < 15 {
+                    let there = || (region.word(8 * (at + 1)).load() == 1).then_some(());
+                    endpoint.wait_until(endpoint.deadline(), there).await.unwrap();
+                }
+                endpoint.put_value(region.remote(8 * at), 1u64).await.unwrap();
+                at
             }
-            endpoint.put_value(region.remote(8 * at), 1u64).await.unwrap();
-            at
-        }
-    };
-    let mut ended = Vec::new();
-    endpoint.run_window(16, (0..16).map(task), |at| ended.push(at));
-    ended.sort_unstable();
-    assert!(ended.into_iter().eq(0..16));
+        };
+        let mut ended = Vec::new();
+        endpoint.run_window(16, (0..16).map(task), |at| ended.push(at));
+        ended.sort_unstable();
+        assert!(ended.into_iter().eq(0..16));
+    });
 }
 
 /// The puts of a batch land in the order in which they were added.
@@ -72,36 +74,34 @@ pub(crate) fn batches_land_in_order(harness: &Harness) {
     let nodes = harness.session(2);
     let batches = harness.rounds(500) as u64;
     let (region, source) = (nodes[1].region(24 * 8), nodes[0].region(8));
-    std::thread::scope(|scope| {
-        let (nodes, region, source) = (&nodes, &region, &source);
-        scope.spawn(move || {
-            let endpoint = nodes[0].endpoint();
-            let mut buf = endpoint.buf::<u64>(8).unwrap();
-            for value in 1..=batches {
-                buf.fill(value);
-                source.word(0).store(value);
-                let batch = endpoint
-                    .batch(NodeId(1))
-                    .put(region.remote(0), &buf)
-                    .put_live(region.remote::<u64>(64), source.span(0, 8))
-                    .put_value(region.remote(128), value);
-                endpoint.block_on(batch.post()).unwrap();
-            }
-            endpoint.block_on(endpoint.global_fence([NodeId(1)])).unwrap();
-        });
-        loop {
-            let third = region.word(128).load();
-            let second = region.word(64).load();
-            assert!(second >= third, "{second} {third}");
-            for word in region.words(0, 8) {
-                let first = word.load();
-                assert!(first >= second, "{first} {second}");
-            }
-            if third == batches {
-                break;
-            }
+    let write = || {
+        let endpoint = nodes[0].endpoint();
+        let mut buf = endpoint.buf::<u64>(8).unwrap();
+        for value in 1..=batches {
+            buf.fill(value);
+            source.word(0).store(value);
+            let batch = endpoint
+                .batch(NodeId(1))
+                .put(region.remote(0), &buf)
+                .put_live(region.remote::<u64>(64), source.span(0, 8))
+                .put_value(region.remote(128), value);
+            endpoint.block_on(batch.post()).unwrap();
         }
-    });
+        endpoint.block_on(endpoint.global_fence([NodeId(1)])).unwrap();
+    };
+    let read = || loop {
+        let third = region.word(128).load();
+        let second = region.word(64).load();
+        assert!(second >= third, "{second} {third}");
+        for word in region.words(0, 8) {
+            let first = word.load();
+            assert!(first >= second, "{first} {second}");
+        }
+        if third == batches {
+            break;
+        }
+    };
+    threads([(&nodes[0], &write), (&nodes[1], &read)]);
 }
 
 /// A pointer to another node, and an operation that fails, wherever it stands, are the batch's error.
@@ -153,30 +153,31 @@ pub(crate) fn global_fences_cover_all_nodes(harness: &Harness) {
 pub(crate) fn unflushed_puts_are_known(harness: &Harness) {
     let nodes = harness.session(2);
     let words: Vec<_> = nodes.iter().map(|node| node.region(8)).collect();
-    let endpoint = nodes[0].endpoint();
-    let unflushed = || [0, 1].map(|node| endpoint.has_unflushed(NodeId(node)));
-    let word = |node: usize| words[node].remote::<u64>(0);
-    assert_eq!(unflushed(), [false, false]);
-    endpoint.put_value(word(1), 1).wait().unwrap();
-    assert_eq!(unflushed(), [false, true]);
-    endpoint.get(word(0)).wait().unwrap();
-    assert_eq!(unflushed(), [false, true], "a read from another node flushes nothing");
-    endpoint.get(word(1)).wait().unwrap();
-    assert_eq!(unflushed(), [false, false]);
-    endpoint.put_value(word(0), 1).wait().unwrap();
-    endpoint.put_owned(word(1), endpoint.buf(1).unwrap()).wait().unwrap();
-    assert_eq!(unflushed(), [true, true]);
-    endpoint.faa(word(1), 1).wait().unwrap();
-    assert_eq!(unflushed(), [true, false], "an atomic flushes");
-    let ((), cost) = endpoint.block_on(endpoint.counted(async {
-        endpoint.global_fence([NodeId(0), NodeId(1)]).await.unwrap();
-    }));
-    assert_eq!((unflushed(), cost.gets), ([false, false], 1));
-    let ((), cost) = endpoint.block_on(endpoint.counted(async {
-        endpoint.global_fence([NodeId(0), NodeId(1)]).await.unwrap();
-    }));
-    assert_eq!(cost, Counts::default(), "nothing to fence costs nothing");
-    assert!(!endpoint.has_unflushed(NodeId(7)), "there is no such node");
+    alone(&nodes[0], |endpoint| {
+        let unflushed = || [0, 1].map(|node| endpoint.has_unflushed(NodeId(node)));
+        let word = |node: usize| words[node].remote::<u64>(0);
+        assert_eq!(unflushed(), [false, false]);
+        endpoint.put_value(word(1), 1).wait().unwrap();
+        assert_eq!(unflushed(), [false, true]);
+        endpoint.get(word(0)).wait().unwrap();
+        assert_eq!(unflushed(), [false, true], "a read from another node flushes nothing");
+        endpoint.get(word(1)).wait().unwrap();
+        assert_eq!(unflushed(), [false, false]);
+        endpoint.put_value(word(0), 1).wait().unwrap();
+        endpoint.put_owned(word(1), endpoint.buf(1).unwrap()).wait().unwrap();
+        assert_eq!(unflushed(), [true, true]);
+        endpoint.faa(word(1), 1).wait().unwrap();
+        assert_eq!(unflushed(), [true, false], "an atomic flushes");
+        let ((), cost) = endpoint.block_on(endpoint.counted(async {
+            endpoint.global_fence([NodeId(0), NodeId(1)]).await.unwrap();
+        }));
+        assert_eq!((unflushed(), cost.gets), ([false, false], 1));
+        let ((), cost) = endpoint.block_on(endpoint.counted(async {
+            endpoint.global_fence([NodeId(0), NodeId(1)]).await.unwrap();
+        }));
+        assert_eq!(cost, Counts::default(), "nothing to fence costs nothing");
+        assert!(!endpoint.has_unflushed(NodeId(7)), "there is no such node");
+    });
 }
 
 /// What a future costs: posted operations, bytes, and round trips.
@@ -187,125 +188,129 @@ fn cost<F: Future<Output = ()>>(endpoint: &Endpoint, future: F) -> Counts {
 /// Every operation and byte is counted, once.
 pub(crate) fn counts_are_exact(harness: &Harness) {
     let nodes = harness.session(2);
-    let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(1024));
-    let word = region.remote::<u64>(0);
-    let before = endpoint.counts();
-    let counts = cost(&endpoint, async {
-        endpoint.put_value(word, 1).await.unwrap();
-        endpoint.put_value(word.cast::<[u64; 3]>(), [1; 3]).await.unwrap();
-        let buf = endpoint.put_owned(word, endpoint.buf(16).unwrap()).await.unwrap();
-        endpoint.get_into(word, buf).await.unwrap();
-        endpoint.get(word).await.unwrap();
-        let _ = endpoint.get_torn(word.cast::<[u64; 2]>()).await.unwrap();
-        endpoint.cas(word, 0, 1).await.unwrap();
-        endpoint.faa(word, 1).await.unwrap();
-        endpoint.remote_fence(NodeId(1)).await.unwrap();
+    let region = nodes[1].region(1024);
+    alone(&nodes[0], |endpoint| {
+        let word = region.remote::<u64>(0);
+        let before = endpoint.counts();
+        let counts = cost(endpoint, async {
+            endpoint.put_value(word, 1).await.unwrap();
+            endpoint.put_value(word.cast::<[u64; 3]>(), [1; 3]).await.unwrap();
+            let buf = endpoint.put_owned(word, endpoint.buf(16).unwrap()).await.unwrap();
+            endpoint.get_into(word, buf).await.unwrap();
+            endpoint.get(word).await.unwrap();
+            let _ = endpoint.get_torn(word.cast::<[u64; 2]>()).await.unwrap();
+            endpoint.cas(word, 0, 1).await.unwrap();
+            endpoint.faa(word, 1).await.unwrap();
+            endpoint.remote_fence(NodeId(1)).await.unwrap();
+        });
+        let expected =
+            Counts { puts: 3, gets: 3, atomics: 2, fences: 1, bytes: 8 + 24 + 128 + 128 + 8 + 16 + 16, round_trips: 9 };
+        assert_eq!(counts, expected);
+        assert_eq!(counts.posted(), 9);
+        assert_eq!(endpoint.counts() - before, expected);
+        assert_eq!(endpoint.counts_reader().read(), endpoint.counts(), "the reader agrees after a measured operation");
+        assert_eq!(cost(endpoint, async {}), Counts::default());
     });
-    let expected =
-        Counts { puts: 3, gets: 3, atomics: 2, fences: 1, bytes: 8 + 24 + 128 + 128 + 8 + 16 + 16, round_trips: 9 };
-    assert_eq!(counts, expected);
-    assert_eq!(counts.posted(), 9);
-    assert_eq!(endpoint.counts() - before, expected);
-    assert_eq!(endpoint.counts_reader().read(), endpoint.counts(), "the reader agrees after a measured operation");
-    assert_eq!(cost(&endpoint, async {}), Counts::default());
 }
 
 /// Round trips are the longest chain: parallel operations count once, the own node's do not count.
 pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
     let nodes = harness.session(3);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();
-    let endpoint = nodes[0].endpoint();
-    let word = |node: usize| regions[node].remote::<u64>(0);
-    let trips = |counts: Counts| counts.round_trips;
-    // One after the other.
-    assert_eq!(
-        trips(cost(&endpoint, async {
-            endpoint.get(word(1)).await.unwrap();
-            endpoint.get(word(2)).await.unwrap();
-            endpoint.put_value(word(1), 1).await.unwrap();
-        })),
-        3
-    );
-    // Together.
-    assert_eq!(
-        trips(cost(&endpoint, async {
-            let ops = [endpoint.get(word(1)), endpoint.get(word(2)), endpoint.faa(word(1), 1)];
-            for op in ops {
-                op.await.unwrap();
-            }
-        })),
-        1
-    );
-    // On the own node only.
-    assert_eq!(
-        trips(cost(&endpoint, async {
-            endpoint.faa(word(0), 1).await.unwrap();
-            endpoint.get(word(0)).await.unwrap();
-        })),
-        0
-    );
-    // A remote one, then two together of which one is the own node's, then one whose completion nobody sees.
-    assert_eq!(
-        trips(cost(&endpoint, async {
-            endpoint.get(word(1)).await.unwrap();
-            let (own, remote) = (endpoint.get(word(0)), endpoint.get(word(2)));
-            own.await.unwrap();
-            remote.await.unwrap();
-            drop(endpoint.put_value(word(1), 1));
-        })),
-        2
-    );
-    // A window of parallel tasks, each a chain of one to three.
-    assert_eq!(
-        trips(cost(&endpoint, async {
-            let task = |at: usize| {
-                let (endpoint, word) = (&endpoint, word(1 + at % 2));
-                async move {
-                    for _ in 0..at % 3 {
-                        endpoint.get(word).await.unwrap();
-                        endpoint.pause().await; // the others run
-                    }
-                    endpoint.put_value(word, 1).await.unwrap();
+    alone(&nodes[0], |endpoint| {
+        let word = |node: usize| regions[node].remote::<u64>(0);
+        let trips = |counts: Counts| counts.round_trips;
+        // One after the other.
+        assert_eq!(
+            trips(cost(endpoint, async {
+                endpoint.get(word(1)).await.unwrap();
+                endpoint.get(word(2)).await.unwrap();
+                endpoint.put_value(word(1), 1).await.unwrap();
+            })),
+            3
+        );
+        // Together.
+        assert_eq!(
+            trips(cost(endpoint, async {
+                let ops = [endpoint.get(word(1)), endpoint.get(word(2)), endpoint.faa(word(1), 1)];
+                for op in ops {
+                    op.await.unwrap();
                 }
-            };
-            endpoint.each_in_window(8, (0..20).map(task), |()| ()).await;
-        })),
-        3
-    );
-    // A batch and a fence: all puts of a batch are one trip.
-    assert_eq!(
-        trips(cost(&endpoint, async {
-            endpoint.batch(NodeId(1)).put_value(word(1), 1).put_value(word(1), 2).post().await.unwrap();
-            drop(endpoint.put_value(word(2), 1));
-            endpoint.global_fence([NodeId(1), NodeId(2)]).await.unwrap();
-        })),
-        2
-    );
+            })),
+            1
+        );
+        // On the own node only.
+        assert_eq!(
+            trips(cost(endpoint, async {
+                endpoint.faa(word(0), 1).await.unwrap();
+                endpoint.get(word(0)).await.unwrap();
+            })),
+            0
+        );
+        // A remote one, then two together of which one is the own node's, then one whose completion nobody sees.
+        assert_eq!(
+            trips(cost(endpoint, async {
+                endpoint.get(word(1)).await.unwrap();
+                let (own, remote) = (endpoint.get(word(0)), endpoint.get(word(2)));
+                own.await.unwrap();
+                remote.await.unwrap();
+                drop(endpoint.put_value(word(1), 1));
+            })),
+            2
+        );
+        // A window of parallel tasks, each a chain of one to three.
+        assert_eq!(
+            trips(cost(endpoint, async {
+                let task = |at: usize| {
+                    let (endpoint, word) = (endpoint, word(1 + at % 2));
+                    async move {
+                        for _ in 0..at % 3 {
+                            endpoint.get(word).await.unwrap();
+                            endpoint.pause().await; // the others run
+                        }
+                        endpoint.put_value(word, 1).await.unwrap();
+                    }
+                };
+                endpoint.each_in_window(8, (0..20).map(task), |()| ()).await;
+            })),
+            3
+        );
+        // A batch and a fence: all puts of a batch are one trip.
+        assert_eq!(
+            trips(cost(endpoint, async {
+                endpoint.batch(NodeId(1)).put_value(word(1), 1).put_value(word(1), 2).post().await.unwrap();
+                drop(endpoint.put_value(word(2), 1));
+                endpoint.global_fence([NodeId(1), NodeId(2)]).await.unwrap();
+            })),
+            2
+        );
+    });
 }
 
 /// Tasks measured while they are interleaved do not count each other's operations or trips.
 pub(crate) fn interleaved_tasks_do_not_mix_their_counts(harness: &Harness) {
     let nodes = harness.session(2);
-    let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(64));
-    let word = region.remote::<u64>(0);
-    let task = |at: u64| {
-        let endpoint = &endpoint;
-        endpoint.counted(async move {
-            for _ in 0..at {
-                endpoint.get(word).await.unwrap();
-                endpoint.pause().await;
-            }
-            endpoint.put_value(word, 1).await.unwrap();
-            at
-        })
-    };
-    let mut ended = 0;
-    endpoint.run_window(8, (0..32).map(task), |(at, counts)| {
-        let bytes = 8 * (at + 1);
-        assert_eq!(counts, Counts { puts: 1, gets: at, bytes, round_trips: at + 1, ..Counts::default() });
-        ended += 1;
+    let region = nodes[1].region(64);
+    alone(&nodes[0], |endpoint| {
+        let word = region.remote::<u64>(0);
+        let task = |at: u64| {
+            endpoint.counted(async move {
+                for _ in 0..at {
+                    endpoint.get(word).await.unwrap();
+                    endpoint.pause().await;
+                }
+                endpoint.put_value(word, 1).await.unwrap();
+                at
+            })
+        };
+        let mut ended = 0;
+        endpoint.run_window(8, (0..32).map(task), |(at, counts)| {
+            let bytes = 8 * (at + 1);
+            assert_eq!(counts, Counts { puts: 1, gets: at, bytes, round_trips: at + 1, ..Counts::default() });
+            ended += 1;
+        });
+        assert_eq!(ended, 32);
     });
-    assert_eq!(ended, 32);
 }
 
 /// Many independent gets at once: each result in its place, one round trip, and the first failure told.
@@ -317,28 +322,29 @@ pub(crate) fn many_gets_at_once(harness: &Harness) {
             word.store(100 * node as u64 + at as u64);
         }
     }
-    let endpoint = nodes[0].endpoint();
-    let sources: Vec<RemotePtr<u64>> = (0..60).map(|at| regions[at % 3].remote(8 * at)).collect();
-    for each in [1, 3] {
-        let mut into = endpoint.buf::<u64>(60 * each).unwrap();
-        let (result, counts) = endpoint.block_on(endpoint.counted(endpoint.get_each(&sources, each, &mut into)));
-        result.unwrap();
-        assert_eq!((counts.gets, counts.round_trips, counts.bytes), (60, 1, 480 * each as u64));
-        for at in 0..60 {
-            for word in 0..each {
-                assert_eq!(into[at * each + word], (100 * (at % 3) + at + word) as u64);
+    alone(&nodes[0], |endpoint| {
+        let sources: Vec<RemotePtr<u64>> = (0..60).map(|at| regions[at % 3].remote(8 * at)).collect();
+        for each in [1, 3] {
+            let mut into = endpoint.buf::<u64>(60 * each).unwrap();
+            let (result, counts) = endpoint.block_on(endpoint.counted(endpoint.get_each(&sources, each, &mut into)));
+            result.unwrap();
+            assert_eq!((counts.gets, counts.round_trips, counts.bytes), (60, 1, 480 * each as u64));
+            for at in 0..60 {
+                for word in 0..each {
+                    assert_eq!(into[at * each + word], (100 * (at % 3) + at + word) as u64);
+                }
             }
         }
-    }
-    let mut wrong = sources.clone();
-    wrong[30] = wrong[30].byte_add(1 << 40);
-    let mut into = endpoint.buf::<u64>(60).unwrap();
-    into.fill(u64::MAX);
-    let error = refused(endpoint.block_on(endpoint.get_each(&wrong, 1, &mut into)));
-    assert!(matches!(error.kind(), ErrorKind::OutOfBounds { node: NodeId(0), .. }), "{error}");
-    for at in 0..60 {
-        let expected = if at == 30 { 0 } else { 100 * (at % 3) + at };
-        assert_eq!(into[at], expected as u64, "the others have come, the failed one reads as zero");
-    }
-    assert!(endpoint.block_on(endpoint.get_each(&sources, 2, &mut into)).is_err(), "no room for 120 words");
+        let mut wrong = sources.clone();
+        wrong[30] = wrong[30].byte_add(1 << 40);
+        let mut into = endpoint.buf::<u64>(60).unwrap();
+        into.fill(u64::MAX);
+        let error = refused(endpoint.block_on(endpoint.get_each(&wrong, 1, &mut into)));
+        assert!(matches!(error.kind(), ErrorKind::OutOfBounds { node: NodeId(0), .. }), "{error}");
+        for at in 0..60 {
+            let expected = if at == 30 { 0 } else { 100 * (at % 3) + at };
+            assert_eq!(into[at], expected as u64, "the others have come, the failed one reads as zero");
+        }
+        assert!(endpoint.block_on(endpoint.get_each(&sources, 2, &mut into)).is_err(), "no room for 120 words");
+    });
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Node, Shared};
 use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
 
 /// What a node takes an object to be, and where its part of it lies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -96,7 +97,9 @@ impl Message {
             Message::Join(theirs) => {
                 let Some(object) = find(&theirs.path) else { return };
                 if object.check(shared, from, &theirs) {
-                    Message::Connect(object.announcement(from)).send(shared, from);
+                    if !mutants::is_on(Mutant::JoinNotAnswered) {
+                        Message::Connect(object.announcement(from)).send(shared, from);
+                    }
                     object.connect(from, &theirs, true);
                 }
             }

@@ -10,6 +10,7 @@ use farfield_fabric::{ControlEvent, Endpoint, LocalMutex, NodeId, Waiting, Word}
 use super::Shared;
 use super::object::{Message, OpenObject};
 use crate::error::{Error, ErrorKind};
+use crate::mutants::{self, Mutant};
 
 /// Work that the service thread does for an object, a little at a time. It must not wait for anybody; a round trip of its
 /// own is the most that it may take.
@@ -137,7 +138,9 @@ fn handle(shared: &Arc<Shared>, event: ControlEvent) {
             // What was opened before it came is announced now.
             let objects: Vec<_> = service.objects.lock().values().cloned().collect();
             for object in objects {
-                object.announce(shared, node);
+                if !mutants::is_on(Mutant::JoinLateNotAnnounced) {
+                    object.announce(shared, node);
+                }
             }
         }
         ControlEvent::Down(node) => tracing::info!("{node} is gone: {:?}", shared.fabric.peer_state(node)),

@@ -1,0 +1,215 @@
+//! Joining: everybody who opens an object gets connected, whatever the order of coming, opening and messages.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use farfield::fabric::GroupKey;
+use farfield::{AtomicVar, CustomObject, ErrorKind, Node, NodeId, Opening, Result};
+
+use crate::scenario::{Scenario, Stage};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![present(), coming(), third(), mismatch(), callbacks(), variable(), anew()]
+}
+
+/// What the nodes of an execution keep until its end, so that nobody leaves while another connects.
+type Kept<T> = Rc<RefCell<Vec<T>>>;
+
+fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
+    let kept = Kept::default();
+    let all = Rc::clone(&kept);
+    stage.finally(move || {
+        all.take();
+        Ok(())
+    });
+    kept
+}
+
+/// An object with one word on each node.
+fn announce(node: &Node, layout: &str) -> Result<CustomObject> {
+    let word = node.alloc(GroupKey::SIGNAL, 8)?;
+    word.word(0).store(u64::from(node.id().0) + 1);
+    let expect = |_| vec![("word".into(), 8)];
+    Opening::new(node, "object", "Words").layout(layout).region("word", word).expect(expect).announce()
+}
+
+/// Opens the object, waits for the others, and finds their words.
+fn connect(node: &Node) -> Result<CustomObject> {
+    let object = announce(node, "one word")?;
+    object.wait(node.timeout())?;
+    let ep = node.endpoint()?;
+    for peer in node.others() {
+        let found = ep.get(object.remote::<u64>(peer, "word")?).wait()?;
+        assert_eq!(found, u64::from(peer.0) + 1, "the word of {peer}, as {} finds it", node.id());
+    }
+    Ok(object)
+}
+
+/// Opens the object on a node that runs, in a thread.
+fn connects(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
+    let (kept, node) = (Rc::clone(kept), stage.node(node));
+    stage.thread_without_endpoint(node.id().index(), "opens", move || {
+        let object = connect(&node)?;
+        kept.borrow_mut().push(object);
+        Ok(())
+    });
+}
+
+/// Starts a node and opens the object on it, in a thread.
+fn comes(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
+    let (kept, starter) = (Rc::clone(kept), stage.starter());
+    stage.thread_without_endpoint(node, "comes", move || {
+        // The object keeps its node.
+        let object = connect(&starter.start(node)?)?;
+        kept.borrow_mut().push(object);
+        Ok(())
+    });
+}
+
+/// Both know each other: a join that comes too early is ignored, and who opens last is answered. For
+/// `join-not-answered`.
+fn present() -> Scenario {
+    Scenario::new("join/present", "two nodes that know each other open an object, in any order", 2, |stage| {
+        let opened: Kept<CustomObject> = Kept::default();
+        for node in stage.nodes() {
+            let opened = Rc::clone(&opened);
+            stage.thread_without_endpoint(node.id().index(), "opens", move || {
+                let object = announce(&node, "one word")?;
+                opened.borrow_mut().push(object);
+                Ok(())
+            });
+        }
+        stage.finally(move || {
+            for object in opened.take() {
+                for peer in object.node().others() {
+                    object.remote::<u64>(peer, "word")?;
+                }
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .small()
+    .kills(&["join-not-answered"])
+}
+
+/// Opening against coming: an object that was opened before its peer is announced when the peer comes. For
+/// `join-late-not-announced`, `join-not-answered`.
+fn coming() -> Scenario {
+    Scenario::new("join/coming", "two nodes come and open an object, in any order", 2, |stage| {
+        let kept = kept(stage);
+        (0..2).for_each(|node| comes(stage, node, &kept));
+        Ok(())
+    })
+    .late_nodes()
+    .kills(&["join-late-not-announced"])
+}
+
+/// One who comes late among two who know each other, or do not yet.
+fn third() -> Scenario {
+    Scenario::new("join/third", "a third node comes while two open an object", 3, |stage| {
+        (0..2).try_for_each(|node| stage.start(node).map(drop))?;
+        let kept = kept(stage);
+        (0..2).for_each(|node| connects(stage, node, &kept));
+        comes(stage, 2, &kept);
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// A difference is an error on both sides, whoever notices it.
+fn mismatch() -> Scenario {
+    Scenario::new("join/mismatch", "who opens an object differently is told so, and so is the other", 2, |stage| {
+        let kept = kept(stage);
+        for (node, layout) in [(0, "one word"), (1, "another")] {
+            let (kept, starter) = (Rc::clone(&kept), stage.starter());
+            stage.thread_without_endpoint(node, "opens", move || {
+                let node = starter.start(node)?;
+                let waited = announce(&node, layout)?.wait(node.timeout());
+                let error = waited.expect_err("it was opened differently on the other node");
+                let other = NodeId(1 - node.id().0);
+                assert!(matches!(error.kind(), ErrorKind::Mismatch { node, .. } if *node == other), "{error}");
+                kept.borrow_mut().push(node);
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// Two joins and two answers may cross: each node hears of the other's regions once all the same, and of its join once
+/// at most, one of them at least.
+fn callbacks() -> Scenario {
+    Scenario::new("join/callbacks", "callbacks run once for each peer, whatever crosses", 2, |stage| {
+        let kept = kept(stage);
+        let counts: [[Arc<AtomicU32>; 2]; 2] = Default::default();
+        for (at, [joined, connected]) in counts.clone().into_iter().enumerate() {
+            let (kept, starter) = (Rc::clone(&kept), stage.starter());
+            stage.thread_without_endpoint(at, "opens", move || {
+                let node = starter.start(at)?;
+                let object = Opening::new(&node, "object", "Callbacks")
+                    .on_join(move |_, _| _ = joined.fetch_add(1, Relaxed))
+                    .on_connect(move |_, _| _ = connected.fetch_add(1, Relaxed))
+                    .announce()?;
+                object.wait(node.timeout())?;
+                kept.borrow_mut().push(object);
+                Ok(())
+            });
+        }
+        stage.finally(move || {
+            let [joined, connected] = [0, 1].map(|what| counts.each_ref().map(|counts| counts[what].load(Relaxed)));
+            assert_eq!(connected, [1, 1], "how often each node was told that the other is connected");
+            assert!(matches!(joined, [1, 0] | [0, 1] | [1, 1]), "how often each was told of a join: {joined:?}");
+            Ok(())
+        });
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// An object of the library, between a node that is there and one that comes.
+fn variable() -> Scenario {
+    Scenario::new("join/variable", "a variable is shared with a node that comes late", 2, |stage| {
+        let (there, starter, kept) = (stage.start(0)?, stage.starter(), kept(stage));
+        let add = move |node: &Node| -> Result<()> {
+            let variable = AtomicVar::open(node, "sum", NodeId(0))?;
+            let ep = node.endpoint()?;
+            let before = ep.block_on(variable.fetch_add(&ep, 1))?;
+            if before == 0 {
+                ep.block_on(variable.wait_change(&ep, 1, ep.deadline()))?;
+            }
+            kept.borrow_mut().push(variable);
+            Ok(())
+        };
+        let adds = add.clone();
+        stage.thread_without_endpoint(0, "adds", move || adds(&there));
+        stage.thread_without_endpoint(1, "comes", move || add(&starter.start(1)?));
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// An object that was dropped on all nodes and is opened anew: its peers' words are those of the new opening.
+fn anew() -> Scenario {
+    Scenario::new("join/anew", "an object that all have dropped can be opened anew", 2, |stage| {
+        let kept = kept(stage);
+        let dropped = stage.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
+        for at in 0..2 {
+            let (kept, node) = (Rc::clone(&kept), stage.node(at));
+            let (mine, theirs) = (dropped[at].clone(), dropped[1 - at].remote::<u64>(0));
+            stage.thread(at, "opens", move |ep| {
+                drop(connect(&node)?);
+                // Not before the other has dropped it, too.
+                ep.put_value(theirs, 1).wait()?;
+                ep.block_on(ep.wait_until(ep.deadline(), || (mine.word(0).load() == 1).then_some(())))?;
+                let object = connect(&node)?;
+                kept.borrow_mut().push(object);
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
