@@ -360,6 +360,12 @@ mutants! {
     ///
     /// *Scenario:* 2 nodes. n0 and n1 come, and open before either has heard of the other: neither is ever connected.
     JoinLateNotAnnounced = "join-late-not-announced" in "Joining": "What is open is not announced to a node that comes.";
+
+    /// *Missing:* whose opening a message is about. This was a bug: the checker found it.
+    ///
+    /// *Scenario:* 2 nodes open at once, so that each is connected by the other's join; they drop the object, tell each
+    /// other, and open it again: an answer to the first join is still under way, and connects to memory that is gone.
+    JoinLateAnswerTaken = "join-late-answer-taken" in "Joining": "A message of an opening before is taken for one of this.";
 }
 
 impl FromStr for Mutant {

@@ -11,8 +11,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         loopback(),
         exchange(),
         rounds(),
-        visible("barrier/visible", [0, 1, 2], true).small(),
-        visible("barrier/visible-at-node-0", [1, 0, 2], true).small(),
+        visible("barrier/visible", [0, 1, 2], true).small().kills(&["barrier-no-fence", "barrier-fence-late"]),
+        visible("barrier/visible-at-node-0", [1, 0, 2], true).small().kills(&["barrier-fence-from-one"]),
         visible("barrier/visible-to-late-home", [0, 1, 2], false),
         threads(),
         meeting("barrier/meeting", 1, |thread, ep| ep.block_on(thread.wait(ep))).small(),
@@ -69,6 +69,7 @@ fn loopback() -> Scenario {
 fn exchange() -> Scenario {
     put_to_each_other("barrier/exchange", "what each of two nodes puts to the other is there after the barrier", 1)
         .small()
+        .kills(&["barrier-last-row", "barrier-round-early"])
 }
 
 /// The same twice: a round is not the one before. For barrier-round-early.

@@ -212,4 +212,5 @@ fn anew() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["join-late-answer-taken"])
 }

@@ -168,7 +168,9 @@ fn ring(
 /// ring-length-before-head.
 fn message() -> Scenario {
     let plan = Plan { sends: &[8], looks: 2, ..TWO_NODES };
-    stream("ring/message", "a message is seen whole or not at all", plan).small()
+    stream("ring/message", "a message is seen whole or not at all", plan)
+        .small()
+        .kills(&["ring-head-first", "ring-length-before-head"])
 }
 
 /// The same for a message without content, and for one that does not end with a word.
@@ -180,32 +182,40 @@ fn lengths() -> Scenario {
 /// The NLR of one head against the CW of the next. For ring-head-live.
 fn two_messages() -> Scenario {
     let plan = Plan { sends: &[8, 8], waits: 2, ..TWO_NODES };
-    stream("ring/two-messages", "a head covers no message but those sent before it", plan).small()
+    stream("ring/two-messages", "a head covers no message but those sent before it", plan)
+        .small()
+        .kills(&["ring-head-live"])
 }
 
 /// A message that goes around the end is two puts: both land before the head. For ring-head-before-wrapped.
 fn wraps() -> Scenario {
     let plan = Plan { before: &[48], received: &[1], sends: &[8], looks: 2, ..TWO_NODES };
-    stream("ring/wraps", "a message that goes around the end is seen whole or not at all", plan).small()
+    stream("ring/wraps", "a message that goes around the end is seen whole or not at all", plan)
+        .small()
+        .kills(&["ring-head-before-wrapped"])
 }
 
 /// The reader's CRs of a message before the NRW of its acknowledgement, the writer's CR of that before the CWs and
 /// NLRs of what comes in its place. For ring-ack-before-read.
 fn reuse() -> Scenario {
     let plan = Plan { before: &[48], sends: &[16], waits_for_room: true, waits: 2, ..TWO_NODES };
-    stream("ring/reuse", "a message is overwritten only when it has been read", plan).small()
+    stream("ring/reuse", "a message is overwritten only when it has been read", plan)
+        .small()
+        .kills(&["ring-ack-before-read"])
 }
 
 /// No room is room for nothing, not even for a message without content. For ring-room-forgets-header.
 fn full() -> Scenario {
     let plan = Plan { before: &[24, 24], sends: &[0], waits: 2, ..TWO_NODES };
-    stream("ring/full", "into a full ring nothing is sent", plan).small()
+    stream("ring/full", "into a full ring nothing is sent", plan).small().kills(&["ring-room-forgets-header"])
 }
 
 /// Credits count bytes since the beginning of time, not within the ring. For ring-credit-modulo.
 fn credits() -> Scenario {
     let plan = Plan { before: &[48, 48], received: &[2], sends: &[8], waits_for_room: true, waits: 1, ..TWO_NODES };
-    stream("ring/credits", "what has been read makes room, however often the ring has been filled", plan).small()
+    stream("ring/credits", "what has been read makes room, however often the ring has been filled", plan)
+        .small()
+        .kills(&["ring-credit-modulo"])
 }
 
 /// Back-pressure at its hardest: each message takes the whole ring, and waits for the one before.
@@ -240,7 +250,9 @@ fn slow_remote_reader() -> Scenario {
 fn slow_local_reader() -> Scenario {
     let plan =
         Plan { readers: &[(0, 1), (1, 1)], before: &[48], received: &[0, 1], sends: &[16], looks: 1, ..TWO_NODES };
-    stream("ring/slow-local-reader", "the reader who is behind loses nothing", plan).small()
+    stream("ring/slow-local-reader", "the reader who is behind loses nothing", plan)
+        .small()
+        .kills(&["ring-fastest-reader"])
 }
 
 /// Two readers share one copy of the ring. For ring-fastest-reader.

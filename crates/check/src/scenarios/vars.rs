@@ -139,11 +139,12 @@ fn atomic_pairs() -> Vec<Scenario> {
         .small()
     };
     vec![
-        pair("atomic/adds", "each of two additions counts", &[Add(1)], &[Add(1)]),
+        pair("atomic/adds", "each of two additions counts", &[Add(1)], &[Add(1)]).kills(&["atomic-add-by-put"]),
         pair("atomic/exchanges", "one of two exchanges succeeds", &[Exchange(0, 1)], &[Exchange(0, 2)]),
         pair("atomic/swaps", "one of two swaps finds what the other left", &[Swap(1)], &[Swap(2)]),
         pair("atomic/store-add", "a store loses no addition, nor itself", &[Add(1)], &[Store(5)]),
-        pair("atomic/add-store", "a store loses no addition, nor itself", &[Store(5)], &[Add(1)]),
+        pair("atomic/add-store", "a store loses no addition, nor itself", &[Store(5)], &[Add(1)])
+            .kills(&["atomic-store-by-put"]),
         pair("atomic/store-load", "a store that has returned is seen, and seen again", &[Load, Load], &[Store(5)]),
     ]
 }
@@ -234,6 +235,7 @@ fn shared_fence() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["shared-fence-remote"])
     .small()
 }
 
@@ -346,6 +348,7 @@ fn shared_store_after_push() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["shared-push-not-awaited"])
     .small()
 }
 
@@ -369,6 +372,7 @@ fn shared_pull() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["shared-pull-not-awaited"])
     .small()
 }
 
@@ -459,7 +463,11 @@ fn push_and_load(name: &str, about: &str, wholeness: Wholeness, versions: u64, l
 /// order. For owned-load-forward, owned-torn-accepted, owned-trail-first (and the checksum in place of guards).
 fn owned_load(wholeness: Wholeness) -> Scenario {
     let name = name_of(wholeness, "load");
-    push_and_load(&name, "a pushed value is seen whole or not at all", wholeness, 1, 1).small()
+    let mutants: &[_] = match wholeness {
+        Wholeness::Guards => &["owned-load-forward", "owned-torn-accepted", "owned-trail-first"],
+        Wholeness::Checksum => &[],
+    };
+    push_and_load(&name, "a pushed value is seen whole or not at all", wholeness, 1, 1).small().kills(mutants)
 }
 
 /// The same with two versions: a mixture of both is none, and the newer is never followed by the older.
@@ -492,6 +500,10 @@ fn owned_local(wholeness: Wholeness) -> Scenario {
 /// owned-pull-forward, owned-pull-at-once, owned-sum-ignored.
 fn owned_pull(wholeness: Wholeness) -> Scenario {
     let name = name_of(wholeness, "pull");
+    let mutants: &[_] = match wholeness {
+        Wholeness::Guards => &["owned-pull-forward", "owned-pull-at-once"],
+        Wholeness::Checksum => &["owned-sum-ignored"],
+    };
     Scenario::new(&name, "a value that is fetched while the owner stores is whole", 2, move |stage| {
         let vars = owned(stage, wholeness)?;
         let mut writer = vars[0].writer()?;
@@ -512,6 +524,7 @@ fn owned_pull(wholeness: Wholeness) -> Scenario {
         Ok(())
     })
     .small()
+    .kills(mutants)
 }
 
 /// The NLRs of a push against the CWs of the next store, which is not pushed. For owned-push-live.
@@ -540,6 +553,7 @@ fn owned_store_after_push(wholeness: Wholeness) -> Scenario {
         Ok(())
     })
     .small()
+    .kills(if wholeness == Wholeness::Guards { &["owned-push-live"] } else { &[] })
 }
 
 /// Who waits is woken by the part of a value that lands last, whichever that is.

@@ -1,9 +1,9 @@
 //! One execution as a page: a lane for each thread, NIC and memory, operations as bars, and where it fails.
 //!
 //! A recorder fills a [`Timeline`], [`Timeline::to_html`] renders it. The page stands alone (no file or address beside
-//! it) and is a function of the timeline. [`story`] finds out what belongs together (which landing to which operation,
-//! which read came before a landing that it should perhaps have seen), [`layout`] gives everything a place, [`svg`]
-//! draws, [`page`] writes the words around the picture, [`text`] lines for a terminal. Columns are ranks of events, so that gaps in the schedule take
+//! it) and is a function of the timeline. `story` finds out what belongs together (which landing to which operation,
+//! which read came before a landing that it should perhaps have seen), `layout` gives everything a place, `svg`
+//! draws, `page` writes the words around the picture, `text` lines for a terminal. Columns are ranks of events, so that gaps in the schedule take
 //! no room; the script only stretches columns, and labels which do not fit are hidden.
 
 mod layout;

@@ -21,7 +21,7 @@ pub(super) struct SimLane {
     lane: Cpu,
     peers: Vec<Peer>,
     outstanding: usize,
-    /// Nothing was done since the lane was last polled.
+    /// The lane was polled, and nothing was done since.
     fresh: bool,
 }
 
@@ -40,7 +40,7 @@ struct Reads {
     from: Loc,
     count: u32,
     succeeds: Option<u64>,
-    into: Option<u32>,
+    into: Option<Loc>,
 }
 
 struct InFlight {
@@ -183,7 +183,7 @@ fn looked_at(reads: Reads, brought: &[u64]) {
             let key = cell_key(loc.node, loc.word);
             inner.watch(current, key);
             let found = match reads.into {
-                Some(word) => inner.machine.memory(Loc { node: inner.threads[current].node, word: word + at }),
+                Some(first) => inner.machine.memory(Loc { word: first.word + at, ..first }),
                 None => brought[at as usize],
             };
             if inner.machine.memory(loc) != found {
@@ -245,7 +245,9 @@ impl DynLane for SimLane {
             _ => 0,
         };
         let reads = match operation {
-            Operation::Get { words, into, .. } => Some(Reads { from: at, count: words, succeeds: None, into }),
+            Operation::Get { words, .. } => {
+                Some(Reads { from: at, count: words, succeeds: None, into: cells(&request.local) })
+            }
             Operation::Cas { expected, .. } => Some(Reads { from: at, count: 1, succeeds: Some(expected), into: None }),
             _ => None,
         };
@@ -283,14 +285,14 @@ impl DynLane for SimLane {
     }
 
     fn poll(&mut self) {
-        // Looking twice in a row, with nothing in between, shows nothing new.
         if self.outstanding == 0 {
             return;
         }
-        if !self.fresh && !self.is_torn_down() {
+        // Looking twice in a row shows nothing new; who looks on and on lets the others go on in between.
+        self.fresh = !self.fresh;
+        if self.fresh && !self.is_torn_down() {
             with_world(|world| world.point(Pending::Read(completions_key(self.lane))));
         }
-        self.fresh = true;
         self.take_results();
     }
 

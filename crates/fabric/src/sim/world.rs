@@ -336,6 +336,8 @@ pub(super) struct Inner {
     own_digest: u64,
     pub(super) now_ns: u64,
     blind_jumps: u32,
+    nudges: u32,
+    nudges_in_a_row: u32,
     early_jumps: u32,
     pub(super) current: Option<usize>,
     pub(super) phase: Phase,
@@ -368,6 +370,10 @@ const START_NS: u64 = 1_000_000_000;
 /// How far time jumps if somebody looks at the clock but nobody has said until when.
 const BLIND_JUMP_NS: u64 = 100_000_000;
 const BLIND_JUMPS_MAX: u32 = 1000;
+/// How often those who wait are let look once more when nothing can happen, in all, and without a step of the machine in
+/// between.
+const NUDGES_MAX: u32 = 10_000;
+const NUDGES_IN_A_ROW_MAX: u32 = 8;
 /// How often time passes early in an execution: a wait in slices would otherwise go through all of them.
 const EARLY_JUMPS_MAX: u32 = 4;
 
@@ -401,6 +407,8 @@ impl Inner {
             own_digest: 0,
             now_ns: START_NS,
             blind_jumps: 0,
+            nudges: 0,
+            nudges_in_a_row: 0,
             early_jumps: 0,
             current: None,
             phase: Phase::Settled,
@@ -850,6 +858,20 @@ impl Inner {
         true
     }
 
+    /// Nothing can happen. But who seems to wait may only have let others run (`Endpoint::pause`): all look once more.
+    fn nudge(&mut self) -> bool {
+        if self.nudges == NUDGES_MAX || self.nudges_in_a_row == NUDGES_IN_A_ROW_MAX {
+            return false;
+        }
+        self.nudges += 1;
+        self.nudges_in_a_row += 1;
+        let mut found = false;
+        for thread in self.threads.iter_mut().filter(|thread| matches!(thread.pending, Pending::Idle(_))) {
+            (thread.interest.has_changed, found) = (true, true);
+        }
+        found
+    }
+
     pub(super) fn fail(&mut self, kind: FailureKind, message: String) {
         let (thread, step) = (self.current, self.steps);
         self.failure.get_or_insert(Failure { kind, message, thread, step });
@@ -884,12 +906,15 @@ impl Inner {
                     self.resume(index);
                     return Decided::Run(index);
                 }
-                Next::Machine(step) => self.apply(step),
+                Next::Machine(step) => {
+                    self.nudges_in_a_row = 0;
+                    self.apply(step);
+                }
                 Next::Elapse => {
                     self.early_jumps += 1;
                     self.elapse(true);
                 }
-                Next::Stuck if self.elapse(false) => {}
+                Next::Stuck if self.elapse(false) || self.nudge() => {}
                 Next::Stuck => {
                     if self.threads.iter().any(|thread| thread.pending != Pending::Finished) {
                         let message = format!("nothing can happen any more{}", self.describe());

@@ -4,6 +4,10 @@
 //! other participant, with what it takes the object to be and where its regions are. A node that has not opened the path
 //! ignores it; one that has checks it, remembers the regions, and answers with a *connect* of the same content. So
 //! whoever opens last connects everybody. A difference is an error on both sides that says what differs.
+//!
+//! A path may be opened anew after all have dropped it, while messages of the opening before are still under way. So
+//! openings are numbered: an answer counts only if it is to this opening's join, and a join only if it is of a later
+//! opening than the one that an earlier object of this path was connected to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,9 +80,12 @@ impl Difference {
 /// A message between the service threads.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    Join(Announcement),
-    Connect(Announcement),
-    Refuse { path: String, differs: String },
+    /// A node has opened an object.
+    Join { opening: u64, theirs: Announcement },
+    /// The answer, to the join of that number.
+    Connect { answers: u64, opening: u64, theirs: Announcement },
+    /// The other answer: what differs, as it looks from there.
+    Refuse { answers: u64, path: String, differs: String },
 }
 
 impl Message {
@@ -94,23 +101,27 @@ impl Message {
     pub(super) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
         let find = |path: &str| shared.service.objects.lock().get(path).cloned();
         match self {
-            Message::Join(theirs) => {
+            Message::Join { opening, theirs } => {
                 let Some(object) = find(&theirs.path) else { return };
-                if object.check(shared, from, &theirs) {
-                    if !mutants::is_on(Mutant::JoinNotAnswered) {
-                        Message::Connect(object.announcement(from)).send(shared, from);
-                    }
-                    object.connect(from, &theirs, true);
+                let is_late = shared.service.was_connected_to(&theirs.path, from, opening);
+                if is_late || !object.check(shared, from, opening, &theirs) {
+                    return;
+                }
+                if !mutants::is_on(Mutant::JoinNotAnswered) {
+                    let own = object.announcement(from);
+                    Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
+                }
+                object.connect(from, opening, theirs, true);
+            }
+            Message::Connect { answers, opening, theirs } => {
+                let Some(object) = find(&theirs.path) else { return };
+                let is_answer = answers == object.opening || mutants::is_on(Mutant::JoinLateAnswerTaken);
+                if is_answer && object.check(shared, from, opening, &theirs) {
+                    object.connect(from, opening, theirs, false);
                 }
             }
-            Message::Connect(theirs) => {
-                let Some(object) = find(&theirs.path) else { return };
-                if object.check(shared, from, &theirs) {
-                    object.connect(from, &theirs, false);
-                }
-            }
-            Message::Refuse { path, differs } => {
-                if let Some(object) = find(&path) {
+            Message::Refuse { answers, path, differs } => {
+                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
                     object.refused(from, differs);
                 }
             }
@@ -134,6 +145,8 @@ pub(crate) struct Spec {
 /// An object that is open on this node, as the service thread sees it.
 pub(super) struct OpenObject {
     own: Announcement,
+    /// Its number among those of this node.
+    opening: u64,
     expect: Expect,
     /// Grows with every change of `state`, so that waiters need not take the lock to look.
     changes: Word,
@@ -150,8 +163,10 @@ struct Callbacks {
 
 #[derive(Default)]
 struct State {
-    connected: HashMap<NodeId, Announcement>,
-    joined: HashMap<NodeId, Announcement>,
+    /// With whom it is connected: the number of the opening there, and what it said.
+    connected: HashMap<NodeId, (u64, Announcement)>,
+    /// The openings whose joins have come.
+    joined: HashMap<NodeId, u64>,
     mismatch: Option<(NodeId, String)>,
 }
 
@@ -163,25 +178,27 @@ impl OpenObject {
 
     pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
         if self.own.participants.contains(&to.0) {
-            Message::Join(self.announcement(to)).send(shared, to);
+            Message::Join { opening: self.opening, theirs: self.announcement(to) }.send(shared, to);
         }
     }
 
-    fn check(&self, shared: &Shared, from: NodeId, theirs: &Announcement) -> bool {
-        match self.own.differs(theirs).or_else(|| self.moved(from, theirs)) {
+    fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
+        match self.own.differs(theirs).or_else(|| self.moved(from, opening)) {
             None => true,
             Some(differs) => {
-                Message::Refuse { path: self.own.path.clone(), differs: differs.seen_there() }.send(shared, from);
+                let (path, differs_there) = (self.own.path.clone(), differs.seen_there());
+                Message::Refuse { answers: opening, path, differs: differs_there }.send(shared, from);
                 self.refused(from, differs.seen_here());
                 false
             }
         }
     }
 
-    /// Whether a peer opens anew what is still open here with its earlier memory.
-    fn moved(&self, from: NodeId, theirs: &Announcement) -> Option<Difference> {
-        let earlier = self.state.lock().connected.get(&from)?.regions.clone();
-        (earlier != theirs.regions).then(|| Difference {
+    /// Whether a peer opens anew what is still open here with its earlier memory. A message of an opening before that is
+    /// late, and says nothing.
+    fn moved(&self, from: NodeId, opening: u64) -> Option<Difference> {
+        let earlier = self.state.lock().connected.get(&from)?.0;
+        (opening > earlier).then(|| Difference {
             what: "the opening that it belongs to (drop it on all nodes before it is opened anew)".into(),
             here: "an earlier one".into(),
             there: "a later one".into(),
@@ -193,24 +210,26 @@ impl OpenObject {
         self.changes.fetch_add(1);
     }
 
-    fn connect(&self, from: NodeId, theirs: &Announcement, joined: bool) {
+    fn connect(&self, from: NodeId, opening: u64, theirs: Announcement, joined: bool) {
         let (first, joined) = {
             let mut state = self.state.lock();
             // A join may come twice: when the peer comes up, and when this node opens the object at that moment.
-            let joined = joined && state.joined.insert(from, theirs.clone()).as_ref() != Some(theirs);
-            (state.connected.insert(from, theirs.clone()).is_none(), joined)
+            let joined = joined && state.joined.insert(from, opening) != Some(opening);
+            (state.connected.insert(from, (opening, theirs.clone())).is_none(), joined)
         };
         if joined {
-            for callback in &self.callbacks.on_join {
-                callback(from, theirs);
-            }
+            self.call(&self.callbacks.on_join, from, &theirs);
         }
         if first {
-            for callback in &self.callbacks.on_connect {
-                callback(from, theirs);
-            }
+            self.call(&self.callbacks.on_connect, from, &theirs);
         }
         self.changes.fetch_add(1);
+    }
+
+    fn call(&self, callbacks: &[Callback], from: NodeId, theirs: &Announcement) {
+        for callback in callbacks {
+            callback(from, theirs);
+        }
     }
 }
 
@@ -257,8 +276,10 @@ impl Object {
             regions,
             expected: Vec::new(),
         };
-        let open = Arc::new(OpenObject { own, expect, changes: Word::new(0), state: LocalMutex::default(), callbacks });
         let shared = node.shared();
+        let opening = shared.service.next_opening();
+        let (changes, state) = (Word::new(0), LocalMutex::default());
+        let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks });
         {
             let mut objects = shared.service.objects.lock();
             if objects.contains_key(&path) {
@@ -330,7 +351,7 @@ impl Object {
         let found = if node == self.node.id() {
             find(&self.open.own)
         } else {
-            self.open.state.lock().connected.get(&node).and_then(find)
+            self.open.state.lock().connected.get(&node).and_then(|(_, announcement)| find(announcement))
         };
         found.ok_or_else(|| {
             let why = format!("{node} has no region `{region}` in it, or is not connected");
@@ -341,7 +362,10 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        self.node.shared().service.objects.lock().remove(self.path());
+        let service = &self.node.shared().service;
+        service.objects.lock().remove(self.path());
+        let connected = self.open.state.lock().connected.iter().map(|(node, found)| (*node, found.0)).collect();
+        service.closed(self.path(), connected);
     }
 }
 

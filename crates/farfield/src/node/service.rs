@@ -1,7 +1,7 @@
 //! The service thread: the control plane, and the pollers that objects register. An application that computes never
 //! blocks its peers, because this thread does not wait for it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,10 @@ pub(super) struct Service {
     new_pollers: LocalMutex<Vec<Box<dyn Poller>>>,
     /// In order of their paths, so that what is announced when a node comes is announced in the same order each time.
     pub(super) objects: LocalMutex<BTreeMap<String, Arc<OpenObject>>>,
+    /// Openings of objects so far.
+    openings: Word,
+    /// Of the paths that were closed, the openings on other nodes that they were connected to.
+    closed: LocalMutex<HashMap<String, HashMap<NodeId, u64>>>,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
 }
@@ -57,6 +61,24 @@ impl Service {
 
     pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
         self.new_pollers.lock().push(poller);
+    }
+
+    /// The number of an opening, from 1.
+    pub(super) fn next_opening(&self) -> u64 {
+        self.openings.fetch_add(1) + 1
+    }
+
+    /// Remembers what an object was connected to.
+    pub(super) fn closed(&self, path: &str, connected: HashMap<NodeId, u64>) {
+        if !connected.is_empty() {
+            self.closed.lock().entry(path.into()).or_default().extend(connected);
+        }
+    }
+
+    /// Whether an object of this path that is closed was connected to that opening of a node's, or to a later one.
+    pub(super) fn was_connected_to(&self, path: &str, node: NodeId, opening: u64) -> bool {
+        let closed = self.closed.lock();
+        closed.get(path).and_then(|connected| connected.get(&node)).is_some_and(|last| opening <= *last)
     }
 
     pub(super) fn is_up(&self, node: NodeId) -> bool {
