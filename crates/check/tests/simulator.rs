@@ -226,10 +226,15 @@ fn panics_beside_a_holder() -> Scenario {
 fn a_panic_is_reported_with_its_place_and_everything_is_unwound() {
     for seed in 0..50 {
         let finding = check(&panics_beside_a_holder(), Budget::executions(1000), seed).finding.expect("choices differ");
-        assert_eq!(finding.failure.kind, FailureKind::Panic);
         let message = &finding.failure.message;
-        let expected = message.contains("not the first choice") && message.contains("simulator.rs:");
-        assert!(expected || message.contains("not within"), "{message}");
+        // The panic, or the holder's wait, which nobody ends.
+        match finding.failure.kind {
+            FailureKind::Panic => {
+                assert!(message.contains("not the first choice") && message.contains("simulator.rs:"), "{message}");
+            }
+            FailureKind::Error => assert!(message.contains("`holder` ended in an error: not within"), "{message}"),
+            kind => panic!("{kind:?}: {message}"),
+        }
     }
 }
 
