@@ -114,8 +114,8 @@ pub enum Status {
 
 /// A lane of a fabric other than shared memory, or of a decorator.
 ///
-/// Operations to one peer complete in the order in which they were posted, so that a work id is a peer and a sequence
-/// number, which `post` returns and `status` takes.
+/// A work id is a peer and a sequence number, which `post` returns and `status` takes. Completions need not come in the
+/// order of posting: that a later operation is complete says nothing of an earlier one.
 ///
 /// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and say `Done`
 /// only when nothing touches the local memory any more.

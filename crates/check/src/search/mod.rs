@@ -148,7 +148,8 @@ pub fn exhaust_with(scenario: &Scenario, budget: Budget, mut progress: impl FnMu
             break;
         }
         if !search.advance() {
-            report.is_complete = true;
+            // Time that passes early is not among the choices here.
+            report.is_complete = !scenario.early_timeouts;
             break;
         }
         if report.executions.is_multiple_of(64) {

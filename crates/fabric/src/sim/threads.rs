@@ -172,10 +172,11 @@ impl World {
 
     fn check_invariants(&self) {
         let current = self.inner.borrow_mut().current.take();
-        let broken =
-            self.invariants.borrow().iter().find_map(|(name, holds)| {
-                holds().err().map(|why| format!("the invariant `{name}` does not hold: {why}"))
-            });
+        let broken = self.invariants.borrow().iter().find_map(|(name, holds)| {
+            // A panic of what only looks is a failure like its answer, and must not leave this call.
+            let held = catch_unwind(AssertUnwindSafe(holds)).unwrap_or_else(|panic| Err(message_of(&*panic)));
+            held.err().map(|why| format!("the invariant `{name}` does not hold: {why}"))
+        });
         let mut inner = self.inner.borrow_mut();
         inner.current = current;
         if let Some(message) = broken {

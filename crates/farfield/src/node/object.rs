@@ -363,9 +363,10 @@ impl Object {
 impl Drop for Object {
     fn drop(&mut self) {
         let service = &self.node.shared().service;
-        service.objects.lock().remove(self.path());
+        // Before the path is free: whoever opens it next is to know.
         let connected = self.open.state.lock().connected.iter().map(|(node, found)| (*node, found.0)).collect();
         service.closed(self.path(), connected);
+        service.objects.lock().remove(self.path());
     }
 }
 
