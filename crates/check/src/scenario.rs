@@ -20,7 +20,7 @@ type Finally = Box<dyn FnOnce() -> Result<()>>;
 /// end are failures.
 ///
 /// ```
-/// use farfield::SharedVar;
+/// use farfield::{NodeId, SharedVar};
 /// use farfield_check::{Budget, Scenario, check};
 ///
 /// // Two nodes push a one to each other, and look: with a fence in between, one of them at least sees the other's.
@@ -36,7 +36,7 @@ type Finally = Box<dyn FnOnce() -> Result<()>>;
 ///                 ep.block_on(async {
 ///                     mine.push_all(ep).await?;
 ///                     if fenced {
-///                         mine.fence(ep, mine.node().others()).await?;
+///                         mine.fence(ep, [NodeId(1 - me as u16)]).await?;
 ///                     }
 ///                     seen.push(other.load());
 ///                     Ok(())
