@@ -2,11 +2,12 @@
 #![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farfield::fabric::{GroupKey, LocalMutex, Word, memory_fence};
-use farfield_check::{Budget, FailureKind, Replay, Scenario, check, choose, exhaust, replay};
+use farfield_check::{Budget, FailureKind, Replay, Scenario, Stage, check, choose, exhaust, replay};
 
 /// What threads read, collected over all executions.
 type Seen = Arc<Mutex<BTreeSet<Vec<u64>>>>;
@@ -18,12 +19,23 @@ fn outcomes(seen: &Seen, scenario: &Scenario) -> BTreeSet<Vec<u64>> {
     std::mem::take(&mut seen.lock().unwrap())
 }
 
+/// Where two threads put what they read; added to `seen` at the end of each execution.
+fn collected(stage: &Stage, seen: &Seen) -> Arc<Mutex<Vec<u64>>> {
+    let read = Arc::new(Mutex::new(vec![0; 2]));
+    let (seen, at_end) = (Arc::clone(seen), Arc::clone(&read));
+    stage.finally(move || {
+        seen.lock().unwrap().insert(at_end.lock().unwrap().clone());
+        Ok(())
+    });
+    read
+}
+
 /// Two threads of one node store to a word each, and then read the other's.
 fn store_buffering(fenced: bool, seen: &Seen) -> Scenario {
     let seen = Arc::clone(seen);
     Scenario::new("test/store-buffering", "x := 1; a := y beside y := 1; b := x", 1, move |stage| {
         let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
-        let read = Arc::new(Mutex::new(vec![0; 2]));
+        let read = collected(stage, &seen);
         for me in 0..2 {
             let (words, read) = (words.clone(), Arc::clone(&read));
             stage.thread(0, "cpu", move |_| {
@@ -35,11 +47,6 @@ fn store_buffering(fenced: bool, seen: &Seen) -> Scenario {
                 Ok(())
             });
         }
-        let seen = Arc::clone(&seen);
-        stage.finally(move || {
-            seen.lock().unwrap().insert(read.lock().unwrap().clone());
-            Ok(())
-        });
         Ok(())
     })
 }
@@ -59,7 +66,7 @@ fn puts_and_looks(fenced: bool, seen: &Seen) -> Scenario {
     Scenario::new("test/fig-4", "put y := 1; wait; a := x beside put x := 1; wait; b := y", 2, move |stage| {
         let regions: Vec<_> =
             stage.nodes().iter().map(|node| node.alloc(GroupKey::SIGNAL, 8)).collect::<Result<_, _>>()?;
-        let read = Arc::new(Mutex::new(vec![0; 2]));
+        let read = collected(stage, &seen);
         for me in 0..2 {
             let (own, other, read) = (regions[me].clone(), regions[1 - me].remote::<u64>(0), Arc::clone(&read));
             stage.thread(me, "puts", move |ep| {
@@ -71,11 +78,6 @@ fn puts_and_looks(fenced: bool, seen: &Seen) -> Scenario {
                 Ok(())
             });
         }
-        let seen = Arc::clone(&seen);
-        stage.finally(move || {
-            seen.lock().unwrap().insert(read.lock().unwrap().clone());
-            Ok(())
-        });
         Ok(())
     })
 }
@@ -322,4 +324,28 @@ fn the_same_seed_gives_the_same_executions() {
     assert_eq!(first, PINNED_TRACE, "update it when the objects, the machine or the walk change");
 }
 
-const PINNED_TRACE: u64 = 18_078_483_998_487_309_851;
+const PINNED_TRACE: u64 = 10_550_386_484_734_131_457;
+
+#[test]
+fn a_scenario_that_does_not_repeat_itself_is_reported() {
+    let executions = Arc::new(AtomicU64::new(0));
+    let scenario = Scenario::new("test/unrepeatable", "threads that depend on how often they ran", 1, move |stage| {
+        let execution = executions.fetch_add(1, Ordering::Relaxed);
+        let words = stage.node(0).alloc(GroupKey::SIGNAL, 8)?;
+        for _ in 0..2 + execution % 2 {
+            let words = words.clone();
+            stage.thread(0, "adds", move |_| {
+                for _ in 0..2 {
+                    words.word(0).fetch_add(1);
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    });
+    let report = exhaust(&scenario, Budget::unlimited());
+    let finding = report.finding.expect("every second execution is another");
+    assert_eq!(finding.failure.kind, FailureKind::Unrepeatable);
+    assert!(finding.failure.message.contains("does not repeat itself"), "{}", finding.failure.message);
+    assert!(!report.is_complete);
+}

@@ -34,6 +34,8 @@ struct Search {
     sleeping: Sleeping,
     /// Nothing new is to be seen in this execution.
     is_free: bool,
+    /// The same choices have led elsewhere: the scenario depends on something that is not chosen.
+    has_diverged: bool,
     /// Without it every path is gone into: for the tests of the reduction.
     is_reduced: bool,
 }
@@ -57,6 +59,7 @@ impl Exhaustive {
             depth: 0,
             sleeping: Vec::new(),
             is_free: false,
+            has_diverged: false,
             is_reduced,
         })))
     }
@@ -68,6 +71,11 @@ impl Exhaustive {
         search.sleeping.clear();
         search.is_free = false;
         Box::new(Follower(Rc::clone(&self.0)))
+    }
+
+    /// Whether the same choices have led elsewhere.
+    pub(super) fn has_diverged(&self) -> bool {
+        self.0.borrow().has_diverged
     }
 
     pub(super) fn states(&self) -> u64 {
@@ -127,18 +135,24 @@ impl Search {
             self.is_free = true;
             return 0;
         }
-        let Frame::Steps { options, taken, sleeping } = &self.frames[self.depth] else {
-            unreachable!("the same choices lead to the same state")
+        let Frame::Steps { options, taken, sleeping } = &self.frames[self.depth] else { return self.diverge() };
+        let (chosen, footprint) = options[*taken];
+        let Some(position) = candidates.iter().position(|candidate| *candidate == chosen) else {
+            return self.diverge();
         };
         self.depth += 1;
-        let (chosen, footprint) = options[*taken];
         if !self.is_reduced {
-            return candidates.iter().position(|candidate| *candidate == chosen).unwrap_or(0);
+            return position;
         }
         // Those gone into before sleep from here on, as far as they commute with this one.
         let asleep = sleeping.iter().chain(&options[..*taken]);
         self.sleeping = asleep.filter(|(_, asleep)| !asleep.depends_on(&footprint)).copied().collect();
-        candidates.iter().position(|candidate| *candidate == chosen).expect("the same choices lead to the same state")
+        position
+    }
+
+    fn diverge(&mut self) -> usize {
+        (self.has_diverged, self.is_free) = (true, true);
+        0
     }
 
     /// A new frame for the state; whether there is anything to go into.
@@ -172,9 +186,10 @@ impl Search {
         if self.depth == self.frames.len() {
             self.frames.push(Frame::Values { of: options, taken: 0 });
         }
-        let Frame::Values { taken, .. } = self.frames[self.depth] else {
-            unreachable!("the same choices lead to the same state")
-        };
+        let Frame::Values { of, taken } = self.frames[self.depth] else { return self.diverge() };
+        if of != options {
+            return self.diverge();
+        }
         self.depth += 1;
         taken
     }

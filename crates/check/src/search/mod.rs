@@ -9,7 +9,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use farfield::fabric::sim::{self, Chooser, Failure, Outcome, Settings};
+use farfield::fabric::sim::{self, Chooser, Failure, FailureKind, Outcome, Settings};
 
 pub use self::script::{Replay, ReplayError};
 use self::{exhaustive::Exhaustive, random::Random, script::Script};
@@ -104,28 +104,16 @@ pub fn check(scenario: &Scenario, budget: Budget, seed: u64) -> Report {
 }
 
 /// [`check`], telling now and then how far it has come.
-pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, mut progress: impl FnMut(&Report)) -> Report {
-    let start = Instant::now();
-    let mut report = Report::new(scenario);
+pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl FnMut(&Report)) -> Report {
     let mut decisions = 64;
-    while budget.allows(report.executions, start) {
+    let execute = |report: &mut Report| {
         let random = Random::new(seed, report.executions, decisions, scenario.early_timeouts);
-        let (eager, early) = (random.eager(), random.early_timeouts());
+        let (eager, early_timeouts) = (random.eager(), random.early_timeouts());
         let outcome = run(scenario, Box::new(random), false);
         decisions = decisions.max(outcome.choices.len());
-        report.add(&outcome);
-        if let Some(failure) = outcome.failure {
-            let replay = Replay::new(&scenario.name, eager, early, &outcome.choices);
-            report.finding = Some(Finding { failure, execution: report.executions, replay });
-            break;
-        }
-        if report.executions.is_multiple_of(64) {
-            report.elapsed = start.elapsed();
-            progress(&report);
-        }
-    }
-    report.elapsed = start.elapsed();
-    report
+        Execution { outcome, eager, early_timeouts, is_last: false }
+    };
+    search(scenario, budget, execute, progress)
 }
 
 /// Looks at all executions, up to the order of steps that commute.
@@ -134,22 +122,59 @@ pub fn exhaust(scenario: &Scenario, budget: Budget) -> Report {
 }
 
 /// [`exhaust`], telling now and then how far it has come.
-pub fn exhaust_with(scenario: &Scenario, budget: Budget, mut progress: impl FnMut(&Report)) -> Report {
+pub fn exhaust_with(scenario: &Scenario, budget: Budget, progress: impl FnMut(&Report)) -> Report {
+    let exhaustive = Exhaustive::new();
+    let execute = |report: &mut Report| {
+        let mut outcome = run(scenario, exhaustive.chooser(), false);
+        if exhaustive.has_diverged() && outcome.failure.is_none() {
+            outcome.failure = Some(unrepeatable(&outcome));
+        }
+        report.states = exhaustive.states();
+        Execution { outcome, eager: true, early_timeouts: false, is_last: !exhaustive.advance() }
+    };
+    let mut report = search(scenario, budget, execute, progress);
+    // Time that passes early is not among the choices here.
+    report.is_complete &= !scenario.early_timeouts;
+    report
+}
+
+fn unrepeatable(outcome: &Outcome) -> Failure {
+    let message =
+        "the scenario does not repeat itself: the same choices led elsewhere than before. Does it read a clock, \
+                   draw random numbers, iterate over a `HashMap`, or keep something from one execution to the next? \
+                   `farfield_check::choose` makes a choice part of the search"
+            .into();
+    Failure { kind: FailureKind::Unrepeatable, message, thread: None, step: outcome.steps }
+}
+
+/// An execution of a search.
+struct Execution {
+    outcome: Outcome,
+    eager: bool,
+    early_timeouts: bool,
+    /// There is none after it.
+    is_last: bool,
+}
+
+/// Executes until the budget is spent, there is nothing left, or one fails.
+fn search(
+    scenario: &Scenario,
+    budget: Budget,
+    mut execute: impl FnMut(&mut Report) -> Execution,
+    mut progress: impl FnMut(&Report),
+) -> Report {
     let start = Instant::now();
     let mut report = Report::new(scenario);
-    let search = Exhaustive::new();
     while budget.allows(report.executions, start) {
-        let outcome = run(scenario, search.chooser(), false);
+        let Execution { outcome, eager, early_timeouts, is_last } = execute(&mut report);
         report.add(&outcome);
-        report.states = search.states();
         if let Some(failure) = outcome.failure {
-            let replay = Replay::new(&scenario.name, true, false, &outcome.choices);
+            let replay = Replay::new(&scenario.name, eager, early_timeouts, &outcome.choices);
             report.finding = Some(Finding { failure, execution: report.executions, replay });
             break;
         }
-        if !search.advance() {
-            // Time that passes early is not among the choices here.
-            report.is_complete = !scenario.early_timeouts;
+        if is_last {
+            report.is_complete = true;
             break;
         }
         if report.executions.is_multiple_of(64) {

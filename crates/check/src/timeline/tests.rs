@@ -178,14 +178,3 @@ fn the_page_is_deterministic_and_stands_alone() {
         }
     }
 }
-
-/// Writes the samples to look at: `cargo test timeline -- --ignored`.
-#[test]
-#[ignore = "writes files"]
-fn write_samples() {
-    for (name, timeline) in all() {
-        let path = std::env::temp_dir().join(format!("timeline-{name}.html"));
-        std::fs::write(&path, timeline.to_html()).unwrap();
-        println!("{}", path.display());
-    }
-}

@@ -7,9 +7,10 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 
 use super::lane::SimLane;
+use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
 use super::threads::{Turn, World, with_world};
-use super::world::{CLOCK, Pending, RESERVED_WORDS, inbox_key, mix, peer_key};
+use super::world::{Pending, RESERVED_WORDS};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -234,15 +235,16 @@ impl Fabric for SimFabric {
                 self.wait(world, None, true);
             }
             loop {
+                world.inner.borrow_mut().nodes[self.me.index()].wake = false;
+                if !has_news(world) || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
+                    return;
+                }
+                // More may have come until it was this thread's turn; nobody else takes any.
                 let senders: Vec<usize> = {
-                    let mut inner = world.inner.borrow_mut();
-                    inner.nodes[self.me.index()].wake = false;
+                    let inner = world.inner.borrow();
                     let inbox = &inner.nodes[self.me.index()].inbox;
                     (0..inbox.len()).filter(|from| !inbox[*from].is_empty()).collect()
                 };
-                if senders.is_empty() || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
-                    return;
-                }
                 // Each sender's messages come in order; those of different senders in any.
                 let from = senders[super::threads::choose(senders.len())];
                 let taken = world.inner.borrow_mut().take_news(self.me.0, from);

@@ -2,9 +2,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::looks::{Key, cell_key, mix};
 use super::record::{Cell, What};
 use super::threads::{Turn, World, own_cell, with_world};
-use super::world::{Key, Pending, cell_key};
+use super::world::Pending;
 use mowgli::machine::Loc;
 
 pub(crate) use super::threads::is_active;
@@ -81,8 +82,12 @@ pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
                 // Nobody can tell when a write enters its thread's store buffer: no scheduling point.
                 Some(me) => {
                     let cpu = inner.threads[me].cpu;
+                    // Another operation of the same thread may wait for the word.
+                    if inner.machine.read(cpu, loc.word) != value {
+                        inner.notify_itself(me, region_key(loc));
+                    }
                     inner.machine.write(cpu, loc.word, value);
-                    inner.acted(me);
+                    inner.acted(me, mix(region_key(loc), value));
                     inner.note(me, What::Write { cell: Cell::Region(loc), value });
                 }
                 None => inner.machine.poke(loc, value),
@@ -139,9 +144,9 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
                     let cpu = inner.threads[me].cpu;
                     inner.machine.compare_exchange(cpu, loc.word, old, new);
                     inner.saw(me, region_key(loc), old);
-                    inner.acted(me);
+                    inner.acted(me, new);
                     if old != new {
-                        inner.notify(region_key(loc), 1, Some(me));
+                        inner.notify(region_key(loc), 1, None);
                     }
                     inner.note(me, What::Rmw { cell: Cell::Region(loc), old, new });
                 }
@@ -157,7 +162,9 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
 #[cold]
 pub(crate) fn fence() -> bool {
     with_world(|world| {
-        world.point(Pending::Fence);
+        if let Turn::Mine(me) = world.point(Pending::Fence) {
+            world.inner.borrow_mut().acted(me, 0);
+        }
     })
     .is_some()
 }

@@ -6,9 +6,10 @@ use foldhash::HashMap;
 use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
 
 use super::SimFabric;
+use super::looks::{cell_key, completions_key};
 use super::record::What;
 use super::threads::with_world;
-use super::world::{Pending, cell_key, completions_key};
+use super::world::Pending;
 use crate::error::Code;
 use crate::fabric::PeerState;
 use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
@@ -229,6 +230,10 @@ impl DynLane for SimLane {
             self.peers.resize_with(peer.index() + 1, Peer::default);
         }
         let placed = if self.is_torn_down() { Err(Code::Unreachable) } else { self.place(request.remote, request.len) };
+        if let Some(local) = cells(&request.local) {
+            let (me, owner) = (NodeId(self.fabric.node()), NodeId(local.node));
+            assert_eq!(me, owner, "an endpoint of {me} sends from, or gets into, memory of {owner}");
+        }
         let operation = placed.map(|at| (at, self.operation(&request, at)));
         let state = &mut self.peers[peer.index()];
         state.posted += 1;
@@ -264,7 +269,7 @@ impl DynLane for SimLane {
                 _ => None,
             };
             let (_, machine_sequence) = inner.machine.issue_on(cpu, self.lane, operation);
-            inner.acted(current);
+            inner.acted(current, u64::from(machine_sequence));
             if inner.records() {
                 let op = inner.operation_issued(current, self.lane, peer.0, machine_sequence);
                 let words = request.len.div_ceil(8) as u32;
@@ -290,10 +295,12 @@ impl DynLane for SimLane {
         }
         // Looking twice in a row shows nothing new; who looks on and on lets the others go on in between.
         self.fresh = !self.fresh;
-        if self.fresh && !self.is_torn_down() {
-            with_world(|world| world.point(Pending::Read(completions_key(self.lane))));
+        if self.fresh {
+            if !self.is_torn_down() {
+                with_world(|world| world.point(Pending::Read(completions_key(self.lane))));
+            }
+            self.take_results();
         }
-        self.take_results();
     }
 
     fn taken(&mut self, peer: NodeId, sequence: u64) {

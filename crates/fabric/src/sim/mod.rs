@@ -19,14 +19,16 @@
 //! [`run`] runs one execution. A search is many of them, each with another chooser; `farfield-check` has those.
 
 mod arena;
+mod choice;
 mod fabric;
 pub(crate) mod hook;
 mod lane;
+mod looks;
 mod record;
 mod threads;
 mod world;
 
+pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View};
 pub use fabric::SimFabric;
 pub use record::{Cell, Event, What};
 pub use threads::{Handle, Outcome, Settings, calm, choose, fail, note, run};
-pub use world::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Kind, Touch, View};

@@ -10,8 +10,10 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::arena::Arena;
+use super::choice::{Choice, Chooser, Failure, FailureKind};
+use super::looks::Key;
 use super::record::{Cell, Event, What};
-use super::world::{Choice, Chooser, Decided, Failure, FailureKind, Inner, Key, Pending, Phase};
+use super::world::{Decided, Inner, Pending, Phase};
 use crate::error::{ErrorKind, Result};
 use crate::local::Thread;
 use crate::ptr::NodeId;

@@ -6,178 +6,12 @@ use foldhash::{HashMap, HashMapExt};
 use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
+use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View, pair_of};
+use super::looks::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
 use super::record::{Cell, Event, What};
 use crate::error::Code;
 use crate::fabric::{ControlEvent, PeerState};
 use crate::ptr::{GroupKey, NodeId};
-
-/// Something that could happen next.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
-    /// A thread goes on with what it is about to do.
-    Thread(u16),
-    /// The machine takes a step.
-    Machine(Step),
-    /// Time passes until the next deadline, though something else could happen.
-    Elapse,
-}
-
-impl Kind {
-    /// The part of the machine that it is a step of: a thread, its store buffer, a queue pair.
-    pub fn component(self) -> u32 {
-        match self {
-            Kind::Thread(thread) => u32::from(thread),
-            Kind::Machine(Step::Drain(cpu)) => 1 << 30 | u32::from(cpu.0),
-            Kind::Machine(Step::Nic { thread, peer, .. }) => pair_of(thread, peer),
-            Kind::Elapse => u32::MAX,
-        }
-    }
-}
-
-fn pair_of(lane: Cpu, peer: u16) -> u32 {
-    2 << 30 | u32::from(lane.0) << 12 | u32::from(peer)
-}
-
-/// What could happen next, in an order that depends on nothing but the state: the running thread first, then the
-/// others, then the machine.
-pub type Candidate = Kind;
-
-/// A range of what threads can notice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Touch {
-    first: u64,
-    count: u64,
-    write: bool,
-}
-
-impl Touch {
-    fn overlaps(&self, other: &Touch) -> bool {
-        (self.write || other.write) && self.first < other.first + other.count && other.first < self.first + self.count
-    }
-}
-
-/// What a step touches: two steps whose footprints are independent commute.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Footprint {
-    actors: [Option<u32>; 2],
-    touches: [Option<Touch>; 2],
-}
-
-impl Footprint {
-    /// Whether the order of the two may matter.
-    pub fn depends_on(&self, other: &Footprint) -> bool {
-        let same_actor = self.actors.iter().flatten().any(|actor| other.actors.contains(&Some(*actor)));
-        let touch = |mine: &Touch| other.touches.iter().flatten().any(|theirs| mine.overlaps(theirs));
-        same_actor || self.touches.iter().flatten().any(touch)
-    }
-}
-
-/// What a [`Chooser`] may know.
-pub struct View<'a> {
-    /// What could happen. Never empty.
-    pub candidates: &'a [Candidate],
-    /// Whether the first candidate is the thread that runs already.
-    pub current_first: bool,
-    /// Decisions so far in this execution.
-    pub decision: usize,
-    inner: &'a Inner,
-}
-
-impl View<'_> {
-    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and what each thread has seen.
-    pub fn digest(&self) -> u64 {
-        self.inner.digest()
-    }
-
-    /// What a candidate would touch.
-    pub fn footprint(&self, candidate: Candidate) -> Footprint {
-        self.inner.footprint(candidate)
-    }
-}
-
-/// A choice that was made: which candidate or value, of how many.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Choice {
-    /// Its number.
-    pub taken: u16,
-    /// How many there were, at least two.
-    pub of: u16,
-}
-
-/// Decides what happens next.
-pub trait Chooser {
-    /// Whether steps that nobody could tell from having happened later are taken at once, without a decision.
-    fn eager(&self) -> bool {
-        false
-    }
-    /// Whether deadlines may pass while something else could happen.
-    fn early_timeouts(&self) -> bool {
-        false
-    }
-    /// Whether it is asked where there is one candidate, too.
-    fn wants_all(&self) -> bool {
-        false
-    }
-    /// Which of the candidates happens. A number beyond the last means the first.
-    fn choose(&mut self, view: &View<'_>) -> usize;
-    /// A number below `options`, for a thread that asked for one.
-    fn value(&mut self, options: usize) -> usize;
-    /// A step was taken without asking.
-    fn passed(&mut self, _footprint: &Footprint) {}
-}
-
-/// Why an execution failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// What went wrong.
-    pub kind: FailureKind,
-    /// In words.
-    pub message: String,
-    /// The thread that ran.
-    pub thread: Option<usize>,
-    /// Position in the schedule.
-    pub step: u64,
-}
-
-/// What can go wrong in an execution.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FailureKind {
-    /// A thread panicked.
-    Panic,
-    /// A thread ended in an error.
-    Error,
-    /// An invariant did not hold.
-    Invariant,
-    /// Nothing can ever happen again, and threads have not ended.
-    Deadlock,
-    /// It did not end within the limit of steps.
-    TooLong,
-}
-
-// ---- keys: what threads can notice -----------------------------------------------------------------------------------
-
-pub(super) type Key = u64;
-const OWN: Key = 1 << 60;
-const COMPLETIONS: Key = 2 << 60;
-const INBOX: Key = 3 << 60;
-const PEER: Key = 4 << 60;
-pub(super) const CLOCK: Key = 5 << 60;
-
-pub(super) fn cell_key(node: u16, word: u32) -> Key {
-    Key::from(node) << 32 | Key::from(word)
-}
-fn loc_key(loc: Loc) -> Key {
-    cell_key(loc.node, loc.word)
-}
-pub(super) fn completions_key(lane: Cpu) -> Key {
-    COMPLETIONS | Key::from(lane.0)
-}
-pub(super) fn inbox_key(node: u16) -> Key {
-    INBOX | Key::from(node)
-}
-pub(super) fn peer_key(node: u16) -> Key {
-    PEER | Key::from(node)
-}
 
 /// What a thread is about to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -216,61 +50,25 @@ pub(super) struct ThreadState {
     pub(super) cpu: Cpu,
     pub(super) pending: Pending,
     /// What its next wait waits for.
-    interest: Interest,
+    pub(super) interest: Interest,
     /// The same of the waits in the middle of which it waits: an operation that is polled may block.
-    outer: SmallVec<[Interest; 2]>,
-    waits: u32,
+    pub(super) outer: SmallVec<[Interest; 2]>,
+    pub(super) waits: u32,
     pub(super) deadline: Option<u64>,
     pub(super) reads_clock: bool,
     /// A digest of what it has seen, in order.
-    seen: u64,
+    pub(super) seen: u64,
     /// The same of completions, in no order: threads only wait for them.
-    completions_seen: u64,
+    pub(super) completions_seen: u64,
     /// What it has seen since it last waited, and before; and whether it has done anything but look since.
-    glance: u64,
-    glance_before: u64,
-    seen_before: u64,
-    has_acted: bool,
+    pub(super) glance: u64,
+    pub(super) glance_before: u64,
+    pub(super) seen_before: u64,
+    pub(super) has_acted: bool,
     was_held: bool,
     pub(super) unwinding: bool,
     pub(super) panic: Option<String>,
 }
-
-/// What a thread has looked at since it last waited, and whether it has to look again.
-#[derive(Clone, Default)]
-struct Interest {
-    watch: SmallVec<[Key; WATCH_MAX]>,
-    watches_all: bool,
-    /// Something of it has changed.
-    has_changed: bool,
-    /// Completions have come that the thread has not been told of.
-    has_arrivals: bool,
-    /// Completions that it has been told of, and that nobody has taken the result of yet.
-    untaken: u32,
-}
-
-impl Interest {
-    fn looks_at(&self, first: Key, count: u64) -> bool {
-        self.watches_all || self.watch.iter().any(|key| *key >= first && *key < first + count)
-    }
-
-    fn is_woken(&self) -> bool {
-        self.has_changed || self.has_arrivals || self.untaken > 0
-    }
-}
-
-impl ThreadState {
-    fn is_woken(&self) -> bool {
-        self.interest.is_woken()
-    }
-
-    fn interests(&mut self) -> impl Iterator<Item = &mut Interest> {
-        self.outer.iter_mut().chain([&mut self.interest])
-    }
-}
-
-/// More different things than a thread looks at between two waits; beyond, any change wakes it.
-const WATCH_MAX: usize = 24;
 
 pub(super) struct NodeState {
     /// Words handed out.
@@ -287,7 +85,7 @@ pub(super) struct NodeState {
     pub(super) knows: Vec<bool>,
     /// By sender.
     pub(super) inbox: Vec<VecDeque<ControlEvent>>,
-    inbox_digest: u64,
+    pub(super) inbox_digest: u64,
     pub(super) wake: bool,
 }
 
@@ -318,22 +116,15 @@ pub(super) enum Decided {
     End,
 }
 
-/// What is true outside of a lock, of what it or another structure of the node's own memory holds.
-#[derive(Default)]
-struct OwnState {
-    holder: Option<usize>,
-    digest: u64,
-}
-
 pub(super) struct Inner {
     pub(super) machine: Machine,
     pub(super) nodes: Vec<NodeState>,
     pub(super) threads: Vec<ThreadState>,
     pub(super) lanes: Vec<LaneState>,
     lane_of: Vec<Option<usize>>,
-    own: Vec<OwnState>,
-    own_names: HashMap<usize, u32>,
-    own_digest: u64,
+    pub(super) own: Vec<OwnState>,
+    pub(super) own_names: HashMap<usize, u32>,
+    pub(super) own_digest: u64,
     pub(super) now_ns: u64,
     blind_jumps: u32,
     nudges: u32,
@@ -350,19 +141,12 @@ pub(super) struct Inner {
     pub(super) failure: Option<Failure>,
     pub(super) has_invariants: bool,
     pub(super) open_membership: bool,
-    changed: bool,
+    pub(super) changed: bool,
     pub(super) events: Option<Vec<Event>>,
     operations: HashMap<(Cpu, u16, u32), (u32, usize)>,
     pub(super) labels: Vec<(u16, u32, u32, String)>,
     machine_steps: Vec<Step>,
     candidates: Vec<Candidate>,
-}
-
-/// Mixes a value into a digest.
-#[inline]
-pub(super) fn mix(digest: u64, value: u64) -> u64 {
-    let x = (digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
 }
 
 /// The clock at the start of every execution: zero would read as never.
@@ -487,119 +271,6 @@ impl Inner {
         Ok(mine != node)
     }
 
-    /// The name of a place in ordinary memory: numbered as it is first seen, since addresses differ between executions.
-    pub(super) fn own_name(&mut self, address: usize) -> u32 {
-        if let Some(name) = self.own_names.get(&address) {
-            return *name;
-        }
-        let name = self.own.len() as u32;
-        self.own.push(OwnState::default());
-        self.own_names.insert(address, name);
-        name
-    }
-
-    pub(super) fn own_key(&mut self, address: usize) -> Key {
-        OWN | Key::from(self.own_name(address))
-    }
-
-    /// The thread has seen a value: it is part of what it knows, and what it waits for the change of.
-    #[inline]
-    pub(super) fn saw(&mut self, thread: usize, key: Key, value: u64) {
-        let state = &mut self.threads[thread];
-        state.seen = mix(mix(state.seen, key), value);
-        state.glance = mix(mix(state.glance, key), value);
-        self.watch(thread, key);
-    }
-
-    /// The thread has done something that others could notice.
-    #[inline]
-    pub(super) fn acted(&mut self, thread: usize) {
-        self.threads[thread].has_acted = true;
-    }
-
-    /// The thread is told of completions: what is left to be told of others.
-    pub(super) fn told_of(&mut self, thread: usize, completions: usize) {
-        let lanes = &self.lanes;
-        for interest in self.threads[thread].interests() {
-            let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.lane), 1);
-            interest.has_arrivals = lanes.iter().any(waits);
-            interest.untaken += completions as u32;
-        }
-    }
-
-    /// The result of an operation was handed on: the thread need not be woken for it.
-    pub(super) fn took(&mut self, thread: usize) {
-        for interest in self.threads[thread].interests() {
-            interest.untaken = interest.untaken.saturating_sub(1);
-        }
-    }
-
-    /// The thread has seen that an operation is complete, and what it brought.
-    pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32, words: &[u64]) {
-        let operation = u64::from(lane.0) << 48 | u64::from(peer) << 32 | u64::from(sequence);
-        let digest = words.iter().fold(mix(COMPLETIONS, operation), |digest, word| mix(digest, *word));
-        let state = &mut self.threads[thread];
-        state.completions_seen ^= digest;
-        state.has_acted = true;
-    }
-
-    /// The thread is about to wait. If it has only looked since it last waited, and has seen what it had seen then, it is
-    /// where it was: waiting is looking again and again.
-    pub(super) fn about_to_wait(&mut self, thread: usize) {
-        let state = &mut self.threads[thread];
-        if !state.has_acted && state.glance == state.glance_before {
-            state.seen = state.seen_before;
-        }
-        state.seen_before = state.seen;
-        state.glance_before = state.glance;
-        state.glance = 0;
-        state.has_acted = false;
-    }
-
-    /// A wait of the thread ends when this changes.
-    #[inline]
-    pub(super) fn watch(&mut self, thread: usize, key: Key) {
-        for interest in self.threads[thread].interests() {
-            if !interest.watches_all && !interest.watch.contains(&key) {
-                if interest.watch.len() == WATCH_MAX {
-                    interest.watches_all = true;
-                } else {
-                    interest.watch.push(key);
-                }
-            }
-        }
-    }
-
-    /// The thread begins to wait, perhaps in the middle of another wait, which keeps what it has looked at.
-    pub(super) fn begin_wait(&mut self, thread: usize) {
-        let state = &mut self.threads[thread];
-        if state.waits > 0 {
-            state.outer.push(state.interest.clone());
-        }
-        state.waits += 1;
-    }
-
-    pub(super) fn end_wait(&mut self, thread: usize) {
-        let state = &mut self.threads[thread];
-        state.waits = state.waits.saturating_sub(1);
-        if let Some(outer) = state.outer.pop() {
-            state.interest = outer;
-        }
-    }
-
-    /// Threads that have looked at one of these go on, but for the one that has changed it: it knows.
-    #[inline]
-    pub(super) fn notify(&mut self, first: Key, count: u64, by: Option<usize>) {
-        self.changed = true;
-        for (index, thread) in self.threads.iter_mut().enumerate() {
-            if Some(index) != by {
-                for interest in thread.interests() {
-                    interest.has_changed = interest.has_changed || interest.looks_at(first, count);
-                }
-            }
-        }
-    }
-
     pub(super) fn note(&mut self, thread: usize, what: What) {
         let (step, time_ns) = (self.steps, self.now_ns);
         if let Some(events) = &mut self.events {
@@ -609,43 +280,6 @@ impl Inner {
 
     pub(super) fn records(&self) -> bool {
         self.events.is_some()
-    }
-
-    /// A store to a word outside of regions, or another change there that leads to `value`.
-    pub(super) fn own_changed(&mut self, thread: usize, key: Key, old: u64, new: u64) {
-        if old != new {
-            self.own_digest ^= mix(key, old) ^ mix(key, new);
-            self.notify(key, 1, Some(thread));
-        }
-        self.threads[thread].seen = mix(mix(self.threads[thread].seen, key), new);
-        self.acted(thread);
-    }
-
-    /// A change of a structure whose contents are unknown here: what it holds depends on the order of the changes.
-    pub(super) fn own_written(&mut self, thread: usize, key: Key) {
-        let own = &mut self.own[(key & !OWN) as usize];
-        let before = own.digest;
-        own.digest = mix(mix(before, thread as u64 + 1), self.threads[thread].seen);
-        let after = own.digest;
-        self.own_digest ^= mix(key, before) ^ mix(key, after);
-        self.saw(thread, key, before);
-        self.acted(thread);
-        self.notify(key, 1, Some(thread));
-    }
-
-    pub(super) fn own_read(&mut self, thread: usize, key: Key) {
-        let digest = self.own[(key & !OWN) as usize].digest;
-        self.saw(thread, key, digest);
-    }
-
-    pub(super) fn lock(&mut self, thread: usize, key: Key) {
-        self.own[(key & !OWN) as usize].holder = Some(thread);
-        self.own_read(thread, key);
-    }
-
-    pub(super) fn unlock(&mut self, thread: usize, key: Key) {
-        self.own_written(thread, key);
-        self.own[(key & !OWN) as usize].holder = None;
     }
 
     /// The number of an operation, for the record.
@@ -720,11 +354,6 @@ impl Inner {
         }
     }
 
-    pub(super) fn looked_at_clock(&mut self, thread: usize) {
-        let state = &mut self.threads[thread];
-        state.seen = mix(state.seen, self.now_ns);
-    }
-
     /// Whether time may pass at any moment.
     pub(super) fn early_timeouts(&self) -> bool {
         self.phase == Phase::Explored && self.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
@@ -773,13 +402,13 @@ impl Inner {
         )
     }
 
-    fn footprint(&self, kind: Kind) -> Footprint {
+    pub(super) fn footprint(&self, kind: Candidate) -> Footprint {
         let touch = |first, count, write| Some(Touch { first, count, write });
         match kind {
-            Kind::Elapse => {
+            Candidate::Elapse => {
                 Footprint { actors: [Some(kind.component()), None], touches: [touch(0, Key::MAX, true), None] }
             }
-            Kind::Thread(index) => {
+            Candidate::Thread(index) => {
                 let actors = [Some(kind.component()), None];
                 let thread = &self.threads[usize::from(index)];
                 let first = match thread.pending {
@@ -789,7 +418,7 @@ impl Inner {
                 };
                 Footprint { actors, touches: [first, None] }
             }
-            Kind::Machine(step) => {
+            Candidate::Machine(step) => {
                 let found = self.machine.footprint(step);
                 let pair = found.pair.map(|(lane, peer)| pair_of(lane, peer));
                 let range =
@@ -802,7 +431,7 @@ impl Inner {
         }
     }
 
-    fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> u64 {
         let mut digest = mix(self.machine.digest(), self.own_digest);
         digest = mix(digest, self.now_ns);
         for thread in &self.threads {
@@ -959,23 +588,22 @@ impl Inner {
         let count = self.threads.len();
         if chooser.eager() {
             if let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step)) {
-                chooser.passed(&self.footprint(Kind::Machine(*step)));
+                chooser.passed(&self.footprint(Candidate::Machine(*step)));
                 return Next::Machine(*step);
             }
             if let Some(index) = (0..count).find(|index| self.is_quiet(*index) && self.is_enabled(*index)) {
-                chooser.passed(&self.footprint(Kind::Thread(index as u16)));
+                chooser.passed(&self.footprint(Candidate::Thread(index as u16)));
                 return Next::Thread(index);
             }
         }
         let mut candidates = core::mem::take(&mut self.candidates);
         candidates.clear();
-        let current_first = current.is_some_and(|index| self.is_enabled(index));
-        if let (true, Some(index)) = (current_first, current) {
-            candidates.push(Kind::Thread(index as u16));
+        if let Some(index) = current.filter(|index| self.is_enabled(*index)) {
+            candidates.push(Candidate::Thread(index as u16));
         }
         let others = (0..count).filter(|index| Some(*index) != current && self.is_enabled(*index));
-        candidates.extend(others.map(|index| Kind::Thread(index as u16)));
-        candidates.extend(steps.iter().map(|step| Kind::Machine(*step)));
+        candidates.extend(others.map(|index| Candidate::Thread(index as u16)));
+        candidates.extend(steps.iter().map(|step| Candidate::Machine(*step)));
         if chooser.early_timeouts()
             && self.early_jumps < EARLY_JUMPS_MAX
             && !candidates.is_empty()
@@ -984,13 +612,13 @@ impl Inner {
                 .iter()
                 .any(|t| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some())
         {
-            candidates.push(Kind::Elapse);
+            candidates.push(Candidate::Elapse);
         }
         let next = match candidates.len() {
             0 => Next::Stuck,
             1 if !chooser.wants_all() => next_of(candidates[0]),
             of => {
-                let view = View { candidates: &candidates, current_first, decision: self.decisions, inner: self };
+                let view = View { candidates: &candidates, decision: self.decisions, inner: self };
                 let taken = chooser.choose(&view);
                 let taken = if taken < of { taken } else { 0 };
                 if of > 1 {
@@ -1018,8 +646,7 @@ impl Inner {
                 taken
             }
         };
-        self.threads[thread].seen = mix(self.threads[thread].seen, taken as u64 + 0x1000);
-        self.acted(thread);
+        self.acted(thread, taken as u64 + 0x1000);
         taken
     }
 
@@ -1126,10 +753,10 @@ enum Next {
     Stuck,
 }
 
-fn next_of(kind: Kind) -> Next {
+fn next_of(kind: Candidate) -> Next {
     match kind {
-        Kind::Thread(index) => Next::Thread(usize::from(index)),
-        Kind::Machine(step) => Next::Machine(step),
-        Kind::Elapse => Next::Elapse,
+        Candidate::Thread(index) => Next::Thread(usize::from(index)),
+        Candidate::Machine(step) => Next::Machine(step),
+        Candidate::Elapse => Next::Elapse,
     }
 }

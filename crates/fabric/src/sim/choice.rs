@@ -1,0 +1,145 @@
+//! What a search decides about, and how an execution ends.
+
+use mowgli::machine::{Step, Thread as Cpu};
+
+use super::world::Inner;
+
+/// Something that could happen next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Candidate {
+    /// A thread goes on with what it is about to do.
+    Thread(u16),
+    /// The machine takes a step.
+    Machine(Step),
+    /// Time passes until the next deadline, though something else could happen.
+    Elapse,
+}
+
+impl Candidate {
+    /// The part of the machine that it is a step of: a thread, its store buffer, a queue pair.
+    pub fn component(self) -> u32 {
+        match self {
+            Candidate::Thread(thread) => u32::from(thread),
+            Candidate::Machine(Step::Drain(cpu)) => 1 << 30 | u32::from(cpu.0),
+            Candidate::Machine(Step::Nic { thread, peer, .. }) => pair_of(thread, peer),
+            Candidate::Elapse => u32::MAX,
+        }
+    }
+}
+
+pub(super) fn pair_of(lane: Cpu, peer: u16) -> u32 {
+    2 << 30 | u32::from(lane.0) << 12 | u32::from(peer)
+}
+
+/// A range of what threads can notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touch {
+    pub(super) first: u64,
+    pub(super) count: u64,
+    pub(super) write: bool,
+}
+
+impl Touch {
+    fn overlaps(&self, other: &Touch) -> bool {
+        (self.write || other.write) && self.first < other.first + other.count && other.first < self.first + self.count
+    }
+}
+
+/// What a step touches: two steps whose footprints are independent commute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Footprint {
+    pub(super) actors: [Option<u32>; 2],
+    pub(super) touches: [Option<Touch>; 2],
+}
+
+impl Footprint {
+    /// Whether the order of the two may matter.
+    pub fn depends_on(&self, other: &Footprint) -> bool {
+        let same_actor = self.actors.iter().flatten().any(|actor| other.actors.contains(&Some(*actor)));
+        let touch = |mine: &Touch| other.touches.iter().flatten().any(|theirs| mine.overlaps(theirs));
+        same_actor || self.touches.iter().flatten().any(touch)
+    }
+}
+
+/// What a [`Chooser`] may know.
+pub struct View<'a> {
+    /// What could happen, never empty, in an order that depends on nothing but the state: the running thread first, then the
+    /// others, then the machine.
+    pub candidates: &'a [Candidate],
+    /// Decisions so far in this execution.
+    pub decision: usize,
+    pub(super) inner: &'a Inner,
+}
+
+impl View<'_> {
+    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and what each thread has seen.
+    pub fn digest(&self) -> u64 {
+        self.inner.digest()
+    }
+
+    /// What a candidate would touch.
+    pub fn footprint(&self, candidate: Candidate) -> Footprint {
+        self.inner.footprint(candidate)
+    }
+}
+
+/// A choice that was made: which candidate or value, of how many.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Choice {
+    /// Its number.
+    pub taken: u16,
+    /// How many there were, at least two.
+    pub of: u16,
+}
+
+/// Decides what happens next.
+pub trait Chooser {
+    /// Whether steps that nobody could tell from having happened later are taken at once, without a decision.
+    fn eager(&self) -> bool {
+        false
+    }
+    /// Whether deadlines may pass while something else could happen.
+    fn early_timeouts(&self) -> bool {
+        false
+    }
+    /// Whether it is asked where there is one candidate, too.
+    fn wants_all(&self) -> bool {
+        false
+    }
+    /// Which of the candidates happens. A number beyond the last means the first.
+    fn choose(&mut self, view: &View<'_>) -> usize;
+    /// A number below `options`, for a thread that asked for one.
+    fn value(&mut self, options: usize) -> usize;
+    /// A step was taken without asking.
+    fn passed(&mut self, _footprint: &Footprint) {}
+}
+
+/// Why an execution failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub kind: FailureKind,
+    /// In words.
+    pub message: String,
+    /// The thread that ran.
+    pub thread: Option<usize>,
+    /// Position in the schedule.
+    pub step: u64,
+}
+
+/// What can go wrong in an execution.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureKind {
+    /// A thread panicked.
+    Panic,
+    /// A thread ended in an error.
+    Error,
+    /// An invariant did not hold.
+    Invariant,
+    /// Nothing can ever happen again, and threads have not ended.
+    Deadlock,
+    /// It did not end within the limit of steps.
+    TooLong,
+    /// The same choices led elsewhere than before: the scenario depends on something that is not chosen.
+    Unrepeatable,
+}

@@ -1,0 +1,245 @@
+//! What threads can notice, what each has seen, and whose wait ends when something changes.
+
+use mowgli::machine::{Loc, Thread as Cpu};
+use smallvec::SmallVec;
+
+use super::world::{Inner, LaneState, ThreadState};
+
+/// Names something that threads can notice: a word, completions of a lane, news for a node, …
+pub(super) type Key = u64;
+pub(super) const OWN: Key = 1 << 60;
+const COMPLETIONS: Key = 2 << 60;
+const INBOX: Key = 3 << 60;
+const PEER: Key = 4 << 60;
+pub(super) const CLOCK: Key = 5 << 60;
+
+pub(super) fn cell_key(node: u16, word: u32) -> Key {
+    Key::from(node) << 32 | Key::from(word)
+}
+pub(super) fn loc_key(loc: Loc) -> Key {
+    cell_key(loc.node, loc.word)
+}
+pub(super) fn completions_key(lane: Cpu) -> Key {
+    COMPLETIONS | Key::from(lane.0)
+}
+pub(super) fn inbox_key(node: u16) -> Key {
+    INBOX | Key::from(node)
+}
+pub(super) fn peer_key(node: u16) -> Key {
+    PEER | Key::from(node)
+}
+
+/// Mixes a value into a digest.
+#[inline]
+pub(super) fn mix(digest: u64, value: u64) -> u64 {
+    let x = (digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
+}
+
+/// What a thread has looked at since it last waited, and whether it has to look again.
+#[derive(Clone, Default)]
+pub(super) struct Interest {
+    pub(super) watch: SmallVec<[Key; WATCH_MAX]>,
+    watches_all: bool,
+    /// Something of it has changed.
+    pub(super) has_changed: bool,
+    /// Completions have come that the thread has not been told of.
+    pub(super) has_arrivals: bool,
+    /// Completions that it has been told of, and that nobody has taken the result of yet.
+    untaken: u32,
+}
+
+impl Interest {
+    pub(super) fn looks_at(&self, first: Key, count: u64) -> bool {
+        self.watches_all || self.watch.iter().any(|key| *key >= first && *key < first + count)
+    }
+
+    fn is_woken(&self) -> bool {
+        self.has_changed || self.has_arrivals || self.untaken > 0
+    }
+}
+
+impl ThreadState {
+    pub(super) fn is_woken(&self) -> bool {
+        self.interest.is_woken()
+    }
+
+    pub(super) fn interests(&mut self) -> impl Iterator<Item = &mut Interest> {
+        self.outer.iter_mut().chain([&mut self.interest])
+    }
+}
+
+/// More different things than a thread looks at between two waits; beyond, any change wakes it.
+const WATCH_MAX: usize = 24;
+
+/// What is true outside of a lock, of what it or another structure of the node's own memory holds.
+#[derive(Default)]
+pub(super) struct OwnState {
+    pub(super) holder: Option<usize>,
+    digest: u64,
+}
+
+impl Inner {
+    /// The name of a place in ordinary memory: numbered as it is first seen, since addresses differ between executions.
+    pub(super) fn own_name(&mut self, address: usize) -> u32 {
+        if let Some(name) = self.own_names.get(&address) {
+            return *name;
+        }
+        let name = self.own.len() as u32;
+        self.own.push(OwnState::default());
+        self.own_names.insert(address, name);
+        name
+    }
+
+    pub(super) fn own_key(&mut self, address: usize) -> Key {
+        OWN | Key::from(self.own_name(address))
+    }
+
+    /// The thread has seen a value: it is part of what it knows, and what it waits for the change of.
+    #[inline]
+    pub(super) fn saw(&mut self, thread: usize, key: Key, value: u64) {
+        let state = &mut self.threads[thread];
+        state.seen = mix(mix(state.seen, key), value);
+        state.glance = mix(mix(state.glance, key), value);
+        self.watch(thread, key);
+    }
+
+    /// The thread has done something that others could notice: it is elsewhere in its program than before.
+    #[inline]
+    pub(super) fn acted(&mut self, thread: usize, what: u64) {
+        let state = &mut self.threads[thread];
+        state.seen = mix(state.seen, what);
+        state.has_acted = true;
+    }
+
+    /// The thread is told of completions: what is left to be told of others.
+    pub(super) fn told_of(&mut self, thread: usize, completions: usize) {
+        let lanes = &self.lanes;
+        for interest in self.threads[thread].interests() {
+            let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.lane), 1);
+            interest.has_arrivals = lanes.iter().any(waits);
+            interest.untaken += completions as u32;
+        }
+    }
+
+    /// The result of an operation was handed on: the thread need not be woken for it.
+    pub(super) fn took(&mut self, thread: usize) {
+        for interest in self.threads[thread].interests() {
+            interest.untaken = interest.untaken.saturating_sub(1);
+        }
+    }
+
+    /// The thread has seen that an operation is complete, and what it brought.
+    pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32, words: &[u64]) {
+        let operation = u64::from(lane.0) << 48 | u64::from(peer) << 32 | u64::from(sequence);
+        let digest = words.iter().fold(mix(COMPLETIONS, operation), |digest, word| mix(digest, *word));
+        let state = &mut self.threads[thread];
+        state.completions_seen ^= digest;
+        state.has_acted = true;
+    }
+
+    /// The thread is about to wait. If it has only looked since it last waited, and has seen what it had seen then, it is
+    /// where it was: waiting is looking again and again.
+    pub(super) fn about_to_wait(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if !state.has_acted && state.glance == state.glance_before {
+            state.seen = state.seen_before;
+        }
+        state.seen_before = state.seen;
+        state.glance_before = state.glance;
+        state.glance = 0;
+        state.has_acted = false;
+    }
+
+    /// A wait of the thread ends when this changes.
+    #[inline]
+    pub(super) fn watch(&mut self, thread: usize, key: Key) {
+        for interest in self.threads[thread].interests() {
+            if !interest.watches_all && !interest.watch.contains(&key) {
+                if interest.watch.len() == WATCH_MAX {
+                    interest.watches_all = true;
+                } else {
+                    interest.watch.push(key);
+                }
+            }
+        }
+    }
+
+    /// The thread begins to wait, perhaps in the middle of another wait, which keeps what it has looked at.
+    pub(super) fn begin_wait(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if state.waits > 0 {
+            state.outer.push(state.interest.clone());
+        }
+        state.waits += 1;
+    }
+
+    pub(super) fn end_wait(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        state.waits = state.waits.saturating_sub(1);
+        if let Some(outer) = state.outer.pop() {
+            state.interest = outer;
+        }
+    }
+
+    /// The thread itself has changed something that it has looked at.
+    pub(super) fn notify_itself(&mut self, thread: usize, key: Key) {
+        for interest in self.threads[thread].interests() {
+            interest.has_changed = interest.has_changed || interest.looks_at(key, 1);
+        }
+    }
+
+    /// Threads that have looked at one of these go on, but for `by`, which knows.
+    #[inline]
+    pub(super) fn notify(&mut self, first: Key, count: u64, by: Option<usize>) {
+        self.changed = true;
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            if Some(index) != by {
+                for interest in thread.interests() {
+                    interest.has_changed = interest.has_changed || interest.looks_at(first, count);
+                }
+            }
+        }
+    }
+
+    /// A store to a word outside of regions, or another change there that leads to `value`.
+    pub(super) fn own_changed(&mut self, thread: usize, key: Key, old: u64, new: u64) {
+        if old != new {
+            self.own_digest ^= mix(key, old) ^ mix(key, new);
+            self.notify(key, 1, None);
+        }
+        self.acted(thread, mix(key, new));
+    }
+
+    /// A change of a structure whose contents are unknown here: what it holds depends on the order of the changes.
+    pub(super) fn own_written(&mut self, thread: usize, key: Key) {
+        let own = &mut self.own[(key & !OWN) as usize];
+        let before = own.digest;
+        own.digest = mix(mix(before, thread as u64 + 1), self.threads[thread].seen);
+        let after = own.digest;
+        self.own_digest ^= mix(key, before) ^ mix(key, after);
+        self.saw(thread, key, before);
+        self.acted(thread, key);
+        self.notify(key, 1, Some(thread));
+    }
+
+    pub(super) fn own_read(&mut self, thread: usize, key: Key) {
+        let digest = self.own[(key & !OWN) as usize].digest;
+        self.saw(thread, key, digest);
+    }
+
+    pub(super) fn lock(&mut self, thread: usize, key: Key) {
+        self.own[(key & !OWN) as usize].holder = Some(thread);
+        self.own_read(thread, key);
+    }
+
+    pub(super) fn unlock(&mut self, thread: usize, key: Key) {
+        self.own_written(thread, key);
+        self.own[(key & !OWN) as usize].holder = None;
+    }
+
+    pub(super) fn looked_at_clock(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        state.seen = mix(state.seen, self.now_ns);
+    }
+}
