@@ -5,6 +5,10 @@
 // The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
+/// The model checker sets a stage for each execution: allocations, most of all.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod bench;
 mod check;
 mod doctor;

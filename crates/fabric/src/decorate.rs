@@ -77,7 +77,7 @@ impl Fabric for Decorated {
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         self.inner.spawn(name, body)
     }
-    fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: &str) {
+    fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: core::fmt::Arguments<'_>) {
         self.inner.label(remote, bytes, name);
     }
     fn seed(&self) -> u64 {

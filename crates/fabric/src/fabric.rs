@@ -95,7 +95,7 @@ pub trait Fabric: Send + Sync + 'static {
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
 
     /// Gives memory a name, for whoever looks on.
-    fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: &str) {}
+    fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: core::fmt::Arguments<'_>) {}
 
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;

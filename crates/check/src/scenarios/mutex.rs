@@ -29,7 +29,7 @@ fn open(stage: &Stage) -> Result<Vec<Rc<Mutex>>> {
 pub(super) fn word(stage: &Stage, node: usize, name: &str) -> Result<Region> {
     let node = stage.node(node);
     let region = node.alloc(GroupKey::DATA, 8)?;
-    node.fabric().label(region.remote(0), 8, name);
+    node.fabric().label(region.remote(0), 8, format_args!("{name}"));
     Ok(region)
 }
 

@@ -164,12 +164,12 @@ impl Fabric for SimFabric {
         .unwrap_or_else(|| Err(SimFabric::over()))
     }
 
-    fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: &str) {
+    fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: core::fmt::Arguments<'_>) {
         self.at(|world| {
             let mut inner = world.inner.borrow_mut();
             if inner.records() {
                 let (first, words) = ((remote.offset() / 8) as u32, bytes.div_ceil(8) as u32);
-                inner.labels.push((remote.node().0, first, words, name.into()));
+                inner.labels.push((remote.node().0, first, words, name.to_string()));
             }
         });
     }
@@ -227,10 +227,7 @@ impl Fabric for SimFabric {
 
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
         self.at(|world| {
-            let has_news = |world: &World| {
-                let inner = world.inner.borrow();
-                inner.nodes[self.me.index()].inbox.iter().any(|queue| !queue.is_empty())
-            };
+            let has_news = |world: &World| world.inner.borrow().has_news(self.me.0);
             if !timeout.is_zero() && !has_news(world) {
                 self.wait(world, None, true);
             }

@@ -22,8 +22,8 @@ pub(super) struct SimLane {
     lane: Cpu,
     peers: Vec<Peer>,
     outstanding: usize,
-    /// The lane was polled, and nothing was done since.
-    fresh: bool,
+    /// The step of the execution at which the lane was polled last, unless it was polled again since.
+    polled_at: Option<u64>,
 }
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ impl SimLane {
         });
         let (index, lane) = opened.expect("the world lives while its threads run");
         let peers = std::iter::repeat_with(Peer::default).take(fabric.count()).collect();
-        SimLane { fabric, index, lane, peers, outstanding: 0, fresh: false }
+        SimLane { fabric, index, lane, peers, outstanding: 0, polled_at: None }
     }
 
     fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Loc, Code> {
@@ -137,7 +137,8 @@ impl SimLane {
             }
             results
         });
-        for (peer, sequence, words, failure) in results.unwrap_or_default() {
+        let mut results = results.unwrap_or_default();
+        for (peer, sequence, words, failure) in results.drain(..) {
             let peer = &mut self.peers[usize::from(peer)];
             let found = peer.pending.iter_mut().find(|flight| flight.machine_sequence == sequence);
             if let Some(flight) = found
@@ -155,6 +156,8 @@ impl SimLane {
             }
             peer.pending.retain(|flight| !flight.done);
         }
+        // Its room serves the next.
+        with_world(|world| world.inner.borrow_mut().lanes[self.index].results = results);
     }
 
     /// Whether the execution is over for this thread: then nothing is pending any more.
@@ -285,7 +288,6 @@ impl DynLane for SimLane {
         let local = request.local;
         state.pending.push_back(InFlight { sequence, machine_sequence, reads, result_bytes, local, done: false });
         self.outstanding += 1;
-        self.fresh = false;
         sequence
     }
 
@@ -293,14 +295,16 @@ impl DynLane for SimLane {
         if self.outstanding == 0 {
             return;
         }
+        let step = || with_world(|world| world.inner.borrow().steps);
         // Looking twice in a row shows nothing new; who looks on and on lets the others go on in between.
-        self.fresh = !self.fresh;
-        if self.fresh {
-            if !self.is_torn_down() {
-                with_world(|world| world.point(Pending::Read(completions_key(self.lane))));
-            }
-            self.take_results();
+        if self.polled_at.is_some() && self.polled_at.take() == step() {
+            return;
         }
+        if !self.is_torn_down() {
+            with_world(|world| world.point(Pending::Read(completions_key(self.lane))));
+        }
+        self.take_results();
+        self.polled_at = step();
     }
 
     fn taken(&mut self, peer: NodeId, sequence: u64) {

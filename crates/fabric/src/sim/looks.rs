@@ -40,6 +40,8 @@ pub(super) fn mix(digest: u64, value: u64) -> u64 {
 #[derive(Clone, Default)]
 pub(super) struct Interest {
     pub(super) watch: SmallVec<[Key; WATCH_MAX]>,
+    /// A bit for each of them: most changes are of nothing that is watched.
+    bits: u64,
     watches_all: bool,
     /// Something of it has changed.
     pub(super) has_changed: bool,
@@ -49,9 +51,38 @@ pub(super) struct Interest {
     untaken: u32,
 }
 
+#[inline]
+fn bit(key: Key) -> u64 {
+    1 << (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+}
+
 impl Interest {
+    #[inline]
     pub(super) fn looks_at(&self, first: Key, count: u64) -> bool {
+        if count == 1 && self.bits & bit(first) == 0 {
+            return self.watches_all;
+        }
         self.watches_all || self.watch.iter().any(|key| *key >= first && *key < first + count)
+    }
+
+    #[inline]
+    fn look_at(&mut self, key: Key) {
+        if self.watches_all || (self.bits & bit(key) != 0 && self.watch.contains(&key)) {
+            return;
+        }
+        if self.watch.len() == WATCH_MAX {
+            self.watches_all = true;
+            return;
+        }
+        self.watch.push(key);
+        self.bits |= bit(key);
+    }
+
+    /// Forgets everything, to begin anew.
+    pub(super) fn clear(&mut self) {
+        self.watch.clear();
+        (self.bits, self.untaken) = (0, 0);
+        (self.watches_all, self.has_changed, self.has_arrivals) = (false, false, false);
     }
 
     fn is_woken(&self) -> bool {
@@ -155,13 +186,7 @@ impl Inner {
     #[inline]
     pub(super) fn watch(&mut self, thread: usize, key: Key) {
         for interest in self.threads[thread].interests() {
-            if !interest.watches_all && !interest.watch.contains(&key) {
-                if interest.watch.len() == WATCH_MAX {
-                    interest.watches_all = true;
-                } else {
-                    interest.watch.push(key);
-                }
-            }
+            interest.look_at(key);
         }
     }
 

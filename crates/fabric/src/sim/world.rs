@@ -86,6 +86,8 @@ pub(super) struct NodeState {
     /// By sender.
     pub(super) inbox: Vec<VecDeque<ControlEvent>>,
     pub(super) inbox_digest: u64,
+    /// Events in it.
+    news: usize,
     pub(super) wake: bool,
 }
 
@@ -174,6 +176,7 @@ impl Inner {
             knows: vec![false; nodes],
             inbox: (0..nodes).map(|_| VecDeque::new()).collect(),
             inbox_digest: 0,
+            news: 0,
             wake: false,
         };
         let mut machine = Machine::new(nodes);
@@ -296,6 +299,7 @@ impl Inner {
     pub(super) fn send(&mut self, from: u16, to: u16, event: ControlEvent, content: u64) {
         let node = &mut self.nodes[usize::from(to)];
         node.inbox[usize::from(from)].push_back(event);
+        node.news += 1;
         node.inbox_digest = mix(mix(node.inbox_digest, u64::from(from)), content);
         self.notify(inbox_key(to), 1, None);
     }
@@ -315,21 +319,24 @@ impl Inner {
     pub(super) fn take_news(&mut self, me: u16, from: usize) -> Option<ControlEvent> {
         let node = &mut self.nodes[usize::from(me)];
         let event = node.inbox[from].pop_front()?;
+        node.news -= 1;
         node.inbox_digest = mix(node.inbox_digest, from as u64 + 0x100);
-        let (from, text) = match &event {
-            ControlEvent::Up(peer) => {
-                node.knows[peer.index()] = true;
-                (*peer, format!("{peer} is up"))
-            }
-            ControlEvent::Down(peer) => (*peer, format!("{peer} is gone")),
-            ControlEvent::Refused(peer, _) => (*peer, format!("{peer} was refused")),
-            ControlEvent::Message(peer, bytes) => (*peer, format!("{} bytes", bytes.len())),
-        };
-        self.notify(peer_key(from.0), 1, None);
+        if let ControlEvent::Up(peer) = event {
+            node.knows[peer.index()] = true;
+        }
+        self.notify(peer_key(from as u16), 1, None);
         if let Some(current) = self.current {
             let digest = self.nodes[usize::from(me)].inbox_digest;
             self.saw(current, inbox_key(me), digest);
-            self.note(current, What::Received { from, text });
+            if self.records() {
+                let text = match &event {
+                    ControlEvent::Up(peer) => format!("{peer} is up"),
+                    ControlEvent::Down(peer) => format!("{peer} is gone"),
+                    ControlEvent::Refused(peer, _) => format!("{peer} was refused"),
+                    ControlEvent::Message(_, bytes) => format!("{} bytes", bytes.len()),
+                };
+                self.note(current, What::Received { from: NodeId(from as u16), text });
+            }
         }
         Some(event)
     }
@@ -348,7 +355,7 @@ impl Inner {
                 if inside(loc)
                     && let Some(completion) = self.machine.cancel(lane, owner, sequence)
                 {
-                    self.completed(&completion, Some(Code::Revoked));
+                    self.completed(completion, Some(Code::Revoked));
                 }
             }
         }
@@ -366,9 +373,9 @@ impl Inner {
 
     // ---- what may happen ---------------------------------------------------------------------------------------------
 
-    fn has_news(&self, node: u16) -> bool {
-        let node = &self.nodes[usize::from(node)];
-        node.wake || node.inbox.iter().any(|queue| !queue.is_empty())
+    /// Whether there is anything in a node's inbox.
+    pub(super) fn has_news(&self, node: u16) -> bool {
+        self.nodes[usize::from(node)].news > 0
     }
 
     fn is_enabled(&self, index: usize) -> bool {
@@ -379,7 +386,10 @@ impl Inner {
             Pending::Write(key) if key < OWN => self.machine.is_drained(thread.cpu),
             Pending::Write(_) | Pending::Empty => self.machine.is_empty(thread.cpu),
             Pending::Lock(key) => self.machine.is_empty(thread.cpu) && self.own[(key & !OWN) as usize].holder.is_none(),
-            Pending::Idle(news_of) => thread.is_woken() || news_of.is_some_and(|node| self.has_news(node)),
+            Pending::Idle(news_of) => {
+                thread.is_woken()
+                    || news_of.is_some_and(|node| self.nodes[usize::from(node)].wake || self.has_news(node))
+            }
             Pending::Join(other) => {
                 let other = &self.threads[usize::from(other)];
                 other.pending == Pending::Finished && self.machine.is_empty(other.cpu)
@@ -558,7 +568,7 @@ impl Inner {
     fn resume(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         if let Pending::Idle(_) = thread.pending {
-            thread.interest = Interest::default();
+            thread.interest.clear();
             thread.deadline = None;
             thread.reads_clock = false;
             if self.events.is_some() {
@@ -585,24 +595,25 @@ impl Inner {
     }
 
     fn ask(&mut self, chooser: &mut dyn Chooser, steps: &[Step], current: Option<usize>) -> Next {
-        let count = self.threads.len();
-        if chooser.eager() {
-            if let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step)) {
-                chooser.passed(&self.footprint(Candidate::Machine(*step)));
-                return Next::Machine(*step);
-            }
-            if let Some(index) = (0..count).find(|index| self.is_quiet(*index) && self.is_enabled(*index)) {
-                chooser.passed(&self.footprint(Candidate::Thread(index as u16)));
-                return Next::Thread(index);
-            }
+        let is_eager = chooser.eager();
+        if is_eager && let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step)) {
+            chooser.passed(&self.footprint(Candidate::Machine(*step)));
+            return Next::Machine(*step);
         }
         let mut candidates = core::mem::take(&mut self.candidates);
         candidates.clear();
-        if let Some(index) = current.filter(|index| self.is_enabled(*index)) {
-            candidates.push(Candidate::Thread(index as u16));
+        for index in (0..self.threads.len()).filter(|index| self.is_enabled(*index)) {
+            let candidate = Candidate::Thread(index as u16);
+            if is_eager && self.is_quiet(index) {
+                chooser.passed(&self.footprint(candidate));
+                self.candidates = candidates;
+                return Next::Thread(index);
+            }
+            candidates.push(candidate);
+            if Some(index) == current {
+                candidates.rotate_right(1);
+            }
         }
-        let others = (0..count).filter(|index| Some(*index) != current && self.is_enabled(*index));
-        candidates.extend(others.map(|index| Candidate::Thread(index as u16)));
         candidates.extend(steps.iter().map(|step| Candidate::Machine(*step)));
         if chooser.early_timeouts()
             && self.early_jumps < EARLY_JUMPS_MAX
@@ -671,16 +682,16 @@ impl Inner {
             self.notify(loc_key(loc), u64::from(count), by);
         }
         if let Some(completion) = applied.completion {
-            self.completed(&completion, None);
+            self.completed(completion, None);
         }
     }
 
-    fn completed(&mut self, completion: &Completion, failure: Option<Code>) {
-        let Completion { thread: lane, peer, sequence, ref words } = *completion;
+    fn completed(&mut self, completion: Completion, failure: Option<Code>) {
+        let Completion { thread: lane, peer, sequence, words } = completion;
         if let Some(index) = self.lane_of.get(usize::from(lane.0)).copied().flatten()
             && self.lanes[index].in_use
         {
-            self.lanes[index].results.push((peer, sequence, words.clone(), failure));
+            self.lanes[index].results.push((peer, sequence, words, failure));
         }
         let key = completions_key(lane);
         for interest in self.threads.iter_mut().flat_map(ThreadState::interests) {

@@ -88,9 +88,12 @@ pub(super) enum Message {
     Refuse { answers: u64, path: String, differs: String },
 }
 
+/// Room for most messages.
+const MESSAGE_BYTES: usize = 512;
+
 impl Message {
     fn send(&self, shared: &Shared, to: NodeId) {
-        let sent = postcard::to_allocvec(self).map_err(|why| why.to_string());
+        let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
         let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
         if let Err(why) = sent {
             // Not up yet: it is announced when it comes. Gone: its state says so to whoever waits.
@@ -262,7 +265,7 @@ impl Object {
             return refuse(format!("{} opens it but is not one of its participants", node.id()));
         }
         for (name, region) in &regions {
-            node.fabric().label(region.remote(0), region.bytes(), &format!("{path}.{name}"));
+            node.fabric().label(region.remote(0), region.bytes(), format_args!("{path}.{name}"));
         }
         let regions = regions
             .into_iter()
