@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
-use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting};
 use crate::lane::{DynLane, Lane};
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -52,6 +52,18 @@ impl Fabric for Decorated {
     }
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
         self.inner.revoke(peer, group, timeout)
+    }
+    fn death_rule(&self) -> DeathRule {
+        self.inner.death_rule()
+    }
+    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+        self.inner.shut_out(peer, timeout)
+    }
+    fn fence(&self) {
+        self.inner.fence();
+    }
+    fn is_fenced(&self) -> bool {
+        self.inner.is_fenced()
     }
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
         self.inner.send_control(to, message)

@@ -265,6 +265,8 @@ pub enum Code {
     Revoked,
     /// No buffer left to execute it with.
     PoolExhausted,
+    /// This node was shut out.
+    Fenced,
     /// A test asked for it.
     Injected,
 }

@@ -56,6 +56,24 @@ pub trait Fabric: Send + Sync + 'static {
     /// `timeout`: the right is taken, but one write may be under way.
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
 
+    /// Who says that a node is dead.
+    fn death_rule(&self) -> DeathRule;
+
+    /// Shuts a peer out for good. From its call on, this node's operations towards that life of the peer end in
+    /// [`ErrorKind::PeerDead`](crate::ErrorKind::PeerDead); when it returns, no write of the peer can land in any group
+    /// of this node any more. Under [`DeathRule::System`] it is called for the dead only.
+    ///
+    /// # Errors
+    /// As [`Fabric::revoke`]; to be called again then.
+    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()>;
+
+    /// This node was shut out by the others: whatever it posts from now on, and whatever it has under way, ends in
+    /// [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
+    fn fence(&self);
+
+    /// Whether it was.
+    fn is_fenced(&self) -> bool;
+
     /// Sends a control message: reliable and in order, at most [`CONTROL_BYTES_MAX`] bytes.
     ///
     /// # Errors
@@ -127,6 +145,7 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
         (Code::Revoked, _) => ErrorKind::Revoked { node, key },
         (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
+        (Code::Fenced, _) => ErrorKind::Fenced,
         (Code::Injected, _) => ErrorKind::Injected { node },
     };
     kind.into()
@@ -144,6 +163,16 @@ pub enum Bell {
     Waiters,
     /// The service thread.
     Service,
+}
+
+/// Who says that a node is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeathRule {
+    /// The system under all nodes. What it calls dead runs no more; [`PeerState::Dead`] says it to all.
+    System,
+    /// The nodes themselves, by a majority: one that does not answer may be out of reach only. The fabric reports
+    /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Fabric::shut_out`] on.
+    Majority,
 }
 
 /// What is known of a node.
@@ -172,6 +201,10 @@ pub enum ControlEvent {
     Up(NodeId),
     /// A peer left or died; its state says which.
     Down(NodeId),
+    /// Nothing was heard of a peer for longer than it may be silent.
+    Suspected(NodeId),
+    /// A suspected peer was heard of again.
+    Trusted(NodeId),
     /// A peer was refused, or refused us.
     Refused(NodeId, Error),
     /// A message.

@@ -25,7 +25,7 @@ use self::sys::memory::{Arena, Mapping};
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting, explain};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -434,6 +434,22 @@ impl Fabric for ShmFabric {
             }
         }
         Ok(())
+    }
+
+    fn death_rule(&self) -> DeathRule {
+        DeathRule::System
+    }
+
+    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+        let groups = lock(&self.groups).len();
+        (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
+    }
+
+    /// Nobody is shut out of shared memory but the dead.
+    fn fence(&self) {}
+
+    fn is_fenced(&self) -> bool {
+        false
     }
 
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {

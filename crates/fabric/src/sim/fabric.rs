@@ -12,7 +12,7 @@ use super::record::What;
 use super::threads::{Turn, World, with_world};
 use super::world::{Pending, RESERVED_WORDS};
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Waiting, explain};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -195,6 +195,21 @@ impl Fabric for SimFabric {
             Ok(())
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn death_rule(&self) -> DeathRule {
+        DeathRule::System
+    }
+
+    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+        let groups = self.at(|world| world.inner.borrow().nodes[self.me.index()].groups).ok_or_else(SimFabric::over)?;
+        (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
+    }
+
+    fn fence(&self) {}
+
+    fn is_fenced(&self) -> bool {
+        false
     }
 
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {

@@ -332,6 +332,8 @@ impl Inner {
                 let text = match &event {
                     ControlEvent::Up(peer) => format!("{peer} is up"),
                     ControlEvent::Down(peer) => format!("{peer} is gone"),
+                    ControlEvent::Suspected(peer) => format!("{peer} is suspected"),
+                    ControlEvent::Trusted(peer) => format!("{peer} is trusted again"),
                     ControlEvent::Refused(peer, _) => format!("{peer} was refused"),
                     ControlEvent::Message(_, bytes) => format!("{} bytes", bytes.len()),
                 };

@@ -166,6 +166,9 @@ fn handle(shared: &Arc<Shared>, event: ControlEvent) {
             }
         }
         ControlEvent::Down(node) => tracing::info!("{node} is gone: {:?}", shared.fabric.peer_state(node)),
+        // Advice: nothing is decided by it where the system says who is dead.
+        ControlEvent::Suspected(node) => tracing::info!("{node} has not been heard of for long"),
+        ControlEvent::Trusted(node) => tracing::info!("{node} is heard of again"),
         ControlEvent::Refused(node, error) => {
             tracing::warn!("{node} was refused: {error}");
             service.refused.lock().push((node, ErrorKind::Fabric(error).into()));
