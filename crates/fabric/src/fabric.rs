@@ -246,6 +246,11 @@ impl Waiting {
         self.round = 0;
     }
 
+    /// The wait ends at this moment at the latest.
+    pub fn until(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
     /// Whether the wait has got as far as sleeping.
     pub fn is_asleep(&self) -> bool {
         self.announced.is_some()

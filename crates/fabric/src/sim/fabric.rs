@@ -244,7 +244,8 @@ impl Fabric for SimFabric {
         self.at(|world| {
             let has_news = |world: &World| world.inner.borrow().has_news(self.me.0);
             if !timeout.is_zero() && !has_news(world) {
-                self.wait(world, None, true);
+                let deadline = (timeout != Duration::MAX).then(|| self.now() + timeout);
+                self.wait(world, deadline, true);
             }
             loop {
                 world.inner.borrow_mut().nodes[self.me.index()].wake = false;

@@ -1,6 +1,7 @@
 //! A node: one process's place in a session, with its service thread, its objects and its endpoints.
 
 mod config;
+mod membership;
 mod object;
 mod service;
 
@@ -18,7 +19,7 @@ use rand::SeedableRng;
 pub use config::{Builder, Config};
 pub use object::{Announcement, CustomObject, Opening};
 pub(crate) use object::{Object, Spec};
-pub use service::{PARTING_MAX, Poller, Progress};
+pub use service::{PARTING_MAX, Poller, Progress, Standing};
 
 use self::service::Service;
 use crate::error::{Error, ErrorKind, Result};
@@ -109,7 +110,8 @@ impl Node {
         if let Some(decorate) = &config.decorate {
             fabric = decorate(fabric)?;
         }
-        let shared = Arc::new(Shared { fabric, config, service: Service::default(), endpoints: LocalMutex::default() });
+        let service = Service::new(fabric.nodes());
+        let shared = Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default() });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
@@ -152,6 +154,34 @@ impl Node {
     /// What is known of a node.
     pub fn state_of(&self, node: NodeId) -> PeerState {
         self.shared().fabric.peer_state(node)
+    }
+
+    /// How many changes of its membership the session has decided. Where the nodes decide by a majority, an epoch has the
+    /// same members for all; where the system under them says who is dead, each node counts what it was told.
+    pub fn epoch(&self) -> u64 {
+        self.shared().service.epoch()
+    }
+
+    /// How a node stands in the session. What a dead node has left behind may be touched from [`Standing::ShutOut`] on.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// let nodes = farfield::local_session(2)?;
+    /// assert_eq!(nodes[0].standing_of(nodes[1].id()), farfield::Standing::Member);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    /// If the session has no such node, as indexing a slice does.
+    pub fn standing_of(&self, node: NodeId) -> Standing {
+        let standing = self.shared().service.standing_of(node);
+        standing.unwrap_or_else(|| panic!("{node} of a session of {} nodes", self.nodes()))
+    }
+
+    /// The nodes that belong to the session now.
+    pub fn survivors(&self) -> impl Iterator<Item = NodeId> + use<'_> {
+        let belongs = |node: &NodeId| matches!(self.standing_of(*node), Standing::Member | Standing::Suspected);
+        self.members().filter(belongs)
     }
 
     /// An endpoint for one more thread.
@@ -259,7 +289,7 @@ impl Node {
 
     /// A generator of random numbers of its own for each `stream`, from the node's seed.
     pub fn rng(&self, stream: u64) -> Rng {
-        Rng::seed_from_u64(self.shared.fabric.seed() ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        self.shared.rng(stream)
     }
 
     /// The fabric below.
@@ -295,6 +325,10 @@ impl Drop for Handle {
 }
 
 impl Shared {
+    fn rng(&self, stream: u64) -> Rng {
+        Rng::seed_from_u64(self.fabric.seed() ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     fn endpoint(&self, background: bool) -> Result<Endpoint> {
         let (pool_bytes_max, timeout) = (self.config.pool_bytes_max, self.config.timeout);
         let options = EndpointOptions { pool_bytes_max, timeout, background };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word};
 use serde::{Deserialize, Serialize};
 
-use super::{Node, Shared};
+use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 
@@ -86,13 +86,15 @@ pub(super) enum Message {
     Connect { answers: u64, opening: u64, theirs: Announcement },
     /// The other answer: what differs, as it looks from there.
     Refuse { answers: u64, path: String, differs: String },
+    /// Who belongs to the session.
+    Membership(membership::Message),
 }
 
 /// Room for most messages.
 const MESSAGE_BYTES: usize = 512;
 
 impl Message {
-    fn send(&self, shared: &Shared, to: NodeId) {
+    pub(super) fn send(&self, shared: &Shared, to: NodeId) {
         let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
         let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
         if let Err(why) = sent {
@@ -128,6 +130,7 @@ impl Message {
                     object.refused(from, differs);
                 }
             }
+            Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
         }
     }
 }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{ControlEvent, Endpoint, LocalMutex, NodeId, Waiting, Word};
+use farfield_fabric::{ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, NodeId, PeerState, Waiting, Word};
 
 use super::Shared;
+use super::membership::{Action, Membership};
 use super::object::{Message, OpenObject};
 use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
@@ -52,9 +53,57 @@ pub(super) struct Service {
     closed: LocalMutex<HashMap<String, HashMap<NodeId, u64>>>,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
+    /// What the membership is, published: the epoch, and the [`Standing`] of each node.
+    epoch: Word,
+    standings: Vec<Word>,
+}
+
+/// How a node stands in its session, see [`Node::standing_of`](super::Node::standing_of).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Standing {
+    /// It belongs to the session, whether it has come yet or not.
+    Member,
+    /// It does, but nothing was heard of it for long. That is advice: it may be slow.
+    Suspected,
+    /// It has left in good order.
+    Departed,
+    /// It is decided to be dead: operations towards it fail. Something that it has put may still land somewhere.
+    Dead,
+    /// It is dead, and nothing of it can land anywhere any more: what it has left behind may be recovered.
+    ShutOut,
+}
+
+impl Standing {
+    const ALL: [Standing; 5] =
+        [Standing::Member, Standing::Suspected, Standing::Departed, Standing::Dead, Standing::ShutOut];
 }
 
 impl Service {
+    pub(super) fn new(nodes: usize) -> Service {
+        Service { standings: std::iter::repeat_with(Word::default).take(nodes).collect(), ..Service::default() }
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load()
+    }
+
+    pub(super) fn standing_of(&self, node: NodeId) -> Option<Standing> {
+        let standing = self.standings.get(node.index())?.load();
+        Standing::ALL.into_iter().find(|it| *it as u64 == standing)
+    }
+
+    /// Called by the service thread when something has changed.
+    fn publish(&self, membership: &Membership) {
+        for (index, word) in self.standings.iter().enumerate() {
+            let standing = membership.standing_of(NodeId(index as u16)) as u64;
+            if word.load() != standing {
+                word.store(standing);
+            }
+        }
+        self.epoch.store(membership.epoch());
+    }
+
     pub(super) fn stop(&self) {
         self.stop.store(1);
     }
@@ -96,8 +145,12 @@ impl Service {
 
 /// Looks at the control sockets at least this often while pollers keep the thread awake.
 const SERVE_EVERY: u32 = 32;
-/// The longest wait without pollers; a new poller or a message ends it.
-const QUIET: Duration = Duration::from_millis(5);
+/// A node that runs, and is stopped in the middle of a write, cannot be shut out before it runs on: it is tried for so
+/// long, and so often.
+const SHUT_OUT_MAX: Duration = Duration::from_millis(1);
+const SHUT_OUT_EVERY: Duration = Duration::from_millis(1);
+/// Of the node's generator of random numbers.
+const MEMBERSHIP_STREAM: u64 = u64::MAX;
 
 pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let service = &shared.service;
@@ -105,6 +158,8 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
     let mut waiting = Waiting::of_service();
     let mut round = 0u32;
+    let mut membership =
+        Membership::new(fabric.me(), fabric.nodes(), fabric.death_rule(), shared.rng(MEMBERSHIP_STREAM));
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
         let mut busy = false;
@@ -117,17 +172,19 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             Progress::Done => false,
         });
         round = round.wrapping_add(1);
+        let tick = lead(shared, &mut membership);
         if pollers.is_empty() {
-            fabric.serve(QUIET, &mut |event| handle(shared, event));
+            fabric.serve(tick.unwrap_or(Duration::MAX), &mut |event| handle(shared, &mut membership, event));
             continue;
         }
         if busy {
             waiting.reset();
         }
         if round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep() {
-            fabric.serve(Duration::ZERO, &mut |event| handle(shared, event));
+            fabric.serve(Duration::ZERO, &mut |event| handle(shared, &mut membership, event));
         }
         if !busy {
+            waiting.until(tick.map_or(Instant::NEVER, |tick| fabric.now() + tick));
             fabric.idle(&mut waiting);
         }
     }
@@ -137,7 +194,15 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let parting = endpoint.now() + PARTING_MAX;
     while pollers.iter().any(|poller| poller.is_owed()) && endpoint.now() < parting {
         pollers.retain_mut(|poller| poller.poll(endpoint) != Progress::Done);
-        fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, event));
+        fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, &mut membership, event));
+    }
+    // The others agree that it goes before it does: who has gone has no voice in what is decided.
+    if fabric.death_rule() == DeathRule::Majority {
+        membership.depart(endpoint.now());
+        while !membership.has_departed() && !membership.is_fenced() && endpoint.now() < parting {
+            let tick = lead(shared, &mut membership).unwrap_or(PARTING_MAX);
+            fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
+        }
     }
     // What pollers have put is visible before the goodbye is.
     let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));
@@ -151,7 +216,40 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     service.objects.lock().clear();
 }
 
-fn handle(shared: &Arc<Shared>, event: ControlEvent) {
+/// Does what the membership asks for; how long until there is more to do, if there is.
+fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
+    if membership.is_calm() {
+        return None;
+    }
+    let fabric = &shared.fabric;
+    let now = fabric.now();
+    membership.tick(now);
+    for node in membership.to_shut_out() {
+        match fabric.shut_out(node, SHUT_OUT_MAX) {
+            Ok(()) => membership.has_shut_out(node),
+            Err(why) => tracing::debug!("{node} is not shut out yet: {why}"),
+        }
+    }
+    for action in membership.take_actions() {
+        match action {
+            Action::Send(to, message) => Message::Membership(message).send(shared, to),
+            Action::Fence => {
+                tracing::error!("this node, {}, was shut out of its session", fabric.me());
+                fabric.fence();
+            }
+        }
+    }
+    if membership.has_changed() {
+        shared.service.publish(membership);
+        tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
+    }
+    match membership.to_shut_out().is_empty() {
+        true => membership.next_tick().map(|at| at - now),
+        false => Some(SHUT_OUT_EVERY),
+    }
+}
+
+fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent) {
     let service = &shared.service;
     match event {
         ControlEvent::Up(node) => {
@@ -165,15 +263,20 @@ fn handle(shared: &Arc<Shared>, event: ControlEvent) {
                 }
             }
         }
-        ControlEvent::Down(node) => tracing::info!("{node} is gone: {:?}", shared.fabric.peer_state(node)),
-        // Advice: nothing is decided by it where the system says who is dead.
-        ControlEvent::Suspected(node) => tracing::info!("{node} has not been heard of for long"),
-        ControlEvent::Trusted(node) => tracing::info!("{node} is heard of again"),
+        ControlEvent::Down(node) => match shared.fabric.peer_state(node) {
+            PeerState::Left => membership.left(node),
+            PeerState::Dead { .. } => membership.died(node),
+            // Its connection has broken, which says nothing of the node.
+            PeerState::Up { .. } | PeerState::Absent => membership.suspect(node),
+        },
+        ControlEvent::Suspected(node) => membership.suspect(node),
+        ControlEvent::Trusted(node) => membership.trust(node),
         ControlEvent::Refused(node, error) => {
             tracing::warn!("{node} was refused: {error}");
             service.refused.lock().push((node, ErrorKind::Fabric(error).into()));
         }
         ControlEvent::Message(from, bytes) => match postcard::from_bytes::<Message>(&bytes) {
+            Ok(Message::Membership(message)) => membership.receive(from, message),
             Ok(message) => message.handle(shared, from),
             Err(why) => tracing::warn!("{from} sent a message that cannot be read: {why}"),
         },

@@ -1,0 +1,472 @@
+//! Who belongs to the session: the protocol, as a machine without time, threads or messages of its own. The page
+//! `docs/membership.md` describes it; the service thread drives it.
+//!
+//! An epoch is a set of members. The members of one epoch decide the next by consensus: one instance of Paxos (the
+//! single-decree synod; Lamport, "The Part-Time Parliament", TOCS 1998) for each epoch, among the members of the one
+//! before. Each member first shuts out whoever the decision removes, and then says so; what the removed have left behind is
+//! recovered when all members have said it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use farfield_fabric::{DeathRule, Instant, NodeId, Rng};
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+
+use super::service::Standing;
+
+/// How much later each next node proposes what all suspect: the first one is rarely disturbed.
+const STAGGER: Duration = Duration::from_millis(5);
+/// A proposal that has come to nothing is made again after so long, and up to as much more.
+const RETRY: Duration = Duration::from_millis(20);
+/// A node that has been out of reach of a quorum for so long gives up: the others may have gone on without it.
+pub(super) const ISOLATED_MAX: Duration = Duration::from_millis(500);
+
+/// Who leads a ballot is part of it, so no two nodes lead the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Ballot {
+    round: u32,
+    leader: u16,
+}
+
+/// What is decided: who goes on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct View {
+    /// In order.
+    members: Vec<u16>,
+    /// Of those that no longer are, the ones that wanted to go. Nobody recovers anything of theirs.
+    departed: Vec<u16>,
+}
+
+/// What members say to each other. `epoch` is the one that is to be decided, or that was.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// To all: take part in no lower ballot, and tell what you have accepted.
+    Prepare { epoch: u64, ballot: Ballot },
+    /// It will not.
+    Promise { epoch: u64, ballot: Ballot, accepted: Option<(Ballot, View)> },
+    /// To all: accept this.
+    Accept { epoch: u64, ballot: Ballot, view: View },
+    /// It has.
+    Accepted { epoch: u64, ballot: Ballot },
+    /// It takes part in a higher ballot.
+    Overtaken { epoch: u64, ballot: Ballot },
+    /// A quorum has accepted this.
+    Decided { epoch: u64, view: View },
+    /// The sender has shut out all that were removed up to this epoch.
+    ShutOut { epoch: u64 },
+}
+
+/// What the machine wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    Send(NodeId, Message),
+    /// The others go on without this node.
+    Fence,
+}
+
+/// A proposal of this node.
+#[derive(Clone, Debug)]
+struct Proposal {
+    ballot: Ballot,
+    view: View,
+    promised: BTreeSet<u16>,
+    /// What was accepted in the highest of the ballots that were told of.
+    accepted: Option<(Ballot, View)>,
+    /// Those that have accepted it, once it was put to the vote.
+    voted: Option<BTreeSet<u16>>,
+}
+
+/// Why a node is no member any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Removed {
+    epoch: u64,
+    departed: bool,
+}
+
+/// What one node knows.
+#[derive(Clone, Debug)]
+pub(super) struct Membership {
+    me: u16,
+    rule: DeathRule,
+    epoch: u64,
+    members: BTreeSet<u16>,
+    /// Decisions that have come before their turn.
+    early: BTreeMap<u64, View>,
+    removed: BTreeMap<u16, Removed>,
+    suspects: BTreeSet<u16>,
+    /// Members that want to go, or have gone.
+    departing: BTreeSet<u16>,
+    /// The highest ballot that it takes part in.
+    promised: Ballot,
+    // Of the instance that decides the next epoch:
+    accepted: Option<(Ballot, View)>,
+    proposal: Option<Proposal>,
+    propose_at: Option<Instant>,
+    /// Nodes that this one still has to shut out; and up to which epoch each member has.
+    to_shut_out: BTreeSet<u16>,
+    shut_out: BTreeMap<u16, u64>,
+    isolated_since: Option<Instant>,
+    is_fenced: bool,
+    rng: Rng,
+    actions: Vec<Action>,
+    has_changed: bool,
+}
+
+/// A majority; of an even number, also the half with the lowest member. Any two have a member in common.
+fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
+    let some: BTreeSet<u16> = some.filter(|node| members.contains(node)).collect();
+    let has_lowest = members.first().is_some_and(|lowest| some.contains(lowest));
+    some.len() * 2 > members.len() || (some.len() * 2 == members.len() && has_lowest)
+}
+
+impl Membership {
+    pub(super) fn new(me: NodeId, nodes: usize, rule: DeathRule, rng: Rng) -> Membership {
+        Membership {
+            me: me.0,
+            rule,
+            epoch: 0,
+            members: (0..nodes as u16).collect(),
+            early: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            departing: BTreeSet::new(),
+            promised: Ballot::default(),
+            accepted: None,
+            proposal: None,
+            propose_at: None,
+            to_shut_out: BTreeSet::new(),
+            shut_out: BTreeMap::new(),
+            isolated_since: None,
+            is_fenced: false,
+            rng,
+            actions: Vec::new(),
+            has_changed: false,
+        }
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().map(|node| NodeId(*node))
+    }
+
+    pub(super) fn standing_of(&self, node: NodeId) -> Standing {
+        match self.removed.get(&node.0) {
+            None if self.suspects.contains(&node.0) => Standing::Suspected,
+            None => Standing::Member,
+            Some(removed) if removed.departed => Standing::Departed,
+            Some(removed) if self.is_shut_out(node.0, removed.epoch) => Standing::ShutOut,
+            Some(_) => Standing::Dead,
+        }
+    }
+
+    /// Whether nothing of a node that was removed can land anywhere any more.
+    fn is_shut_out(&self, node: u16, removed: u64) -> bool {
+        match self.rule {
+            // What the system calls dead writes nowhere any more, once one node has made sure of it.
+            DeathRule::System => !self.to_shut_out.contains(&node),
+            // Those removed since are shut out themselves, or will be.
+            DeathRule::Majority => {
+                !self.is_fenced && self.members.iter().all(|member| self.has_shut_out_until(*member) >= removed)
+            }
+        }
+    }
+
+    fn has_shut_out_until(&self, member: u16) -> u64 {
+        self.shut_out.get(&member).copied().unwrap_or(0)
+    }
+
+    /// Whether this node is no member any more, because it wanted to go.
+    pub(super) fn has_departed(&self) -> bool {
+        self.removed.get(&self.me).is_some_and(|removed| removed.departed)
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
+    /// Whom this node has to shut out; it says so with [`Membership::has_shut_out`].
+    pub(super) fn to_shut_out(&self) -> Vec<NodeId> {
+        self.to_shut_out.iter().map(|node| NodeId(*node)).collect()
+    }
+
+    /// Whether anything is different from when this was asked last.
+    pub(super) fn has_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// Whether there is nothing to do but to wait for what happens.
+    pub(super) fn is_calm(&self) -> bool {
+        self.actions.is_empty() && self.to_shut_out.is_empty() && !self.has_changed && self.next_tick().is_none()
+    }
+
+    /// What is to be done now.
+    pub(super) fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    // ---- what happens ------------------------------------------------------------------------------------------------
+
+    /// The system says that a node is dead ([`DeathRule::System`]).
+    pub(super) fn died(&mut self, node: NodeId) {
+        if self.members.contains(&node.0) {
+            let members = self.members.iter().copied().filter(|member| *member != node.0).collect();
+            self.adopt(View { members, departed: Vec::new() });
+        }
+    }
+
+    /// A node has left in good order.
+    pub(super) fn left(&mut self, node: NodeId) {
+        if !self.members.contains(&node.0) {
+            return;
+        }
+        match self.rule {
+            DeathRule::System => {
+                let members = self.members.iter().copied().filter(|member| *member != node.0).collect();
+                self.adopt(View { members, departed: vec![node.0] });
+            }
+            // The others have agreed before it went, and the decision is on its way; or it could not wait for that.
+            DeathRule::Majority => {
+                self.departing.insert(node.0);
+            }
+        }
+    }
+
+    /// Nothing was heard of a node for long.
+    pub(super) fn suspect(&mut self, node: NodeId) {
+        self.has_changed |= self.members.contains(&node.0) && self.suspects.insert(node.0);
+    }
+
+    /// It was heard of again. If the others have begun to decide without it, they may still.
+    pub(super) fn trust(&mut self, node: NodeId) {
+        self.has_changed |= self.suspects.remove(&node.0);
+    }
+
+    /// This node wants to go; it has when [`Membership::has_departed`].
+    pub(super) fn depart(&mut self, now: Instant) {
+        self.departing.insert(self.me);
+        self.propose_at = Some(now);
+    }
+
+    /// Everything that this node had to shut a node out of is closed to it.
+    pub(super) fn has_shut_out(&mut self, node: NodeId) {
+        self.has_changed |= self.to_shut_out.remove(&node.0);
+        self.report_shut_out();
+    }
+
+    fn report_shut_out(&mut self) {
+        if self.to_shut_out.is_empty() && self.has_shut_out_until(self.me) < self.epoch {
+            self.shut_out.insert(self.me, self.epoch);
+            if self.rule == DeathRule::Majority {
+                self.to_others(Message::ShutOut { epoch: self.epoch });
+            }
+        }
+    }
+
+    /// When [`Membership::tick`] has something to do, if ever: while members are suspected, or want to go.
+    pub(super) fn next_tick(&self) -> Option<Instant> {
+        let is_calm = self.suspects.is_empty() && self.departing.is_disjoint(&self.members);
+        if is_calm || self.rule == DeathRule::System || self.is_fenced || self.has_departed() {
+            return None;
+        }
+        let at = match self.is_isolated() {
+            true => self.isolated_since.map(|since| since + ISOLATED_MAX),
+            false => self.propose_at,
+        };
+        Some(at.unwrap_or_default())
+    }
+
+    /// Proposes, gives up, or does nothing, as the time demands.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.next_tick().is_none() {
+            (self.isolated_since, self.propose_at) = (None, None);
+            return;
+        }
+        // Who hears of no quorum decides nothing, and would go on with too few.
+        if self.is_isolated() {
+            if now - *self.isolated_since.get_or_insert(now) >= ISOLATED_MAX {
+                self.fence();
+            }
+            return;
+        }
+        self.isolated_since = None;
+        let at = match self.propose_at {
+            Some(at) => at,
+            None => now + STAGGER * self.rank(),
+        };
+        if now < at {
+            self.propose_at = Some(at);
+            return;
+        }
+        self.propose_at = Some(now + RETRY + RETRY.mul_f64(self.rng.random_range(0.0..1.0)));
+        let view = self.wanted();
+        self.propose(view);
+    }
+
+    /// How many members come before this one in proposing.
+    fn rank(&self) -> u32 {
+        self.members.iter().take_while(|node| **node != self.me).filter(|node| !self.suspects.contains(node)).count()
+            as u32
+    }
+
+    fn is_isolated(&self) -> bool {
+        !is_quorum(&self.members, self.members.iter().copied().filter(|node| !self.suspects.contains(node)))
+    }
+
+    /// What this node would decide.
+    fn wanted(&self) -> View {
+        let goes = |node: &u16| self.departing.contains(node) || self.suspects.contains(node);
+        let departed: Vec<u16> = self.departing.intersection(&self.members).copied().collect();
+        View { members: self.members.iter().copied().filter(|node| !goes(node)).collect(), departed }
+    }
+
+    fn fence(&mut self) {
+        if !std::mem::replace(&mut self.is_fenced, true) {
+            self.has_changed = true;
+            self.actions.push(Action::Fence);
+        }
+    }
+
+    // ---- deciding ----------------------------------------------------------------------------------------------------
+
+    fn to_others(&mut self, message: Message) {
+        for node in self.members.iter().filter(|node| **node != self.me) {
+            self.actions.push(Action::Send(NodeId(*node), message.clone()));
+        }
+    }
+
+    /// To all members, this node among them.
+    fn to_all(&mut self, message: Message) {
+        self.to_others(message.clone());
+        self.receive(NodeId(self.me), message);
+    }
+
+    fn reply(&mut self, to: NodeId, message: Message) {
+        if to.0 == self.me {
+            self.receive(to, message);
+        } else {
+            self.actions.push(Action::Send(to, message));
+        }
+    }
+
+    fn propose(&mut self, view: View) {
+        let ballot = Ballot { round: self.promised.round + 1, leader: self.me };
+        let (promised, epoch) = (BTreeSet::new(), self.epoch + 1);
+        self.proposal = Some(Proposal { ballot, view, promised, accepted: None, voted: None });
+        self.to_all(Message::Prepare { epoch, ballot });
+    }
+
+    /// A message of another node, or of this one to itself.
+    pub(super) fn receive(&mut self, from: NodeId, message: Message) {
+        let epoch = match message {
+            Message::Prepare { epoch, .. }
+            | Message::Promise { epoch, .. }
+            | Message::Accept { epoch, .. }
+            | Message::Accepted { epoch, .. }
+            | Message::Overtaken { epoch, .. } => epoch,
+            Message::Decided { epoch, view } => return self.learn(epoch, view),
+            Message::ShutOut { epoch } => {
+                let until = self.shut_out.entry(from.0).or_default();
+                *until = epoch.max(*until);
+                self.has_changed = true;
+                return;
+            }
+        };
+        // Of another instance: decided here, or not begun. (Whoever is behind is told by all that are not.)
+        if epoch != self.epoch + 1 || self.is_fenced {
+            return;
+        }
+        match message {
+            Message::Prepare { ballot, .. } if ballot > self.promised => {
+                self.promised = ballot;
+                let accepted = self.accepted.clone();
+                self.reply(from, Message::Promise { epoch, ballot, accepted });
+            }
+            // Even its own removal: what others have accepted must find a quorum among those that are left.
+            Message::Accept { ballot, view, .. } if ballot >= self.promised => {
+                self.promised = ballot;
+                self.accepted = Some((ballot, view));
+                self.reply(from, Message::Accepted { epoch, ballot });
+            }
+            Message::Prepare { .. } | Message::Accept { .. } => {
+                self.reply(from, Message::Overtaken { epoch, ballot: self.promised });
+            }
+            Message::Promise { ballot, accepted, .. } => self.promised_by(from, ballot, accepted),
+            Message::Accepted { ballot, .. } => self.accepted_by(from, ballot),
+            Message::Overtaken { ballot, .. } => {
+                // The next proposal of this node is in a higher one.
+                self.promised = self.promised.max(ballot);
+                self.proposal = None;
+            }
+            Message::Decided { .. } | Message::ShutOut { .. } => {}
+        }
+    }
+
+    fn promised_by(&mut self, from: NodeId, ballot: Ballot, accepted: Option<(Ballot, View)>) {
+        let Some(proposal) = self.proposal.as_mut().filter(|proposal| proposal.ballot == ballot) else { return };
+        proposal.promised.insert(from.0);
+        // In order of their ballots, which comes first in the pair; nothing is less than something.
+        if accepted.as_ref().map(|it| it.0) > proposal.accepted.as_ref().map(|it| it.0) {
+            proposal.accepted = accepted;
+        }
+        if proposal.voted.is_some() || !is_quorum(&self.members, proposal.promised.iter().copied()) {
+            return;
+        }
+        // What may have been decided already is what is proposed.
+        if let Some((_, view)) = &proposal.accepted {
+            proposal.view = view.clone();
+        }
+        proposal.voted = Some(BTreeSet::new());
+        let (epoch, view) = (self.epoch + 1, proposal.view.clone());
+        self.to_all(Message::Accept { epoch, ballot, view });
+    }
+
+    fn accepted_by(&mut self, from: NodeId, ballot: Ballot) {
+        let Some(proposal) = self.proposal.as_mut().filter(|proposal| proposal.ballot == ballot) else { return };
+        let Some(voted) = &mut proposal.voted else { return };
+        voted.insert(from.0);
+        if is_quorum(&self.members, voted.iter().copied()) {
+            let view = proposal.view.clone();
+            self.learn(self.epoch + 1, view);
+        }
+    }
+
+    fn learn(&mut self, epoch: u64, view: View) {
+        if epoch > self.epoch {
+            self.early.insert(epoch, view);
+        }
+        while let Some(view) = self.early.remove(&(self.epoch + 1)) {
+            // To all of the last epoch, those that are removed included: whoever told this node may not get to tell them.
+            self.to_others(Message::Decided { epoch: self.epoch + 1, view: view.clone() });
+            self.adopt(view);
+        }
+    }
+
+    fn adopt(&mut self, view: View) {
+        (self.epoch, self.has_changed) = (self.epoch + 1, true);
+        let members: BTreeSet<u16> = view.members.iter().copied().collect();
+        for node in std::mem::replace(&mut self.members, members) {
+            if self.members.contains(&node) {
+                continue;
+            }
+            let departed = view.departed.contains(&node);
+            self.removed.insert(node, Removed { epoch: self.epoch, departed });
+            if !departed && node != self.me {
+                self.to_shut_out.insert(node);
+            }
+        }
+        self.suspects.retain(|node| self.members.contains(node));
+        // Ballots go on: what was said in one of an epoch before is never taken for one of this.
+        (self.accepted, self.proposal, self.propose_at) = (None, None, None);
+        if !self.members.contains(&self.me) && !self.has_departed() {
+            self.fence();
+        }
+        self.report_shut_out();
+    }
+}
+
+#[cfg(test)]
+mod tests;
