@@ -116,7 +116,10 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
                 while reader.look_for_message(&nodes[reader.node].endpoint()?)? {}
                 assert_eq!(reader.messages, sent, "reader {number} has not received (left) what was sent (right)");
             }
-            assert!(sender.is_acknowledged(sender.position()), "all has been read, but not acknowledged");
+            assert!(
+                sender.is_acknowledged(&nodes[0].endpoint()?, sender.position()),
+                "all has been read, but not acknowledged"
+            );
             Ok(())
         });
         Ok(())
@@ -347,7 +350,7 @@ fn acknowledged() -> Scenario {
         let at_end = events.clone();
         stage.thread(0, "writer", move |ep| {
             assert!(sender.try_send(ep, &[])?, "an empty ring has room");
-            assert!(sender.is_acknowledged(0), "nothing is behind");
+            assert!(sender.is_acknowledged(ep, 0), "nothing is behind");
             ep.block_on(sender.wait_acknowledged(ep, sender.position(), ep.deadline()))?;
             events.push("acknowledged");
             Ok(())

@@ -473,7 +473,7 @@ impl Endpoint {
     /// before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]).
     ///
     /// # Errors
-    /// The first node that is gone; the fence covers the others nevertheless.
+    /// A node that is gone, if there is no other error; the fence covers the others nevertheless.
     pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         // The first eight gets need no allocation.
         let mut gets: [Option<Op<'_, u64>>; 8] = [const { None }; 8];
@@ -486,13 +486,15 @@ impl Endpoint {
                 None => more.push(get),
             }
         }
-        let mut first = Ok(());
+        let mut result: Result<()> = Ok(());
         for get in gets.into_iter().flatten().chain(more) {
-            if let Err(error) = get.await {
-                first = first.and(Err(error));
-            }
+            result = match (result, get.await) {
+                // Where nobody is left nothing is to be seen: any other error says more.
+                (Err(first), Err(error)) if first.is_gone() && !error.is_gone() => Err(error),
+                (first, got) => first.and(got.map(|_| ())),
+            };
         }
-        first
+        result
     }
 
     /// An ordered batch to one node behind one doorbell.

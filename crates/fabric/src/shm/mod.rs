@@ -32,7 +32,7 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to what they mean.
-pub const LAYOUT: &str = concat!("farfield-shm-2/", env!("CARGO_PKG_VERSION"));
+pub const LAYOUT: &str = concat!("farfield-shm-3/", env!("CARGO_PKG_VERSION"));
 
 /// The most nodes of one session on one host.
 pub const NODES_MAX: usize = 256;

@@ -261,7 +261,7 @@ impl Membership {
         if self.to_shut_out.is_empty() && self.has_shut_out_until(self.me) < self.epoch {
             self.shut_out.insert(self.me, self.epoch);
             if self.rule == DeathRule::Majority {
-                self.to_others(Message::ShutOut { epoch: self.epoch });
+                self.tell_others(Message::ShutOut { epoch: self.epoch });
             }
         }
     }
@@ -332,15 +332,15 @@ impl Membership {
 
     // ---- deciding ----------------------------------------------------------------------------------------------------
 
-    fn to_others(&mut self, message: Message) {
+    fn tell_others(&mut self, message: Message) {
         for node in self.members.iter().filter(|node| **node != self.me) {
             self.actions.push(Action::Send(NodeId(*node), message.clone()));
         }
     }
 
     /// To all members, this node among them.
-    fn to_all(&mut self, message: Message) {
-        self.to_others(message.clone());
+    fn tell_all(&mut self, message: Message) {
+        self.tell_others(message.clone());
         self.receive(NodeId(self.me), message);
     }
 
@@ -356,7 +356,7 @@ impl Membership {
         let ballot = Ballot { round: self.promised.round + 1, leader: self.me };
         let (promised, epoch) = (BTreeSet::new(), self.epoch + 1);
         self.proposal = Some(Proposal { ballot, view, promised, accepted: None, voted: None });
-        self.to_all(Message::Prepare { epoch, ballot });
+        self.tell_all(Message::Prepare { epoch, ballot });
     }
 
     /// A message of another node, or of this one to itself.
@@ -421,7 +421,7 @@ impl Membership {
         }
         proposal.voted = Some(BTreeSet::new());
         let (epoch, view) = (self.epoch + 1, proposal.view.clone());
-        self.to_all(Message::Accept { epoch, ballot, view });
+        self.tell_all(Message::Accept { epoch, ballot, view });
     }
 
     fn accepted_by(&mut self, from: NodeId, ballot: Ballot) {
@@ -440,7 +440,7 @@ impl Membership {
         }
         while let Some(view) = self.early.remove(&(self.epoch + 1)) {
             // To all of the last epoch, those that are removed included: whoever told this node may not get to tell them.
-            self.to_others(Message::Decided { epoch: self.epoch + 1, view: view.clone() });
+            self.tell_others(Message::Decided { epoch: self.epoch + 1, view: view.clone() });
             self.adopt(view);
         }
     }

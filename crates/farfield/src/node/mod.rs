@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{
-    Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState, Region,
-    Rng, Thread,
+    self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
+    PeerState, Region, Rng, Thread,
 };
 
 use rand::SeedableRng;
@@ -178,10 +178,18 @@ impl Node {
         standing.unwrap_or_else(|| panic!("{node} of a session of {} nodes", self.nodes()))
     }
 
-    /// The nodes that belong to the session now.
-    pub fn survivors(&self) -> impl Iterator<Item = NodeId> + use<'_> {
-        let belongs = |node: &NodeId| matches!(self.standing_of(*node), Standing::Member | Standing::Suspected);
-        self.members().filter(belongs)
+    /// The error of a node that is gone, once nothing of it can land any more.
+    pub(crate) fn silence_of(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
+        let gone = endpoint.check_alive(node).err()?;
+        let may_land =
+            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.standing_of(node) != Standing::ShutOut;
+        (!may_land).then_some(gone)
+    }
+
+    /// The nodes that are not gone: they belong to the session, whether they have come yet or not. Objects are opened among
+    /// them, unless it is said otherwise.
+    pub fn survivors(&self) -> Vec<NodeId> {
+        self.shared().survivors()
     }
 
     /// An endpoint for one more thread.
@@ -325,6 +333,18 @@ impl Drop for Handle {
 }
 
 impl Shared {
+    /// Nodes that do not belong to the session any more.
+    fn gone(&self) -> Vec<u16> {
+        let survivors = self.survivors();
+        (0..self.fabric.nodes() as u16).filter(|node| !survivors.contains(&NodeId(*node))).collect()
+    }
+
+    fn survivors(&self) -> Vec<NodeId> {
+        // Asked of the fabric: whoever has got an error that names a dead node does not take it for a survivor.
+        let is_gone = |node| matches!(self.fabric.peer_state(node), PeerState::Left | PeerState::Dead { .. });
+        (0..self.fabric.nodes()).map(|index| NodeId(index as u16)).filter(|node| !is_gone(*node)).collect()
+    }
+
     fn rng(&self, stream: u64) -> Rng {
         Rng::seed_from_u64(self.fabric.seed() ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

@@ -35,9 +35,19 @@ pub struct Announcement {
     pub regions: Vec<(String, u64, u64)>,
     /// The regions, and their sizes, that the sender needs of the receiver.
     pub expected: Vec<(String, u64)>,
+    /// Nodes that the sender knows to be gone.
+    pub gone: Vec<u16>,
 }
 
 impl Announcement {
+    /// Whether the participants differ by nodes only that one of the two knows to be gone: one of them does not know yet,
+    /// and will open it anew.
+    fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16]) -> bool {
+        let differs = |node: &&u16| self.participants.contains(node) != theirs.participants.contains(node);
+        let mut differing = self.participants.iter().chain(&theirs.participants).filter(differs).peekable();
+        differing.peek().is_some() && differing.all(|node| gone.contains(node) || theirs.gone.contains(node))
+    }
+
     /// What differs from another node's, if anything.
     fn differs(&self, theirs: &Announcement) -> Option<Difference> {
         let differ = |what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug| {
@@ -113,7 +123,7 @@ impl Message {
                     return;
                 }
                 if !mutants::is_on(Mutant::JoinNotAnswered) {
-                    let own = object.announcement(from);
+                    let own = object.announcement(shared, from);
                     Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
                 }
                 object.connect(from, opening, theirs, true);
@@ -178,17 +188,20 @@ struct State {
 
 impl OpenObject {
     /// What is said to a peer.
-    fn announcement(&self, to: NodeId) -> Announcement {
-        Announcement { expected: (self.expect)(to), ..self.own.clone() }
+    fn announcement(&self, shared: &Shared, to: NodeId) -> Announcement {
+        Announcement { expected: (self.expect)(to), gone: shared.gone(), ..self.own.clone() }
     }
 
     pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
         if self.own.participants.contains(&to.0) {
-            Message::Join { opening: self.opening, theirs: self.announcement(to) }.send(shared, to);
+            Message::Join { opening: self.opening, theirs: self.announcement(shared, to) }.send(shared, to);
         }
     }
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
+        if self.own.is_of_another_epoch(theirs, &shared.gone()) {
+            return false;
+        }
         match self.own.differs(theirs).or_else(|| self.moved(from, opening)) {
             None => true,
             Some(differs) => {
@@ -281,6 +294,7 @@ impl Object {
             participants: numbers,
             regions,
             expected: Vec::new(),
+            gone: Vec::new(),
         };
         let shared = node.shared();
         let opening = shared.service.next_opening();
@@ -338,6 +352,11 @@ impl Object {
             }
         };
         waited.of(self.path())
+    }
+
+    /// The other participants.
+    pub(crate) fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.participants.iter().copied().filter(|node| *node != self.node.id())
     }
 
     pub(crate) fn path(&self) -> &str {

@@ -52,7 +52,7 @@ impl AtomicVar {
             path: path.into(),
             kind: "AtomicVar",
             layout: format!("home={}", home.0),
-            participants: node.members().collect(),
+            participants: node.survivors(),
             regions,
             expect: Box::new(move |peer| if peer == home { vec![("value".into(), 8)] } else { vec![] }),
         };

@@ -18,6 +18,10 @@
 //!
 //! What the others take to arrive is not counted.
 //!
+//! *When a node dies*, those who wait for it get an error that names it. Some may have passed: those that had seen it
+//! arrive. The survivors go on with a new barrier, opened under another path: it is one of those that belong to the session
+//! then ([`Node::survivors`]).
+//!
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
 
 use std::sync::Arc;
@@ -47,6 +51,8 @@ struct Shared {
     node: Node,
     arrived: Sst<u64>,
     threads_per_node: usize,
+    /// This node's.
+    first_row: usize,
     /// Threads of this node that have taken their row.
     taken: Word,
 }
@@ -58,7 +64,7 @@ pub struct BarrierThread {
 }
 
 impl Barrier {
-    /// Opens a barrier of `threads_per_node` threads on every node, and waits for all nodes to do so.
+    /// Opens a barrier of `threads_per_node` threads on every node that belongs to the session, and waits for them to do so.
     ///
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
@@ -67,10 +73,13 @@ impl Barrier {
             let why = "a barrier needs at least one thread on each node".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
+        let members = node.survivors();
+        let first_row = members.iter().take_while(|member| **member != node.id()).count() * threads_per_node;
         let owners: Vec<NodeId> =
-            node.members().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
-        let arrived = Sst::open_with(node, &format!("{path}/arrived"), &owners)?;
-        let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, taken: Word::new(0) };
+            members.iter().flat_map(|member| std::iter::repeat_n(*member, threads_per_node)).collect();
+        let arrived = Sst::open_among(node, &format!("{path}/arrived"), &owners, members)?;
+        let taken = Word::new(0);
+        let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, first_row, taken };
         Ok(Barrier(Arc::new(shared)))
     }
 
@@ -85,7 +94,7 @@ impl Barrier {
             let why = format!("it was opened for {} threads on each node", shared.threads_per_node);
             return Err(Error::from(ErrorKind::NotAParticipant { why }).of(&shared.path));
         }
-        let row = shared.arrived.writer(shared.node.id().index() * shared.threads_per_node + index)?;
+        let row = shared.arrived.writer(shared.first_row + index)?;
         Ok(BarrierThread { barrier: Arc::clone(shared), row })
     }
 }

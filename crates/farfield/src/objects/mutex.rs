@@ -3,10 +3,10 @@
 //! One word on the home node, worked on by remote atomics only:
 //!
 //! ```text
-//! 63            42 41            20 19        12 11            0
-//! ┌───────────────┬────────────────┬────────────┬───────────────┐
-//! │ next (22)     │ serving (22)   │ bypass (8) │ holder (12)   │   holder: 0, or the holder's node plus one
-//! └───────────────┴────────────────┴────────────┴───────────────┘
+//! 63           42 41            20 19       18         12 11            0
+//! ┌──────────────┬────────────────┬──────────┬────────────┬───────────────┐   holder: 0, or the holder's node plus one
+//! │ next (22)    │ serving (22)   │ died (1) │ bypass (7) │ holder (12)   │   died: a holder died, and nobody has
+//! └──────────────┴────────────────┴──────────┴────────────┴───────────────┘         repaired what it left
 //! ```
 //!
 //! A free lock is taken by one compare-and-swap. Who finds it held draws a ticket (fetch-and-add on `next`), watches the
@@ -34,18 +34,32 @@
 //!
 //! On the home node there are as many operations, and no round trips but for the fence.
 //!
-//! A holder whose node dies leaves the lock held, and a waiter whose node dies leaves its turn to nobody: those who wait
-//! get an error that names the node. Source: LOCO's mutex; the bound on bypass is ours.
+//! # When a node dies
+//!
+//! *The holder's.* Whoever finds the lock held by a node that is [`Standing::ShutOut`] frees it, by a compare-and-swap that
+//! also sets `died`. Not before: until then, what the dead has put may still land, and so may its release. The mark stays
+//! until a holder says [`Guard::repaired`]; each until then learns by [`Guard::is_after_death`] that what the lock protects
+//! may be half-written. A holder that left in good order has taken the lock along: an error names its node.
+//!
+//! *A waiter's.* Nobody takes its turn. If a free lock has not changed for [`STUCK_LONG`] and some node is dead, those who
+//! wait pass the turn over. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
+//! the lock is not.
+//!
+//! *The home's.* The lock is gone with it; every call says so, naming the node.
+//!
+//! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr, Word};
+use std::collections::HashMap;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Poller, Progress, Spec};
+use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
 
 /// How often in a row newcomers may pass those who wait.
 pub const BYPASS_MAX: u64 = 16;
@@ -55,14 +69,16 @@ pub const BYPASS_MAX: u64 = 16;
 struct State(u64);
 
 const HOLDER_BITS: u32 = 12;
-const BYPASS_BITS: u32 = 8;
+const BYPASS_BITS: u32 = 7;
 const TICKET_BITS: u32 = 22;
 const BYPASS_SHIFT: u32 = HOLDER_BITS;
-const SERVING_SHIFT: u32 = BYPASS_SHIFT + BYPASS_BITS;
+const DIED_SHIFT: u32 = BYPASS_SHIFT + BYPASS_BITS;
+const SERVING_SHIFT: u32 = DIED_SHIFT + 1;
 const NEXT_SHIFT: u32 = SERVING_SHIFT + TICKET_BITS;
 const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
 /// Added to the word to draw a ticket; `next` is at the top, so it wraps around by itself.
 const DRAW: u64 = 1 << NEXT_SHIFT;
+const DIED: u64 = 1 << DIED_SHIFT;
 
 impl State {
     fn new(next: u64, serving: u64, bypass: u64, holder: u64) -> State {
@@ -87,6 +103,10 @@ impl State {
         holder.checked_sub(1).map(|node| NodeId(node as u16))
     }
 
+    fn has_died(self) -> bool {
+        self.0 & DIED != 0
+    }
+
     fn nobody_waits(self) -> bool {
         self.next() == self.serving()
     }
@@ -95,13 +115,32 @@ impl State {
     fn taken_by_newcomer(self, me: u64) -> Option<State> {
         let passed = if mutants::is_on(Mutant::MutexUnboundedBypass) { 0 } else { self.bypass() };
         let passes = if self.nobody_waits() { 0 } else { passed + 1 };
-        (self.holder().is_none() && passes <= BYPASS_MAX).then(|| State::new(self.next(), self.serving(), passes, me))
+        (self.holder().is_none() && passes <= BYPASS_MAX).then(|| self.taken(self.serving(), passes, me))
     }
 
     /// The state after the owner of `ticket` takes it, if it is its turn.
     fn taken_by_ticket(self, ticket: u64, me: u64) -> Option<State> {
-        (self.holder().is_none() && self.serving() == ticket)
-            .then(|| State::new(self.next(), self.serving() + 1, 0, me))
+        (self.holder().is_none() && self.serving() == ticket).then(|| self.taken(self.serving() + 1, 0, me))
+    }
+
+    fn taken(self, serving: u64, bypass: u64, me: u64) -> State {
+        State(State::new(self.next(), serving, bypass, me).0 | self.0 & DIED)
+    }
+
+    /// The state after somebody passes over the turn that nobody takes.
+    fn passed_over(self) -> State {
+        self.taken(self.serving() + 1, 0, 0)
+    }
+
+    /// The state after somebody frees it from a dead holder.
+    fn freed_from_the_dead(self) -> State {
+        State(self.freed().0 | DIED)
+    }
+
+    /// Whether a ticket's turn has been passed over. (Tickets wrap around; there are never half of them out.)
+    fn is_past(self, ticket: u64) -> bool {
+        let past = self.serving().wrapping_sub(ticket) & TICKET_MASK;
+        (1..=TICKET_MASK / 2).contains(&past)
     }
 
     /// The same without a holder, as a guess at the word of a lock that was held when last seen.
@@ -128,6 +167,8 @@ pub struct MutexArray {
     bases: Vec<RemotePtr<u64>>,
     /// The word of each lock when this node last saw it: the guess with which it is taken at once.
     seen: Box<[Word]>,
+    /// Free locks that were not to be had without waiting: their state, and since when.
+    refused: LocalMutex<HashMap<usize, (State, Instant)>>,
 }
 
 /// One lock, shared by all nodes.
@@ -157,6 +198,9 @@ pub struct Guard<'a> {
     word: RemotePtr<u64>,
     index: usize,
     held: bool,
+    /// The mark, and whether it is to be taken away.
+    is_after_death: bool,
+    is_repaired: bool,
 }
 
 impl Mutex {
@@ -171,7 +215,7 @@ impl Mutex {
     /// Takes the lock, waiting as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout, the home node is gone, or the node of the holder is.
+    /// A timeout, or the home node is gone. If the holder's is dead and not shut out in time, or has left, an error says so.
     pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Guard<'a>> {
         self.0.lock(endpoint, 0).await
     }
@@ -199,7 +243,7 @@ impl MutexArray {
     /// # Errors
     /// A node that is missing, gone, or opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
-        MutexArray::open_on(node, path, count, node.members().collect())
+        MutexArray::open_on(node, path, count, node.survivors())
     }
 
     fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>) -> Result<MutexArray> {
@@ -217,7 +261,7 @@ impl MutexArray {
             path: path.into(),
             kind: "MutexArray",
             layout: format!("count={count}, homes={homes:?}"),
-            participants: node.members().collect(),
+            participants: node.survivors(),
             regions,
             expect: Box::new(
                 move |peer| {
@@ -227,7 +271,7 @@ impl MutexArray {
         };
         let object = Object::announce(node, spec)?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
-        Ok(MutexArray { object, bases: Vec::new(), seen })
+        Ok(MutexArray { object, bases: Vec::new(), seen, refused: LocalMutex::default() })
     }
 
     fn connect(mut self, homes: Vec<NodeId>) -> Result<MutexArray> {
@@ -259,7 +303,7 @@ impl MutexArray {
     /// Takes lock `index`, waiting as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout, the home node is gone, or the node of the holder is.
+    /// A timeout, or the home node is gone. If the holder's is dead and not shut out in time, or has left, an error says so.
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
@@ -290,19 +334,19 @@ impl MutexArray {
             state = found;
         }
         // A held one: a ticket, which `waiting` gives up if this operation is dropped or fails.
-        let drawn = State(
-            Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
-                drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
-            })
-            .await
-            .of(path)?,
-        );
-        let number = drawn.next();
+        let (mut number, after) = self.draw(endpoint, word).await.of(path)?;
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
-        state = State(drawn.0.wrapping_add(DRAW));
+        state = after;
         let start = endpoint.now();
         let mut unchanged_since = start;
         loop {
+            if state.is_past(number) {
+                // It was taken for one of the dead.
+                waiting.number = None;
+                (number, state) = self.draw(endpoint, word).await.of(path)?;
+                waiting.number = Some(number);
+                continue;
+            }
             if let Some(taken) = state.taken_by_ticket(number, me) {
                 let take = endpoint.cas(word, state.0, taken.0);
                 let found = Settle::new(endpoint, take, |found| {
@@ -323,12 +367,15 @@ impl MutexArray {
             }
             let now = endpoint.now();
             let (late, stuck) = (now >= deadline, now - unchanged_since >= STUCK_LONG);
-            let gone = match state.holder() {
-                Some(holder) => endpoint.check_alive(holder).err(),
-                // Nobody has taken a free lock in all this time: it is the turn of an operation whose node is gone.
-                None if late || stuck => self.object.node().others().find_map(|node| endpoint.check_alive(node).err()),
-                None => None,
-            };
+            let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
+            if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
+                let found = endpoint.cas(word, state.0, left.0).await.of(path)?;
+                state = if found == state.0 { left } else { State(found) };
+                unchanged_since = endpoint.now();
+                continue;
+            }
+            // Who is dead will be shut out; who has left never comes back to release it.
+            let gone = gone.filter(|error| late || matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
             if let Some(error) = gone {
                 // Looked at once more: who released it and then left has released it.
                 let now = endpoint.get(word).await.of(path)?;
@@ -362,14 +409,36 @@ impl MutexArray {
         let mut state = State(self.seen[index].load()).freed();
         // Somebody else may take and release it between the attempts; a few are enough to call it taken.
         for _ in 0..4 {
-            let Some(taken) = state.taken_by_newcomer(me) else { break };
-            let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
-            if found == state {
-                return Ok(Some(self.guard(endpoint, word, index, taken)));
-            }
+            let found = match state.taken_by_newcomer(me) {
+                Some(taken) => {
+                    let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
+                    if found == state {
+                        return Ok(Some(self.guard(endpoint, word, index, taken)));
+                    }
+                    found
+                }
+                None => {
+                    let looks_lost = match state.holder() {
+                        Some(holder) => endpoint.check_alive(holder).is_err(),
+                        None => self.is_stuck(endpoint, index, state),
+                    };
+                    let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
+                    let found = State(endpoint.cas(word, state.0, left.0).await.of(self.object.path())?);
+                    if found == state { left } else { found }
+                }
+            };
             state = found;
         }
         Ok(None)
+    }
+
+    /// Draws a ticket; its number, and the state with it.
+    async fn draw(&self, endpoint: &Endpoint, word: RemotePtr<u64>) -> fabric::Result<(u64, State)> {
+        let drawn = Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
+            drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
+        });
+        let drawn = State(drawn.await?);
+        Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
     }
 
     /// What is wrong with the holder of a lock, if it is gone.
@@ -378,9 +447,37 @@ impl MutexArray {
         state.holder().map_or(Ok(()), |holder| endpoint.check_alive(holder)).of(self.object.path())
     }
 
+    /// If it looks as if a dead node held something: the state after that is taken from it. It is the lock, or, if nobody
+    /// has taken his turn for long, the turn.
+    fn left_by_the_dead(&self, state: State, looks_lost: bool) -> Option<State> {
+        if !looks_lost {
+            return None;
+        }
+        let node = self.object.node();
+        match state.holder() {
+            // Only now can neither what it has put nor its release land any more.
+            Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
+            None => {
+                let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
+                (!state.nobody_waits() && node.members().any(is_gone)).then(|| state.passed_over())
+            }
+        }
+    }
+
+    /// Whether a lock that cannot be had at once has been in this state for long: somebody else has looked before.
+    fn is_stuck(&self, endpoint: &Endpoint, index: usize, state: State) -> bool {
+        let now = endpoint.now();
+        let mut refused = self.refused.lock();
+        let (before, since) = refused.get(&index).copied().unwrap_or((state, now));
+        let since = if before == state { since } else { now };
+        refused.insert(index, (state, since));
+        now - since >= STUCK_LONG
+    }
+
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
         self.seen[index].store(taken.0);
-        Guard { locks: self, endpoint, word, index, held: true }
+        let is_after_death = taken.has_died();
+        Guard { locks: self, endpoint, word, index, held: true, is_after_death, is_repaired: false }
     }
 
     /// A compare-and-swap that takes the lock; one that succeeds after its future was dropped is undone.
@@ -401,7 +498,7 @@ impl MutexArray {
 }
 
 /// If nobody takes a free lock for so long and some node is gone, the queue's head is taken to be an operation of it.
-const STUCK_LONG: core::time::Duration = core::time::Duration::from_millis(500);
+pub const STUCK_LONG: core::time::Duration = core::time::Duration::from_millis(500);
 /// How often a waiter looks whether the holder's node still lives.
 const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
 
@@ -476,6 +573,9 @@ impl Poller for Abandoned {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         // A round trip each: short, and it ends with an error at the latest when the home node dies.
         let Ok(found) = endpoint.get(self.word).wait() else { return Progress::Done };
+        if State(found).is_past(self.number) {
+            return Progress::Done; // passed over already
+        }
         let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Idle };
         match endpoint.cas(self.word, found, taken.freed().0).wait() {
             Ok(old) if old != found => Progress::Busy,
@@ -488,16 +588,18 @@ impl Guard<'_> {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
     /// # Errors
-    /// A node that was written to is gone, or the lock's home is. The lock is released in the first case.
+    /// The lock's home is gone, and the lock with it; or this node was shut out.
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
         let spared = if mutants::is_on(Mutant::MutexFenceSparesSelf) { self.endpoint.me() } else { home };
         let fences = |node: &NodeId| *node != spared && !mutants::is_on(Mutant::MutexNoFence);
         let nodes = self.locks.object.node().members().filter(fences);
-        let fenced = self.endpoint.global_fence(nodes).await;
+        // At a node that is gone there is nothing left to be seen.
+        let fenced = self.endpoint.global_fence(nodes).await.or_else(|e| if e.is_gone() { Ok(()) } else { Err(e) });
         self.held = false;
-        let me = self.locks.me();
+        // Nobody else changes the mark while the lock is held, by somebody who is not dead.
+        let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
         let released = match mutants::is_on(Mutant::MutexReleasedByPut) {
             false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
             true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
@@ -512,11 +614,23 @@ impl Guard<'_> {
     /// visible by then.
     pub(crate) fn hand_over(mut self) -> HeldLock {
         self.held = false;
-        HeldLock { word: self.word, me: self.locks.me() }
+        let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
+        HeldLock { word: self.word, me }
     }
 }
 
 impl<'a> Guard<'a> {
+    /// Whether a holder has died while it held the lock, and nobody has said [`Guard::repaired`] since: what the lock
+    /// protects may be half-written. What the dead had put before is visible, or never will be.
+    pub fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    /// What the lock protects is whole: the next holder is told of no death. Without it, the next one is told, too.
+    pub fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+
     /// The endpoint that holds it; what it puts before the release is visible to the next holder.
     pub fn endpoint(&self) -> &'a Endpoint {
         self.endpoint
@@ -543,9 +657,8 @@ impl Drop for Guard<'_> {
         if !self.held {
             return;
         }
-        let guard =
-            Guard { locks: self.locks, endpoint: self.endpoint, word: self.word, index: self.index, held: false };
-        let released = self.endpoint.block_on(guard.unlock());
+        self.held = false;
+        let released = self.endpoint.block_on(Guard { ..*self }.unlock());
         if let Err(error) = released {
             tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
         }
@@ -580,5 +693,25 @@ mod tests {
         );
         let served = drawn.freed().taken_by_ticket(TICKET_MASK, 1).unwrap();
         assert_eq!((served.serving(), served.next(), served.nobody_waits()), (0, 0, true));
+    }
+
+    #[test]
+    fn the_mark_of_a_death_goes_with_the_lock_until_it_is_taken_away() {
+        let dead = State::new(7, 5, 3, 4);
+        let freed = dead.freed_from_the_dead();
+        assert_eq!((freed.next(), freed.serving(), freed.bypass(), freed.holder()), (7, 5, 3, None));
+        let by_ticket = freed.taken_by_ticket(5, 2).unwrap();
+        let by_newcomer = freed.taken_by_newcomer(2).unwrap();
+        assert!(freed.has_died() && by_ticket.has_died() && by_newcomer.has_died() && !dead.has_died());
+        assert!(!State(by_ticket.0 - 2 - DIED).has_died());
+        assert!(freed.passed_over().has_died());
+    }
+
+    #[test]
+    fn who_was_passed_over_notices_also_when_tickets_wrap_around() {
+        let state = State::new(2, TICKET_MASK, 0, 0);
+        let passed = state.passed_over();
+        assert_eq!((passed.serving(), passed.next()), (0, 2));
+        assert!(passed.is_past(TICKET_MASK) && !passed.is_past(0) && !passed.is_past(1) && !state.is_past(TICKET_MASK));
     }
 }

@@ -25,6 +25,10 @@
 //! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
 //! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
 //!
+//! *When the owner dies*, every copy stays as it was; they may differ by the last push. A copy in which that push ends stays
+//! torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the owner. *When another node dies*,
+//! a push says so, and all others get it.
+//!
 //! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).
 
 use core::marker::PhantomData;
@@ -157,12 +161,18 @@ impl<T: Plain> OwnedVar<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
-        let var = OwnedVar::announce(node, path, owner, wholeness)?;
+        let var = OwnedVar::announce(node, path, owner, node.survivors(), wholeness)?;
         var.connected(node)?;
         Ok(var)
     }
 
-    pub(crate) fn announce(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
+    pub(crate) fn announce(
+        node: &Node,
+        path: &str,
+        owner: NodeId,
+        participants: Vec<NodeId>,
+        wholeness: Wholeness,
+    ) -> Result<OwnedVar<T>> {
         let () = Self::WORDS;
         let image = Image::of::<T>(wholeness);
         let bytes = image.words() * 8;
@@ -171,7 +181,7 @@ impl<T: Plain> OwnedVar<T> {
             path: path.into(),
             kind: "OwnedVar",
             layout: format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0),
-            participants: node.members().collect(),
+            participants,
             regions: vec![("copy", copy.clone())],
             expect: Box::new(move |_| vec![("copy".into(), bytes as u64)]),
         };
@@ -200,7 +210,7 @@ impl<T: Plain> OwnedVar<T> {
         if node.id() != shared.owner {
             return refuse(format!("only its owner, {}, writes it", shared.owner));
         }
-        let peers = node.others().map(|peer| shared.object.remote(peer, "copy")).collect::<Result<_>>()?;
+        let peers = shared.object.others().map(|peer| shared.object.remote(peer, "copy")).collect::<Result<_>>()?;
         if shared.writer_taken.compare_exchange(0, 1).is_err() {
             return refuse("its one writer has been taken already".into());
         }
@@ -232,13 +242,21 @@ impl<T: Plain> OwnedVar<T> {
     /// This node's copy, as soon as it is whole.
     ///
     /// # Errors
-    /// A timeout: the owner stopped or died in the middle of a push.
+    /// The owner died in the middle of a push, or a timeout: it is stopped there.
     pub async fn load(&self, endpoint: &Endpoint) -> Result<T> {
         if let Some(value) = self.try_load() {
             return Ok(value);
         }
-        let loaded = endpoint.wait_until(endpoint.deadline(), || self.try_load()).await;
-        loaded.waiting_for("a whole value was seen").of(self.0.object.path())
+        let shared = &self.0;
+        let look = || {
+            self.try_load().map(Ok).or_else(|| {
+                let gone = shared.object.node().silence_of(endpoint, shared.owner)?;
+                // What it has put before may have landed since.
+                Some(self.try_load().ok_or(gone))
+            })
+        };
+        let loaded = endpoint.wait_until(endpoint.deadline(), look).await;
+        loaded.waiting_for("a whole value was seen").of(shared.object.path())?.of(shared.object.path())
     }
 
     /// The owner's own copy, fetched now; this node's copy stays.

@@ -29,7 +29,18 @@
 //! | `try_recv`, message | 0 | 1 put of 8 bytes; none on the writer's node |
 //! | `try_recv`, empty | 0 | none |
 //!
-//! Each reader gets each message once, in order. Source: LOCO §5.2, Fig. 14.
+//! Each reader gets each message once, in order.
+//!
+//! # When a node dies, or leaves
+//!
+//! *A reader's.* It is waited for no longer: the room that it has not given back is free, and the others get every message
+//! ([`RingSender::gone`] says who does not). Only when no reader is left is sending an error. One that is stopped, and not
+//! dead, keeps its room: [`RingSender::try_send`] says `false` then.
+//!
+//! *The writer's.* Readers get all messages that were whole, which are those that a head was put for; then an error that
+//! names it. For a dead one that is when it is [`Standing::ShutOut`](crate::Standing::ShutOut): before, another message may still land.
+//!
+//! Source: LOCO §5.2, Fig. 14; what happens at a death is ours.
 
 use std::sync::Arc;
 
@@ -53,9 +64,10 @@ pub struct RingOptions {
 }
 
 impl RingOptions {
-    /// A ring from `writer` to one reader on every other node.
+    /// A ring from `writer` to one reader on every other node that belongs to the session.
     pub fn broadcast(node: &Node, writer: NodeId, capacity_bytes: usize) -> RingOptions {
-        let readers = node.members().filter(|member| *member != writer).map(|member| (member, 1)).collect();
+        let readers =
+            node.survivors().into_iter().filter(|member| *member != writer).map(|member| (member, 1)).collect();
         RingOptions { writer, readers, capacity_bytes, read_by_service: false }
     }
 
@@ -280,17 +292,9 @@ impl RingSender {
     /// Pass the same endpoint each time: what two endpoints put to a node is in no order.
     ///
     /// # Errors
-    /// A message longer than [`RingSender::message_bytes_max`], or a reader's node that is gone. Nothing was sent then.
+    /// A message longer than [`RingSender::message_bytes_max`], or the nodes of all readers are gone. Nothing was sent
+    /// then.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
-        // Before the room is looked at: who is gone gives none back, and whoever tries again and again has to learn it.
-        for copy in &self.copies {
-            endpoint.check_alive(copy.ring.node()).of(self.shared.object.path())?;
-        }
-        self.try_send_to(endpoint, message, Whom::All)
-    }
-
-    /// [`RingSender::try_send`] to all readers, or to those whose nodes are not gone.
-    pub(crate) fn try_send_to(&mut self, endpoint: &Endpoint, message: &[u8], whom: Whom) -> Result<bool> {
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
         let framed = framed_bytes(message.len());
@@ -301,9 +305,17 @@ impl RingSender {
         let end = self.head + framed as u64;
         let room = capacity as u64 + if mutants::is_on(Mutant::RingRoomForgetsHeader) { 8 } else { 0 };
         if end - self.lowest > room {
-            self.lowest = self.acknowledgements().lowest(endpoint, whom).min(self.head);
+            self.lowest = self.acknowledgements().lowest(endpoint).min(self.head);
             if end - self.lowest > room {
                 return Ok(false);
+            }
+        }
+
+        if !self.has_local_readers && !self.copies.is_empty() {
+            // The first that lives ends the search: one look, as a rule.
+            let check = |copy: &RemoteCopy| endpoint.check_alive(copy.ring.node());
+            if self.copies.iter().all(|copy| check(copy).is_err()) {
+                return check(&self.copies[0]).of(path).map(|()| false);
             }
         }
 
@@ -343,7 +355,7 @@ impl RingSender {
                 sent = sent.and(endpoint.put_live(copy.ring, self.shared.ring.span(0, framed - first)).detach());
             }
             sent = sent.and_then(|()| send_head());
-            // It is too late to send nothing. Who went meanwhile is reported by the next call.
+            // Who is gone does not get it, and does not keep the others from it.
             result = result.and(sent.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) }));
         }
         result.of(self.shared.object.path()).map(|()| true)
@@ -352,7 +364,7 @@ impl RingSender {
     /// Sends a message, waiting for room as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// As [`RingSender::try_send`], or a timeout: a reader does not keep up. Nothing was sent then.
+    /// As [`RingSender::try_send`], or a timeout that names those who do not keep up. Nothing was sent then.
     pub async fn send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<()> {
         self.send_deadline(endpoint, message, endpoint.deadline()).await
     }
@@ -372,15 +384,21 @@ impl RingSender {
         Ok(())
     }
 
-    /// Whether all readers have read up to `position`.
-    pub fn is_acknowledged(&self, position: u64) -> bool {
-        self.acknowledgements().tails().all(|(_, tail)| tail >= position)
+    /// Whether all readers that are not gone have read up to `position`.
+    pub fn is_acknowledged(&self, endpoint: &Endpoint, position: u64) -> bool {
+        self.acknowledgements().lowest(endpoint) >= position
     }
 
-    /// Waits until all readers have read up to `position`.
+    /// The nodes of readers that are gone: what has been sent since is nothing to them.
+    pub fn gone(&self, endpoint: &Endpoint) -> Vec<NodeId> {
+        let readers = self.shared.options.readers.iter().map(|reader| reader.0);
+        readers.filter(|node| endpoint.check_alive(*node).is_err()).collect()
+    }
+
+    /// Waits until all readers that are not gone have read up to `position`.
     ///
     /// # Errors
-    /// A timeout that names the nodes that have not, or one of them is gone.
+    /// A timeout that names the nodes that have not.
     pub async fn wait_acknowledged(&self, endpoint: &Endpoint, position: u64, deadline: Instant) -> Result<()> {
         self.wait_tails(endpoint, position, deadline, "all readers have read the message").await
     }
@@ -391,17 +409,8 @@ impl RingSender {
     }
 
     async fn wait_tails(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
-        self.acknowledgements().wait(endpoint, position, deadline, what, Whom::All).await
+        self.acknowledgements().wait(endpoint, position, deadline, what).await
     }
-}
-
-/// Which readers count.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whom {
-    /// Each: one whose node is gone is an error.
-    All,
-    /// Those whose nodes are not gone.
-    Living,
 }
 
 /// The positions up to which the readers of a ring have read.
@@ -419,44 +428,27 @@ impl Acknowledgements {
         owners.zip(self.tails.words(0, self.tails.bytes() / 8).iter().map(Word::load))
     }
 
-    /// The lowest tail of those who count.
-    pub(crate) fn lowest(&self, endpoint: &Endpoint, whom: Whom) -> u64 {
-        let counts = |owner: NodeId| whom == Whom::All || endpoint.check_alive(owner).is_ok();
-        let tails = self.tails().filter(|(owner, _)| counts(*owner)).map(|(_, tail)| tail);
+    /// The lowest tail of those whose nodes are not gone.
+    pub(crate) fn lowest(&self, endpoint: &Endpoint) -> u64 {
+        let tails = self.tails().filter(|(owner, _)| endpoint.check_alive(*owner).is_ok()).map(|(_, tail)| tail);
         let lowest = if mutants::is_on(Mutant::RingFastestReader) { tails.max() } else { tails.min() };
         lowest.unwrap_or(u64::MAX)
     }
 
-    /// Waits until the tails of those who count are at least `position`.
-    pub(crate) async fn wait(
-        &self,
-        endpoint: &Endpoint,
-        position: u64,
-        deadline: Instant,
-        what: &str,
-        whom: Whom,
-    ) -> Result<()> {
+    /// Waits until the tails of those whose nodes are not gone are at least `position`.
+    pub(crate) async fn wait(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
         let mut looks = 0u32;
         let waited = endpoint
             .wait_until(deadline, || {
-                if behind().next().is_none() {
-                    return Some(Ok(()));
-                }
                 looks = looks.wrapping_add(1);
-                if !looks.is_multiple_of(16) {
-                    return None;
-                }
-                let gone = |owner: NodeId| endpoint.check_alive(owner).err();
-                match whom {
-                    Whom::All => behind().find_map(gone).map(Err),
-                    Whom::Living => behind().all(|owner| gone(owner).is_some()).then_some(Ok(())),
-                }
+                let is_waited_for = |owner| !looks.is_multiple_of(16) || endpoint.check_alive(owner).is_ok();
+                (!behind().any(is_waited_for)).then_some(())
             })
             .await;
         match waited {
-            Ok(result) => result.of(self.shared.object.path()),
+            Ok(()) => Ok(()),
             Err(_) => {
                 let mut missing: Vec<NodeId> = behind().collect();
                 missing.dedup();
@@ -490,12 +482,7 @@ impl RingReceiver {
         let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
         let len_too_early = mutants::is_on(Mutant::RingLengthBeforeHead).then(|| word_at(self.position).load());
         if shared.head.word(0).load() <= self.position {
-            let gone = endpoint.check_alive(shared.options.writer);
-            // It may have sent its last messages just before it went.
-            return match gone {
-                Err(error) if shared.head.word(0).load() <= self.position => Err(error).of(shared.object.path()),
-                _ => Ok(false),
-            };
+            return self.check_writer(endpoint).map(|()| false);
         }
         // The head was read first; what it covers has landed before it.
         let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
@@ -515,6 +502,16 @@ impl RingReceiver {
         into.truncate(len);
         self.position = position;
         Ok(true)
+    }
+
+    /// Whether there may be another message, though there is none now.
+    fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
+        let shared = &*self.shared;
+        match shared.object.node().silence_of(endpoint, shared.options.writer) {
+            // It may have sent its last messages just before it went.
+            Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
+            _ => Ok(()),
+        }
     }
 
     /// Tells the writer that everything received so far has been dealt with.

@@ -16,6 +16,9 @@
 //! | `fence` over k nodes | 1 | at most k gets |
 //! | `pull` | 1 | 1 get |
 //!
+//! *When a node dies*, the other copies stay, a word is never torn, and a push that includes it says so after all others
+//! got it. It has no owner: whoever is left goes on.
+//!
 //! Source: LOCO §2.2 and §3.4 (`sv`). A completed push says that the copy here may be changed, not that it can be seen
 //! there; `fence` says that.
 
@@ -62,7 +65,7 @@ impl<T: Plain> SharedVar<T> {
             path: path.into(),
             kind: "SharedVar",
             layout: core::any::type_name::<T>().into(),
-            participants: node.members().collect(),
+            participants: node.survivors(),
             regions: vec![("copy", copy.clone())],
             expect: Box::new(|_| vec![("copy".into(), 8)]),
         };

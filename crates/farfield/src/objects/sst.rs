@@ -36,8 +36,8 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
-        let owners: Vec<NodeId> = node.members().collect();
-        Sst::open_with(node, path, &owners)
+        let nodes = node.survivors();
+        Sst::open_among(node, path, &nodes.clone(), nodes)
     }
 
     /// Opens a table whose row `r` belongs to `owners[r]`.
@@ -45,18 +45,22 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owners: &[NodeId]) -> Result<Sst<T>> {
+        Sst::open_among(node, path, owners, node.survivors())
+    }
+
+    pub(crate) fn open_among(node: &Node, path: &str, owners: &[NodeId], participants: Vec<NodeId>) -> Result<Sst<T>> {
         let spec = Spec {
             path: path.into(),
             kind: "Sst",
             layout: format!("{}, owners={owners:?}", core::any::type_name::<T>()),
-            participants: node.members().collect(),
+            participants: participants.clone(),
             regions: Vec::new(),
             expect: Box::new(|_| Vec::new()),
         };
         let table = Object::announce(node, spec)?;
         // All rows are announced before the first is waited for: one exchange, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
-            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, Wholeness::Guards)
+            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, participants.clone(), Wholeness::Guards)
         };
         let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
         table.connected(&node.endpoint()?, node.timeout())?;

@@ -20,7 +20,7 @@ use super::slots::Slots;
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress};
-use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender, Whom};
+use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 /// What happened to a key.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -133,7 +133,7 @@ impl<K: Key> Tracker<K> {
                 let ring = &sending.sender.lock().ring;
                 (ring.position() + self.message_bytes_max as u64).saturating_sub(8 + ring.message_bytes_max() as u64)
             };
-            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker", Whom::Living).await?;
+            sending.acknowledgements.wait(endpoint, full, deadline, "room in the tracker").await?;
         }
     }
 
@@ -144,20 +144,24 @@ impl<K: Key> Tracker<K> {
         let Sender { ring, endpoint: own, message } = &mut *sender;
         message.clear();
         change.encode(key, message);
-        Ok(ring.try_send_to(own, message, Whom::Living)?.then(|| ring.position()))
+        match ring.try_send(own, message) {
+            // Nobody is left to be told.
+            Err(error) if error.is_gone() => Ok(Some(ring.position())),
+            sent => Ok(sent?.then(|| ring.position())),
+        }
     }
 
     /// Waits until all other nodes that live have applied everything up to a position.
     pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         let Some(sending) = &self.sending else { return Ok(()) };
         let what = "all nodes have applied the change to their indexes";
-        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what, Whom::Living).await
+        sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what).await
     }
 
     /// Whether all other nodes that live have applied everything up to a position.
     pub(super) fn is_applied(&self, endpoint: &Endpoint, position: u64) -> bool {
         let sending = self.sending.as_ref();
-        sending.is_none_or(|sending| sending.acknowledgements.lowest(endpoint, Whom::Living) >= position)
+        sending.is_none_or(|sending| sending.acknowledgements.lowest(endpoint) >= position)
     }
 }
 

@@ -1,0 +1,459 @@
+//! What every object does when a process dies, is stopped, or leaves: sessions of real processes, one of which is killed
+//! (`kill -9`) at a moment that it says itself.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
+use farfield::{
+    Barrier, Endpoint, Error, ErrorKind, Mutex, Node, OwnedVar, Result, RingBuffer, RingOptions, SharedVar, Standing,
+};
+
+const ROLE: &str = "FARFIELD_DEATHS_ROLE";
+/// Longer than any step takes.
+const STEP_MAX: Duration = Duration::from_secs(30);
+/// The one that dies.
+const VICTIM: NodeId = NodeId(2);
+
+// ---- the parent --------------------------------------------------------------------------------------------------------
+
+/// The processes of a session; dropped, they are killed.
+struct Session {
+    nodes: Vec<Child>,
+    lines: Vec<Receiver<String>>,
+}
+
+impl Session {
+    fn start(role: &str, nodes: u16) -> Session {
+        let name = format!("deaths-{role}-{}", std::process::id());
+        let mut session = Session { nodes: Vec::new(), lines: Vec::new() };
+        for node in 0..nodes {
+            let mut command = Command::new(std::env::current_exe().expect("this program"));
+            command.args(["--exact", "node_process", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+            command.env("FARFIELD_SESSION", &name).env("FARFIELD_NODE", node.to_string());
+            command.env("FARFIELD_NODES", nodes.to_string()).stdout(Stdio::piped()).stdin(Stdio::null());
+            let mut child = command.spawn().expect("a process");
+            let (said, lines) = channel();
+            let out = BufReader::new(child.stdout.take().expect("its output"));
+            std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| said.send(line).is_ok()));
+            session.nodes.push(child);
+            session.lines.push(lines);
+        }
+        session
+    }
+
+    /// Waits until a node has said something.
+    fn hear(&self, node: NodeId, what: &str) {
+        let start = Instant::now();
+        while let Some(left) = STEP_MAX.checked_sub(start.elapsed()) {
+            match self.lines[node.index()].recv_timeout(left) {
+                Ok(line) if line.ends_with(what) => return,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        panic!("{node} has not said `{what}`");
+    }
+
+    fn signal(&self, node: NodeId, signal: &str) {
+        let pid = self.nodes[node.index()].id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    }
+
+    fn kill(&mut self, node: NodeId) {
+        self.nodes[node.index()].kill().expect("kill -9");
+        self.nodes[node.index()].wait().expect("its end");
+    }
+
+    /// Waits for the end of the survivors; each says itself whether all was right.
+    fn end(mut self, nodes: impl IntoIterator<Item = u16>) {
+        for node in nodes {
+            self.hear(NodeId(node), "all is right");
+            assert!(self.nodes[usize::from(node)].wait().expect("its end").success(), "node {node}");
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+}
+
+/// Runs a role in three processes, and kills the victim when it is ready.
+fn killed(role: &str) {
+    let mut session = Session::start(role, 3);
+    session.hear(VICTIM, "ready");
+    session.kill(VICTIM);
+    session.end([0, 1]);
+}
+
+#[test]
+fn a_barrier_names_the_dead_and_the_survivors_go_on_with_another() {
+    killed("barrier");
+}
+
+#[test]
+fn the_next_holder_of_a_lock_learns_that_the_last_one_died() {
+    killed("mutex-holder");
+}
+
+#[test]
+fn the_turn_of_a_dead_waiter_is_passed_over() {
+    let mut session = Session::start("mutex-waiter", 3);
+    session.hear(VICTIM, "ready");
+    std::thread::sleep(Duration::from_millis(200)); // until it waits
+    session.kill(VICTIM);
+    session.end([0, 1]);
+}
+
+#[test]
+fn a_dead_reader_gives_its_room_back() {
+    killed("ring-reader");
+}
+
+#[test]
+fn a_dead_writer_ends_the_stream_after_its_last_whole_message() {
+    killed("ring-writer");
+}
+
+#[test]
+fn a_stopped_reader_keeps_its_room_and_goes_on_later() {
+    let session = Session::start("ring-stopped", 2);
+    session.hear(NodeId(1), "ready");
+    session.signal(NodeId(1), "-STOP");
+    session.hear(NodeId(0), "is full");
+    session.signal(NodeId(1), "-CONT");
+    session.end([0, 1]);
+}
+
+#[test]
+fn variables_stay_when_their_owner_dies() {
+    killed("vars");
+}
+
+#[test]
+fn each_death_is_an_epoch() {
+    let mut session = Session::start("epochs", 4);
+    for node in [3, 2, 1] {
+        session.hear(NodeId(0), "next");
+        session.kill(NodeId(node));
+    }
+    session.end([0]);
+}
+
+// ---- the children ------------------------------------------------------------------------------------------------------
+
+/// Not a test: what a child does.
+#[test]
+fn node_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    // Whatever happens to the parent, it ends.
+    std::thread::spawn(|| {
+        std::thread::sleep(2 * STEP_MAX);
+        eprintln!("not ended within {:?}", 2 * STEP_MAX);
+        std::process::abort();
+    });
+    let builder = Node::builder().environment().expect("an environment");
+    let node = builder.timeout(Duration::from_secs(20)).start().expect("the node starts");
+    node.wait_for_all(STEP_MAX).expect("all come");
+    let endpoint = node.endpoint().expect("an endpoint");
+    let done = match role.as_str() {
+        "barrier" => barrier(&node, &endpoint),
+        "mutex-holder" => mutex_holder(&node, &endpoint),
+        "mutex-waiter" => mutex_waiter(&node, &endpoint),
+        "ring-reader" => ring_reader(&node, &endpoint),
+        "ring-writer" => ring_writer(&node, &endpoint),
+        "ring-stopped" => ring_stopped(&node, &endpoint),
+        "vars" => vars(&node, &endpoint),
+        "epochs" => epochs(&node, &endpoint),
+        role => panic!("no role {role}"),
+    };
+    done.expect("no error but those that are expected");
+    println!("all is right");
+}
+
+fn wait_to_be_killed() -> ! {
+    println!("ready");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// An error that says that the victim is dead.
+fn assert_names_the_dead(error: &Error) {
+    let ErrorKind::Fabric(cause) = error.kind() else { panic!("{error:?}") };
+    assert!(matches!(cause.kind(), FabricError::PeerDead { node: VICTIM, .. }), "{error:?}");
+    assert!(error.object().is_some(), "it names the object: {error}");
+}
+
+/// Meets all that are left. One may know of the death before the other does.
+fn meet_survivors(node: &Node, endpoint: &Endpoint, path: &str) -> Result<()> {
+    loop {
+        match Barrier::open(node, path, 1) {
+            Ok(barrier) => {
+                let mut part = barrier.thread()?;
+                for _ in 0..100 {
+                    endpoint.block_on(part.wait(endpoint))?;
+                }
+                return Ok(());
+            }
+            Err(error) => assert_names_the_dead(&error),
+        }
+    }
+}
+
+fn barrier(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let barrier = Barrier::open(node, "all", 1)?;
+    let mut part = barrier.thread()?;
+    for _ in 0..3 {
+        endpoint.block_on(part.wait(endpoint))?;
+    }
+    if node.id() == VICTIM {
+        wait_to_be_killed();
+    }
+    let error = endpoint.block_on(part.wait(endpoint)).expect_err("one has died");
+    assert_names_the_dead(&error);
+    meet_survivors(node, endpoint, "survivors")?;
+    assert_eq!(node.survivors(), [NodeId(0), NodeId(1)]);
+    assert_eq!(node.epoch(), 1);
+    meet_survivors(node, endpoint, "end")
+}
+
+/// Two words on different nodes, under a lock, are equal.
+struct Pair {
+    words: [farfield::AtomicVar; 2],
+}
+
+impl Pair {
+    fn open(node: &Node) -> Result<Pair> {
+        let open = |home: u16| farfield::AtomicVar::open(node, &format!("pair/{home}"), NodeId(home));
+        Ok(Pair { words: [open(0)?, open(1)?] })
+    }
+
+    fn read(&self, endpoint: &Endpoint) -> Result<[u64; 2]> {
+        Ok([endpoint.block_on(self.words[0].load(endpoint))?, endpoint.block_on(self.words[1].load(endpoint))?])
+    }
+
+    fn write(&self, endpoint: &Endpoint, values: [u64; 2]) -> Result<()> {
+        for (word, value) in self.words.iter().zip(values) {
+            endpoint.block_on(word.store(endpoint, value))?;
+        }
+        Ok(())
+    }
+}
+
+fn mutex_holder(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let (mutex, pair) = (Mutex::open(node, "lock", NodeId(0))?, Pair::open(node)?);
+    let deaths = farfield::AtomicVar::open(node, "deaths", NodeId(0))?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    let mut part = barrier.thread()?;
+    if node.id() == VICTIM {
+        let guard = endpoint.block_on(mutex.lock(endpoint))?;
+        endpoint.block_on(part.wait(endpoint))?;
+        pair.write(endpoint, [7, 0])?;
+        println!("ready");
+        std::thread::park();
+        drop(guard);
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    for _ in 0..500 {
+        let mut guard = endpoint.block_on(mutex.lock(endpoint))?;
+        let mut values = pair.read(endpoint)?;
+        if guard.is_after_death() {
+            assert_eq!(values[0], 7, "what the dead had put is visible");
+            values[1] = values[0];
+            endpoint.block_on(deaths.fetch_add(endpoint, 1))?;
+            guard.repaired();
+        }
+        assert_eq!(values[0], values[1], "it is half-written, and nobody said so");
+        pair.write(endpoint, values.map(|value| value + 1))?;
+        endpoint.block_on(guard.unlock())?;
+    }
+    meet_survivors(node, endpoint, "end")?;
+    let (values, deaths) = (pair.read(endpoint)?, endpoint.block_on(deaths.load(endpoint))?);
+    assert_eq!(deaths, 1);
+    assert_eq!(values[0], values[1]);
+    meet_survivors(node, endpoint, "over")
+}
+
+fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let mutex = Mutex::open(node, "lock", NodeId(0))?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    let mut part = barrier.thread()?;
+    let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(mutex.lock(endpoint))?) } else { None };
+    endpoint.block_on(part.wait(endpoint))?;
+    if node.id() == VICTIM {
+        println!("ready");
+        let _guard = endpoint.block_on(mutex.lock(endpoint));
+        panic!("it is killed while it waits");
+    }
+    if let Some(guard) = guard {
+        while node.standing_of(VICTIM) != Standing::ShutOut {
+            std::thread::yield_now();
+        }
+        endpoint.block_on(guard.unlock())?;
+    }
+    let start = Instant::now();
+    for _ in 0..200 {
+        let guard = endpoint.block_on(mutex.lock(endpoint))?;
+        assert!(!guard.is_after_death(), "nobody died while he held it");
+        endpoint.block_on(guard.unlock())?;
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    meet_survivors(node, endpoint, "end")
+}
+
+const RING_BYTES: usize = 256;
+
+fn ring(node: &Node, writer: NodeId) -> Result<RingBuffer> {
+    RingBuffer::open(node, "ring", RingOptions::broadcast(node, writer, RING_BYTES))
+}
+
+fn ring_reader(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let ring = ring(node, NodeId(0))?;
+    Barrier::open(node, "begin", 1)?;
+    if node.id() == VICTIM {
+        let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
+        endpoint.block_on(receiver.recv(endpoint, &mut bytes))?;
+        wait_to_be_killed();
+    }
+    if node.id() == NodeId(0) {
+        let mut sender = ring.sender()?;
+        for number in 0..5000u64 {
+            endpoint.block_on(sender.send(endpoint, &number.to_le_bytes()))?;
+        }
+        assert_eq!(sender.gone(endpoint), [VICTIM]);
+        endpoint.block_on(sender.wait_acknowledged(endpoint, sender.position(), endpoint.deadline()))?;
+    } else {
+        let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
+        for number in 0..5000u64 {
+            endpoint.block_on(receiver.recv(endpoint, &mut bytes))?;
+            assert_eq!(bytes, number.to_le_bytes());
+        }
+    }
+    meet_survivors(node, endpoint, "end")
+}
+
+fn ring_writer(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let ring = ring(node, VICTIM)?;
+    Barrier::open(node, "begin", 1)?;
+    if node.id() == VICTIM {
+        let mut sender = ring.sender()?;
+        for number in 0u64.. {
+            endpoint.block_on(sender.send(endpoint, &number.to_le_bytes().repeat(1 + number as usize % 9)))?;
+            if number == 2000 {
+                println!("ready"); // and on, until it is killed
+            }
+        }
+    }
+    let (mut receiver, mut bytes, mut next) = (ring.receiver()?, Vec::new(), 0u64);
+    let error = loop {
+        match endpoint.block_on(receiver.recv(endpoint, &mut bytes)) {
+            Ok(()) => {
+                assert_eq!(bytes, next.to_le_bytes().repeat(1 + next as usize % 9), "message {next} is not whole");
+                next += 1;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_names_the_dead(&error);
+    assert!(next > 2000, "{next}");
+    // And it stays the end.
+    let again = receiver.try_recv(endpoint, &mut bytes).expect_err("the stream has ended");
+    assert_names_the_dead(&again);
+    meet_survivors(node, endpoint, "end")
+}
+
+fn ring_stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let ring = ring(node, NodeId(0))?;
+    let messages = 2000u64;
+    if node.id() == NodeId(0) {
+        let mut sender = ring.sender()?;
+        let (mut next, mut full_since) = (0u64, None);
+        while next < messages {
+            if sender.try_send(endpoint, &next.to_le_bytes())? {
+                (next, full_since) = (next + 1, None);
+                // Slowly, so that the other is stopped in between.
+                std::thread::sleep(Duration::from_micros(500));
+                continue;
+            }
+            let since = *full_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_secs(1) {
+                println!("is full");
+                assert_eq!(node.standing_of(NodeId(1)), Standing::Member, "stopped is not dead");
+                full_since = Some(Instant::now() + STEP_MAX);
+            }
+        }
+        endpoint.block_on(sender.wait_acknowledged(endpoint, sender.position(), endpoint.deadline()))
+    } else {
+        let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
+        for number in 0..messages {
+            endpoint.block_on(receiver.recv(endpoint, &mut bytes))?;
+            assert_eq!(bytes, number.to_le_bytes());
+            if number == 20 {
+                println!("ready");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn vars(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let owned = OwnedVar::<[u64; 8]>::open(node, "owned", VICTIM)?;
+    let shared = SharedVar::<u64>::open(node, "shared")?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    let mut part = barrier.thread()?;
+    if node.id() == VICTIM {
+        let mut writer = owned.writer()?;
+        writer.store([9; 8]);
+        endpoint.block_on(writer.push(endpoint))?;
+        endpoint.block_on(part.wait(endpoint))?;
+        wait_to_be_killed();
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    while node.standing_of(VICTIM) != Standing::ShutOut {
+        std::thread::yield_now();
+    }
+    assert_eq!(endpoint.block_on(owned.load(endpoint))?, [9; 8], "the copy stays");
+    assert_names_the_dead(&endpoint.block_on(owned.pull(endpoint)).expect_err("the owner has died"));
+    shared.store(40 + u64::from(node.id().0));
+    assert_names_the_dead(&endpoint.block_on(shared.push_all(endpoint)).expect_err("one does not get it"));
+    endpoint.block_on(shared.fence(endpoint, node.survivors().into_iter().filter(|other| *other != node.id())))?;
+    meet_survivors(node, endpoint, "pushed")?;
+    assert!((40..42).contains(&shared.load()));
+    meet_survivors(node, endpoint, "end")
+}
+
+fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let region = node.alloc(GroupKey::DATA, 8)?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    if node.id() != NodeId(0) {
+        wait_to_be_killed();
+    }
+    assert_eq!((node.epoch(), node.survivors().len()), (0, 4));
+    for epoch in 1..=3u64 {
+        println!("next");
+        let dead = NodeId(4 - epoch as u16);
+        while node.standing_of(dead) != Standing::ShutOut {
+            std::thread::yield_now();
+        }
+        assert_eq!(node.epoch(), epoch);
+        assert_eq!(node.survivors(), (0..4 - epoch as u16).map(NodeId).collect::<Vec<_>>());
+        let error = endpoint.check_alive(dead).expect_err("it is dead");
+        assert!(matches!(error.kind(), FabricError::PeerDead { node, .. } if *node == dead));
+    }
+    // The last of four goes on: a majority is for those who cannot know.
+    let mutex = Mutex::open(node, "alone", node.id())?;
+    endpoint.block_on(async { mutex.lock(endpoint).await?.unlock().await })?;
+    region.word(0).store(1);
+    Ok(())
+}
