@@ -610,10 +610,9 @@ impl Inner {
             for (sequence, _) in self.machine.in_flight(lane, node) {
                 // Its memory is gone. Of others' operations those that are complete need not land; the rest fails, at
                 // once or when the transport gives up.
-                if owner == node || is_known_by_refusal || self.machine.is_complete(lane, node, sequence) {
-                    if let Some(completion) = self.machine.cancel(lane, node, sequence) {
-                        self.completed(completion, Some(Code::Unreachable));
-                    }
+                let ends = owner == node || is_known_by_refusal || self.machine.is_complete(lane, node, sequence);
+                if ends && let Some(completion) = self.machine.cancel(lane, node, sequence) {
+                    self.completed(completion, Some(Code::Unreachable));
                 }
             }
         }

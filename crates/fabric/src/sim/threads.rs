@@ -398,6 +398,9 @@ pub struct Handle {
 pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Handle) + 'static) -> Outcome {
     assert!((1..=64).contains(&settings.nodes), "a simulated session has 1 to 64 nodes");
     assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
+    if let (DeathRule::System, Some(faults)) = (settings.death_rule, &settings.faults) {
+        assert!(faults.cuts + faults.false_suspicions == 0, "who is cut off, or slow, is for a majority to judge");
+    }
     hook_panics();
     let arena = ARENA.take().filter(|arena| Arc::strong_count(arena) == 1 && arena.nodes() >= settings.nodes);
     let arena = arena.unwrap_or_else(|| Arena::new(settings.nodes.max(8)).expect("addresses for a simulation"));
