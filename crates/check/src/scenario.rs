@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farfield::fabric::sim::{self, Handle};
-use farfield::fabric::{Concurrent, NodeId, Thread};
+use farfield::fabric::sim::{self, Faults, Handle};
+use farfield::fabric::{Concurrent, DeathRule, NodeId, Thread};
 use farfield::{Endpoint, Node, Result};
 
 type Body = Arc<dyn Fn(&Stage) -> Result<()> + Send + Sync>;
@@ -66,6 +66,8 @@ pub struct Scenario {
     pub(crate) early_timeouts: bool,
     pub(crate) is_small: bool,
     pub(crate) kills: Vec<&'static str>,
+    pub(crate) rule: DeathRule,
+    pub(crate) faults: Option<Faults>,
 }
 
 impl Scenario {
@@ -86,6 +88,8 @@ impl Scenario {
             early_timeouts: false,
             is_small: false,
             kills: Vec::new(),
+            rule: DeathRule::System,
+            faults: None,
         }
     }
 
@@ -107,6 +111,53 @@ impl Scenario {
     #[must_use]
     pub fn early_timeouts(mut self) -> Scenario {
         self.early_timeouts = true;
+        self
+    }
+
+    /// What may go wrong: nodes that die, cuts, stalls. When it does is a choice of the search, like everything else.
+    ///
+    /// Threads of a node that has crashed count as ended, without a result; [`crashed`] says which they are. An execution
+    /// is a failure if the others do not finish: cuts heal and stalls end before.
+    ///
+    /// ```
+    /// use farfield::NodeId;
+    /// use farfield::fabric::{ErrorKind, GroupKey};
+    /// use farfield_check::{Budget, Faults, Scenario, exhaust};
+    ///
+    /// // Node 1 may die at any moment. What is put to it then fails, with an error that names it.
+    /// let scenario = Scenario::new("doc/crash", "a put to a node that may die", 2, |stage| {
+    ///     let word = stage.node(1).alloc(GroupKey::DATA, 8)?;
+    ///     let (target, looked_at) = (word.remote::<u64>(0), word.clone());
+    ///     stage.thread(0, "puts", move |ep| {
+    ///         if let Err(error) = ep.put_value(target, 7).wait() {
+    ///             assert!(farfield_check::crashed(1) && error.node() == Some(NodeId(1)), "{error}");
+    ///         }
+    ///         Ok(())
+    ///     });
+    ///     stage.finally(move || {
+    ///         assert!(farfield_check::crashed(1) || looked_at.word(0).load() == 7);
+    ///         Ok(())
+    ///     });
+    ///     Ok(())
+    /// })
+    /// .faults(Faults::new().crashes(1).of([1]));
+    /// let report = exhaust(&scenario, Budget::unlimited());
+    /// assert!(report.is_complete && report.finding.is_none());
+    /// ```
+    #[must_use]
+    pub fn faults(mut self, faults: Faults) -> Scenario {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// Who says that a node is dead: the system, unless this says that a majority of the nodes does.
+    ///
+    /// Operations are cut short then even without faults (a node may shut others out, or be fenced), so what looks at
+    /// all executions takes care of that, see [`exhaust`](crate::exhaust).
+    #[must_use]
+    pub fn rule(mut self, rule: DeathRule) -> Scenario {
+        self.rule = rule;
+        self.faults.get_or_insert_default();
         self
     }
 
@@ -288,6 +339,11 @@ impl Stage {
         self.finally.borrow_mut().push_back(Box::new(check));
     }
 
+    /// Whether a node has crashed in this execution; [`crashed`] says it without a stage, in threads and checks.
+    pub fn crashed(&self, node: usize) -> bool {
+        crashed(node)
+    }
+
     /// A list that all threads add to; its order is that of the additions.
     pub fn log<T: 'static>(&self) -> Log<T> {
         Log::default()
@@ -345,6 +401,11 @@ impl<T> Log<T> {
 /// A number below `options` that the search chooses: what a scenario leaves open.
 pub fn choose(options: usize) -> usize {
     sim::choose(options)
+}
+
+/// Whether a node has crashed in this execution. For checks: a thread that acts on it knows more than a node can.
+pub fn crashed(node: usize) -> bool {
+    sim::crashed(NodeId(node as u16))
 }
 
 /// Adds a remark to the timeline.

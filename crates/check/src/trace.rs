@@ -50,7 +50,10 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
     });
     Timeline {
         title: scenario.name().into(),
-        about: scenario.about().into(),
+        about: match &outcome.faults {
+            Some(faults) => format!("{}. Faults: {faults}", scenario.about()),
+            None => scenario.about().into(),
+        },
         replay: replay.to_string(),
         events: described.collect(),
         failure,
@@ -286,6 +289,8 @@ impl<'a> Names<'a> {
             Raw::Unlock { cell } => What::Unlock { name: self.cell(*cell) },
             Raw::Message { to, bytes } => What::Message { to: to.0, text: format!("{bytes} bytes") },
             Raw::Received { from, text } => What::Received { from: from.0, text: text.clone() },
+            Raw::Fault { fault } => What::Note { text: format!("fault: {fault}") },
+            Raw::ShutOut { peer } => What::Note { text: format!("n{} is shut out", peer.0) },
             Raw::Elapsed => What::Note { text: "time passes".into() },
             Raw::Note { text } => What::Note { text: text.clone() },
         }

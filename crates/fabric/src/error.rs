@@ -43,6 +43,15 @@ pub enum ErrorKind {
         /// Which node.
         node: NodeId,
     },
+    /// The node counts as up, and does not answer. Nobody knows yet whether it is dead: an operation that ended so may have
+    /// been applied or not.
+    #[error(
+        "{node} does not answer: it may be dead, stopped or cut off; the session decides which: try again, or wait for its decision"
+    )]
+    Unreachable {
+        /// Which node.
+        node: NodeId,
+    },
     /// No such node in this session.
     #[error("{node} is not a member of this session of {nodes} nodes")]
     UnknownNode {
@@ -203,6 +212,7 @@ impl Error {
             K::PeerDead { node, .. }
             | K::PeerLeft { node }
             | K::NotConnected { node }
+            | K::Unreachable { node }
             | K::UnknownNode { node, .. }
             | K::OtherNode { node, .. }
             | K::UnknownGroup { node, .. }

@@ -137,8 +137,7 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         (Code::BadKey | Code::Unreachable, PeerState::Dead { incarnation }) => {
             ErrorKind::PeerDead { node, incarnation }
         }
-        // It was gone for a moment only: the state changed in between.
-        (Code::Unreachable, PeerState::Up { .. }) => ErrorKind::NotConnected { node },
+        (Code::Unreachable, PeerState::Up { .. }) => ErrorKind::Unreachable { node },
         (Code::OutOfBounds, _) => {
             ErrorKind::OutOfBounds { node, key, offset: remote.offset(), len: len as u64, memory_bytes }
         }

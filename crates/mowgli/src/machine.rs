@@ -151,6 +151,15 @@ pub enum Part {
     Pass,
 }
 
+/// Which way a step needs the connection between the two nodes of its queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crossing {
+    /// A request or a write goes to the peer.
+    There,
+    /// What was read comes back.
+    Back,
+}
+
 /// What a step would touch. Two steps whose footprints have nothing in common may be taken in either order.
 ///
 /// Locations are the first word and the number of words.
@@ -431,6 +440,24 @@ impl Machine {
         });
         let window = self.cpu(thread).pair(peer).window();
         window.iter().chain(buffered).map(|op| (op.sequence, Loc { node: peer, word: op.remote_word() })).collect()
+    }
+
+    /// The newest operation of a queue pair that has left the store buffer and is not finished.
+    pub fn newest_posted(&self, thread: Thread, peer: Node) -> Option<u32> {
+        self.cpu(thread).pair(peer).window().last().map(|operation| operation.sequence)
+    }
+
+    /// The CPUs of a node stop: what is in their store buffers never leaves them. Its queue pairs go on.
+    pub fn lose_store_buffers(&mut self, node: Node) {
+        for thread in (0..self.threads.len()).map(|thread| Thread(thread as u16)) {
+            let cpu = self.cpu_mut(thread);
+            if cpu.node == node {
+                cpu.store_buffer.clear();
+                cpu.writes = 0;
+                cpu.digest.forget();
+                self.list(thread);
+            }
+        }
     }
 
     /// Another read-modify-write may have the word.

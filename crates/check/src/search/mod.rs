@@ -9,7 +9,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use farfield::fabric::sim::{self, Chooser, Failure, FailureKind, Outcome, Settings};
+use farfield::fabric::sim::{self, Chooser, Failure, FailureKind, Faults, Outcome, Settings};
 
 pub use self::script::{Replay, ReplayError};
 use self::{exhaustive::Exhaustive, random::Random, script::Script};
@@ -93,7 +93,8 @@ impl Finding {
 }
 
 fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome {
-    let settings = Settings { nodes: scenario.nodes, steps_max: scenario.steps_max, record, seed: 1 };
+    let Scenario { nodes, steps_max, rule: death_rule, faults, .. } = scenario.clone();
+    let settings = Settings { nodes, steps_max, record, seed: 1, death_rule, faults };
     let played = scenario.clone();
     sim::run(settings, chooser, move |handle| Stage::play(&played, handle))
 }
@@ -107,7 +108,8 @@ pub fn check(scenario: &Scenario, budget: Budget, seed: u64) -> Report {
 pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl FnMut(&Report)) -> Report {
     let mut decisions = 64;
     let execute = |report: &mut Report| {
-        let random = Random::new(seed, report.executions, decisions, scenario.early_timeouts);
+        let faults = scenario.faults.as_ref().map_or(0, Faults::count);
+        let random = Random::new(seed, report.executions, decisions, scenario.early_timeouts, faults);
         let (eager, early_timeouts) = (random.eager(), random.early_timeouts());
         let outcome = run(scenario, Box::new(random), false);
         decisions = decisions.max(outcome.choices.len());

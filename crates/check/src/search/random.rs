@@ -7,8 +7,12 @@
 //!   orders of magnitude, and draws by weight.
 //! - **Priorities** (PCT; Burckhardt et al., ASPLOS 2010) gives every component a priority, lets the highest go on as
 //!   long as it can, and lowers the priority of whoever runs at a few moments drawn in advance.
+//!
+//! **Faults**, where the scenario has any, are drawn at the start as well: how many, none included, and at which moments;
+//! which of those that are possible is drawn when the moment has come. The moment from which on none begins any more, cuts
+//! heal and stalls end is drawn, too: what is left has to finish from there.
 
-use farfield::fabric::sim::{Candidate, Chooser, View};
+use farfield::fabric::sim::{Candidate, Chooser, Fault, View};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use smallvec::SmallVec;
@@ -20,6 +24,53 @@ pub(super) struct Random {
     eager: bool,
     early_timeouts: bool,
     priorities: Option<Priorities>,
+    faults: Option<Plan>,
+}
+
+/// When faults happen.
+struct Plan {
+    /// The decisions at which one begins, the first last.
+    begin: SmallVec<[usize; 4]>,
+    /// From this decision on all is to be well.
+    calm: usize,
+}
+
+impl Plan {
+    fn draw(rng: &mut SmallRng, decisions: usize, count: u32) -> Plan {
+        // Early moments are more likely: what follows from a fault takes a while.
+        let last = rng.random_range(0..decisions.max(1));
+        let count = rng.random_range(0..=count);
+        let mut begin: SmallVec<[usize; 4]> = (0..count).map(|_| rng.random_range(0..=last)).collect();
+        begin.sort_unstable_by(|a, b| b.cmp(a));
+        Plan { begin, calm: last + rng.random_range(0..2 * decisions.max(1)) }
+    }
+
+    /// The fault that begins or ends now, if one does.
+    fn now(&mut self, view: &View<'_>, rng: &mut SmallRng) -> Option<usize> {
+        let of = |is: fn(Fault) -> bool| {
+            let found =
+                view.candidates.iter().enumerate().filter(move |(_, c)| matches!(c, Candidate::Fault(f) if is(*f)));
+            found.map(|(index, _)| index).collect::<SmallVec<[usize; 16]>>()
+        };
+        if view.decision >= self.calm {
+            self.begin.clear();
+            return of(Fault::is_end).first().copied();
+        }
+        if self.begin.last().is_none_or(|at| *at > view.decision) {
+            return None;
+        }
+        let new = of(Fault::is_new);
+        if new.is_empty() {
+            return None;
+        }
+        self.begin.pop();
+        Some(new[rng.random_range(0..new.len())])
+    }
+}
+
+/// Whether it may be chosen at any moment: new faults have moments of their own.
+fn is_open(candidate: &Candidate) -> bool {
+    !matches!(candidate, Candidate::Fault(fault) if fault.is_new())
 }
 
 /// Of a walk by priorities.
@@ -37,7 +88,7 @@ fn mix(seed: u64, value: u64) -> u64 {
 
 impl Random {
     /// The `execution`-th of a seed. Executions are taken to have about so many `decisions`.
-    pub(super) fn new(seed: u64, execution: u64, decisions: usize, early_timeouts: bool) -> Random {
+    pub(super) fn new(seed: u64, execution: u64, decisions: usize, early_timeouts: bool, faults: u32) -> Random {
         let mut rng = SmallRng::seed_from_u64(mix(mix(0, seed), execution));
         let kind = rng.random_range(0..8u32);
         let priorities = (kind < 3).then(|| {
@@ -49,7 +100,9 @@ impl Random {
         });
         let eager = rng.random_range(0..2u32) == 0;
         let early_timeouts = early_timeouts && rng.random_range(0..2u32) == 0;
-        Random { salt: rng.random(), rng, eager, early_timeouts, priorities }
+        let salt = rng.random();
+        let faults = (faults > 0).then(|| Plan::draw(&mut rng, decisions, faults));
+        Random { salt, rng, eager, early_timeouts, priorities, faults }
     }
 
     fn weight(&self, candidate: Candidate) -> u32 {
@@ -61,7 +114,7 @@ impl Random {
         let mut total = 0;
         let mut weights: SmallVec<[u32; 24]> = SmallVec::new();
         for candidate in view.candidates {
-            let weight = self.weight(*candidate);
+            let weight = if is_open(candidate) { self.weight(*candidate) } else { 0 };
             total += weight;
             weights.push(weight);
         }
@@ -87,7 +140,7 @@ impl Priorities {
 
     fn choose(&mut self, salt: u64, view: &View<'_>, rng: &mut SmallRng) -> usize {
         let best = |this: &Priorities| {
-            let ranked = view.candidates.iter().map(|candidate| candidate.component());
+            let ranked = view.candidates.iter().filter(|c| is_open(c)).map(|candidate| candidate.component());
             ranked.max_by_key(|component| this.rank(salt, *component)).unwrap_or(0)
         };
         let mut component = best(self);
@@ -115,6 +168,9 @@ impl Chooser for Random {
     }
 
     fn choose(&mut self, view: &View<'_>) -> usize {
+        if let Some(chosen) = self.faults.as_mut().and_then(|plan| plan.now(view, &mut self.rng)) {
+            return chosen;
+        }
         match self.priorities.take() {
             None => self.walk(view),
             Some(mut priorities) => {

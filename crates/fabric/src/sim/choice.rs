@@ -2,6 +2,7 @@
 
 use mowgli::machine::{Step, Thread as Cpu};
 
+use super::faults::Fault;
 use super::world::Inner;
 
 /// Something that could happen next.
@@ -13,6 +14,8 @@ pub enum Candidate {
     Machine(Step),
     /// Time passes until the next deadline, though something else could happen.
     Elapse,
+    /// A fault happens, or something that follows from one.
+    Fault(Fault),
 }
 
 impl Candidate {
@@ -23,6 +26,7 @@ impl Candidate {
             Candidate::Machine(Step::Drain(cpu)) => 1 << 30 | u32::from(cpu.0),
             Candidate::Machine(Step::Nic { thread, peer, .. }) => pair_of(thread, peer),
             Candidate::Elapse => u32::MAX,
+            Candidate::Fault(fault) => fault.component(),
         }
     }
 }
@@ -50,6 +54,8 @@ impl Touch {
 pub struct Footprint {
     pub(super) actors: [Option<u32>; 2],
     pub(super) touches: [Option<Touch>; 2],
+    /// It may take any thread, operation or message away: nothing commutes with it.
+    pub(super) is_fault: bool,
 }
 
 impl Footprint {
@@ -57,7 +63,7 @@ impl Footprint {
     pub fn depends_on(&self, other: &Footprint) -> bool {
         let same_actor = self.actors.iter().flatten().any(|actor| other.actors.contains(&Some(*actor)));
         let touch = |mine: &Touch| other.touches.iter().flatten().any(|theirs| mine.overlaps(theirs));
-        same_actor || self.touches.iter().flatten().any(touch)
+        self.is_fault || other.is_fault || same_actor || self.touches.iter().flatten().any(touch)
     }
 }
 

@@ -71,7 +71,12 @@ impl SimFabric {
 
     /// Calls `f` with the world; `None` if the execution is over.
     fn at<R>(&self, f: impl FnOnce(&World) -> R) -> Option<R> {
-        if self.is_here() { with_world(f) } else { None }
+        if self.is_here() && !self.is_crashed() { with_world(f) } else { None }
+    }
+
+    /// Whether this node has crashed: then its calls do nothing.
+    pub(super) fn is_crashed(&self) -> bool {
+        with_world(|world| world.inner.borrow().is_crashed(self.me.0)) == Some(true)
     }
 
     fn check_member(&self, node: NodeId) -> Result<()> {
@@ -131,7 +136,7 @@ impl Fabric for SimFabric {
             let state = &mut inner.nodes[self.me.index()];
             let key = u8::try_from(state.groups).ok().map(GroupKey)?;
             state.groups += 1;
-            state.rights.push(vec![true; nodes]);
+            state.rights.push((0..nodes).map(|peer| state.shut_out >> peer & 1 == 0).collect());
             Some(key)
         });
         let limit = GroupKey::COUNT_MAX;
@@ -198,18 +203,61 @@ impl Fabric for SimFabric {
     }
 
     fn death_rule(&self) -> DeathRule {
-        DeathRule::System
+        self.at(|world| world.inner.borrow().death_rule).unwrap_or(DeathRule::System)
     }
 
-    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()> {
-        let groups = self.at(|world| world.inner.borrow().nodes[self.me.index()].groups).ok_or_else(SimFabric::over)?;
-        (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
+    fn shut_out(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
+        self.check_member(peer)?;
+        self.at(|world| {
+            let me = self.me.0;
+            // First it is dead here, and later its rights are gone: in between its writes still land.
+            if world.point(Pending::Write(peer_key(peer.0))) != Turn::Unwinding {
+                let mut inner = world.inner.borrow_mut();
+                inner.nodes[self.me.index()].shut_out |= 1 << peer.0;
+                for lane in inner.lanes_of(me) {
+                    inner.cut_short(lane, peer.0, Code::Unreachable);
+                }
+                inner.notify(peer_key(peer.0), 1, None);
+            }
+            if world.point(Pending::Write(peer_key(me))) != Turn::Unwinding {
+                let mut inner = world.inner.borrow_mut();
+                for group in 0..inner.nodes[self.me.index()].groups {
+                    inner.revoke(me, peer.0, GroupKey(group as u8));
+                }
+                if let Some(current) = inner.current {
+                    inner.acted(current, u64::from(peer.0));
+                    inner.note(current, What::ShutOut { peer });
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
     }
 
-    fn fence(&self) {}
+    fn fence(&self) {
+        self.at(|world| {
+            if world.point(Pending::Write(peer_key(self.me.0))) != Turn::Unwinding {
+                let mut inner = world.inner.borrow_mut();
+                inner.nodes[self.me.index()].fenced = true;
+                inner.cut_short_all(self.me.0, Code::Fenced);
+                inner.notify(peer_key(self.me.0), 1, None);
+            }
+        });
+    }
 
     fn is_fenced(&self) -> bool {
-        false
+        let fenced = self.at(|world| {
+            if world.inner.borrow().membership_may_change() {
+                world.point(Pending::Read(peer_key(self.me.0)));
+            }
+            let mut inner = world.inner.borrow_mut();
+            let fenced = inner.nodes[self.me.index()].fenced;
+            if let Some(current) = inner.current {
+                inner.saw(current, peer_key(self.me.0), u64::from(fenced));
+            }
+            fenced
+        });
+        fenced.unwrap_or(false)
     }
 
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
@@ -220,7 +268,9 @@ impl Fabric for SimFabric {
         }
         self.at(|world| {
             // A system call: what was stored before is in memory by then.
-            world.point(Pending::Write(inbox_key(to.0)));
+            if world.point(Pending::Write(inbox_key(to.0))) == Turn::Unwinding {
+                return Err(SimFabric::over());
+            }
             let mut inner = world.inner.borrow_mut();
             match inner.peer_state(self.me.0, to.0) {
                 PeerState::Up { .. } => {}
@@ -234,7 +284,10 @@ impl Fabric for SimFabric {
             if let Some(current) = inner.current {
                 inner.note(current, What::Message { to, bytes: message.len() });
             }
-            inner.send(self.me.0, to.0, ControlEvent::Message(self.me, message.into()), content);
+            let event = ControlEvent::Message(self.me, message.into());
+            if !inner.detain(self.me.0, to.0, &event, content) {
+                inner.send(self.me.0, to.0, event, content);
+            }
             Ok(())
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
@@ -258,6 +311,9 @@ impl Fabric for SimFabric {
                     let inbox = &inner.nodes[self.me.index()].inbox;
                     (0..inbox.len()).filter(|from| !inbox[*from].is_empty()).collect()
                 };
+                if senders.is_empty() {
+                    continue; // what was there is lost
+                }
                 // Each sender's messages come in order; those of different senders in any.
                 let from = senders[super::threads::choose(senders.len())];
                 let taken = world.inner.borrow_mut().take_news(self.me.0, from);

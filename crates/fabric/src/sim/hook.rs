@@ -74,6 +74,8 @@ pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
 #[cold]
 pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
     with_world(|world| match place_of(world, word) {
+        // What is unwound changes no memory.
+        Place::Region(_) if world.is_torn_down() => {}
         Place::Region(loc) => {
             let current = world.inner.borrow().current;
             let current = current.filter(|me| !world.is_elsewhere(*me, loc.node));
@@ -150,6 +152,7 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
                     }
                     inner.note(me, What::Rmw { cell: Cell::Region(loc), old, new });
                 }
+                None if turn == Turn::Unwinding => {}
                 None => inner.machine.poke(loc, new),
             }
             old
@@ -208,11 +211,13 @@ pub(crate) fn unlock(address: usize) {
         };
         let turn = if drained(world) { None } else { Some(world.point(Pending::Empty)) };
         let mut inner = world.inner.borrow_mut();
+        let key = inner.own_key(address);
         if let (Some(me), true) = (inner.current, turn.is_none_or(|turn| turn != Turn::Unwinding)) {
-            let key = inner.own_key(address);
             inner.unlock(me, key);
             inner.note(me, What::Unlock { cell: own_cell(key) });
         }
+        // A thread that is unwound lets go of it, too.
+        inner.release(key);
     });
 }
 

@@ -76,6 +76,12 @@ impl SimLane {
                 _ if usize::from(peer) >= inner.nodes.len() => return Err(Code::BadKey),
                 _ => return Err(Code::Unreachable),
             }
+            if inner.nodes[usize::from(me)].fenced {
+                return Err(Code::Fenced);
+            }
+            if inner.refuses(peer) {
+                return Err(Code::Unreachable);
+            }
             let node = &inner.nodes[usize::from(peer)];
             let key = remote.key();
             if u16::from(key.0) >= node.groups {
@@ -85,7 +91,8 @@ impl SimLane {
             if !offset.is_multiple_of(8) {
                 return Err(Code::Misaligned);
             }
-            if !node.rights[usize::from(key.0)][usize::from(me)] {
+            // Across a cut nobody can know: then it is refused after the cut.
+            if !node.rights[usize::from(key.0)][usize::from(me)] && !inner.is_cut(me, peer) {
                 return Err(Code::Revoked);
             }
             let (first, end) = (offset / 8, offset.saturating_add(len as u64).div_ceil(8));
@@ -128,9 +135,9 @@ impl SimLane {
                 let key = completions_key(self.lane);
                 inner.watch(current, key);
                 inner.told_of(current, results.len());
-                for (peer, sequence, words, _) in &results {
-                    inner.saw_completion(current, self.lane, *peer, *sequence, words);
-                    if let Some((op, _)) = inner.operation(self.lane, *peer, *sequence) {
+                for result in &results {
+                    inner.saw_completion(current, self.lane, result);
+                    if let Some((op, _)) = inner.operation(self.lane, result.0, result.1) {
                         inner.note(current, What::Seen { op });
                     }
                 }
@@ -162,7 +169,7 @@ impl SimLane {
 
     /// Whether the execution is over for this thread: then nothing is pending any more.
     fn is_torn_down(&self) -> bool {
-        !self.fabric.is_here() || self.fabric.is_torn_down()
+        !self.fabric.is_here() || self.fabric.is_torn_down() || self.fabric.is_crashed()
     }
 }
 

@@ -1,9 +1,10 @@
 //! What threads can notice, what each has seen, and whose wait ends when something changes.
 
-use mowgli::machine::{Loc, Thread as Cpu};
+use mowgli::machine::{Loc, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
 use super::world::{Inner, LaneState, ThreadState};
+use crate::error::Code;
 
 /// Names something that threads can notice: a word, completions of a lane, news for a node, …
 pub(super) type Key = u64;
@@ -161,9 +162,13 @@ impl Inner {
     }
 
     /// The thread has seen that an operation is complete, and what it brought.
-    pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32, words: &[u64]) {
-        let operation = u64::from(lane.0) << 48 | u64::from(peer) << 32 | u64::from(sequence);
-        let digest = words.iter().fold(mix(COMPLETIONS, operation), |digest, word| mix(digest, *word));
+    pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, result: &(u16, u32, Words, Option<Code>)) {
+        let (peer, sequence, words, failure) = result;
+        let operation = u64::from(lane.0) << 48 | u64::from(*peer) << 32 | u64::from(*sequence);
+        let mut digest = words.iter().fold(mix(COMPLETIONS, operation), |digest, word| mix(digest, *word));
+        if let Some(code) = failure {
+            digest = mix(digest, *code as u64);
+        }
         let state = &mut self.threads[thread];
         state.completions_seen ^= digest;
         state.has_acted = true;
@@ -260,6 +265,9 @@ impl Inner {
 
     pub(super) fn unlock(&mut self, thread: usize, key: Key) {
         self.own_written(thread, key);
+    }
+
+    pub(super) fn release(&mut self, key: Key) {
         self.own[(key & !OWN) as usize].holder = None;
     }
 

@@ -13,6 +13,7 @@
 //! - **A word outside of regions** (`Word::new`) is not the machine's, since it may move or end: a store to it waits until
 //!   the thread's store buffer is empty, so it is never seen too early; that it is seen late is not explored.
 //! - **Completions** are seen one by one, not in the order of their posting: RDMA^WAIT promises no more.
+//! - **Faults** ([`Faults`]): nodes that die, cuts, stalls. Each is something that may happen next, as a step of the machine is.
 //! - **Failures.** A panic, a deadlock, or an execution that does not end is a [`Failure`], with the point at which it
 //!   happened. What is left of the execution is unwound.
 //!
@@ -21,6 +22,7 @@
 mod arena;
 mod choice;
 mod fabric;
+mod faults;
 pub(crate) mod hook;
 mod lane;
 mod looks;
@@ -30,5 +32,6 @@ mod world;
 
 pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View};
 pub use fabric::SimFabric;
+pub use faults::{Fault, Faults};
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Outcome, Settings, calm, choose, fail, note, run};
+pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, fail, note, run};

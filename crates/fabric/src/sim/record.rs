@@ -2,6 +2,7 @@
 
 use mowgli::machine::Loc;
 
+use super::faults::Fault;
 use crate::lane::Verb;
 use crate::ptr::NodeId;
 
@@ -65,6 +66,10 @@ pub enum What {
     Received { from: NodeId, text: String },
     /// Nothing could happen before this moment.
     Elapsed,
+    /// A fault, or what follows from one.
+    Fault { fault: Fault },
+    /// A peer was shut out.
+    ShutOut { peer: NodeId },
     /// Something to say.
     Note { text: String },
 }

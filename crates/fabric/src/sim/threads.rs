@@ -11,10 +11,12 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::arena::Arena;
 use super::choice::{Choice, Chooser, Failure, FailureKind};
+use super::faults::Faults;
 use super::looks::Key;
 use super::record::{Cell, Event, What};
 use super::world::{Decided, Inner, Pending, Phase};
 use crate::error::{ErrorKind, Result};
+use crate::fabric::DeathRule;
 use crate::local::Thread;
 use crate::ptr::NodeId;
 
@@ -61,6 +63,8 @@ pub(super) struct World {
     next: StdCell<Option<usize>>,
     invariants: RefCell<Vec<(String, Invariant)>>,
     teardown: StdCell<bool>,
+    /// A node that has crashed, and whose threads are not unwound yet.
+    crashed: StdCell<Option<u16>>,
 }
 
 type Routine = Coroutine<(), (), (), DefaultStack>;
@@ -117,6 +121,7 @@ impl World {
         inner.threads[index].pending = Pending::Finished;
         if let Err(panic) = ended
             && !panic.is::<Teardown>()
+            && !inner.is_dead(index)
         {
             let message = message_of(&*panic);
             inner.threads[index].panic = Some(message.clone());
@@ -164,6 +169,10 @@ impl World {
                     return None;
                 }
                 Decided::Check => self.check_invariants(),
+                Decided::Crashed(node) => {
+                    self.crashed.set(Some(node));
+                    return None;
+                }
             }
         }
     }
@@ -195,8 +204,13 @@ impl World {
 
     /// Unwinds the running thread, unless it is being unwound already.
     fn unwind(&self, me: usize) -> Turn {
-        let thread = &mut self.inner.borrow_mut().threads[me];
-        if !core::mem::replace(&mut thread.unwinding, true) && !std::thread::panicking() {
+        let begins = {
+            let mut inner = self.inner.borrow_mut();
+            // Another thread of the crashed node may be in the middle of its unwinding; this one's stack is not.
+            let may_panic = inner.is_dead(me) || !std::thread::panicking();
+            !core::mem::replace(&mut inner.threads[me].unwinding, true) && may_panic
+        };
+        if begins {
             resume_unwind(Box::new(Teardown));
         }
         Turn::Unwinding
@@ -230,29 +244,67 @@ impl World {
     fn run(&self) {
         let first = self.decide(None);
         self.next.set(first);
-        while let Some(index) = self.next.take() {
-            self.resume(index);
+        loop {
+            while let Some(index) = self.next.take() {
+                self.resume(index);
+            }
+            let Some(node) = self.crashed.take() else { break };
+            self.bury(node);
+            let next = self.decide(None);
+            self.next.set(next);
         }
         if self.inner.borrow().failure.is_none() {
             return;
         }
         self.teardown.set(true);
-        // Each thread unwinds to its end; one that needs a lock lets the others go first.
+        let all: Vec<usize> = (0..self.coroutines.borrow().len()).collect();
+        self.unwind_all(&all);
+    }
+
+    /// A node has crashed: its threads are unwound, and whatever they call does nothing meanwhile.
+    fn bury(&self, node: u16) {
+        let threads = self.inner.borrow().threads.len();
+        let dead: Vec<usize> = {
+            let inner = self.inner.borrow();
+            (0..threads).filter(|index| inner.threads[*index].node == node && inner.is_dead(*index)).collect()
+        };
+        self.teardown.set(true);
+        self.unwind_all(&dead);
+        self.teardown.set(false);
+        let mut inner = self.inner.borrow_mut();
+        dead.into_iter().for_each(|index| inner.threads[index].pending = Pending::Finished);
+    }
+
+    /// Each thread unwinds to its end; one that needs a lock lets the others go first.
+    fn unwind_all(&self, threads: &[usize]) {
         for _ in 0..UNWIND_ROUNDS {
             let left: Vec<usize> =
-                (0..self.coroutines.borrow().len()).filter(|at| self.coroutines.borrow()[*at].is_some()).collect();
+                threads.iter().copied().filter(|at| self.coroutines.borrow()[*at].is_some()).collect();
             if left.is_empty() {
                 return;
             }
             left.into_iter().for_each(|index| self.resume(index));
         }
-        for routine in self.coroutines.borrow_mut().iter_mut().flatten() {
-            // SAFETY: what lies on the stack is leaked, not used again: nobody else refers to it, since all
-            // coroutines of this world have ended or are reset here.
-            unsafe { routine.force_reset() };
+        for index in threads {
+            if let Some(routine) = &mut self.coroutines.borrow_mut()[*index] {
+                // SAFETY: what lies on the stack is leaked, not used again: nobody else refers to it, since a thread
+                // lends nothing of its stack to others (bodies are 'static), and this one is never resumed: the
+                // coroutine is done after the reset, and a crashed node's threads count as finished.
+                unsafe { routine.force_reset() };
+            }
         }
     }
 }
+
+impl Inner {
+    /// Whether a thread runs no more because its node has crashed. The simulation's first thread stands outside of nodes.
+    fn is_dead(&self, thread: usize) -> bool {
+        thread != MAIN && self.is_crashed(self.threads[thread].node)
+    }
+}
+
+/// The thread that sets the stage.
+const MAIN: usize = 0;
 
 /// Rounds in which threads may wait for each other while they unwind. Beyond, what they hold is leaked.
 const UNWIND_ROUNDS: usize = 1000;
@@ -272,6 +324,9 @@ fn hook_panics() {
             let noted = with_world(|world| {
                 let Ok(mut inner) = world.inner.try_borrow_mut() else { return false };
                 let Some(me) = inner.current else { return false };
+                if inner.is_dead(me) {
+                    return true;
+                }
                 let place = info.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
                 let message = format!("{}{place}", message_of(info.payload()));
                 inner.threads[me].unwinding = true;
@@ -290,7 +345,7 @@ fn hook_panics() {
 // ---- for whoever runs executions -------------------------------------------------------------------------------------
 
 /// The limits of an execution.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Nodes of the session, at most 64.
     pub nodes: usize,
@@ -300,6 +355,10 @@ pub struct Settings {
     pub record: bool,
     /// The seed that nodes get.
     pub seed: u64,
+    /// Who says that a node is dead.
+    pub death_rule: DeathRule,
+    /// What may go wrong. With `Some`, even of nothing, the search takes care of operations that are cut short.
+    pub faults: Option<Faults>,
 }
 
 /// How an execution ended.
@@ -318,6 +377,8 @@ pub struct Outcome {
     pub threads: Vec<(NodeId, String)>,
     /// Names of memory: node, first word, words, name.
     pub labels: Vec<(u16, u32, u32, String)>,
+    /// The faults that happened, in words.
+    pub faults: Option<String>,
     /// The chooser, back.
     pub chooser: Box<dyn Chooser>,
 }
@@ -337,18 +398,22 @@ pub struct Handle {
 pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Handle) + 'static) -> Outcome {
     assert!((1..=64).contains(&settings.nodes), "a simulated session has 1 to 64 nodes");
     assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
+    if let (DeathRule::System, Some(faults)) = (settings.death_rule, &settings.faults) {
+        assert!(faults.cuts + faults.false_suspicions == 0, "who is cut off, or slow, is for a majority to judge");
+    }
     hook_panics();
     let arena = ARENA.take().filter(|arena| Arc::strong_count(arena) == 1 && arena.nodes() >= settings.nodes);
     let arena = arena.unwrap_or_else(|| Arena::new(settings.nodes.max(8)).expect("addresses for a simulation"));
     let world = World {
         id: WORLDS.fetch_add(1, Ordering::Relaxed),
-        inner: RefCell::new(Inner::new(settings.nodes, chooser, settings.steps_max, settings.record)),
+        inner: RefCell::new(Inner::new(&settings, chooser)),
         arena,
         coroutines: RefCell::default(),
         yielders: RefCell::default(),
         next: StdCell::new(None),
         invariants: RefCell::default(),
         teardown: StdCell::new(false),
+        crashed: StdCell::new(None),
     };
     CURRENT.set(Some(&raw const world));
     RUNNING.fetch_add(1, Ordering::Relaxed);
@@ -361,9 +426,14 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
     let World { inner, arena, coroutines, .. } = world;
     drop(coroutines);
     ARENA.set(Some(arena));
-    let inner = inner.into_inner();
+    let mut inner = inner.into_inner();
+    let faults = inner.tell_faults();
+    if let (Some(failure), Some(faults)) = (&mut inner.failure, &faults) {
+        failure.message = format!("({faults}) {}", failure.message);
+    }
     Outcome {
         failure: inner.failure,
+        faults,
         choices: inner.log,
         explored_from: inner.explored_from,
         steps: inner.steps,
@@ -423,7 +493,11 @@ impl Handle {
                 }
             }
             world.point(Pending::JoinHeld);
-            world.inner.borrow_mut().phase = Phase::Settled;
+            {
+                let mut inner = world.inner.borrow_mut();
+                inner.phase = Phase::Settled;
+                inner.end_faults();
+            }
             world.point(Pending::Calm);
             world.inner.borrow_mut().has_invariants = false;
         });
@@ -451,6 +525,9 @@ pub fn fail(message: String) -> ! {
         let mut inner = world.inner.borrow_mut();
         if let Some(me) = inner.current {
             inner.threads[me].unwinding = true;
+            if inner.is_dead(me) {
+                return;
+            }
         }
         inner.fail(FailureKind::Error, message.clone());
         world.teardown.set(true);
@@ -478,6 +555,11 @@ pub fn choose(options: usize) -> usize {
         (options > 1 && !world.teardown.get()).then(|| inner.value(current, options))
     });
     chosen.flatten().unwrap_or(0)
+}
+
+/// Whether a node has crashed in this execution.
+pub fn crashed(node: NodeId) -> bool {
+    with_world(|world| world.inner.borrow().is_crashed(node.0)) == Some(true)
 }
 
 /// Adds a remark to the record of the execution.

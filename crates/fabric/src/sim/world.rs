@@ -7,10 +7,12 @@ use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as C
 use smallvec::SmallVec;
 
 use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View, pair_of};
+use super::faults::{Fault, FaultState};
 use super::looks::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
 use super::record::{Cell, Event, What};
+use super::threads::Settings;
 use crate::error::Code;
-use crate::fabric::{ControlEvent, PeerState};
+use crate::fabric::{ControlEvent, DeathRule, PeerState};
 use crate::ptr::{GroupKey, NodeId};
 
 /// What a thread is about to do.
@@ -65,7 +67,7 @@ pub(super) struct ThreadState {
     pub(super) glance_before: u64,
     pub(super) seen_before: u64,
     pub(super) has_acted: bool,
-    was_held: bool,
+    pub(super) was_held: bool,
     pub(super) unwinding: bool,
     pub(super) panic: Option<String>,
 }
@@ -81,6 +83,10 @@ pub(super) struct NodeState {
     pub(super) joined: bool,
     pub(super) left: bool,
     pub(super) incarnation: u64,
+    /// Peers that it has shut out, as bits.
+    pub(super) shut_out: u64,
+    /// It was shut out itself, and knows it.
+    pub(super) fenced: bool,
     /// Peers whose coming was noticed here.
     pub(super) knows: Vec<bool>,
     /// By sender.
@@ -89,6 +95,16 @@ pub(super) struct NodeState {
     /// Events in it.
     news: usize,
     pub(super) wake: bool,
+}
+
+impl NodeState {
+    /// A control message that is not received yet never arrives: the last of a sender.
+    pub(super) fn lose_last(&mut self, from: u16) {
+        if self.inbox[usize::from(from)].pop_back().is_some() {
+            self.news -= 1;
+            self.inbox_digest = mix(self.inbox_digest, u64::from(from) + 0x200);
+        }
+    }
 }
 
 /// A lane: its queue pairs are those of a machine thread of its own.
@@ -114,6 +130,8 @@ pub(super) enum Decided {
     Run(usize),
     /// Memory has changed: look at the invariants, and come back.
     Check,
+    /// A node has crashed: its threads are to be unwound.
+    Crashed(u16),
     /// Nobody goes on: the execution has ended, or failed.
     End,
 }
@@ -143,6 +161,9 @@ pub(super) struct Inner {
     pub(super) failure: Option<Failure>,
     pub(super) has_invariants: bool,
     pub(super) open_membership: bool,
+    pub(super) death_rule: DeathRule,
+    /// What is wrong, if the scenario has faults.
+    pub(super) faults: Option<Box<FaultState>>,
     pub(super) changed: bool,
     pub(super) events: Option<Vec<Event>>,
     operations: HashMap<(Cpu, u16, u32), (u32, usize)>,
@@ -164,7 +185,8 @@ const NUDGES_IN_A_ROW_MAX: u32 = 8;
 const EARLY_JUMPS_MAX: u32 = 4;
 
 impl Inner {
-    pub(super) fn new(nodes: usize, chooser: Box<dyn Chooser>, steps_max: u64, record: bool) -> Inner {
+    pub(super) fn new(settings: &Settings, chooser: Box<dyn Chooser>) -> Inner {
+        let Settings { nodes, steps_max, record, death_rule, .. } = *settings;
         let node = |_| NodeState {
             words: RESERVED_WORDS,
             regions: Vec::new(),
@@ -173,6 +195,8 @@ impl Inner {
             joined: false,
             left: false,
             incarnation: 1,
+            shut_out: 0,
+            fenced: false,
             knows: vec![false; nodes],
             inbox: (0..nodes).map(|_| VecDeque::new()).collect(),
             inbox_digest: 0,
@@ -208,6 +232,8 @@ impl Inner {
             failure: None,
             has_invariants: false,
             open_membership: false,
+            death_rule,
+            faults: settings.faults.clone().map(|faults| Box::new(FaultState::new(faults, nodes))),
             changed: false,
             events: record.then(Vec::new),
             operations: HashMap::new(),
@@ -310,6 +336,8 @@ impl Inner {
             PeerState::Absent
         } else if state.left {
             PeerState::Left
+        } else if self.nodes[usize::from(me)].shut_out >> peer & 1 == 1 || self.is_known_dead(peer) {
+            PeerState::Dead { incarnation: state.incarnation }
         } else {
             PeerState::Up { incarnation: state.incarnation }
         }
@@ -357,7 +385,7 @@ impl Inner {
                 if inside(loc)
                     && let Some(completion) = self.machine.cancel(lane, owner, sequence)
                 {
-                    self.completed(completion, Some(Code::Revoked));
+                    self.refused(completion, Code::Revoked);
                 }
             }
         }
@@ -370,7 +398,7 @@ impl Inner {
 
     /// Whether nodes come or go while the search looks: otherwise asking who is there is no point of interest.
     pub(super) fn membership_may_change(&self) -> bool {
-        self.phase == Phase::Explored && self.open_membership
+        self.phase == Phase::Explored && (self.open_membership || self.faults.is_some())
     }
 
     // ---- what may happen ---------------------------------------------------------------------------------------------
@@ -382,6 +410,9 @@ impl Inner {
 
     fn is_enabled(&self, index: usize) -> bool {
         let thread = &self.threads[index];
+        if self.faults.as_ref().is_some_and(|faults| faults.is_paused(index)) {
+            return false;
+        }
         match thread.pending {
             Pending::Nothing | Pending::Start | Pending::Read(_) => true,
             Pending::Fence => self.machine.is_drained(thread.cpu),
@@ -417,9 +448,12 @@ impl Inner {
     pub(super) fn footprint(&self, kind: Candidate) -> Footprint {
         let touch = |first, count, write| Some(Touch { first, count, write });
         match kind {
-            Candidate::Elapse => {
-                Footprint { actors: [Some(kind.component()), None], touches: [touch(0, Key::MAX, true), None] }
-            }
+            Candidate::Elapse => Footprint {
+                actors: [Some(kind.component()), None],
+                touches: [touch(0, Key::MAX, true), None],
+                is_fault: false,
+            },
+            Candidate::Fault(_) => Footprint { is_fault: true, ..Footprint::default() },
             Candidate::Thread(index) => {
                 let actors = [Some(kind.component()), None];
                 let thread = &self.threads[usize::from(index)];
@@ -428,7 +462,7 @@ impl Inner {
                     Pending::Write(key) | Pending::Lock(key) => touch(key, 1, true),
                     _ => None,
                 };
-                Footprint { actors, touches: [first, None] }
+                Footprint { actors, touches: [first, None], is_fault: false }
             }
             Candidate::Machine(step) => {
                 let found = self.machine.footprint(step);
@@ -438,7 +472,7 @@ impl Inner {
                 let memory = found.writes.map(|w| range(w, true)).or(found.reads.map(|r| range(r, false)));
                 let completion =
                     found.completes.then(|| Touch { first: completions_key(found.thread), count: 1, write: true });
-                Footprint { actors: [Some(kind.component()), pair], touches: [memory, completion] }
+                Footprint { actors: [Some(kind.component()), pair], touches: [memory, completion], is_fault: false }
             }
         }
     }
@@ -468,7 +502,16 @@ impl Inner {
                 mix(kind << 1 | u64::from(thread.is_woken()), key),
             );
         }
-        self.nodes.iter().fold(digest, |digest, node| mix(digest, node.inbox_digest))
+        digest = self.nodes.iter().fold(digest, |digest, node| mix(digest, node.inbox_digest));
+        if self.faults.is_some() { mix(digest, self.faults_digest()) } else { digest }
+    }
+
+    /// Adds the passing of time, if somebody waits until a certain moment.
+    pub(super) fn elapse_candidate(&self, into: &mut Vec<Candidate>) {
+        let waits = |t: &ThreadState| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some();
+        if self.early_jumps < EARLY_JUMPS_MAX && self.threads.iter().any(waits) {
+            into.push(Candidate::Elapse);
+        }
     }
 
     /// Time passes until somebody who waits may have something to do; whether there is anybody.
@@ -537,6 +580,9 @@ impl Inner {
             let mut steps = core::mem::take(&mut self.machine_steps);
             steps.clear();
             self.machine.enabled(&mut steps);
+            if let Some(faults) = &self.faults {
+                steps.retain(|step| !self.is_blocked(faults, *step));
+            }
             let decided = match self.phase {
                 Phase::Settled => self.decide_settled(&steps, current),
                 Phase::Explored => self.decide_explored(&steps, current),
@@ -554,6 +600,13 @@ impl Inner {
                 Next::Elapse => {
                     self.early_jumps += 1;
                     self.elapse(true);
+                }
+                Next::Fault(fault) => {
+                    self.nudges_in_a_row = 0;
+                    self.fault(fault);
+                    if let Fault::Crash(node) = fault {
+                        return Decided::Crashed(node);
+                    }
                 }
                 Next::Stuck if self.elapse(false) || self.nudge() => {}
                 Next::Stuck => {
@@ -598,7 +651,11 @@ impl Inner {
 
     fn ask(&mut self, chooser: &mut dyn Chooser, steps: &[Step], current: Option<usize>) -> Next {
         let is_eager = chooser.eager();
-        if is_eager && let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step)) {
+        // What a fault may cut short is not the same earlier and later.
+        if is_eager
+            && self.faults.is_none()
+            && let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step))
+        {
             chooser.passed(&self.footprint(Candidate::Machine(*step)));
             return Next::Machine(*step);
         }
@@ -606,7 +663,7 @@ impl Inner {
         candidates.clear();
         for index in (0..self.threads.len()).filter(|index| self.is_enabled(*index)) {
             let candidate = Candidate::Thread(index as u16);
-            if is_eager && self.is_quiet(index) {
+            if is_eager && self.is_quiet(index) && !self.may_pause() {
                 chooser.passed(&self.footprint(candidate));
                 self.candidates = candidates;
                 return Next::Thread(index);
@@ -617,16 +674,10 @@ impl Inner {
             }
         }
         candidates.extend(steps.iter().map(|step| Candidate::Machine(*step)));
-        if chooser.early_timeouts()
-            && self.early_jumps < EARLY_JUMPS_MAX
-            && !candidates.is_empty()
-            && self
-                .threads
-                .iter()
-                .any(|t| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some())
-        {
-            candidates.push(Candidate::Elapse);
+        if chooser.early_timeouts() && !candidates.is_empty() {
+            self.elapse_candidate(&mut candidates);
         }
+        self.fault_candidates(&mut candidates);
         let next = match candidates.len() {
             0 => Next::Stuck,
             1 if !chooser.wants_all() => next_of(candidates[0]),
@@ -684,11 +735,11 @@ impl Inner {
             self.notify(loc_key(loc), u64::from(count), by);
         }
         if let Some(completion) = applied.completion {
-            self.completed(completion, None);
+            self.answered(step, completion);
         }
     }
 
-    fn completed(&mut self, completion: Completion, failure: Option<Code>) {
+    pub(super) fn completed(&mut self, completion: Completion, failure: Option<Code>) {
         let Completion { thread: lane, peer, sequence, words } = completion;
         if let Some(index) = self.lane_of.get(usize::from(lane.0)).copied().flatten()
             && self.lanes[index].in_use
@@ -762,6 +813,7 @@ pub(super) const RESERVED_WORDS: u32 = 8;
 enum Next {
     Thread(usize),
     Machine(Step),
+    Fault(Fault),
     Elapse,
     Stuck,
 }
@@ -771,5 +823,6 @@ fn next_of(kind: Candidate) -> Next {
         Candidate::Thread(index) => Next::Thread(usize::from(index)),
         Candidate::Machine(step) => Next::Machine(step),
         Candidate::Elapse => Next::Elapse,
+        Candidate::Fault(fault) => Next::Fault(fault),
     }
 }

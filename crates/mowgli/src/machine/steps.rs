@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::cpu::Entry;
 use super::pair::{InFlight, Stage, Task};
-use super::{Applied, Completion, Footprint, Loc, Machine, Node, Part, Step, Thread, Words};
+use super::{Applied, Completion, Crossing, Footprint, Loc, Machine, Node, Part, Step, Thread, Words};
 
 /// The machine's own steps.
 impl Machine {
@@ -99,6 +99,19 @@ impl Machine {
             // RF: later operations wait for it, nothing waits for its absence, it touches nothing.
             Part::Pass => true,
             Part::Modify => false,
+        }
+    }
+
+    /// Whether an enabled step needs the connection between the nodes of its queue pair. What has arrived in the remote
+    /// side's buffer lands without it, and so does what has come back.
+    pub fn crossing(&self, step: Step) -> Option<Crossing> {
+        let Step::Nic { thread, peer, sequence, part } = step else { return None };
+        let pair = self.cpu(thread).pair(peer);
+        let operation = pair.get(pair.position(sequence)?);
+        match (part, operation.is_put()) {
+            (Part::Start, true) | (Part::Read(_), false) => Some(Crossing::There),
+            (Part::Start, false) => Some(Crossing::Back),
+            (Part::Read(_), true) | (Part::Land(_) | Part::Modify | Part::Pass, _) => None,
         }
     }
 

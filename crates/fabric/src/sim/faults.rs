@@ -1,0 +1,740 @@
+//! Faults: nodes that die, cuts, NICs and threads that stall, suspicion. When each happens is a choice like any other.
+//!
+//! - **A crash** takes a node's threads and what is in their store buffers. What its NIC has under way goes on, in any
+//!   order, until a moment of the search's choosing; what is left then is lost. Of its control messages a prefix arrives.
+//!   Where the system says who is dead, operations towards it fail at once, and its death becomes known to all at one
+//!   moment, not before what it had under way is over. Where a majority does, operations towards it end when the
+//!   transport gives up, one queue pair at a time.
+//! - **A cut** divides the nodes in two until it heals. What was on its way when it began may still arrive, and have an
+//!   effect there; no answer comes back. Operations end when the transport gives up, or go on after the cut. Control
+//!   messages are delivered after it, in order.
+//! - **A stall** stops a NIC (its own queue pairs, and those that end at its node), a pause a thread, for as long as
+//!   the search likes; time may pass meanwhile. That completions come late, and that a thread is slow while time stands
+//!   still, is part of every search.
+//! - **Suspicion** follows a crash or a cut at any later moment, at each observer by itself, or comes without a reason.
+//!
+//! Not covered: messages that were sent before a cut and not received yet are not held back by it; a crashed node does
+//! not return; a cut is between two sets, and in both directions.
+
+use core::fmt;
+
+use mowgli::machine::{Completion, Crossing, Step, Thread as Cpu};
+
+use super::choice::Candidate;
+use super::looks::{inbox_key, mix, peer_key};
+use super::record::What;
+use super::world::{Inner, Pending, Phase};
+use crate::error::Code;
+use crate::fabric::{ControlEvent, DeathRule};
+use crate::ptr::{GroupKey, NodeId};
+
+/// Which faults may happen in an execution, and how many of each.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    pub(super) crashes: u32,
+    pub(super) cuts: u32,
+    pub(super) stalls: u32,
+    pub(super) pauses: u32,
+    pub(super) false_suspicions: u32,
+    /// Where they happen; everywhere, if nothing is said.
+    nodes: Option<u64>,
+    /// One side of each cut that may be; each of the nodes alone, if nothing is said.
+    sides: Vec<u64>,
+}
+
+impl Faults {
+    /// None.
+    pub fn new() -> Faults {
+        Faults::default()
+    }
+
+    /// So many nodes may die.
+    #[must_use]
+    pub fn crashes(self, crashes: u32) -> Faults {
+        Faults { crashes, ..self }
+    }
+
+    /// So often may the nodes be divided in two, until the cut heals. Under [`DeathRule::Majority`] only.
+    #[must_use]
+    pub fn cuts(self, cuts: u32) -> Faults {
+        Faults { cuts, ..self }
+    }
+
+    /// So often may a NIC stall.
+    #[must_use]
+    pub fn stalls(self, stalls: u32) -> Faults {
+        Faults { stalls, ..self }
+    }
+
+    /// So often may a thread not run for long, while time passes.
+    #[must_use]
+    pub fn pauses(self, pauses: u32) -> Faults {
+        Faults { pauses, ..self }
+    }
+
+    /// So often may a node be suspected that is only slow. Under [`DeathRule::Majority`] only.
+    #[must_use]
+    pub fn false_suspicions(self, false_suspicions: u32) -> Faults {
+        Faults { false_suspicions, ..self }
+    }
+
+    /// The nodes that die, stall, are cut off or suspected: all, unless said.
+    #[must_use]
+    pub fn of(self, nodes: impl IntoIterator<Item = usize>) -> Faults {
+        Faults { nodes: Some(set(nodes)), ..self }
+    }
+
+    /// A cut may be between these nodes and the others. Unless it is said at least once, each node may be cut off alone.
+    #[must_use]
+    pub fn side(mut self, nodes: impl IntoIterator<Item = usize>) -> Faults {
+        self.sides.push(set(nodes));
+        self
+    }
+
+    /// How many may happen in one execution.
+    pub fn count(&self) -> u32 {
+        self.crashes + self.cuts + self.stalls + self.pauses + self.false_suspicions
+    }
+
+    fn has(&self, node: u16) -> bool {
+        self.nodes.is_none_or(|nodes| contains(nodes, node))
+    }
+}
+
+fn set(nodes: impl IntoIterator<Item = usize>) -> u64 {
+    nodes.into_iter().fold(0, |set, node| {
+        assert!(node < 64, "a simulated session has 64 nodes at most");
+        set | 1 << node
+    })
+}
+
+fn contains(set: u64, node: u16) -> bool {
+    set >> node & 1 == 1
+}
+
+fn nodes_of(set: u64) -> impl Iterator<Item = u16> {
+    (0..64).filter(move |node| contains(set, *node))
+}
+
+/// A fault, or what follows from one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs, reason = "the fields say what they are")]
+pub enum Fault {
+    /// The cut heals.
+    Heal,
+    /// A stalled NIC goes on.
+    Resume(u16),
+    /// A paused thread goes on.
+    Continue(u16),
+    /// A crashed node is known to be dead; what it had under way is over.
+    Known(u16),
+    /// What a crashed node had under way is over.
+    Lost(u16),
+    /// A node has not heard of another for too long.
+    Suspect { observer: u16, peer: u16 },
+    /// It hears of it again.
+    Trust { observer: u16, peer: u16 },
+    /// The transport gives up on a queue pair.
+    TimeOut { lane: u16, peer: u16 },
+    /// The last control message of a crashed node that is not received yet never arrives.
+    LoseMessage { from: u16, to: u16 },
+    /// A node dies.
+    Crash(u16),
+    /// These nodes are cut off from the others.
+    Cut(u64),
+    /// A NIC stalls.
+    Stall(u16),
+    /// A thread does not run for long.
+    Pause(u16),
+    /// A node suspects another that is only slow.
+    FalselySuspect { observer: u16, peer: u16 },
+}
+
+impl Fault {
+    /// Whether it is a new fault, and not what follows from one.
+    pub fn is_new(self) -> bool {
+        use Fault::*;
+        matches!(self, Crash(_) | Cut(_) | Stall(_) | Pause(_) | FalselySuspect { .. })
+    }
+
+    /// Whether it ends one.
+    pub fn is_end(self) -> bool {
+        matches!(self, Fault::Heal | Fault::Resume(_) | Fault::Continue(_))
+    }
+
+    /// A number for who is fast and who is slow.
+    pub(super) fn component(self) -> u32 {
+        let (kind, a, b) = match self {
+            Fault::Heal => (0, 0, 0),
+            Fault::Resume(node) => (1, node, 0),
+            Fault::Continue(thread) => (2, thread, 0),
+            Fault::Known(node) => (3, node, 0),
+            Fault::Lost(node) => (4, node, 0),
+            Fault::Suspect { observer, peer } => (5, observer, peer),
+            Fault::Trust { observer, peer } => (6, observer, peer),
+            Fault::TimeOut { lane, peer } => (7, lane, peer),
+            Fault::LoseMessage { from, to } => (8, from, to),
+            Fault::Crash(node) => (9, node, 0),
+            Fault::Cut(side) => (10, side.trailing_zeros() as u16, side.count_ones() as u16),
+            Fault::Stall(node) => (11, node, 0),
+            Fault::Pause(thread) => (12, thread, 0),
+            Fault::FalselySuspect { observer, peer } => (13, observer, peer),
+        };
+        3 << 30 | kind << 24 | u32::from(a) << 8 | u32::from(b)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Fault::Heal => f.write_str("the cut heals"),
+            Fault::Resume(node) => write!(f, "the NIC of n{node} goes on"),
+            Fault::Continue(_) => f.write_str("the thread goes on"),
+            Fault::Known(node) => write!(f, "n{node} is known to be dead"),
+            Fault::Lost(node) => write!(f, "what n{node} had under way is over"),
+            Fault::Suspect { observer, peer } => write!(f, "n{observer} suspects n{peer}"),
+            Fault::Trust { observer, peer } => write!(f, "n{observer} trusts n{peer} again"),
+            Fault::TimeOut { peer, .. } => write!(f, "the transport gives up on n{peer}"),
+            Fault::LoseMessage { from, to } => write!(f, "a control message of n{from} to n{to} is lost"),
+            Fault::Crash(node) => write!(f, "n{node} crashes"),
+            Fault::Cut(side) => {
+                let names: Vec<String> = nodes_of(side).map(|node| format!("n{node}")).collect();
+                write!(f, "a cut between {} and the others", names.join(", "))
+            }
+            Fault::Stall(node) => write!(f, "the NIC of n{node} stalls"),
+            Fault::Pause(_) => f.write_str("the thread is not run for long"),
+            Fault::FalselySuspect { observer, peer } => write!(f, "n{observer} suspects n{peer}, which is only slow"),
+        }
+    }
+}
+
+/// What is wrong in an execution whose scenario has faults. Sets of nodes are bits.
+pub(super) struct FaultState {
+    /// What may still happen.
+    left: Faults,
+    crashed: u64,
+    /// Of those, the ones of which nothing is under way any more. Where the system says who is dead, all know it then.
+    over: u64,
+    stalled: u64,
+    paused: Vec<u16>,
+    /// One side of the cut.
+    cut: Option<u64>,
+    /// By observer.
+    suspected: Vec<u64>,
+    /// What had left its node when the cut began: for each queue pair across it the last operation.
+    on_the_way: Vec<(Cpu, u16, u32)>,
+    /// Completions that cannot come back across the cut.
+    withheld: Vec<(Completion, Option<Code>)>,
+    /// Control messages that cannot cross it: sender, receiver, message, and what it counts in digests.
+    held: Vec<(u16, u16, ControlEvent, u64)>,
+    time_outs: u32,
+    /// The faults so far, and the step of each; not what follows from them.
+    happened: Vec<(u64, Fault)>,
+}
+
+/// How often the transport gives up while something else can happen: who tries again and again would never end.
+const TIME_OUTS_MAX: u32 = 4;
+
+impl FaultState {
+    pub(super) fn new(faults: Faults, nodes: usize) -> FaultState {
+        FaultState {
+            left: faults,
+            crashed: 0,
+            over: 0,
+            stalled: 0,
+            paused: Vec::new(),
+            cut: None,
+            suspected: vec![0; nodes],
+            on_the_way: Vec::new(),
+            withheld: Vec::new(),
+            held: Vec::new(),
+            time_outs: 0,
+            happened: Vec::new(),
+        }
+    }
+
+    fn is_cut(&self, a: u16, b: u16) -> bool {
+        self.cut.is_some_and(|side| contains(side, a) != contains(side, b))
+    }
+
+    pub(super) fn is_crashed(&self, node: u16) -> bool {
+        contains(self.crashed, node)
+    }
+
+    pub(super) fn is_paused(&self, thread: usize) -> bool {
+        self.paused.contains(&(thread as u16))
+    }
+
+    fn digest(&self) -> u64 {
+        let left = &self.left;
+        let counts = [left.crashes, left.cuts, left.stalls, left.pauses, left.false_suspicions, self.time_outs];
+        let mut digest = counts.into_iter().fold(0, |digest, count| mix(digest, u64::from(count)));
+        for set in [self.crashed, self.over, self.stalled, self.cut.map_or(0, |side| side + 1)] {
+            digest = mix(digest, set);
+        }
+        digest = self.suspected.iter().fold(digest, |digest, set| mix(digest, *set));
+        digest = self.paused.iter().fold(digest, |digest, thread| mix(digest, u64::from(*thread)));
+        for (lane, peer, sequence) in &self.on_the_way {
+            digest = mix(digest, pair(*lane, *peer) ^ u64::from(*sequence));
+        }
+        for (Completion { thread, peer, sequence, words }, code) in &self.withheld {
+            digest = mix(mix(digest, pair(*thread, *peer)), u64::from(*sequence));
+            digest = mix(digest, code.map_or(0, |code| code as u64));
+            digest = words.iter().fold(digest, |digest, word| mix(digest, *word));
+        }
+        for (from, to, _, content) in &self.held {
+            digest = mix(mix(digest, u64::from(*from) << 16 | u64::from(*to)), *content);
+        }
+        digest
+    }
+}
+
+fn pair(lane: Cpu, peer: u16) -> u64 {
+    u64::from(lane.0) << 48 | u64::from(peer) << 32
+}
+
+impl Inner {
+    pub(super) fn is_crashed(&self, node: u16) -> bool {
+        self.faults.as_ref().is_some_and(|faults| faults.is_crashed(node))
+    }
+
+    /// Whether all know that a node is dead, since the system says so.
+    pub(super) fn is_known_dead(&self, node: u16) -> bool {
+        self.death_rule == DeathRule::System && self.faults.as_ref().is_some_and(|faults| contains(faults.over, node))
+    }
+
+    /// Whether operations towards a node fail as they are posted.
+    pub(super) fn refuses(&self, node: u16) -> bool {
+        self.is_crashed(node) && (self.death_rule == DeathRule::System || self.phase == Phase::Settled)
+    }
+
+    pub(super) fn is_cut(&self, a: u16, b: u16) -> bool {
+        self.faults.as_ref().is_some_and(|faults| faults.is_cut(a, b))
+    }
+
+    /// Whether a thread may still be paused: then it matters when it goes on, since time may pass before.
+    pub(super) fn may_pause(&self) -> bool {
+        self.faults.as_ref().is_some_and(|faults| faults.left.pauses > 0)
+    }
+
+    /// Everything about faults, rights and membership that decides what may happen.
+    pub(super) fn faults_digest(&self) -> u64 {
+        let Some(faults) = &self.faults else { return 0 };
+        let mut digest = faults.digest();
+        for node in &self.nodes {
+            digest = mix(digest, node.shut_out);
+            let bits = [node.fenced, node.joined, node.left, node.wake].into_iter();
+            let bits = bits.chain(node.knows.iter().copied()).chain(node.rights.iter().flatten().copied());
+            digest = bits.fold(digest, |digest, bit| digest.rotate_left(1) ^ mix(digest, u64::from(bit)));
+        }
+        for lane in &self.lanes {
+            for (peer, sequence, words, failure) in &lane.results {
+                digest = mix(mix(digest, pair(lane.lane, *peer)), u64::from(*sequence));
+                digest = mix(digest, failure.map_or(0, |code| code as u64));
+                digest = words.iter().fold(digest, |digest, word| mix(digest, *word));
+            }
+        }
+        digest
+    }
+
+    /// Whether a step of the machine has to wait for a fault to end.
+    pub(super) fn is_blocked(&self, faults: &FaultState, step: Step) -> bool {
+        let Step::Nic { thread, peer, sequence, .. } = step else { return false };
+        let node = self.machine.node_of(thread);
+        let is_stalled = contains(faults.stalled, node) || contains(faults.stalled, peer);
+        if is_stalled || faults.is_crashed(peer) {
+            return true;
+        }
+        faults.is_cut(node, peer)
+            && match self.machine.crossing(step) {
+                None => false,
+                Some(Crossing::Back) => true,
+                Some(Crossing::There) => {
+                    let left = faults.on_the_way.iter().find(|(lane, to, _)| (*lane, *to) == (thread, peer));
+                    left.is_none_or(|(.., last)| sequence > *last)
+                }
+            }
+    }
+
+    /// A completion that the machine has come to, unless it cannot come back across a cut.
+    pub(super) fn answered(&mut self, step: Step, completion: Completion) {
+        // What a get or an atomic brings has come back by then; the acknowledgement of a put has still to.
+        if let (Some(faults), Step::Nic { thread, peer, part: mowgli::machine::Part::Start, .. }) =
+            (&mut self.faults, step)
+            && faults.is_cut(self.machine.node_of(thread), peer)
+        {
+            faults.withheld.push((completion, None));
+            return;
+        }
+        self.completed(completion, None);
+    }
+
+    /// An operation is refused by the node that it goes to, which the issuer hears of after the cut.
+    pub(super) fn refused(&mut self, completion: Completion, code: Code) {
+        let node = self.machine.node_of(completion.thread);
+        match &mut self.faults {
+            Some(faults) if faults.is_cut(node, completion.peer) => faults.withheld.push((completion, Some(code))),
+            _ => self.completed(completion, Some(code)),
+        }
+    }
+
+    /// Ends what a lane has under way to a node, but for puts that are complete and have only to land.
+    pub(super) fn cut_short(&mut self, lane: Cpu, peer: u16, code: Code) {
+        for (sequence, _) in self.machine.in_flight(lane, peer) {
+            if !self.machine.is_complete(lane, peer, sequence)
+                && let Some(completion) = self.machine.cancel(lane, peer, sequence)
+            {
+                self.completed(completion, Some(code));
+            }
+        }
+        let Some(faults) = &mut self.faults else { return };
+        let of_pair = |(completion, _): &mut (Completion, _)| (completion.thread, completion.peer) == (lane, peer);
+        let ended: Vec<_> = faults.withheld.extract_if(.., of_pair).collect();
+        for (completion, _) in ended {
+            self.completed(completion, Some(code));
+        }
+    }
+
+    /// The same to every node, of all lanes of a node.
+    pub(super) fn cut_short_all(&mut self, node: u16, code: Code) {
+        for lane in self.lanes_of(node) {
+            (0..self.nodes.len() as u16).for_each(|peer| self.cut_short(lane, peer, code));
+        }
+    }
+
+    pub(super) fn lanes_of(&self, node: u16) -> Vec<Cpu> {
+        self.lanes.iter().filter(|lane| lane.node == node).map(|lane| lane.lane).collect()
+    }
+
+    /// What a lane has under way to a node has no further effect.
+    fn drop_pair(&mut self, lane: Cpu, peer: u16, code: Code) {
+        for (sequence, _) in self.machine.in_flight(lane, peer) {
+            if let Some(completion) = self.machine.cancel(lane, peer, sequence) {
+                self.completed(completion, Some(code));
+            }
+        }
+    }
+
+    // ---- what may happen ---------------------------------------------------------------------------------------------
+
+    /// Adds the faults that may happen, and what may follow from those that did. Those that end one come first: who always
+    /// takes the first candidate comes to an end.
+    pub(super) fn fault_candidates(&self, into: &mut Vec<Candidate>) {
+        let Some(faults) = &self.faults else { return };
+        let others = into.len();
+        let mut add = |fault: Fault| into.push(Candidate::Fault(fault));
+        if faults.cut.is_some() {
+            add(Fault::Heal);
+        }
+        nodes_of(faults.stalled).for_each(|node| add(Fault::Resume(node)));
+        faults.paused.iter().for_each(|thread| add(Fault::Continue(*thread)));
+        for node in nodes_of(faults.crashed & !faults.over) {
+            add(if self.death_rule == DeathRule::System { Fault::Known(node) } else { Fault::Lost(node) });
+        }
+        if self.death_rule == DeathRule::Majority {
+            for (observer, peer) in self.observers() {
+                let is_cut = faults.is_cut(observer, peer);
+                let is_suspected = contains(faults.suspected[usize::from(observer)], peer);
+                if !is_suspected && (is_cut || faults.is_crashed(peer)) {
+                    add(Fault::Suspect { observer, peer });
+                } else if is_suspected && !is_cut && !faults.is_crashed(peer) {
+                    add(Fault::Trust { observer, peer });
+                }
+            }
+        }
+        let has_time_outs = self.death_rule == DeathRule::Majority && (faults.cut.is_some() || faults.crashed != 0);
+        if has_time_outs && (faults.time_outs < TIME_OUTS_MAX || into.is_empty()) {
+            self.time_outs(faults, into);
+        }
+        if others == 0 {
+            // Time passes while a fault lasts, and nobody dies only because nothing else can happen.
+            self.elapse_candidate(into);
+            if into.is_empty() {
+                return;
+            }
+        }
+        for from in nodes_of(faults.crashed) {
+            for (to, node) in self.nodes.iter().enumerate() {
+                if matches!(node.inbox[usize::from(from)].back(), Some(ControlEvent::Message(..))) {
+                    into.push(Candidate::Fault(Fault::LoseMessage { from, to: to as u16 }));
+                }
+            }
+        }
+        self.new_faults(faults, into);
+    }
+
+    /// Pairs of a node that lives and another that it knows and has not shut out.
+    fn observers(&self) -> impl Iterator<Item = (u16, u16)> {
+        let count = self.nodes.len() as u16;
+        let pairs = (0..count).flat_map(move |observer| (0..count).map(move |peer| (observer, peer)));
+        pairs.filter(|&(observer, peer)| {
+            let node = &self.nodes[usize::from(observer)];
+            let is_here = node.joined && !node.left && !self.is_crashed(observer);
+            let peers = observer != peer && node.knows[usize::from(peer)] && !self.nodes[usize::from(peer)].left;
+            is_here && peers && !contains(node.shut_out, peer)
+        })
+    }
+
+    /// The queue pairs that wait for a node that does not answer.
+    fn time_outs(&self, faults: &FaultState, into: &mut Vec<Candidate>) {
+        for lane in self.lanes.iter().filter(|lane| !faults.is_crashed(lane.node)) {
+            for peer in 0..self.nodes.len() as u16 {
+                let is_silent = faults.is_cut(lane.node, peer) || faults.is_crashed(peer);
+                let waits = |completion: &Completion| (completion.thread, completion.peer) == (lane.lane, peer);
+                if is_silent
+                    && (!self.machine.in_flight(lane.lane, peer).is_empty()
+                        || faults.withheld.iter().any(|(completion, _)| waits(completion)))
+                {
+                    into.push(Candidate::Fault(Fault::TimeOut { lane: lane.lane.0, peer }));
+                }
+            }
+        }
+    }
+
+    fn new_faults(&self, faults: &FaultState, into: &mut Vec<Candidate>) {
+        let left = &faults.left;
+        let count = self.nodes.len() as u16;
+        let lives = |node: &u16| {
+            let state = &self.nodes[usize::from(*node)];
+            left.has(*node) && state.joined && !state.left && !faults.is_crashed(*node)
+        };
+        let mut add = |fault: Fault| into.push(Candidate::Fault(fault));
+        if left.crashes > 0 {
+            (0..count).filter(lives).for_each(|node| add(Fault::Crash(node)));
+        }
+        if left.cuts > 0 && faults.cut.is_none() {
+            match &left.sides[..] {
+                [] => (0..count).filter(lives).for_each(|node| add(Fault::Cut(1 << node))),
+                sides => sides.iter().for_each(|side| add(Fault::Cut(*side))),
+            }
+        }
+        if left.stalls > 0 {
+            (0..count).filter(lives).filter(|n| !contains(faults.stalled, *n)).for_each(|node| add(Fault::Stall(node)));
+        }
+        if left.pauses > 0 {
+            for (index, thread) in self.threads.iter().enumerate().skip(1) {
+                let runs = !matches!(thread.pending, Pending::Finished | Pending::Held);
+                if runs && lives(&thread.node) && !faults.is_paused(index) {
+                    add(Fault::Pause(index as u16));
+                }
+            }
+        }
+        if left.false_suspicions > 0 && self.death_rule == DeathRule::Majority {
+            for (observer, peer) in self.observers().filter(|(_, peer)| lives(peer)) {
+                if !contains(faults.suspected[usize::from(observer)], peer) && !faults.is_cut(observer, peer) {
+                    add(Fault::FalselySuspect { observer, peer });
+                }
+            }
+        }
+    }
+
+    // ---- what happens ------------------------------------------------------------------------------------------------
+
+    /// Lets a fault happen.
+    pub(super) fn fault(&mut self, fault: Fault) {
+        self.changed = true;
+        if let Some(thread) = self.thread_of(fault)
+            && self.records()
+        {
+            self.note(thread, What::Fault { fault });
+        }
+        let step = self.steps;
+        let Some(faults) = &mut self.faults else { return };
+        if fault.is_new() || fault.is_end() {
+            faults.happened.push((step, fault));
+        }
+        match fault {
+            Fault::Heal => self.heal(),
+            Fault::Resume(node) => faults.stalled &= !(1 << node),
+            Fault::Continue(thread) => faults.paused.retain(|paused| *paused != thread),
+            Fault::Known(node) => self.known(node),
+            Fault::Lost(node) => self.over(node),
+            Fault::Suspect { observer, peer } => self.suspect(observer, peer),
+            Fault::FalselySuspect { observer, peer } => {
+                faults.left.false_suspicions -= 1;
+                self.suspect(observer, peer);
+            }
+            Fault::Trust { observer, peer } => {
+                faults.suspected[usize::from(observer)] &= !(1 << peer);
+                self.send(peer, observer, ControlEvent::Trusted(NodeId(peer)), 4);
+            }
+            Fault::TimeOut { lane, peer } => {
+                faults.time_outs += 1;
+                self.cut_short(Cpu(lane), peer, Code::Unreachable);
+            }
+            Fault::LoseMessage { from, to } => self.lose_message(from, to),
+            Fault::Crash(node) => {
+                faults.left.crashes -= 1;
+                self.crash(node);
+            }
+            Fault::Cut(side) => {
+                faults.left.cuts -= 1;
+                faults.cut = Some(side);
+                self.note_on_the_way();
+            }
+            Fault::Stall(node) => {
+                faults.left.stalls -= 1;
+                faults.stalled |= 1 << node;
+            }
+            Fault::Pause(thread) => {
+                faults.left.pauses -= 1;
+                faults.paused.push(thread);
+            }
+        }
+    }
+
+    /// The thread beside which a fault is told.
+    fn thread_of(&self, fault: Fault) -> Option<usize> {
+        let node = match fault {
+            Fault::Continue(thread) | Fault::Pause(thread) => return Some(usize::from(thread)),
+            Fault::Heal => 0,
+            Fault::Resume(node) | Fault::Stall(node) => node,
+            Fault::Known(node) | Fault::Lost(node) | Fault::Crash(node) => node,
+            Fault::Cut(side) => side.trailing_zeros() as u16,
+            Fault::TimeOut { lane, .. } => self.machine.node_of(Cpu(lane)),
+            Fault::LoseMessage { from, .. } => from,
+            Fault::Suspect { observer, .. }
+            | Fault::FalselySuspect { observer, .. }
+            | Fault::Trust { observer, .. } => observer,
+        };
+        let of_node = |held: bool| self.threads.iter().skip(1).position(|t| t.node == node && t.was_held >= held);
+        of_node(true).or_else(|| of_node(false)).map(|index| index + 1)
+    }
+
+    /// A node's threads run no more. (Their coroutines are unwound by whoever asked.)
+    fn crash(&mut self, node: u16) {
+        self.machine.lose_store_buffers(node);
+        let is_known_by_refusal = self.death_rule == DeathRule::System;
+        for at in 0..self.lanes.len() {
+            let (lane, owner) = (self.lanes[at].lane, self.lanes[at].node);
+            for (sequence, _) in self.machine.in_flight(lane, node) {
+                // Its memory is gone. Of others' operations those that are complete need not land; the rest fails, at
+                // once or when the transport gives up.
+                let ends = owner == node || is_known_by_refusal || self.machine.is_complete(lane, node, sequence);
+                if ends && let Some(completion) = self.machine.cancel(lane, node, sequence) {
+                    self.completed(completion, Some(Code::Unreachable));
+                }
+            }
+        }
+        let (machine, threads) = (&self.machine, &self.threads);
+        let Some(faults) = &mut self.faults else { return };
+        faults.crashed |= 1 << node;
+        faults.suspected[usize::from(node)] = 0;
+        faults.withheld.retain(|(completion, _)| machine.node_of(completion.thread) != node);
+        faults.held.retain(|(_, to, ..)| *to != node);
+        faults.paused.retain(|thread| threads[usize::from(*thread)].node != node);
+    }
+
+    /// What a crashed node had under way is over.
+    fn over(&mut self, node: u16) {
+        for lane in self.lanes_of(node) {
+            (0..self.nodes.len() as u16).for_each(|peer| self.drop_pair(lane, peer, Code::Unreachable));
+        }
+        if let Some(faults) = &mut self.faults {
+            faults.over |= 1 << node;
+        }
+    }
+
+    fn known(&mut self, node: u16) {
+        self.over(node);
+        self.notify(peer_key(node), 1, None);
+        let observers: Vec<u16> =
+            self.observers().filter(|(_, peer)| *peer == node).map(|(observer, _)| observer).collect();
+        for observer in observers {
+            self.send(node, observer, ControlEvent::Down(NodeId(node)), 2);
+        }
+    }
+
+    fn suspect(&mut self, observer: u16, peer: u16) {
+        if let Some(faults) = &mut self.faults {
+            faults.suspected[usize::from(observer)] |= 1 << peer;
+        }
+        self.send(peer, observer, ControlEvent::Suspected(NodeId(peer)), 3);
+    }
+
+    fn lose_message(&mut self, from: u16, to: u16) {
+        self.nodes[usize::from(to)].lose_last(from);
+        self.notify(inbox_key(to), 1, None);
+    }
+
+    fn note_on_the_way(&mut self) {
+        let mut on_the_way = Vec::new();
+        for lane in &self.lanes {
+            for peer in (0..self.nodes.len() as u16).filter(|peer| self.is_cut(lane.node, *peer)) {
+                on_the_way.extend(self.machine.newest_posted(lane.lane, peer).map(|last| (lane.lane, peer, last)));
+            }
+        }
+        if let Some(faults) = &mut self.faults {
+            faults.on_the_way = on_the_way;
+        }
+    }
+
+    /// Keeps a control message back if it cannot cross a cut, or forgets it if nobody is there to receive it.
+    pub(super) fn detain(&mut self, from: u16, to: u16, event: &ControlEvent, content: u64) -> bool {
+        let Some(faults) = &mut self.faults else { return false };
+        let is_cut = faults.is_cut(from, to);
+        if is_cut && !faults.is_crashed(to) {
+            faults.held.push((from, to, event.clone(), content));
+        }
+        is_cut || faults.is_crashed(to)
+    }
+
+    fn heal(&mut self) {
+        let Some(faults) = &mut self.faults else { return };
+        let Some(side) = faults.cut.take() else { return };
+        faults.on_the_way.clear();
+        let (withheld, held) = (core::mem::take(&mut faults.withheld), core::mem::take(&mut faults.held));
+        for (completion, code) in withheld {
+            self.completed(completion, code);
+        }
+        for (from, to, event, content) in held {
+            self.send(from, to, event, content);
+        }
+        // What was posted during the cut, without the right to it, is refused now.
+        for (owner, peer) in self.everybody().filter(|(owner, peer)| contains(side, *owner) != contains(side, *peer)) {
+            for group in 0..self.nodes[usize::from(owner)].groups {
+                if !self.nodes[usize::from(owner)].rights[usize::from(group)][usize::from(peer)] {
+                    self.revoke(owner, peer, GroupKey(group as u8));
+                }
+            }
+        }
+    }
+
+    fn everybody(&self) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let count = self.nodes.len() as u16;
+        (0..count).flat_map(move |a| (0..count).map(move |b| (a, b)))
+    }
+
+    /// The search has looked: every fault ends, and what follows from those that stay follows at once.
+    pub(super) fn end_faults(&mut self) {
+        self.heal();
+        let Some(faults) = &mut self.faults else { return };
+        faults.stalled = 0;
+        faults.paused.clear();
+        let (crashed, over) = (faults.crashed, faults.over);
+        for node in nodes_of(crashed & !over) {
+            match self.death_rule {
+                DeathRule::System => self.known(node),
+                DeathRule::Majority => self.over(node),
+            }
+        }
+        for node in nodes_of(crashed) {
+            for at in 0..self.lanes.len() {
+                self.drop_pair(self.lanes[at].lane, node, Code::Unreachable);
+            }
+        }
+    }
+
+    /// The faults that have happened, in words.
+    pub(super) fn tell_faults(&self) -> Option<String> {
+        let happened = &self.faults.as_ref()?.happened;
+        let told = happened.iter().map(|(step, fault)| match fault {
+            Fault::Pause(thread) | Fault::Continue(thread) => {
+                let state = &self.threads[usize::from(*thread)];
+                format!("{fault}: {} on n{} at step {step}", state.name, state.node)
+            }
+            _ => format!("{fault} at step {step}"),
+        });
+        (!happened.is_empty()).then(|| told.collect::<Vec<_>>().join(", "))
+    }
+}
