@@ -1,6 +1,7 @@
 //! Scenarios for Farfield's own objects.
 
 mod barrier;
+mod death;
 mod join;
 mod kv;
 mod mutex;
@@ -20,6 +21,7 @@ pub fn all() -> Vec<Scenario> {
         mutex::scenarios(),
         kv::scenarios(),
         join::scenarios(),
+        death::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
 }

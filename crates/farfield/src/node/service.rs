@@ -224,21 +224,15 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     let fabric = &shared.fabric;
     let now = fabric.now();
     membership.tick(now);
+    // What was decided is told before anybody is shut out: those that are learn it, too.
+    speak(shared, membership);
     for node in membership.to_shut_out() {
         match fabric.shut_out(node, SHUT_OUT_MAX) {
             Ok(()) => membership.has_shut_out(node),
             Err(why) => tracing::debug!("{node} is not shut out yet: {why}"),
         }
     }
-    for action in membership.take_actions() {
-        match action {
-            Action::Send(to, message) => Message::Membership(message).send(shared, to),
-            Action::Fence => {
-                tracing::error!("this node, {}, was shut out of its session", fabric.me());
-                fabric.fence();
-            }
-        }
-    }
+    speak(shared, membership);
     if membership.has_changed() {
         shared.service.publish(membership);
         tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
@@ -246,6 +240,18 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     match membership.to_shut_out().is_empty() {
         true => membership.next_tick().map(|at| at - now),
         false => Some(SHUT_OUT_EVERY),
+    }
+}
+
+fn speak(shared: &Arc<Shared>, membership: &mut Membership) {
+    for action in membership.take_actions() {
+        match action {
+            Action::Send(to, message) => Message::Membership(message).send(shared, to),
+            Action::Fence => {
+                tracing::error!("this node, {}, was shut out of its session", shared.fabric.me());
+                shared.fabric.fence();
+            }
+        }
     }
 }
 

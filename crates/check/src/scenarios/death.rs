@@ -1,0 +1,331 @@
+//! What is left when nodes die, or are cut off: who decides it, and what the survivors find.
+
+use std::rc::Rc;
+
+use farfield::fabric::{DeathRule, ErrorKind as FabricError};
+use farfield::{Barrier, Error, ErrorKind, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing};
+
+use super::mutex::word;
+use crate::Faults;
+use crate::scenario::{Scenario, Stage, crashed};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        decided(),
+        decided_by_two(),
+        left(),
+        holder_dies(),
+        holder_is_cut_off(),
+        waiter_dies(),
+        reader_dies(),
+        writer_dies(),
+        writer_is_cut_off(),
+        member_dies(),
+    ]
+}
+
+/// An error that comes of a node's death, a cut, or of having been shut out; of nothing else.
+fn comes_of_faults(error: &Error) -> bool {
+    let ErrorKind::Fabric(error) = error.kind() else { return error.is_timeout() };
+    error.is_gone()
+        || error.is_timeout()
+        || matches!(error.kind(), FabricError::Fenced | FabricError::Unreachable { .. } | FabricError::Revoked { .. })
+}
+
+/// What a thread did, if nothing that a fault may cause kept it from it.
+fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if comes_of_faults(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a node still speaks for the session.
+fn goes_on(node: &Node) -> bool {
+    !crashed(node.id().index()) && !node.fabric().is_fenced()
+}
+
+/// When all is over, those that go on agree on everything, and wait for nothing.
+fn agree(stage: &Stage) {
+    let nodes: Vec<Node> = stage.nodes().to_vec();
+    stage.finally(move || {
+        let left: Vec<&Node> = nodes.iter().filter(|node| goes_on(node)).collect();
+        for node in &left {
+            let standings: Vec<Standing> = node.members().map(|member| node.standing_of(member)).collect();
+            let first: Vec<Standing> = node.members().map(|member| left[0].standing_of(member)).collect();
+            assert_eq!((node.epoch(), &standings), (left[0].epoch(), &first), "{} and {}", node.id(), left[0].id());
+            for other in &left {
+                assert_ne!(standings[other.id().index()], Standing::Dead, "{} goes on", other.id());
+                assert_ne!(standings[other.id().index()], Standing::ShutOut, "{} goes on", other.id());
+            }
+            for (dead, standing) in standings.iter().enumerate() {
+                assert_ne!(*standing, Standing::Dead, "node {dead} is not shut out in the end");
+                assert!(
+                    !crashed(dead) || *standing == Standing::ShutOut,
+                    "node {dead} has crashed, and is {standing:?}"
+                );
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Stays until the membership has changed, or a while.
+fn stays(stage: &Stage, node: usize) {
+    let watched = stage.node(node).clone();
+    stage.thread(node, "stays", move |ep| {
+        let deadline = ep.now() + std::time::Duration::from_secs(2);
+        let _ = ep.block_on(ep.wait_until(deadline, || (watched.epoch() > 0).then_some(())));
+        Ok(())
+    });
+}
+
+/// For the quorum's and the instance's mutants.
+fn decided() -> Scenario {
+    Scenario::new("membership/decided", "three nodes, one cut off and one dead: who is left agrees", 3, |stage| {
+        (0..3).for_each(|node| stays(stage, node));
+        agree(stage);
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().crashes(1).cuts(1).false_suspicions(1))
+}
+
+fn decided_by_two() -> Scenario {
+    Scenario::new("membership/two", "of two that do not hear of each other, the lower goes on", 2, |stage| {
+        (0..2).for_each(|node| stays(stage, node));
+        agree(stage);
+        let nodes: Vec<Node> = stage.nodes().to_vec();
+        stage.finally(move || {
+            let left = nodes.iter().filter(|node| goes_on(node)).count();
+            assert!(left > 0 || crashed(0), "one goes on, unless it has crashed");
+            Ok(())
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().crashes(1).cuts(1))
+}
+
+/// A node leaves while another dies or is cut off.
+fn left() -> Scenario {
+    Scenario::new("membership/left", "a node leaves in good order, while another dies", 4, |stage| {
+        (0..3).for_each(|node| stays(stage, node));
+        let leaving = stage.node(3).clone();
+        stage.thread(3, "leaves", move |_| {
+            leaving.clone().leave();
+            Ok(())
+        });
+        let nodes: Vec<Node> = stage.nodes().to_vec();
+        stage.finally(move || {
+            for node in nodes[..3].iter().filter(|node| goes_on(node)) {
+                let standing = node.standing_of(NodeId(3));
+                assert!(crashed(3) || standing == Standing::Departed || standing == Standing::ShutOut, "{standing:?}");
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().crashes(1).of([0, 1, 2]))
+}
+
+/// Two words on two nodes are equal whenever nobody holds the lock, unless somebody died who held it.
+fn pair(stage: &Stage) -> Result<()> {
+    let mutexes = stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
+    let words = [word(stage, 0, "x")?, word(stage, 2, "y")?];
+    let ends = words.clone();
+    for (node, mutex) in mutexes.into_iter().enumerate() {
+        let [x, y] = [words[0].remote::<u64>(0), words[1].remote::<u64>(0)];
+        stage.thread(node, "adds", move |ep| {
+            let section = async |mut guard: Guard<'_>| -> Result<()> {
+                let (a, b) = (ep.get(x).await?, ep.get(y).await?);
+                let mut both = a;
+                if guard.is_after_death() {
+                    both = a.max(b);
+                    guard.repaired();
+                } else {
+                    assert_eq!(a, b, "it is half-written, and nobody says so");
+                }
+                ep.put_value(x, both + 1).detach()?;
+                ep.put_value(y, both + 1).detach()?;
+                guard.unlock().await
+            };
+            unless_faults(ep.block_on(async { section(mutex.lock(ep).await?).await })).map(drop)
+        });
+    }
+    stage.finally(move || {
+        // The home's death takes the lock along, and the word's node the word.
+        assert!(crashed(0) || crashed(2) || ends[0].word(0).load() >= 1);
+        Ok(())
+    });
+    agree(stage);
+    Ok(())
+}
+
+/// For the mark's mutants.
+fn holder_dies() -> Scenario {
+    Scenario::new("mutex/holder-dies", "the next holder learns that one died in the middle", 3, pair)
+        .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// What a holder that is cut off has put lands after the cut, unless it was shut out before the lock was taken from it.
+fn holder_is_cut_off() -> Scenario {
+    Scenario::new(
+        "mutex/holder-cut",
+        "a lock is taken from one that is cut off, and nothing of it lands later",
+        3,
+        pair,
+    )
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([1]))
+}
+
+fn waiter_dies() -> Scenario {
+    Scenario::new("mutex/waiter-dies", "the turn of a dead waiter is passed over", 3, |stage| {
+        let mutexes = stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
+        let done = stage.log();
+        for (node, mutex) in mutexes.into_iter().enumerate() {
+            let done = done.clone();
+            stage.thread(node, "locks", move |ep| {
+                for _ in 0..2 {
+                    ep.block_on(async { mutex.lock(ep).await?.unlock().await })?;
+                }
+                done.push(node);
+                Ok(())
+            });
+        }
+        stage.finally(move || {
+            let done = done.take();
+            assert!([0, 2].iter().all(|node| done.contains(node)) && (crashed(1) || done.contains(&1)));
+            Ok(())
+        });
+        agree(stage);
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+const RING_BYTES: usize = 32;
+
+/// Node 0 sends to the others; what each has received is a beginning of what was sent.
+fn stream(stage: &Stage, messages: u64) -> Result<()> {
+    let rings =
+        stage.on_each(|node| RingBuffer::open(node, "ring", RingOptions::broadcast(node, NodeId(0), RING_BYTES)))?;
+    let received = stage.log();
+    for (node, ring) in rings.into_iter().enumerate() {
+        let received = received.clone();
+        stage.thread(node, if node == 0 { "sends" } else { "receives" }, move |ep| {
+            if node == 0 {
+                let mut sender = ring.sender()?;
+                for number in 1..=messages {
+                    if unless_faults(ep.block_on(sender.send(ep, &number.to_le_bytes())))?.is_none() {
+                        break;
+                    }
+                }
+                return Ok(());
+            }
+            let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
+            let mut count = 0;
+            while count < messages {
+                if let Err(error) = ep.block_on(receiver.recv(ep, &mut bytes)) {
+                    assert!(comes_of_faults(&error), "{error}");
+                    // The end stays the end.
+                    let again = receiver.try_recv(ep, &mut bytes);
+                    assert!(again.is_err() || error.is_timeout(), "a message after the end of the stream");
+                    break;
+                }
+                count += 1;
+                assert_eq!(bytes, count.to_le_bytes(), "a message that was not sent, or not in its turn");
+            }
+            received.push((node, count));
+            Ok(())
+        });
+    }
+    stage.finally(move || {
+        let received = received.take();
+        for node in [1, 2] {
+            let count = received.iter().find(|it| it.0 == node).map_or(0, |it| it.1);
+            let faulty = (0..3).any(crashed);
+            assert!(crashed(node) || (crashed(0) && faulty) || count == messages, "node {node} has received {count}");
+        }
+        Ok(())
+    });
+    agree(stage);
+    Ok(())
+}
+
+fn reader_dies() -> Scenario {
+    Scenario::new("ring/reader-dies", "a dead reader gives its room back, the other gets all", 3, |stage| {
+        stream(stage, 5)
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+fn writer_dies() -> Scenario {
+    Scenario::new("ring/writer-dies", "the stream ends after the last whole message, for good", 3, |stage| {
+        stream(stage, 3)
+    })
+    .faults(Faults::new().crashes(1).of([0]))
+}
+
+/// The stream of a writer that is cut off ends when nothing more can land.
+fn writer_is_cut_off() -> Scenario {
+    Scenario::new("ring/writer-cut", "the stream of a writer that is cut off ends for good", 3, |stage| {
+        let rings = stage
+            .on_each(|node| RingBuffer::open(node, "ring", RingOptions::broadcast(node, NodeId(2), RING_BYTES)))?;
+        for (node, ring) in rings.into_iter().enumerate() {
+            stage.thread(node, if node == 2 { "sends" } else { "receives" }, move |ep| {
+                if node == 2 {
+                    let mut sender = ring.sender()?;
+                    for number in 1..=3u64 {
+                        if unless_faults(ep.block_on(sender.send(ep, &number.to_le_bytes())))?.is_none() {
+                            break;
+                        }
+                    }
+                    return Ok(());
+                }
+                let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
+                for count in 1..=3u64 {
+                    if let Err(error) = ep.block_on(receiver.recv(ep, &mut bytes)) {
+                        assert!(comes_of_faults(&error), "{error}");
+                        if error.is_gone() {
+                            let again = receiver.try_recv(ep, &mut bytes);
+                            assert!(again.is_err(), "a message after the end of the stream");
+                        }
+                        break;
+                    }
+                    assert_eq!(bytes, count.to_le_bytes(), "a message that was not sent, or not in its turn");
+                }
+                Ok(())
+            });
+        }
+        agree(stage);
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([2]))
+}
+
+fn member_dies() -> Scenario {
+    Scenario::new("barrier/member-dies", "who waits for the dead is told, and the survivors meet again", 3, |stage| {
+        let barriers = stage.on_each(|node| Barrier::open(node, "all", 1))?;
+        for (node, barrier) in barriers.into_iter().enumerate() {
+            let me = stage.node(node).clone();
+            stage.thread(node, "meets", move |ep| {
+                let mut part = barrier.thread()?;
+                for _ in 0..2 {
+                    let Err(error) = ep.block_on(part.wait(ep)) else { continue };
+                    assert!(crashed(2) && error.is_gone() && error.node() == Some(NodeId(2)), "{error}");
+                    let again = Barrier::open(&me, "again", 1)?;
+                    return ep.block_on(again.thread()?.wait(ep));
+                }
+                Ok(())
+            });
+        }
+        agree(stage);
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+}
