@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use farfield::fabric::{GroupKey, LocalMutex, Region, RemotePtr, Word};
+use farfield::fabric::{DeathRule, GroupKey, LocalMutex, Region, RemotePtr, Word};
 use farfield::{Endpoint, Result};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -36,6 +36,7 @@ enum Step {
 struct Program {
     threads: [Vec<Step>; 2],
     nodes: [usize; 2],
+    faults: Option<(DeathRule, Faults)>,
 }
 
 /// What threads share beside registered memory.
@@ -52,7 +53,7 @@ const WORDS: usize = 2;
 impl Program {
     fn random(rng: &mut SmallRng, steps_max: usize) -> Program {
         let threads = std::array::from_fn(|_| (0..rng.random_range(1..=steps_max)).map(|_| step(rng)).collect());
-        Program { threads, nodes: if rng.random_range(0..3) == 0 { [0, 0] } else { [0, 1] } }
+        Program { threads, nodes: if rng.random_range(0..3) == 0 { [0, 0] } else { [0, 1] }, faults: None }
     }
 }
 
@@ -76,9 +77,15 @@ fn step(rng: &mut SmallRng) -> Step {
     }
 }
 
-/// Runs a thread's steps; what it read.
-fn perform(steps: &[Step], ep: &Endpoint, own: &Region, other: RemotePtr<u64>, beside: &Own) -> Result<Vec<u64>> {
-    let mut read = Vec::new();
+/// Runs a thread's steps; what it reads.
+fn perform(
+    steps: &[Step],
+    ep: &Endpoint,
+    own: &Region,
+    other: RemotePtr<u64>,
+    beside: &Own,
+    read: &mut Vec<u64>,
+) -> Result<()> {
     let mut unawaited = Vec::new();
     for step in steps {
         match *step {
@@ -104,13 +111,15 @@ fn perform(steps: &[Step], ep: &Endpoint, own: &Region, other: RemotePtr<u64>, b
     for put in unawaited {
         put.wait()?;
     }
-    Ok(read)
+    Ok(())
 }
 
 /// A scenario of a program, whose outcomes are collected.
 fn scenario(program: &Program, outcomes: &Outcomes) -> Scenario {
     let (program, outcomes) = (program.clone(), Arc::clone(outcomes));
-    Scenario::new("test/program", "a random program", 2, move |stage| {
+    let may_fail = program.faults.is_some();
+    let (rule, faults) = program.faults.clone().unwrap_or((DeathRule::System, Faults::new()));
+    let scenario = Scenario::new("test/program", "a random program", 2, move |stage| {
         let regions: Vec<Region> =
             stage.nodes().iter().map(|node| node.alloc(GroupKey::DATA, WORDS * 8)).collect::<Result<_>>()?;
         let read = Arc::new(Mutex::new(vec![Vec::new(); 2]));
@@ -121,21 +130,34 @@ fn scenario(program: &Program, outcomes: &Outcomes) -> Scenario {
                 (steps.clone(), regions[node].clone(), Arc::clone(&read), Arc::clone(&beside));
             let other = regions[other].remote(0);
             stage.thread(node, "program", move |ep| {
-                let found = perform(&steps, ep, &own, other, &beside[node])?;
+                let mut found = Vec::new();
+                let ended = perform(&steps, ep, &own, other, &beside[node], &mut found);
+                if ended.is_err() {
+                    found.push(u64::MAX);
+                }
                 read.lock().unwrap()[me] = found;
-                Ok(())
+                if may_fail { Ok(()) } else { ended }
             });
         }
         let outcomes = Arc::clone(&outcomes);
         stage.finally(move || {
             let mut outcome: Vec<u64> = read.lock().unwrap().concat();
-            outcome.extend(beside.iter().flat_map(|own| [own.word.load(), *own.locked.lock()]));
-            outcome.extend(regions.iter().flat_map(|region| [region.word(0).load(), region.word(8).load()]));
+            for (node, (own, region)) in beside.iter().zip(&regions).enumerate() {
+                // What was in the memory of a dead node is nobody's business.
+                match crate::crashed(node) {
+                    true => outcome.push(u64::MAX),
+                    false => {
+                        outcome.extend([own.word.load(), *own.locked.lock()]);
+                        outcome.extend([region.word(0).load(), region.word(8).load()]);
+                    }
+                }
+            }
             outcomes.lock().unwrap().insert(outcome);
             Ok(())
         });
         Ok(())
-    })
+    });
+    if may_fail { scenario.rule(rule).faults(faults) } else { scenario }
 }
 
 /// The outcomes of a program, if they were all seen within so many executions.
@@ -170,8 +192,9 @@ fn the_reductions_lose_no_outcome() {
     // And how far a thread has come, though what it stores again leaves memory as it was.
     let again = || [Step::Store(0, 1), Step::Fence].into_iter().cycle().take(4).collect::<Vec<_>>();
     let same_again = [again(), vec![Step::CpuAdd(0), Step::Store(1, 2), Step::Load(0)]];
-    let directed = last_words.into_iter().chain([same_again]).map(|threads| Program { threads, nodes: [0, 0] });
-    let mut directed = directed.chain(brought.map(|threads| Program { threads, nodes: [0, 1] }));
+    let directed =
+        last_words.into_iter().chain([same_again]).map(|threads| Program { threads, nodes: [0, 0], faults: None });
+    let mut directed = directed.chain(brought.map(|threads| Program { threads, nodes: [0, 1], faults: None }));
     while compared < 60 {
         let program = directed.next().unwrap_or_else(|| Program::random(&mut rng, 3));
         let executions_max = if compared < 5 { 300_000 } else { 3000 };
@@ -184,6 +207,29 @@ fn the_reductions_lose_no_outcome() {
         reduced_executions += reduced_count;
     }
     assert!(reduced_executions * 3 < plain_executions, "{reduced_executions} of {plain_executions}");
+}
+
+#[test]
+fn the_reductions_lose_no_outcome_of_a_fault() {
+    let mut rng = SmallRng::seed_from_u64(11);
+    // With a cut even the smallest program has too many executions to look at all of them.
+    let all = [
+        (DeathRule::System, Faults::new().crashes(1).of([1])),
+        (DeathRule::Majority, Faults::new().crashes(1).of([1])),
+        (DeathRule::Majority, Faults::new().stalls(1).of([1])),
+    ];
+    for faults in all {
+        let (mut compared, mut tried) = (0, 0);
+        while compared < 8 && tried < 60 {
+            tried += 1;
+            let program = Program { nodes: [0, 1], faults: Some(faults.clone()), ..Program::random(&mut rng, 1) };
+            let Some((plain, _)) = all_outcomes(&program, false, 3000) else { continue };
+            let (reduced, _) = all_outcomes(&program, true, 3000).expect("a reduction reduces");
+            assert_eq!(reduced, plain, "{program:?}");
+            compared += 1;
+        }
+        assert!(compared >= 3, "{compared} programs with {faults:?} are small enough");
+    }
 }
 
 #[test]

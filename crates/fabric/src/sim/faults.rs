@@ -312,9 +312,11 @@ impl Inner {
         self.faults.as_ref().is_some_and(|faults| faults.is_cut(a, b))
     }
 
-    /// Whether a thread may still be paused: then it matters when it goes on, since time may pass before.
-    pub(super) fn may_pause(&self) -> bool {
-        self.faults.as_ref().is_some_and(|faults| faults.left.pauses > 0)
+    /// Whether a fault may come before a thread goes on, and make a difference: time passes while it is paused, and a node
+    /// may crash after the last thread has ended.
+    pub(super) fn matters_when(&self, thread: usize) -> bool {
+        let ends = self.threads[thread].pending == Pending::JoinHeld;
+        self.faults.as_ref().is_some_and(|faults| ends || faults.left.pauses > 0)
     }
 
     /// Everything about faults, rights and membership that decides what may happen.

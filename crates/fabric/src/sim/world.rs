@@ -663,7 +663,7 @@ impl Inner {
         candidates.clear();
         for index in (0..self.threads.len()).filter(|index| self.is_enabled(*index)) {
             let candidate = Candidate::Thread(index as u16);
-            if is_eager && self.is_quiet(index) && !self.may_pause() {
+            if is_eager && self.is_quiet(index) && !self.matters_when(index) {
                 chooser.passed(&self.footprint(candidate));
                 self.candidates = candidates;
                 return Next::Thread(index);
