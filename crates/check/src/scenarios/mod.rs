@@ -4,6 +4,7 @@ mod barrier;
 mod join;
 mod kv;
 mod mutex;
+mod queue;
 mod ring;
 mod vars;
 
@@ -17,6 +18,7 @@ pub fn all() -> Vec<Scenario> {
         barrier::scenarios(),
         vars::scenarios(),
         ring::scenarios(),
+        queue::scenarios(),
         mutex::scenarios(),
         kv::scenarios(),
         join::scenarios(),
