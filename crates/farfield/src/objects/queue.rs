@@ -69,7 +69,11 @@
 //! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
 //! dropped in the middle of its compare-and-swap may have taken a value: [`Queue::salvage`] gives those to the node. Both wait in
 //! the drop for the end of what they have posted, a round trip. While a call waits for a value or for room it holds
-//! nothing. Deadlines are only looked at there, so a call that times out has done nothing.
+//! nothing. Deadlines are only looked at there, so a call that times out has done nothing. An enqueue that is forgotten
+//! (`mem::forget`) in the middle keeps its cell from the others of its node.
+//!
+//! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells that
+//! were its spare ones at first are in slots by now. All open the queue anew.
 //!
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is exchanged
 //! with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
@@ -314,7 +318,8 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value, waiting for room as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout: the queue stayed full, and nothing was enqueued. A byte string that is too long. The home node is gone.
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names the nodes that are gone. A byte string that is too
+    /// long. The home node is gone.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
         self.enqueue_deadline(endpoint, value, endpoint.deadline()).await
     }
@@ -330,7 +335,8 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value if there is room; whether there was.
     ///
     /// # Errors
-    /// A byte string that is too long. The home node is gone.
+    /// A byte string that is too long. The home node is gone. A timeout, if all [`QueueOptions::enqueues_per_node`] are in the
+    /// middle and none of them ends.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
         self.fill(endpoint, core::slice::from_ref(value), None).await
     }
@@ -363,7 +369,7 @@ impl<V: Value> Queue<V> {
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout: the queue stayed empty. The home node is gone.
+    /// A timeout: the queue stayed empty; it names the nodes that are gone. The home node is gone.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
         self.dequeue_deadline(endpoint, endpoint.deadline()).await
     }
@@ -521,14 +527,18 @@ impl<V: Value> Queue<V> {
         deadline: Instant,
         what: &str,
     ) -> Result<State> {
-        // It ends with an error when the home node dies. Nobody else is waited for.
-        match endpoint.wait_remote(self.slot(position), state.0, deadline).await {
+        let start = endpoint.now();
+        // It ends with an error when the home node dies.
+        let changed = match endpoint.wait_remote(self.slot(position), state.0, deadline).await {
             Err(error) if error.is_timeout() => {
-                let waited = Err(error).waiting_for(what);
-                waited.of(self.object.path())
+                // Nobody is waited for in particular; who is gone may be the reason that nobody came.
+                let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();
+                let missing = self.object.node().others().filter(is_gone).collect();
+                Err(ErrorKind::Timeout { what: what.into(), waited: endpoint.now() - start, missing }.into())
             }
-            changed => changed.map(State).of(self.object.path()),
-        }
+            changed => changed.map(State).map_err(Error::from),
+        };
+        changed.of(self.object.path())
     }
 
     /// Puts values into a spare cell.

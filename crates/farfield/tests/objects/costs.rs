@@ -196,7 +196,7 @@ fn contended_queues_cost_what_they_say() {
         for counts in counts.into_iter().flatten() {
             let attempts = counts.fences;
             let looks = (counts.gets - attempts) / 2;
-            assert!((1..=2).contains(&attempts) && looks <= 2 * attempts, "{counts:?}");
+            assert!((1..=2).contains(&attempts) && (attempts..=5).contains(&looks), "{counts:?}");
             assert_eq!(counts.round_trips, looks + attempts, "{counts:?}");
             assert!((attempts..=attempts + 1).contains(&counts.atomics) && counts.puts == 0, "{counts:?}");
             slower += u64::from(attempts == 2);

@@ -286,17 +286,21 @@ fn dropping_at_any_point_loses_and_doubles_nothing() {
     }
 }
 
-/// Who waits for a queue whose home leaves gets an error that names it, soon; who waits in vain because the others have left
-/// learns who.
+/// Who waits in vain because others have left learns who; who waits for a queue whose home leaves gets an error that
+/// names it, soon.
 #[test]
-fn the_home_that_leaves_is_named() {
-    let _alone = alone("a home that leaves");
-    let mut nodes = session(3, Over::Shm);
+fn those_who_leave_are_named() {
+    let _alone = alone("who leaves");
+    let mut nodes = session(4, Over::Shm);
     let home = nodes[2].id();
     let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", QueueOptions::new(home, 2))).unwrap();
     let (a, b) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
     a.block_on(queues[0].enqueue(&a, &1)).unwrap();
     assert_eq!(b.block_on(queues[1].dequeue(&b)).unwrap(), 1);
+    let left = nodes[3].id();
+    nodes.pop().unwrap().leave();
+    let error = refused(b.block_on(queues[1].dequeue_deadline(&b, b.now() + SHORT)));
+    assert!(error.is_timeout() && error.node() == Some(left) && error.object() == Some("q"), "{error:?}");
     std::thread::scope(|scope| {
         let queue = &queues[0];
         let waiter = scope.spawn(move || refused(a.block_on(queue.dequeue(&a))));
