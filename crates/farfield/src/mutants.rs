@@ -221,17 +221,18 @@ mutants! {
     /// *Scenario:* 2 nodes, home n0. n1: `enqueue(1)` ∥ n0: `try_dequeue` gives what the cell held before.
     QueuePublishedFirst = "queue-published-first" in "Queue": "A slot is filled before its values are put.";
 
-    /// *Missing:* `NRR` of the value before the `NAW` that frees its cell: a later atomic may overtake a get. That the get
-    /// is complete before the value is used does not help.
+    /// *Missing:* `NRR` of the value before the `NAW` that frees its cell: a later atomic may overtake a get. That the
+    /// get is complete before the value is used does not help.
     ///
-    /// *Scenario:* 2 nodes, home n0, capacity 1; 1 is there. n1: `try_dequeue` gives 3 ∥ n0: `enqueue(2)`, which gets the
-    /// freed cell in exchange, `dequeue`, `enqueue(3)` into it.
+    /// *Scenario:* 2 nodes, home n0, capacity 1; 1 is there. n1: `try_dequeue` gives 3 ∥ n0: `enqueue(2)`, which gets
+    /// the freed cell in exchange, `dequeue`, `enqueue(3)` into it.
     QueueFreedUnread = "queue-freed-unread" in "Queue": "No fence between the get of a value and what frees its cell.";
 
     /// *Missing:* that one of two consumers takes a value.
     ///
     /// *Scenario:* 2 nodes, home n0; 1 is there. n0: `try_dequeue` ∥ n1: `try_dequeue`. Both give 1.
-    QueueTakeUnchecked = "queue-take-unchecked" in "Queue": "A consumer does not look whether it was who took the value.";
+    QueueTakeUnchecked = "queue-take-unchecked" in "Queue":
+        "A consumer does not look whether it was who took the value.";
 
     /// *Missing:* what tells the uses of a slot apart. No reordering is needed.
     ///
@@ -257,8 +258,8 @@ mutants! {
 
     /// *Missing:* the end of the compare-and-swap before the cell's next use.
     ///
-    /// *Scenario:* 2 nodes, home n0, capacity 2. n1: polls `enqueue(1)` until it has posted, drops it, `enqueue(2)` into the
-    /// same cell ∥ n0: `dequeue` twice gives 2 and 2.
+    /// *Scenario:* 2 nodes, home n0, capacity 2. n1: polls `enqueue(1)` until it has posted, drops it, `enqueue(2)`
+    /// into the same cell ∥ n0: `dequeue` twice gives 2 and 2.
     QueueDroppedNotSettled = "queue-dropped-not-settled" in "Queue":
         "An enqueue that is dropped gives its cell back while it may still be published.";
 

@@ -1,8 +1,8 @@
-//! A queue between processes, some of which are killed in the middle of what they do: nobody waits for them, and what was
-//! enqueued comes out once.
+//! A queue between processes, some of which are killed in the middle of what they do: nobody waits for them, and what
+//! was enqueued comes out once.
 //!
-//! Every node is a process of its own: this test binary run again, with a role in its environment. Each thread writes what
-//! it did to a file; the test, which is no node, checks the files.
+//! Every node is a process of its own: this test binary run again, with a role in its environment. Each thread writes
+//! what it did to a file; the test, which is no node, checks the files.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
 
@@ -112,8 +112,8 @@ fn numbers(log: &Path) -> Vec<u64> {
     bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes"))).collect()
 }
 
-/// Producers and consumers are killed in the middle of their calls, over shared memory and over a fabric on which
-/// much is under way when they die. The others go on as if nothing had happened; no value that was acknowledged is lost, but
+/// Producers and consumers are killed in the middle of their calls, over shared memory and over a fabric on which much
+/// is under way when they die. The others go on as if nothing had happened; no value that was acknowledged is lost, but
 /// for the one that a dead consumer may have taken, and none comes twice.
 #[test]
 fn the_dead_are_in_nobodys_way() {

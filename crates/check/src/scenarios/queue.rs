@@ -1,8 +1,8 @@
 //! The queue: linearizable, whatever meets, and whatever is cut short.
 //!
-//! Threads follow scripts and write down what they do: a history whose clock is the log. At the end the queue is emptied,
-//! which is a part of the history. So a value that is lost, that comes twice or torn, or out of order, and a queue that is
-//! wrongly full or empty, all show as a history that no queue has.
+//! Threads follow scripts and write down what they do: a history whose clock is the log. At the end the queue is
+//! emptied, which is a part of the history. So a value that is lost, that comes twice or torn, or out of order, and a
+//! queue that is wrongly full or empty, all show as a history that no queue has.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -282,8 +282,8 @@ fn full() -> Scenario {
     queue::<u64>("queue/full", "full is said of a full queue only", plan).small()
 }
 
-/// The `NRR` of a value before the `NAW` that frees its cell, which goes to node 0 in exchange for another and is written
-/// to again. For `queue-freed-unread`.
+/// The `NRR` of a value before the `NAW` that frees its cell, which goes to node 0 in exchange for another and is
+/// written to again. For `queue-freed-unread`.
 fn freed() -> Scenario {
     let plan = Plan {
         capacity: 1,
@@ -292,6 +292,7 @@ fn freed() -> Scenario {
         ..PLAN
     };
     queue::<u64>("queue/freed", "a cell is used again only when its value has been read", plan)
+        .small()
         .kills(&["queue-freed-unread"])
 }
 

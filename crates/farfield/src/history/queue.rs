@@ -1,8 +1,8 @@
 //! Histories of a bounded first-in first-out queue.
 //!
 //! [`QueueModel`] is the queue of [`Queue`](crate::Queue): each call that enqueues takes one of its places, whether it
-//! brings one value or a batch, until the last of them is dequeued. Give every value a number of its own: what is lost or
-//! comes twice is then seen.
+//! brings one value or a batch, until the last of them is dequeued. Give every value a number of its own: what is lost
+//! or comes twice is then seen.
 //!
 //! ```
 //! use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
@@ -15,7 +15,8 @@
 //!     Event::returned(client, call, ret, QueueInput::Dequeue, QueueOutput::Dequeued(value))
 //! };
 //! let model = QueueModel { capacity: 8 };
-//! let good = [enqueued(0, 0, 9, 1), enqueued(1, 5, 15, 2), dequeued(2, 20, 25, Some(2)), dequeued(2, 30, 35, Some(1))];
+//! let both = [enqueued(0, 0, 9, 1), enqueued(1, 5, 15, 2)];
+//! let good = [&both[..], &[dequeued(2, 20, 25, Some(2)), dequeued(2, 30, 35, Some(1))]].concat();
 //! assert!(check(&model, &good, Default::default()).is_linearizable());
 //! // One was enqueued before the other: it comes out first.
 //! let bad = [enqueued(0, 0, 9, 1), enqueued(1, 10, 15, 2), dequeued(2, 20, 25, Some(2))];

@@ -12,71 +12,75 @@
 //!                  │ lap (32)    │ cell (20)  │ next(6) │ count(6) │    count: values in the cell, 0 if it is vacant
 //!                  └─────────────┴────────────┴─────────┴──────────┘    next: the first that is not taken yet
 //! region `cells`   ┌────────┬────────┬─
-//!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, and some spare ones for each node
+//!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, some spare for each node
 //!                  └────────┴────────┴─
 //! ```
 //!
-//! Calls that enqueue have positions 0, 1, 2 …; position p uses slot p mod capacity, in lap p div capacity. The slot's word
-//! goes through *vacant in lap l* → *filled in lap l* → … → *vacant in lap l + 1*, each by one remote compare-and-swap of
-//! the whole word. Laps make every word a new one, so a compare-and-swap succeeds only if nothing has happened since the
-//! word was read (until 2³² laps later).
+//! Calls that enqueue have positions 0, 1, 2 …; position p uses slot p mod capacity, in lap p div capacity. The slot's
+//! word goes through *vacant in lap l* → *filled in lap l* → … → *vacant in lap l + 1*, each by one remote
+//! compare-and-swap of the whole word. Laps make every word a new one, so a compare-and-swap succeeds only if nothing
+//! has happened since the word was read (until 2³² laps later).
 //!
-//! - **enqueue** writes the values into a spare cell of its node, finds the first position that was never filled, and swaps
-//!   *filled, with that cell* for *vacant, with another cell*. The other cell is then the node's spare one.
-//! - **dequeue** finds the first position that is not taken, reads the next value from its cell, and swaps the word for one
-//!   without that value. The last value's taker leaves the slot vacant for the next lap.
+//! - **enqueue** writes the values into a spare cell of its node, finds the first position that was never filled, and
+//!   swaps *filled, with that cell* for *vacant, with another cell*. The other cell is then the node's spare one.
+//! - **dequeue** finds the first position that is not taken, reads the next value from its cell, and swaps the word for
+//!   one without that value. The last value's taker leaves the slot vacant for the next lap.
 //!
-//! *Nothing is ever owned by a call that is under way*: there is no ticket and no claim, so nobody has to be waited for,
-//! recovered or found dead. A producer that dies has filled its slot, with whole values, or has left no trace but the loss
-//! of a spare cell of its own node, which it alone wrote to. A consumer that dies has taken its value, or has not: the
-//! compare-and-swap decides. What of the dead is still under way may land at any moment, and is an ordinary enqueue or
-//! dequeue then. Values lie on the home node: they outlive who enqueued them, not the home.
+//! *Nothing is ever owned by a call that is under way*: there is no ticket and no claim, so nobody has to be waited
+//! for, recovered or found dead. A producer that dies has filled its slot, with whole values, or has left no trace but
+//! the loss of a spare cell of its own node, which it alone wrote to. A consumer that dies has taken its value, or has
+//! not: the compare-and-swap decides. What of the dead is still under way may land at any moment, and is an ordinary
+//! enqueue or dequeue then. Values lie on the home node: they outlive who enqueued them, not the home.
 //!
-//! *First in, first out.* A position is only filled by one who knows that the position before has been filled, and only taken
-//! by one who knows that the position before has been taken: it was seen in the slot before, or the hint (or this node's
-//! own memory of it) says so. A hint is raised to p by a compare-and-swap by who has seen that everything before p is
-//! filled (taken), so it may lag behind, by as many positions as calls were cut short, but is never beyond; the next call
-//! that sees it lag raises it. Therefore
+//! *First in, first out.* A position is only filled by one who knows that the position before has been filled, and only
+//! taken by one who knows that the position before has been taken: it was seen in the slot before, or the hint (or this
+//! node's own memory of it) says so. A hint is raised to p by a compare-and-swap by who has seen that everything before
+//! p is filled (taken), so it may lag behind, by as many positions as calls were cut short, but is never beyond; the
+//! next call that sees it lag raises it. Therefore
 //!
 //! - an *enqueue* takes effect with its compare-and-swap, at the end of the queue;
 //! - a *dequeue* takes effect with its compare-and-swap, at the head of the queue;
 //! - *empty*: position p is vacant in its lap, so nothing is filled from p on; and all before p is taken. The queue is
 //!   empty at the moment at which the slot's word is read;
-//! - *full*: all before p is filled, and p's slot is still in an earlier lap, so position p − capacity is not taken. The
-//!   queue is full at the moment at which the slot's word is read.
+//! - *full*: all before p is filled, and p's slot is still in an earlier lap, so position p − capacity is not taken.
+//!   The queue is full at the moment at which the slot's word is read.
 //!
-//! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node: a
-//! remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of a
-//! value comes before the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a remote
-//! fence in between; neither is waited for either. (3) If the compare-and-swap succeeds the word has not changed since it
-//! was read, so the cell was not rewritten in between, and what the get read is whole. If it fails the value is thrown away.
+//! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
+//! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
+//! a value comes before the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a
+//! remote fence in between; neither is waited for either. (3) If the compare-and-swap succeeds the word has not changed
+//! since it was read, so the cell was not rewritten in between, and what the get read is whole. If it fails the value
+//! is thrown away.
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | enqueue, one value or a batch | 2 | 2 gets, 1 put, 2 cas |
 //! | dequeue, one value | 2 | 3 gets, 1 remote fence, 2 cas (1 for all but the last of a batch) |
 //! | `try_dequeue`, empty; `try_enqueue`, full | 1 | 2 gets |
-//! | each position that others have used since this node's last call | at most 1 more | 2 gets |
-//! | each value that another was faster to take; each slot, to fill | 1 more | 2 gets, 1 remote fence, 1 cas; 1 cas, 2 gets |
+//! | each look at a position that others have used meanwhile | 1 more | 2 gets |
+//! | each attempt than which another was faster: enqueue | 1 more, and a look | 1 cas |
+//! | each attempt than which another was faster: dequeue | 1 more, and a look | 1 get, 1 remote fence, 1 cas |
 //! | waiting for a value, or for room | a get for each look at one slot's word | |
 //!
-//! The second compare-and-swap raises the hint, and is not waited for. Positions that others have used are passed in one
-//! leap where the hint shows them. Some call always succeeds when others fail; a single call may be overtaken without bound.
+//! The second compare-and-swap raises the hint, and is not waited for. Positions that others have used are passed in
+//! one leap where the hint shows them. Some call always succeeds when others fail; a single call may be overtaken
+//! without bound.
 //!
-//! A batch takes one slot, and its values are taken one after the other, with nothing between them. So `capacity` counts
-//! calls that enqueue, not values.
+//! A batch takes one slot, and its values are taken one after the other, with nothing between them. So `capacity`
+//! counts calls that enqueue, not values.
 //!
 //! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
-//! dropped in the middle of its compare-and-swap may have taken a value: [`Queue::salvage`] gives those to the node. Both wait in
-//! the drop for the end of what they have posted, a round trip. While a call waits for a value or for room it holds
-//! nothing. Deadlines are only looked at there, so a call that times out has done nothing. An enqueue that is forgotten
-//! (`mem::forget`) in the middle keeps its cell from the others of its node.
+//! dropped in the middle of its compare-and-swap may have taken a value: [`Queue::salvage`] gives those to the node.
+//! Both wait in the drop for the end of what they have posted, a round trip. While a call waits for a value or for room
+//! it holds nothing. Deadlines are only looked at there, so a call that times out has done nothing; any other error
+//! (the home is gone, this node was shut out) leaves open whether its compare-and-swap was done. An enqueue that is
+//! forgotten (`mem::forget`) in the middle keeps its cell from the others of its node.
 //!
-//! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells that
-//! were its spare ones at first are in slots by now. All open the queue anew.
+//! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells
+//! that were its spare ones at first are in slots by now. All open the queue anew.
 //!
-//! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is exchanged
-//! with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
+//! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
+//! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
 
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
@@ -102,8 +106,8 @@ pub struct QueueOptions {
     pub batch_max: usize,
     /// The longest value, in bytes, where values are byte strings.
     pub value_bytes_max: usize,
-    /// How many enqueues of one node may be in the middle of it at once: one more waits for one of them. Those that wait
-    /// for room do not count.
+    /// How many enqueues of one node may be in the middle of it at once: one more waits for one of them. Those that
+    /// wait for room do not count.
     pub enqueues_per_node: usize,
 }
 
@@ -117,8 +121,8 @@ impl QueueOptions {
 /// A linearizable queue for many producers and many consumers.
 ///
 /// Values are plain data, or [`ByteString`](crate::ByteString)s up to a configured length, as in a
-/// [`KvStore`](crate::KvStore). The handle is shared by the threads of its node; each passes its own endpoint. Any number
-/// of operations of one thread may be under way at once.
+/// [`KvStore`](crate::KvStore). The handle is shared by the threads of its node; each passes its own endpoint. Any
+/// number of operations of one thread may be under way at once.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -154,6 +158,8 @@ pub struct Queue<V: Value> {
 
 /// The most cells that a slot's word can tell apart.
 const CELLS_MAX: usize = 1 << CELL_BITS;
+/// The most bytes of all cells.
+const BYTES_MAX: usize = 1 << 40;
 /// The most values of a batch.
 const BATCH_MAX: usize = (1 << COUNT_BITS) - 1;
 
@@ -271,7 +277,13 @@ impl<V: Value> Queue<V> {
             return refuse("a queue has at most 2^20 slots and spare cells together");
         }
         let slots_bytes = SLOTS + capacity * 8;
-        let cells_bytes = cells * batch_max * V::words(value_bytes_max) * 8;
+        let value_bytes = V::words(value_bytes_max).saturating_mul(8);
+        let cells_bytes = (cells * batch_max).saturating_mul(value_bytes);
+        if cells_bytes > BYTES_MAX {
+            return refuse(
+                "a queue has at most 2^40 bytes for values: fewer slots, smaller batches, or shorter values",
+            );
+        }
         let mut regions = Vec::new();
         if node.id() == home {
             let slots = node.alloc(GroupKey::DATA, slots_bytes).of(path)?;
@@ -318,8 +330,8 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value, waiting for room as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout: the queue stayed full, and nothing was enqueued; it names the nodes that are gone. A byte string that is too
-    /// long. The home node is gone.
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names the nodes that are gone. A byte string that
+    /// is too long. The home node is gone.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
         self.enqueue_deadline(endpoint, value, endpoint.deadline()).await
     }
@@ -335,14 +347,14 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value if there is room; whether there was.
     ///
     /// # Errors
-    /// A byte string that is too long. The home node is gone. A timeout, if all [`QueueOptions::enqueues_per_node`] are in the
-    /// middle and none of them ends.
+    /// A byte string that is too long. The home node is gone. A timeout, if [`QueueOptions::enqueues_per_node`] others
+    /// are in the middle and none of them ends.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
         self.fill(endpoint, core::slice::from_ref(value), None).await
     }
 
-    /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout. They
-    /// take one slot together, and as many operations as a single value.
+    /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
+    /// They take one slot together, and as many operations as a single value.
     ///
     /// # Errors
     /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
@@ -391,8 +403,8 @@ impl<V: Value> Queue<V> {
         self.take(endpoint, None).await
     }
 
-    /// The values that dequeues of this node had taken when they were dropped: they are in the queue no more, and nobody
-    /// else has them.
+    /// The values that dequeues of this node had taken when they were dropped: they are in the queue no more, and
+    /// nobody else has them.
     pub fn salvage(&self) -> Vec<V> {
         core::mem::take(&mut *self.salvaged.lock())
     }
@@ -685,8 +697,8 @@ impl Drop for Filling<'_, '_> {
     }
 }
 
-/// The get of a value and the compare-and-swap that takes it. Dropped before its end it waits for the end, and keeps the
-/// value for [`Queue::salvage`] if it took it.
+/// The get of a value and the compare-and-swap that takes it. Dropped before its end it waits for the end, and keeps
+/// the value for [`Queue::salvage`] if it took it.
 struct Taking<'a, V: Value> {
     queue: &'a Queue<V>,
     endpoint: &'a Endpoint,

@@ -22,10 +22,6 @@ fn number(value: Value) -> u64 {
     value[0]
 }
 
-/// What came out at one consumer.
-#[derive(Default)]
-struct Taken(Vec<u64>);
-
 /// All that was enqueued came out once, and every consumer saw each producer's values in their order.
 fn all_came_once(taken: &[Vec<u64>], producers: usize, each: u64) {
     let mut all: Vec<u64> = taken.iter().flatten().copied().collect();
@@ -54,7 +50,7 @@ fn what_goes_in_comes_out_once_in_order() {
             let left = AtomicUsize::new(scene.all_threads() * each as usize);
             let taken = scene.run(|node, thread, endpoint| {
                 let queue = &queues[node];
-                let mut taken = Taken::default();
+                let mut taken = Vec::new();
                 let mut rng = Rng::new(thread as u64);
                 let mut next = 1;
                 while next <= each || left.load(Ordering::SeqCst) > 0 {
@@ -74,14 +70,14 @@ fn what_goes_in_comes_out_once_in_order() {
                     if done == 0 || rng.below(2) == 0 {
                         match endpoint.block_on(queue.try_dequeue(endpoint)).unwrap() {
                             Some(value) => {
-                                taken.0.push(number(value));
+                                taken.push(number(value));
                                 left.fetch_sub(1, Ordering::SeqCst);
                             }
                             None => std::thread::yield_now(),
                         }
                     }
                 }
-                taken.0
+                taken
             });
             all_came_once(&taken, scene.all_threads(), each);
         }
@@ -115,8 +111,7 @@ fn who_waits_gets_room_and_values() {
             }
         });
         // Of two dequeues of one thread any may end first.
-        let sorted: Vec<Vec<u64>> = vec![taken.concat()];
-        let mut all = sorted.concat();
+        let mut all = taken.concat();
         all.sort_unstable();
         all_came_once(&[all], scene.threads, each);
     });
@@ -219,6 +214,9 @@ fn byte_strings_and_limits() {
             let error = refused(Queue::<u64>::open(&scene.nodes[0], "odd", options));
             assert!(matches!(error.kind(), ErrorKind::Config { .. }) && error.object() == Some("odd"), "{error:?}");
         }
+        let options = QueueOptions { value_bytes_max: usize::MAX, ..QueueOptions::new(home, 1) };
+        let error = refused(Queue::<ByteString>::open(&scene.nodes[0], "odd", options));
+        assert!(error.to_string().contains("2^40 bytes"), "{error}");
     });
 }
 
