@@ -24,7 +24,7 @@
 //! ```
 //!
 //! Start at [`Node`]; then the objects: [`AtomicVar`], [`SharedVar`], [`OwnedVar`], [`Sst`], [`Barrier`], [`RingBuffer`],
-//! [`Mutex`] and [`MutexArray`], [`KvStore`]. Each object's module ([`objects`]) draws its memory image and lists what its
+//! [`Queue`], [`Mutex`] and [`MutexArray`], [`KvStore`]. Each object's module ([`objects`]) draws its memory image and lists what its
 //! calls cost. [`history`] checks recorded histories for linearizability. [`fabric`] is the layer below.
 //!
 //! There is no `unsafe` code in this crate.
@@ -50,6 +50,7 @@ pub use objects::barrier::{Barrier, BarrierThread};
 pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};
 pub use objects::mutex::{Guard, Mutex, MutexArray};
 pub use objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+pub use objects::queue::{Queue, QueueOptions};
 pub use objects::ring_buffer::{RingBuffer, RingOptions, RingReceiver, RingSender};
 pub use objects::shared_var::SharedVar;
 pub use objects::sst::Sst;

@@ -214,6 +214,61 @@ mutants! {
     RingCreditModulo = "ring-credit-modulo" in "RingBuffer":
         "A reader acknowledges an offset in the ring, not a position.";
 
+    // ---- Queue ----
+
+    /// *Missing:* `NRW` of the values before the `NAW` that publishes them.
+    ///
+    /// *Scenario:* 2 nodes, home n0. n1: `enqueue(1)` ∥ n0: `try_dequeue` gives what the cell held before.
+    QueuePublishedFirst = "queue-published-first" in "Queue": "A slot is filled before its values are put.";
+
+    /// *Missing:* `NRR` of the value before the `NAW` that frees its cell: a later atomic may overtake a get. That the
+    /// get is complete before the value is used does not help.
+    ///
+    /// *Scenario:* 2 nodes, home n0, capacity 1; 1 is there. n1: `try_dequeue` gives 3 ∥ n0: `enqueue(2)`, which gets
+    /// the freed cell in exchange, `dequeue`, `enqueue(3)` into it.
+    QueueFreedUnread = "queue-freed-unread" in "Queue": "No fence between the get of a value and what frees its cell.";
+
+    /// *Missing:* that one of two consumers takes a value.
+    ///
+    /// *Scenario:* 2 nodes, home n0; 1 is there. n0: `try_dequeue` ∥ n1: `try_dequeue`. Both give 1.
+    QueueTakeUnchecked = "queue-take-unchecked" in "Queue":
+        "A consumer does not look whether it was who took the value.";
+
+    /// *Missing:* what tells the uses of a slot apart. No reordering is needed.
+    ///
+    /// *Scenario:* 1 node, capacity 1. `try_enqueue(1)`, `try_dequeue`, `try_enqueue(2)` is false.
+    QueueLapKept = "queue-lap-kept" in "Queue": "A slot whose last value is taken stays in its lap.";
+
+    /// *Missing:* that all before the hint is filled.
+    ///
+    /// *Scenario:* 2 nodes, home n0. n1: `enqueue(1)` ∥ n0: `enqueue(2)`, behind the position that n1 has yet to fill;
+    /// `try_dequeue` is `None`.
+    QueueHintEarly = "queue-hint-early" in "Queue": "The tail is raised before the slot is filled.";
+
+    /// *Missing:* that nobody writes to the cell of a filled slot. No reordering is needed.
+    ///
+    /// *Scenario:* 1 node, capacity 2. `enqueue(1)`, `enqueue(2)`; `dequeue` gives 2.
+    QueueCellKept = "queue-cell-kept" in "Queue": "A producer goes on with the cell that it has given to a slot.";
+
+    /// *Missing:* the hint's `NAW` before the end of the enqueue: it is not waited for, and need not come at all.
+    ///
+    /// *Scenario:* 2 nodes, home n0. n1: `enqueue(1)`, tells n0 by another endpoint ∥ n0, once told: `try_dequeue` is
+    /// `None`.
+    QueueEmptyByHints = "queue-empty-by-hints" in "Queue": "A consumer says empty when the hints are equal.";
+
+    /// *Missing:* the end of the compare-and-swap before the cell's next use.
+    ///
+    /// *Scenario:* 2 nodes, home n0, capacity 2. n1: polls `enqueue(1)` until it has posted, drops it, `enqueue(2)`
+    /// into the same cell ∥ n0: `dequeue` twice gives 2 and 2.
+    QueueDroppedNotSettled = "queue-dropped-not-settled" in "Queue":
+        "An enqueue that is dropped gives its cell back while it may still be published.";
+
+    /// *Missing:* a value: it is neither in the queue nor with anybody.
+    ///
+    /// *Scenario:* 2 nodes, home n0; 1 is there. n1: polls `dequeue` until it has posted, and drops it; at the end the
+    /// queue is empty, and `salvage` too.
+    QueueTakenLost = "queue-taken-lost" in "Queue": "The value that a dropped dequeue had taken is thrown away.";
+
     // ---- Mutex ----
 
     /// *Missing:* `NRW` of what was put under the lock before the `NAW` of the release, where they go to different
@@ -486,7 +541,8 @@ mod tests {
 
     #[test]
     fn names_are_kebab_case_begin_with_the_object_and_lead_back() {
-        let objects = ["AtomicVar", "SharedVar", "OwnedVar", "Barrier", "RingBuffer", "Mutex", "KvStore", "Joining"];
+        let objects =
+            ["AtomicVar", "SharedVar", "OwnedVar", "Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining"];
         for mutant in Mutant::ALL {
             let name = mutant.name();
             assert_eq!(name.parse::<Mutant>().unwrap(), *mutant);

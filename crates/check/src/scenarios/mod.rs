@@ -5,6 +5,7 @@ mod death;
 mod join;
 mod kv;
 mod mutex;
+mod queue;
 mod ring;
 mod vars;
 
@@ -18,6 +19,7 @@ pub fn all() -> Vec<Scenario> {
         barrier::scenarios(),
         vars::scenarios(),
         ring::scenarios(),
+        queue::scenarios(),
         mutex::scenarios(),
         kv::scenarios(),
         join::scenarios(),

@@ -3,8 +3,8 @@
 //! A history is what the callers of an object saw: for every operation when it was called, when it returned, what went in
 //! and what came out. It is *linearizable* when all of it can be explained by the operations having taken effect one at a
 //! time, each at some moment between its call and its return (Herlihy and Wing, 1990). [`check`] decides that for any
-//! object that has a sequential [`Model`]; [`kv`] has the model of a key-value store, and collects, saves and merges its
-//! histories.
+//! object that has a sequential [`Model`]; [`queue`] has that of a queue, [`kv`] that of a key-value store, and collects,
+//! saves and merges its histories.
 //!
 //! What counts as time: two operations are ordered only if one returned *strictly* before the other was called. Intervals
 //! that touch are concurrent, so a coarse clock can hide a violation but never invent one. An operation that is
@@ -50,6 +50,7 @@ use std::hash::Hash;
 
 mod checker;
 pub mod kv;
+pub mod queue;
 
 pub use checker::check;
 

@@ -4,8 +4,8 @@ use std::future::Future;
 
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, KvOptions, KvStore, Mutex, OwnedVar, Placement, RingBuffer, RingOptions, SharedVar,
-    Wholeness,
+    AtomicVar, Barrier, Endpoint, KvOptions, KvStore, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer,
+    RingOptions, SharedVar, Wholeness,
 };
 
 use crate::harness::{Over, Scene, alone, session};
@@ -133,6 +133,76 @@ fn rings_cost_what_they_say() {
             assert!(!costs(endpoint, async { receiver.try_recv(endpoint, &mut bytes) }, [0; 4]));
         }
     }
+}
+
+#[test]
+fn queues_cost_what_they_say() {
+    let _alone = alone("costs of queues");
+    let scene = scene();
+    let queues = scene.open(|node| Queue::<[u64; 3]>::open(node, "queue", QueueOptions::new(scene.id(0), 4)));
+    let [home, a, b] = [0, 1, 2].map(|node| scene.endpoint(node));
+    let fences = |endpoint: &Endpoint| endpoint.counts().fences;
+    let value = [7; 3];
+    let (enqueue, dequeue, look) = ([1, 2, 2, 2], [0, 3, 2, 2], [0, 2, 0, 1]);
+    for _ in 0..6 {
+        costs(&a, queues[1].enqueue(&a, &value), enqueue);
+        let before = fences(&b);
+        costs(&b, queues[2].dequeue(&b), dequeue);
+        assert_eq!(fences(&b) - before, 1);
+        costs(&b, queues[2].try_dequeue(&b), look);
+    }
+    // A batch costs what one value does. All but the last of its values leave the head where it is.
+    costs(&a, queues[1].enqueue_batch(&a, &[value; 3]), enqueue);
+    for last in [false, false, true] {
+        costs(&b, queues[2].dequeue(&b), [0, 3, 1 + u64::from(last), 2]);
+    }
+    for _ in 0..4 {
+        costs(&a, queues[1].try_enqueue(&a, &value), enqueue);
+    }
+    assert!(!costs(&a, queues[1].try_enqueue(&a, &value), look));
+    // Positions that others have used: the hint shows them all.
+    let mut late = dequeue;
+    (late[1], late[3]) = (late[1] + 2, late[3] + 1);
+    costs(&a, queues[1].dequeue(&a), late);
+    costs(&a, queues[1].dequeue(&a), dequeue);
+    // At home there are no round trips. The hint is behind nobody's back: this node has never enqueued.
+    costs(&home, queues[0].enqueue(&home, &value), [1, 4, 2, 0]);
+    costs(&home, queues[0].enqueue(&home, &value), [1, 2, 2, 0]);
+    costs(&b, queues[2].dequeue(&b), late);
+}
+
+/// Two consumers and two values: who is slower at the first takes the second. Each look is two gets and a round trip, each
+/// attempt a get, a fence, a compare-and-swap and a round trip; the hint is raised once.
+#[test]
+fn contended_queues_cost_what_they_say() {
+    let _alone = alone("costs of contended queues");
+    let over = Over::Weak(13);
+    let scene = Scene { nodes: session(3, over), over, threads: 1 };
+    let queues = scene.open(|node| Queue::<[u64; 3]>::open(node, "queue", QueueOptions::new(scene.id(0), 4)));
+    let home = scene.endpoint(0);
+    let mut slower = 0;
+    for round in 0..200 {
+        for _ in 0..2 {
+            home.block_on(queues[0].enqueue(&home, &[round; 3])).unwrap();
+        }
+        let counts = scene.run(|node, _, endpoint| {
+            let (taken, counts) = match node {
+                0 => return None,
+                _ => endpoint.block_on(endpoint.counted(queues[node].dequeue(endpoint))),
+            };
+            taken.unwrap();
+            Some(counts)
+        });
+        for counts in counts.into_iter().flatten() {
+            let attempts = counts.fences;
+            let looks = (counts.gets - attempts) / 2;
+            assert!((1..=2).contains(&attempts) && (attempts..=5).contains(&looks), "{counts:?}");
+            assert_eq!(counts.round_trips, looks + attempts, "{counts:?}");
+            assert!((attempts..=attempts + 1).contains(&counts.atomics) && counts.puts == 0, "{counts:?}");
+            slower += u64::from(attempts == 2);
+        }
+    }
+    println!("{slower} of 400 were slower");
 }
 
 #[test]

@@ -12,5 +12,6 @@ mod costs;
 mod kv;
 mod mutex;
 mod node;
+mod queue;
 mod ring;
 mod vars;

@@ -1,0 +1,425 @@
+//! The queue: linearizable, whatever meets, and whatever is cut short.
+//!
+//! Threads follow scripts and write down what they do: a history whose clock is the log. At the end the queue is
+//! emptied, which is a part of the history. So a value that is lost, that comes twice or torn, or out of order, and a
+//! queue that is wrongly full or empty, all show as a history that no queue has.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+use farfield::history::{Budget, Event, check};
+use farfield::{Endpoint, NodeId, Queue, QueueOptions, Result};
+
+use super::keep;
+use super::mutex::cut;
+use crate::scenario::{Log, Scenario, Stage, choose};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        handed(),
+        two_words(),
+        producers(),
+        no_gap(),
+        last_room(),
+        consumers(),
+        around(),
+        around_two(),
+        freed(),
+        full(),
+        empty(),
+        cells(),
+        batch(),
+        batch_full(),
+        behind(),
+        window(),
+        crossed(),
+        traffic(),
+        dropped_enqueue(),
+        dropped_dequeue(),
+        timeout(),
+    ]
+}
+
+/// What a thread does next.
+#[derive(Clone, Copy)]
+enum Do {
+    /// Waits for room.
+    Enqueue(u64),
+    TryEnqueue(u64),
+    TryBatch(&'static [u64]),
+    /// Waits for a value.
+    Dequeue,
+    TryDequeue,
+    /// Drops the call somewhere in the middle.
+    CutEnqueue(u64),
+    CutDequeue,
+    /// Gives up when the endpoint's timeout passes.
+    EnqueueInTime(u64),
+    DequeueInTime,
+}
+use Do::{CutDequeue, CutEnqueue, Dequeue, DequeueInTime, Enqueue, EnqueueInTime, TryBatch, TryDequeue, TryEnqueue};
+
+/// What happens to a queue whose home is node 0.
+#[derive(Clone, Copy)]
+struct Plan {
+    nodes: usize,
+    capacity: usize,
+    /// Enqueues of one node that may be in the middle of it at once.
+    enqueues: usize,
+    /// What node 0 does before the start.
+    before: &'static [Do],
+    /// Threads: each a node, and what it does. One of a window of 2 has two operations under way at once.
+    threads: &'static [(usize, usize, &'static [Do])],
+}
+
+const PLAN: Plan = Plan { nodes: 2, capacity: 2, enqueues: 1, before: &[], threads: &[] };
+
+/// A value in the queue: what it holds of a number.
+trait Holds: farfield::Value {
+    fn of(number: u64) -> Self;
+    fn number(&self) -> u64;
+}
+
+impl Holds for u64 {
+    fn of(number: u64) -> u64 {
+        number
+    }
+
+    fn number(&self) -> u64 {
+        *self
+    }
+}
+
+/// Two words, which may come torn.
+impl Holds for [u64; 2] {
+    fn of(number: u64) -> [u64; 2] {
+        [number; 2]
+    }
+
+    fn number(&self) -> u64 {
+        assert_eq!(self[0], self[1], "a value is torn");
+        self[0]
+    }
+}
+
+enum Entry {
+    Called {
+        client: u32,
+        input: QueueInput,
+    },
+    Returned {
+        call: usize,
+        output: QueueOutput,
+    },
+    /// It has not taken effect, and never will.
+    Refused {
+        call: usize,
+    },
+}
+
+struct Client<V: Holds> {
+    id: u32,
+    queue: Rc<Queue<V>>,
+    log: Log<Entry>,
+}
+
+impl<V: Holds> Client<V> {
+    /// Does something; the value that came out.
+    async fn follow(&self, ep: &Endpoint, what: Do) -> Result<Option<u64>> {
+        let (queue, log) = (&*self.queue, &self.log);
+        let input = match what {
+            Enqueue(number) | TryEnqueue(number) | CutEnqueue(number) | EnqueueInTime(number) => {
+                QueueInput::Enqueue(vec![number])
+            }
+            TryBatch(numbers) => QueueInput::Enqueue(numbers.to_vec()),
+            Dequeue | TryDequeue | CutDequeue | DequeueInTime => QueueInput::Dequeue,
+        };
+        let call = log.push(Entry::Called { client: self.id, input });
+        let enqueued = |done: Result<bool>| done.map(|done| Some(QueueOutput::Enqueued(done)));
+        let dequeued = |found: Option<V>| Some(QueueOutput::Dequeued(found.map(|value| value.number())));
+        let output = match what {
+            Enqueue(number) => enqueued(queue.enqueue(ep, &V::of(number)).await.map(|()| true))?,
+            TryEnqueue(number) => enqueued(queue.try_enqueue(ep, &V::of(number)).await)?,
+            TryBatch(numbers) => {
+                let values: Vec<V> = numbers.iter().map(|number| V::of(*number)).collect();
+                enqueued(queue.try_enqueue_batch(ep, &values).await)?
+            }
+            Dequeue => dequeued(Some(queue.dequeue(ep).await?)),
+            TryDequeue => dequeued(queue.try_dequeue(ep).await?),
+            CutEnqueue(number) => match cut(choose(6), queue.enqueue(ep, &V::of(number))).await {
+                Some(done) => enqueued(done.map(|()| true))?,
+                // It may have taken effect.
+                None => return Ok(None),
+            },
+            CutDequeue => match cut(choose(6), queue.dequeue(ep)).await {
+                Some(found) => dequeued(Some(found?)),
+                None => queue.salvage().pop().and_then(|value| dequeued(Some(value))),
+            },
+            EnqueueInTime(number) => match queue.enqueue(ep, &V::of(number)).await {
+                Err(error) if error.is_timeout() => None,
+                done => enqueued(done.map(|()| true))?,
+            },
+            DequeueInTime => match queue.dequeue(ep).await {
+                Err(error) if error.is_timeout() => None,
+                found => dequeued(Some(found?)),
+            },
+        };
+        match output {
+            Some(output) => log.push(Entry::Returned { call, output }),
+            None => log.push(Entry::Refused { call }),
+        };
+        Ok(match output {
+            Some(QueueOutput::Dequeued(number)) => number,
+            _ => None,
+        })
+    }
+}
+
+fn history(entries: Vec<Entry>) -> Vec<Event<QueueInput, QueueOutput>> {
+    let mut events: Vec<Option<Event<_, _>>> = Vec::new();
+    for (at, entry) in entries.into_iter().enumerate() {
+        let mut event = None;
+        match entry {
+            Entry::Called { client, input } => event = Some(Event::pending(client, at as u64, input)),
+            Entry::Returned { call, output } => {
+                let called = events[call].as_mut().expect("a call returns once");
+                (called.return_ns, called.output) = (Some(at as u64), Some(output));
+            }
+            Entry::Refused { call } => events[call] = None,
+        }
+        events.push(event);
+    }
+    events.into_iter().flatten().collect()
+}
+
+/// Runs a plan with values of a type.
+fn queue<V: Holds>(name: &str, about: &str, plan: Plan) -> Scenario {
+    Scenario::new(name, about, plan.nodes, move |stage| run::<V>(stage, plan))
+}
+
+fn run<V: Holds>(stage: &Stage, plan: Plan) -> Result<()> {
+    let options =
+        QueueOptions { batch_max: 2, enqueues_per_node: plan.enqueues, ..QueueOptions::new(NodeId(0), plan.capacity) };
+    let queues = stage.on_each(move |node| Queue::<V>::open(node, "q", options.clone()).map(Rc::new))?;
+    let queues = keep(stage, queues);
+    let log = stage.log();
+    let client = |id: usize, node: usize| Client { id: id as u32, queue: Rc::clone(&queues[node]), log: log.clone() };
+    let (first, ep) = (client(0, 0), stage.node(0).endpoint()?);
+    ep.block_on(async {
+        for what in plan.before {
+            first.follow(&ep, *what).await?;
+        }
+        Ok::<(), farfield::Error>(())
+    })?;
+    drop(ep);
+    for (number, (node, window, script)) in plan.threads.iter().enumerate() {
+        let client = client(number + 1, *node);
+        stage.thread(*node, "client", move |ep| {
+            ep.set_timeout(Duration::from_millis(50));
+            let mut ended = Ok(());
+            let calls = script.iter().map(|what| client.follow(ep, *what));
+            ep.run_window(*window, calls, |result| ended = ended.clone().and(result.map(drop)));
+            ended
+        });
+    }
+    let (last, node) = (client(plan.threads.len() + 1, 0), stage.node(0));
+    stage.finally(move || {
+        let ep = node.endpoint()?;
+        while ep.block_on(last.follow(&ep, TryDequeue))?.is_some() {}
+        let events = history(last.log.take());
+        let verdict = check(&QueueModel { capacity: plan.capacity }, &events, Budget::default());
+        assert!(verdict.is_linearizable(), "{verdict}");
+        Ok(())
+    });
+    Ok(())
+}
+
+// ---- one producer, one consumer -----------------------------------------------------------------------------------
+
+/// The `NRW` of a value before the `NAW` that publishes it. For `queue-published-first`.
+fn handed() -> Scenario {
+    let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[TryDequeue, TryDequeue])], ..PLAN };
+    queue::<u64>("queue/handed", "a value is seen whole or not at all", plan).small().kills(&["queue-published-first"])
+}
+
+/// The same for a value whose words are put and got one by one, by a consumer that is elsewhere.
+fn two_words() -> Scenario {
+    let plan = Plan { threads: &[(0, 1, &[Enqueue(1)]), (1, 1, &[TryDequeue])], ..PLAN };
+    queue::<[u64; 2]>("queue/two-words", "a value of two words is seen whole or not at all", plan).small()
+}
+
+/// Each value waits for the one before. For `queue-lap-kept`.
+fn around() -> Scenario {
+    let plan = Plan { capacity: 1, threads: &[(1, 1, &[Enqueue(1), Enqueue(2)]), (0, 1, &[Dequeue, Dequeue])], ..PLAN };
+    queue::<u64>("queue/around", "a queue of one slot hands value after value", plan).kills(&["queue-lap-kept"])
+}
+
+/// From the end of the slots to their beginning.
+fn around_two() -> Scenario {
+    let plan = Plan {
+        before: &[Enqueue(1), Dequeue],
+        threads: &[(1, 1, &[TryEnqueue(2), TryEnqueue(3)]), (0, 1, &[TryDequeue])],
+        ..PLAN
+    };
+    queue::<u64>("queue/around-two", "slots are used again in their order", plan).small()
+}
+
+/// A value that was enqueued is there at once, though the hint need not show it yet. For `queue-empty-by-hints`.
+fn empty() -> Scenario {
+    let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[TryDequeue])], ..PLAN };
+    queue::<u64>("queue/empty", "empty is said of an empty queue only", plan).small().kills(&["queue-empty-by-hints"])
+}
+
+/// No room is said only of a queue that is full at some moment of the call; room is there as soon as a value is taken.
+fn full() -> Scenario {
+    let plan = Plan {
+        capacity: 1,
+        before: &[Enqueue(1)],
+        threads: &[(1, 1, &[TryEnqueue(2)]), (0, 1, &[TryDequeue])],
+        ..PLAN
+    };
+    queue::<u64>("queue/full", "full is said of a full queue only", plan).small()
+}
+
+/// The `NRR` of a value before the `NAW` that frees its cell, which goes to node 0 in exchange for another and is
+/// written to again. For `queue-freed-unread`.
+fn freed() -> Scenario {
+    let plan = Plan {
+        capacity: 1,
+        before: &[Enqueue(1)],
+        threads: &[(1, 1, &[TryDequeue]), (0, 1, &[Enqueue(2), Dequeue, Enqueue(3)])],
+        ..PLAN
+    };
+    queue::<u64>("queue/freed", "a cell is used again only when its value has been read", plan)
+        .small()
+        .kills(&["queue-freed-unread"])
+}
+
+/// Every cell is a slot's or spare, never both. For `queue-cell-kept`.
+fn cells() -> Scenario {
+    let plan = Plan { nodes: 1, threads: &[(0, 1, &[Enqueue(1), Enqueue(2), Dequeue, Enqueue(3), Dequeue])], ..PLAN };
+    queue::<u64>("queue/cells", "the values of one producer do not overwrite each other", plan)
+        .small()
+        .kills(&["queue-cell-kept"])
+}
+
+// ---- several ------------------------------------------------------------------------------------------------------
+
+/// Two fill one position: one of them goes on to the next.
+fn producers() -> Scenario {
+    let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[Enqueue(2)])], ..PLAN };
+    queue::<u64>("queue/producers", "two producers fill one position after the other", plan).small()
+}
+
+/// Nobody fills a position before the one before it is filled. For `queue-hint-early`.
+fn no_gap() -> Scenario {
+    let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[Enqueue(2), TryDequeue])], ..PLAN };
+    queue::<u64>("queue/no-gap", "a value that was enqueued is never behind one that is not there yet", plan)
+        .kills(&["queue-hint-early"])
+}
+
+/// One slot, two who want it.
+fn last_room() -> Scenario {
+    let plan = Plan { capacity: 1, threads: &[(1, 1, &[TryEnqueue(1)]), (0, 1, &[TryEnqueue(2)])], ..PLAN };
+    queue::<u64>("queue/last-room", "of two producers one gets the last room", plan).small()
+}
+
+/// Two take one value: one of them goes on to the next, or finds nothing. For `queue-take-unchecked`.
+fn consumers() -> Scenario {
+    let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[TryDequeue]), (0, 1, &[TryDequeue])], ..PLAN };
+    queue::<u64>("queue/consumers", "a value goes to one of two consumers", plan)
+        .small()
+        .kills(&["queue-take-unchecked"])
+}
+
+/// A batch is published by one compare-and-swap, and taken value by value.
+fn batch() -> Scenario {
+    let plan = Plan { threads: &[(1, 1, &[TryBatch(&[1, 2])]), (0, 1, &[TryDequeue, TryDequeue])], ..PLAN };
+    queue::<u64>("queue/batch", "the values of a batch come together, in order", plan).small()
+}
+
+/// The slot of a batch is free when its last value is taken, by whomever.
+fn batch_full() -> Scenario {
+    let plan = Plan {
+        nodes: 3,
+        capacity: 1,
+        before: &[TryBatch(&[1, 2])],
+        threads: &[(1, 1, &[Dequeue]), (0, 1, &[TryDequeue]), (2, 1, &[Enqueue(3)])],
+        ..PLAN
+    };
+    queue::<u64>("queue/batch-full", "a batch keeps its slot until its last value is taken", plan)
+}
+
+/// What a node knew is laps ago: it catches up by the hint, or by the slot's lap.
+fn behind() -> Scenario {
+    let plan = Plan {
+        capacity: 1,
+        before: &[Enqueue(1), Dequeue, Enqueue(2), Dequeue, Enqueue(3)],
+        threads: &[(1, 1, &[TryDequeue, TryEnqueue(4)]), (0, 1, &[TryDequeue])],
+        ..PLAN
+    };
+    queue::<u64>("queue/behind", "a node that has been away for laps finds its place", plan)
+}
+
+/// Operations of one thread share its node's one spare cell: one waits for the other.
+fn window() -> Scenario {
+    let plan = Plan { threads: &[(1, 2, &[Enqueue(1), Enqueue(2)]), (0, 1, &[Dequeue])], ..PLAN };
+    queue::<u64>("queue/window", "enqueues of one thread take turns with the node's spare cell", plan)
+}
+
+/// Everybody does both.
+fn crossed() -> Scenario {
+    let plan = Plan { capacity: 1, threads: &[(1, 1, &[Enqueue(1), Dequeue]), (0, 1, &[Enqueue(2), Dequeue])], ..PLAN };
+    queue::<u64>("queue/crossed", "two that enqueue and dequeue never wait for each other in vain", plan)
+}
+
+/// Three nodes, values of two words, a wrap or two.
+fn traffic() -> Scenario {
+    let plan = Plan {
+        nodes: 3,
+        enqueues: 2,
+        threads: &[
+            (0, 2, &[EnqueueInTime(1), TryDequeue, TryBatch(&[2, 3]), TryDequeue]),
+            (1, 2, &[EnqueueInTime(4), DequeueInTime, TryEnqueue(5), DequeueInTime]),
+            (2, 1, &[TryDequeue, TryEnqueue(6), TryDequeue, TryEnqueue(7)]),
+        ],
+        ..PLAN
+    };
+    queue::<[u64; 2]>("queue/traffic", "what many do can be explained by one after the other", plan)
+}
+
+// ---- cut short ----------------------------------------------------------------------------------------------------
+
+/// An enqueue that is dropped between any two of its polls has happened or not; its cell is what the slot says. For
+/// `queue-dropped-not-settled`.
+fn dropped_enqueue() -> Scenario {
+    let plan = Plan { threads: &[(1, 1, &[CutEnqueue(1), Enqueue(2)]), (0, 1, &[Dequeue])], ..PLAN };
+    queue::<u64>("queue/dropped-enqueue", "an enqueue that is dropped at any moment spoils no other", plan)
+        .kills(&["queue-dropped-not-settled"])
+}
+
+/// A dequeue that is dropped between any two of its polls has taken nothing, or what is salvaged. For
+/// `queue-taken-lost`.
+fn dropped_dequeue() -> Scenario {
+    let plan = Plan {
+        before: &[Enqueue(1)],
+        threads: &[(1, 1, &[CutDequeue, TryDequeue]), (0, 1, &[Enqueue(2), TryDequeue])],
+        ..PLAN
+    };
+    queue::<u64>("queue/dropped-dequeue", "a dequeue that is dropped at any moment loses nothing", plan)
+        .kills(&["queue-taken-lost"])
+}
+
+/// Waits that end at any moment, early ones too, have done nothing.
+fn timeout() -> Scenario {
+    let plan = Plan {
+        capacity: 1,
+        threads: &[
+            (1, 1, &[EnqueueInTime(1), EnqueueInTime(2), DequeueInTime]),
+            (0, 1, &[DequeueInTime, EnqueueInTime(3), DequeueInTime]),
+        ],
+        ..PLAN
+    };
+    queue::<u64>("queue/timeout", "a call that times out has done nothing", plan).early_timeouts()
+}

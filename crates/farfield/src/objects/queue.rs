@@ -1,0 +1,802 @@
+//! A bounded first-in first-out queue: any thread of any node enqueues and dequeues, by one-sided operations only.
+//!
+//! All of it lies on the home node. A slot says whether it is filled, and in which cell its values lie:
+//!
+//! ```text
+//! region `slots`   0        64       128      136
+//!                  ┌──────┬─┬──────┬─┬────────┬────────┬─       head, tail: hints, never beyond the truth
+//!                  │ head │ │ tail │ │ slot 0 │ slot 1 │ …
+//!                  └──────┴─┴──────┴─┴────────┴────────┴─
+//!     a slot       63          32 31        12 11      6 5         0
+//!                  ┌─────────────┬────────────┬─────────┬──────────┐
+//!                  │ lap (32)    │ cell (20)  │ next(6) │ count(6) │    count: values in the cell, 0 if it is vacant
+//!                  └─────────────┴────────────┴─────────┴──────────┘    next: the first that is not taken yet
+//! region `cells`   ┌────────┬────────┬─
+//!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, some spare for each node
+//!                  └────────┴────────┴─
+//! ```
+//!
+//! Calls that enqueue have positions 0, 1, 2 …; position p uses slot p mod capacity, in lap p div capacity. The slot's
+//! word goes through *vacant in lap l* → *filled in lap l* → … → *vacant in lap l + 1*, each by one remote
+//! compare-and-swap of the whole word. Laps make every word a new one, so a compare-and-swap succeeds only if nothing
+//! has happened since the word was read (until 2³² laps later).
+//!
+//! - **enqueue** writes the values into a spare cell of its node, finds the first position that was never filled, and
+//!   swaps *filled, with that cell* for *vacant, with another cell*. The other cell is then the node's spare one.
+//! - **dequeue** finds the first position that is not taken, reads the next value from its cell, and swaps the word for
+//!   one without that value. The last value's taker leaves the slot vacant for the next lap.
+//!
+//! *Nothing is ever owned by a call that is under way*: there is no ticket and no claim, so nobody has to be waited
+//! for, recovered or found dead. A producer that dies has filled its slot, with whole values, or has left no trace but
+//! the loss of a spare cell of its own node, which it alone wrote to. A consumer that dies has taken its value, or has
+//! not: the compare-and-swap decides. What of the dead is still under way may land at any moment, and is an ordinary
+//! enqueue or dequeue then. Values lie on the home node: they outlive who enqueued them, not the home.
+//!
+//! *First in, first out.* A position is only filled by one who knows that the position before has been filled, and only
+//! taken by one who knows that the position before has been taken: it was seen in the slot before, or the hint (or this
+//! node's own memory of it) says so. A hint is raised to p by a compare-and-swap by who has seen that everything before
+//! p is filled (taken), so it may lag behind, by as many positions as calls were cut short, but is never beyond; the
+//! next call that sees it lag raises it. Therefore
+//!
+//! - an *enqueue* takes effect with its compare-and-swap, at the end of the queue;
+//! - a *dequeue* takes effect with its compare-and-swap, at the head of the queue;
+//! - *empty*: position p is vacant in its lap, so nothing is filled from p on; and all before p is taken. The queue is
+//!   empty at the moment at which the slot's word is read;
+//! - *full*: all before p is filled, and p's slot is still in an earlier lap, so position p − capacity is not taken.
+//!   The queue is full at the moment at which the slot's word is read.
+//!
+//! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
+//! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
+//! a value comes before the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a
+//! remote fence in between; neither is waited for either. (3) If the compare-and-swap succeeds the word has not changed
+//! since it was read, so the cell was not rewritten in between, and what the get read is whole. If it fails the value
+//! is thrown away.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | enqueue, one value or a batch | 2 | 2 gets, 1 put, 2 cas |
+//! | dequeue, one value | 2 | 3 gets, 1 remote fence, 2 cas (1 for all but the last of a batch) |
+//! | `try_dequeue`, empty; `try_enqueue`, full | 1 | 2 gets |
+//! | each look at a position that others have used meanwhile | 1 more | 2 gets |
+//! | each attempt than which another was faster: enqueue | 1 more, and a look | 1 cas |
+//! | each attempt than which another was faster: dequeue | 1 more, and a look | 1 get, 1 remote fence, 1 cas |
+//! | waiting for a value, or for room | a get for each look at one slot's word | |
+//!
+//! The second compare-and-swap raises the hint, and is not waited for. Positions that others have used are passed in
+//! one leap where the hint shows them. Some call always succeeds when others fail; a single call may be overtaken
+//! without bound.
+//!
+//! A batch takes one slot, and its values are taken one after the other, with nothing between them. So `capacity`
+//! counts calls that enqueue, not values.
+//!
+//! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
+//! dropped in the middle of its compare-and-swap may have taken a value: [`Queue::salvage`] gives those to the node.
+//! Both wait in the drop for the end of what they have posted, a round trip. While a call waits for a value or for room
+//! it holds nothing. Deadlines are only looked at there, so a call that times out has done nothing; any other error
+//! (the home is gone, this node was shut out) leaves open whether its compare-and-swap was done. An enqueue that is
+//! forgotten (`mem::forget`) in the middle keeps its cell from the others of its node.
+//!
+//! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells
+//! that were its spare ones at first are in slots by now. All open the queue anew.
+//!
+//! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
+//! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
+
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+
+use farfield_fabric::{
+    self as fabric, Buf, BufOp, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word, memory_fence,
+};
+
+use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
+use crate::node::{Node, Object, Spec};
+use crate::objects::kv::Value;
+
+/// Where a queue lies, and how large it is. All nodes must agree.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    /// The node whose memory it is.
+    pub home: NodeId,
+    /// How many calls' values it holds: a value, or a batch.
+    pub capacity: usize,
+    /// The most values of a batch, 63 or less. Each cell has room for so many.
+    pub batch_max: usize,
+    /// The longest value, in bytes, where values are byte strings.
+    pub value_bytes_max: usize,
+    /// How many enqueues of one node may be in the middle of it at once: one more waits for one of them. Those that
+    /// wait for room do not count.
+    pub enqueues_per_node: usize,
+}
+
+impl QueueOptions {
+    /// A queue on `home` of so many slots, for batches of up to 8 values.
+    pub fn new(home: NodeId, capacity: usize) -> QueueOptions {
+        QueueOptions { home, capacity, batch_max: 8, value_bytes_max: 64, enqueues_per_node: 16 }
+    }
+}
+
+/// A linearizable queue for many producers and many consumers.
+///
+/// Values are plain data, or [`ByteString`](crate::ByteString)s up to a configured length, as in a
+/// [`KvStore`](crate::KvStore). The handle is shared by the threads of its node; each passes its own endpoint. Any
+/// number of operations of one thread may be under way at once.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::{Queue, QueueOptions};
+/// let nodes = farfield::local_session(2)?;
+/// let home = nodes[0].id();
+/// let queues = farfield::on_each(&nodes, |n| Queue::<u64>::open(n, "jobs", QueueOptions::new(home, 64)))?;
+/// let (near, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+/// far.block_on(async {
+///     queues[1].enqueue(&far, &1).await?;
+///     queues[1].enqueue_batch(&far, &[2, 3]).await
+/// })?;
+/// near.block_on(async {
+///     for job in 1..=3 {
+///         assert_eq!(queues[0].dequeue(&near).await?, job);
+///     }
+///     assert_eq!(queues[0].try_dequeue(&near).await?, None);
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct Queue<V: Value> {
+    object: Object,
+    options: QueueOptions,
+    head: Hint,
+    tail: Hint,
+    slots: RemotePtr<u64>,
+    cells: RemotePtr<u64>,
+    spares: Spares,
+    /// What dequeues that were dropped had taken.
+    salvaged: LocalMutex<Vec<V>>,
+}
+
+/// The most cells that a slot's word can tell apart.
+const CELLS_MAX: usize = 1 << CELL_BITS;
+/// The most bytes of all cells.
+const BYTES_MAX: usize = 1 << 40;
+/// The most values of a batch.
+const BATCH_MAX: usize = (1 << COUNT_BITS) - 1;
+
+const HEAD: usize = 0;
+const TAIL: usize = 64;
+const SLOTS: usize = 128;
+
+const COUNT_BITS: u32 = 6;
+const CELL_BITS: u32 = 20;
+const NEXT_SHIFT: u32 = COUNT_BITS;
+const CELL_SHIFT: u32 = NEXT_SHIFT + COUNT_BITS;
+const LAP_SHIFT: u32 = CELL_SHIFT + CELL_BITS;
+
+/// A slot's word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct State(u64);
+
+impl State {
+    fn new(lap: u32, cell: u64, next: u64, count: u64) -> State {
+        State(u64::from(lap) << LAP_SHIFT | cell << CELL_SHIFT | next << NEXT_SHIFT | count)
+    }
+
+    fn vacant(lap: u32, cell: u64) -> State {
+        State::new(lap, cell, 0, 0)
+    }
+
+    fn lap(self) -> u32 {
+        (self.0 >> LAP_SHIFT) as u32
+    }
+
+    fn cell(self) -> u64 {
+        self.0 >> CELL_SHIFT & (CELLS_MAX as u64 - 1)
+    }
+
+    fn next(self) -> u64 {
+        self.0 >> NEXT_SHIFT & BATCH_MAX as u64
+    }
+
+    fn count(self) -> u64 {
+        self.0 & BATCH_MAX as u64
+    }
+
+    /// The state after it is filled with the values of a cell.
+    fn filled(self, cell: u64, count: usize) -> State {
+        State::new(self.lap(), cell, 0, count as u64)
+    }
+
+    /// The state after its next value is taken.
+    fn taken(self) -> State {
+        let next = self.next() + 1;
+        if next < self.count() {
+            return State::new(self.lap(), self.cell(), next, self.count());
+        }
+        let laps = u32::from(!mutants::is_on(Mutant::QueueLapKept));
+        State::vacant(self.lap().wrapping_add(laps), self.cell())
+    }
+
+    /// What it says of a position that uses the slot in `lap`.
+    fn of_lap(self, lap: u32) -> Position {
+        match (self.lap().wrapping_sub(lap) as i32, self.count()) {
+            (..0, _) => Position::Early,
+            (0, 0) => Position::Vacant,
+            (0, _) => Position::Filled,
+            (1.., _) => Position::Taken,
+        }
+    }
+}
+
+/// What has become of a position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Position {
+    /// Its slot still holds an earlier one.
+    Early,
+    /// It is to be filled.
+    Vacant,
+    /// It has values that nobody has taken.
+    Filled,
+    /// All its values have been taken.
+    Taken,
+}
+
+/// The first position that is not filled, or not taken, as far as it is known. All before it is, for certain.
+struct Hint {
+    /// On the home node. It grows only, by compare-and-swaps.
+    word: RemotePtr<u64>,
+    /// What this node knows.
+    seen: Word,
+}
+
+impl Hint {
+    /// Remembers, and tells the others, that all before `position` is filled (taken); `read` is what the word was.
+    fn raise(&self, endpoint: &Endpoint, read: u64, position: u64) {
+        // Another thread may have stored more meanwhile; less is just as true.
+        self.seen.store(position);
+        if read < position {
+            // Nobody depends on it: it is not waited for.
+            let _ = endpoint.cas(self.word, read, position).detach();
+        }
+    }
+}
+
+impl<V: Value> Queue<V> {
+    /// Opens the queue and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
+    pub fn open(node: &Node, path: &str, options: QueueOptions) -> Result<Queue<V>> {
+        let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
+        let QueueOptions { home, capacity, batch_max, value_bytes_max, enqueues_per_node } = options;
+        if capacity == 0 || enqueues_per_node == 0 || !(1..=BATCH_MAX).contains(&batch_max) {
+            return refuse("a queue has a slot, a spare cell for each node, and batches of 1 to 63 values");
+        }
+        let cells = node.nodes().saturating_mul(enqueues_per_node).saturating_add(capacity);
+        if cells > CELLS_MAX {
+            return refuse("a queue has at most 2^20 slots and spare cells together");
+        }
+        let slots_bytes = SLOTS + capacity * 8;
+        let value_bytes = V::words(value_bytes_max).saturating_mul(8);
+        let cells_bytes = (cells * batch_max).saturating_mul(value_bytes);
+        if cells_bytes > BYTES_MAX {
+            return refuse(
+                "a queue has at most 2^40 bytes for values: fewer slots, smaller batches, or shorter values",
+            );
+        }
+        let mut regions = Vec::new();
+        if node.id() == home {
+            let slots = node.alloc(GroupKey::DATA, slots_bytes).of(path)?;
+            for slot in 0..capacity {
+                slots.word(SLOTS + slot * 8).store(State::vacant(0, slot as u64).0);
+            }
+            // Before anybody is told where they are: from then on there are remote atomics on them only.
+            memory_fence();
+            regions = vec![("slots", slots), ("cells", node.alloc(GroupKey::DATA, cells_bytes).of(path)?)];
+        }
+        let expect = move |peer| match peer == home {
+            true => vec![("slots".into(), slots_bytes as u64), ("cells".into(), cells_bytes as u64)],
+            false => vec![],
+        };
+        let spec = Spec {
+            path: path.into(),
+            kind: "Queue",
+            layout: format!("{options:?}, values of {} words", V::words(value_bytes_max)),
+            participants: node.members().collect(),
+            regions,
+            expect: Box::new(expect),
+        };
+        let object = Object::open(node, spec)?;
+        let region = object.remote::<u64>(home, "slots")?;
+        let hint = |offset| Hint { word: region.byte_add(offset as u64), seen: Word::new(0) };
+        let first_spare = (capacity + node.id().index() * enqueues_per_node) as u64;
+        Ok(Queue {
+            head: hint(HEAD),
+            tail: hint(TAIL),
+            slots: region.byte_add(SLOTS as u64),
+            cells: object.remote(home, "cells")?,
+            spares: Spares((first_spare..).take(enqueues_per_node).map(|cell| Word::new(cell + 1)).collect()),
+            salvaged: LocalMutex::default(),
+            options,
+            object,
+        })
+    }
+
+    /// How many calls' values it holds.
+    pub fn capacity(&self) -> usize {
+        self.options.capacity
+    }
+
+    /// Enqueues a value, waiting for room as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names the nodes that are gone. A byte string that
+    /// is too long. The home node is gone.
+    pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
+        self.enqueue_deadline(endpoint, value, endpoint.deadline()).await
+    }
+
+    /// [`Queue::enqueue`] with a deadline.
+    ///
+    /// # Errors
+    /// As `enqueue`.
+    pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
+        self.fill(endpoint, core::slice::from_ref(value), Some(deadline)).await.map(drop)
+    }
+
+    /// Enqueues a value if there is room; whether there was.
+    ///
+    /// # Errors
+    /// A byte string that is too long. The home node is gone. A timeout, if [`QueueOptions::enqueues_per_node`] others
+    /// are in the middle and none of them ends.
+    pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
+        self.fill(endpoint, core::slice::from_ref(value), None).await
+    }
+
+    /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
+    /// They take one slot together, and as many operations as a single value.
+    ///
+    /// # Errors
+    /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
+    pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
+        self.enqueue_batch_deadline(endpoint, values, endpoint.deadline()).await
+    }
+
+    /// [`Queue::enqueue_batch`] with a deadline.
+    ///
+    /// # Errors
+    /// As `enqueue_batch`.
+    pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
+        self.fill(endpoint, values, Some(deadline)).await.map(drop)
+    }
+
+    /// Enqueues several values at once if there is room for them; whether there was.
+    ///
+    /// # Errors
+    /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
+    pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
+        self.fill(endpoint, values, None).await
+    }
+
+    /// Dequeues a value, waiting for one as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout: the queue stayed empty; it names the nodes that are gone. The home node is gone.
+    pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
+        self.dequeue_deadline(endpoint, endpoint.deadline()).await
+    }
+
+    /// [`Queue::dequeue`] with a deadline.
+    ///
+    /// # Errors
+    /// As `dequeue`.
+    pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
+        let taken = self.take(endpoint, Some(deadline)).await?;
+        Ok(taken.expect("who waits gets a value, or an error"))
+    }
+
+    /// Dequeues a value if there is one.
+    ///
+    /// # Errors
+    /// The home node is gone.
+    pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
+        self.take(endpoint, None).await
+    }
+
+    /// The values that dequeues of this node had taken when they were dropped: they are in the queue no more, and
+    /// nobody else has them.
+    pub fn salvage(&self) -> Vec<V> {
+        core::mem::take(&mut *self.salvaged.lock())
+    }
+
+    /// Fills the first position that is not filled; whether there was room, if that is not waited for.
+    async fn fill(&self, endpoint: &Endpoint, values: &[V], deadline: Option<Instant>) -> Result<bool> {
+        self.check(values)?;
+        if values.is_empty() {
+            return Ok(true);
+        }
+        let path = self.object.path();
+        let mut spare = None;
+        let mut position = self.tail.seen.load();
+        loop {
+            let (hint, mut state) = self.look(endpoint, &self.tail, position).await.of(path)?;
+            if hint > position {
+                position = hint;
+                continue;
+            }
+            loop {
+                match state.of_lap(self.lap(position)) {
+                    Position::Filled | Position::Taken => {
+                        position = self.after_filled(position, state);
+                        break;
+                    }
+                    Position::Early => {
+                        // Who waits for room keeps no cell from those who do not.
+                        spare = None;
+                        let Some(deadline) = deadline else { return Ok(false) };
+                        state = self.changed(endpoint, position, state, deadline, "room in the queue").await?;
+                    }
+                    Position::Vacant => {
+                        let spare = match &mut spare {
+                            Some(spare) => spare,
+                            none => {
+                                let deadline = deadline.unwrap_or_else(|| endpoint.deadline());
+                                none.insert(self.spares.claim(endpoint, deadline).await.of(path)?)
+                            }
+                        };
+                        // (1) The values are on their way before what publishes them. Once is enough: the cell is this
+                        // call's until it is published.
+                        let (cell, is_new) = (spare.cell, !core::mem::replace(&mut spare.is_written, true));
+                        let is_late = mutants::is_on(Mutant::QueuePublishedFirst);
+                        if is_new && !is_late {
+                            self.write(endpoint, cell, values).of(path)?;
+                        }
+                        if mutants::is_on(Mutant::QueueHintEarly) {
+                            let _ = endpoint.cas(self.tail.word, hint, position + 1).detach();
+                        }
+                        let filled = state.filled(cell, values.len());
+                        let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
+                        let filling = Filling { endpoint, op, from: state, spare };
+                        if is_new && is_late {
+                            self.write(endpoint, cell, values).of(path)?;
+                        }
+                        let found = filling.await.of(path)?;
+                        if found == state {
+                            self.tail.raise(endpoint, hint, position + 1);
+                            return Ok(true);
+                        }
+                        state = found;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the first value that is not taken; `None` only if it is not waited for.
+    async fn take(&self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<Option<V>> {
+        let path = self.object.path();
+        let mut position = self.head.seen.load();
+        loop {
+            let (hint, mut state) = self.look(endpoint, &self.head, position).await.of(path)?;
+            if mutants::is_on(Mutant::QueueEmptyByHints)
+                && endpoint.get(self.tail.word).wait().of(path)? == hint
+                && deadline.is_none()
+            {
+                return Ok(None);
+            }
+            if hint > position {
+                position = hint;
+                continue;
+            }
+            loop {
+                match state.of_lap(self.lap(position)) {
+                    Position::Taken => {
+                        position = self.after_taken(position, state);
+                        break;
+                    }
+                    // All before it is taken, so its slot is never early.
+                    Position::Vacant | Position::Early => {
+                        let Some(deadline) = deadline else { return Ok(None) };
+                        state = self.changed(endpoint, position, state, deadline, "a value in the queue").await?;
+                    }
+                    Position::Filled => {
+                        let taken = state.taken();
+                        let value = endpoint.get_into(self.value(state), endpoint.buf(self.value_words()).of(path)?);
+                        // (2) The value is read before its cell is free.
+                        if !mutants::is_on(Mutant::QueueFreedUnread) {
+                            let _ = endpoint.remote_fence(self.options.home).detach();
+                        }
+                        let op = endpoint.cas(self.slot(position), state.0, taken.0);
+                        let taking =
+                            Taking { queue: self, endpoint, from: state, op: Begun::Op(op), value: Begun::Op(value) };
+                        let (found, value) = taking.await.of(path)?;
+                        let Some(value) = value else {
+                            state = found;
+                            continue;
+                        };
+                        if taken.count() == 0 {
+                            self.head.raise(endpoint, hint, position + 1);
+                        }
+                        return Ok(Some(value));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The hint and the slot of a position. Whatever the slot says was true in this call.
+    async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
+        let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
+        Ok((hint.await?, State(state.await?)))
+    }
+
+    /// Waits until a position's slot is not in a state any more.
+    async fn changed(
+        &self,
+        endpoint: &Endpoint,
+        position: u64,
+        state: State,
+        deadline: Instant,
+        what: &str,
+    ) -> Result<State> {
+        let start = endpoint.now();
+        // It ends with an error when the home node dies.
+        let changed = match endpoint.wait_remote(self.slot(position), state.0, deadline).await {
+            Err(error) if error.is_timeout() => {
+                // Nobody is waited for in particular; who is gone may be the reason that nobody came.
+                let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();
+                let missing = self.object.node().others().filter(is_gone).collect();
+                Err(ErrorKind::Timeout { what: what.into(), waited: endpoint.now() - start, missing }.into())
+            }
+            changed => changed.map(State).map_err(Error::from),
+        };
+        changed.of(self.object.path())
+    }
+
+    /// Puts values into a spare cell.
+    fn write(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
+        let words = self.value_words();
+        let last = values.last().map_or(0, |last| V::words(last.bytes()));
+        let mut buf = endpoint.buf((values.len() - 1) * words + last)?;
+        buf.fill(0);
+        for (value, into) in values.iter().zip(buf.chunks_mut(words)) {
+            value.encode(into);
+        }
+        // If it fails, so does the compare-and-swap that follows it to the same node.
+        drop(endpoint.put_owned(self.cell(cell), buf));
+        Ok(())
+    }
+
+    /// Whether values may be enqueued together.
+    fn check(&self, values: &[V]) -> Result<()> {
+        let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
+        let path = self.object.path();
+        if values.len() > batch_max {
+            let why = format!("{} values in a batch: open it with a larger `batch_max` than {batch_max}", values.len());
+            return Err(ErrorKind::Config { why }).of(path);
+        }
+        match values.iter().map(V::bytes).find(|bytes| !V::FIXED && *bytes > max_bytes) {
+            Some(bytes) => Err(ErrorKind::TooLarge { bytes, max_bytes }).of(path),
+            None => Ok(()),
+        }
+    }
+
+    fn slot(&self, position: u64) -> RemotePtr<u64> {
+        self.slots.at((position % self.options.capacity as u64) as usize)
+    }
+
+    fn lap(&self, position: u64) -> u32 {
+        (position / self.options.capacity as u64) as u32
+    }
+
+    /// Where the next value of a filled slot lies.
+    fn value(&self, state: State) -> RemotePtr<u64> {
+        self.cell(state.cell()).at(state.next() as usize * self.value_words())
+    }
+
+    fn cell(&self, cell: u64) -> RemotePtr<u64> {
+        self.cells.at(cell as usize * self.options.batch_max * self.value_words())
+    }
+
+    fn value_words(&self) -> usize {
+        V::words(self.options.value_bytes_max)
+    }
+
+    /// The position that is next to be filled when the slot of `position`, which is filled, is in a state.
+    fn after_filled(&self, position: u64, state: State) -> u64 {
+        match state.count() {
+            0 => self.after_taken(position, state),
+            _ => self.of_lap(position, state.lap()) + 1,
+        }
+    }
+
+    /// The position that is next to be taken when the slot of `position`, which is taken, is in a state.
+    fn after_taken(&self, position: u64, state: State) -> u64 {
+        // Its slot awaits, or holds, a later position: the one that had the slot before that is taken.
+        self.of_lap(position, state.lap()) - self.options.capacity as u64 + 1
+    }
+
+    /// The position that uses the slot of `position` in a lap, which is not before.
+    fn of_lap(&self, position: u64, lap: u32) -> u64 {
+        position + u64::from(lap.wrapping_sub(self.lap(position))) * self.options.capacity as u64
+    }
+}
+
+/// The cells of this node that no slot has: each word is a cell plus one, or 0 while a call uses it.
+struct Spares(Box<[Word]>);
+
+/// A cell that a call uses. It goes back when the call ends: or the other one, for which it was exchanged.
+struct Spare<'a> {
+    endpoint: &'a Endpoint,
+    place: &'a Word,
+    cell: u64,
+    is_written: bool,
+}
+
+impl Spares {
+    async fn claim<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Spare<'a>> {
+        let claim = || {
+            self.0.iter().find_map(|place| {
+                let found = place.load();
+                let is_mine = found != 0 && place.compare_exchange(found, 0).is_ok();
+                is_mine.then(|| Spare { endpoint, place, cell: found - 1, is_written: false })
+            })
+        };
+        let what = "another enqueue of this node has ended (`enqueues_per_node`)";
+        endpoint.wait_until(deadline, claim).await.waiting_for(what)
+    }
+}
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        self.place.store(self.cell + 1);
+        self.endpoint.wake_local();
+    }
+}
+
+/// The compare-and-swap that fills a slot. Dropped before its end it waits for the end, a round trip away at most: only
+/// then is it known which cell is spare.
+struct Filling<'a, 'b> {
+    endpoint: &'a Endpoint,
+    op: Option<Op<'a, u64>>,
+    from: State,
+    spare: &'b mut Spare<'a>,
+}
+
+impl Filling<'_, '_> {
+    fn ended(&mut self, found: State) {
+        if found == self.from && !mutants::is_on(Mutant::QueueCellKept) {
+            self.spare.cell = found.cell();
+        }
+    }
+}
+
+impl Future for Filling<'_, '_> {
+    /// The state that it found.
+    type Output = fabric::Result<State>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let op = self.op.as_mut().expect("polled after its end");
+        let found = ready!(Pin::new(op).poll(cx)).map(State);
+        self.op = None;
+        if let Ok(found) = found {
+            self.ended(found);
+        }
+        Poll::Ready(found)
+    }
+}
+
+impl Drop for Filling<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take()
+            && !mutants::is_on(Mutant::QueueDroppedNotSettled)
+            && let Ok(found) = self.endpoint.block_on(op)
+        {
+            self.ended(State(found));
+        }
+    }
+}
+
+/// The get of a value and the compare-and-swap that takes it. Dropped before its end it waits for the end, and keeps
+/// the value for [`Queue::salvage`] if it took it.
+struct Taking<'a, V: Value> {
+    queue: &'a Queue<V>,
+    endpoint: &'a Endpoint,
+    from: State,
+    op: Begun<Op<'a, u64>, u64>,
+    value: Begun<BufOp<'a, u64>, Buf<'a, u64>>,
+}
+
+/// An operation, and how it ended.
+enum Begun<F, T> {
+    Op(F),
+    Ended(fabric::Result<T>),
+    Over,
+}
+
+impl<T, F: Future<Output = fabric::Result<T>> + Unpin> Begun<F, T> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Begun::Op(op) = self {
+            *self = Begun::Ended(ready!(Pin::new(op).poll(cx)));
+        }
+        Poll::Ready(())
+    }
+
+    fn end(&mut self) -> Option<fabric::Result<T>> {
+        match core::mem::replace(self, Begun::Over) {
+            Begun::Ended(result) => Some(result),
+            _ => None,
+        }
+    }
+}
+
+impl<V: Value> Unpin for Taking<'_, V> {}
+
+impl<V: Value> Taking<'_, V> {
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(State, Option<V>)>> {
+        ready!(self.value.poll(cx));
+        ready!(self.op.poll(cx));
+        let (value, found) = (self.value.end(), self.op.end());
+        let (value, found) = value.zip(found).expect("polled after its end");
+        let found = State(found?);
+        // (3) Another was faster, and the cell may have been rewritten since.
+        if found != self.from && !mutants::is_on(Mutant::QueueTakeUnchecked) {
+            return Poll::Ready(Ok((found, None)));
+        }
+        let decoded = V::decode(&value?).map(|(value, _)| Some(value));
+        Poll::Ready(match decoded {
+            Some(value) => Ok((found, value)),
+            None => Err(ErrorKind::Config { why: "a value makes no sense: its memory was overwritten".into() }.into()),
+        })
+    }
+}
+
+impl<V: Value> Future for Taking<'_, V> {
+    /// The state that it found, and the value if that was the expected one.
+    type Output = Result<(State, Option<V>)>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_end(cx)
+    }
+}
+
+impl<V: Value> Drop for Taking<'_, V> {
+    fn drop(&mut self) {
+        if matches!(self.op, Begun::Over) || mutants::is_on(Mutant::QueueTakenLost) {
+            return;
+        }
+        let endpoint = self.endpoint;
+        if let Ok((_, Some(value))) = endpoint.block_on(poll_fn(|cx| self.poll_end(cx))) {
+            self.queue.salvaged.lock().push(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_goes_from_lap_to_lap() {
+        let vacant = State::vacant(u32::MAX, 5);
+        let filled = vacant.filled(9, 2);
+        assert_eq!((filled.lap(), filled.cell(), filled.next(), filled.count()), (u32::MAX, 9, 0, 2));
+        let once = filled.taken();
+        assert_eq!((once.lap(), once.cell(), once.next(), once.count()), (u32::MAX, 9, 1, 2));
+        assert_eq!(once.taken(), State::vacant(0, 9));
+
+        let of = |lap: u32| [vacant, filled, once, once.taken()].map(|state| state.of_lap(lap));
+        use Position::{Early, Filled, Taken, Vacant};
+        assert_eq!(of(u32::MAX), [Vacant, Filled, Filled, Taken]);
+        assert_eq!(of(0), [Early, Early, Early, Vacant]);
+        assert_eq!(of(u32::MAX - 1), [Taken; 4]);
+    }
+
+    #[test]
+    fn fields_have_room_for_their_largest_values() {
+        let state = State::new(7, CELLS_MAX as u64 - 1, BATCH_MAX as u64 - 1, BATCH_MAX as u64);
+        assert_eq!((state.lap(), state.cell()), (7, CELLS_MAX as u64 - 1));
+        assert_eq!((state.next(), state.count()), (BATCH_MAX as u64 - 1, BATCH_MAX as u64));
+        assert_eq!(state.taken(), State::vacant(8, CELLS_MAX as u64 - 1));
+    }
+}

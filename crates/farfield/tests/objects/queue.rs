@@ -1,0 +1,362 @@
+//! Queues.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex as Log;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+use farfield::history::{Budget, Event, check};
+use farfield::{ByteString, ErrorKind, Queue, QueueOptions};
+use proptest::prelude::*;
+
+use crate::harness::{
+    Over, Rng, SHORT, Scene, alone, everywhere, mix, on_each_fabric, poll_times, refused, related, session,
+};
+
+/// Three words that follow from a number.
+type Value = [u64; 3];
+
+fn number(value: Value) -> u64 {
+    assert_eq!(value, related(value[0]), "a value is torn");
+    value[0]
+}
+
+/// All that was enqueued came out once, and every consumer saw each producer's values in their order.
+fn all_came_once(taken: &[Vec<u64>], producers: usize, each: u64) {
+    let mut all: Vec<u64> = taken.iter().flatten().copied().collect();
+    all.sort_unstable();
+    let expected: Vec<u64> =
+        (0..producers as u64).flat_map(|producer| (1..=each).map(move |n| producer << 32 | n)).collect();
+    assert!(all == expected, "{} values came, of {}", all.len(), expected.len());
+    for taken in taken {
+        let mut last = BTreeMap::new();
+        for value in taken {
+            let before = last.insert(value >> 32, *value);
+            assert!(before.is_none_or(|before| before < *value), "{before:?} before {value}");
+        }
+    }
+}
+
+/// Every thread produces and consumes: what goes in comes out once, whole, and in each producer's order. Two slots, and
+/// more than there are values.
+#[test]
+fn what_goes_in_comes_out_once_in_order() {
+    everywhere("traffic", 3, |scene| {
+        for capacity in [2, 64] {
+            let options = QueueOptions { enqueues_per_node: 4, ..QueueOptions::new(scene.id(1), capacity) };
+            let queues = scene.open(|node| Queue::<Value>::open(node, &format!("q{capacity}"), options.clone()));
+            let each = scene.rounds(60, 1500) as u64;
+            let left = AtomicUsize::new(scene.all_threads() * each as usize);
+            let taken = scene.run(|node, thread, endpoint| {
+                let queue = &queues[node];
+                let mut taken = Vec::new();
+                let mut rng = Rng::new(thread as u64);
+                let mut next = 1;
+                while next <= each || left.load(Ordering::SeqCst) > 0 {
+                    let value = |number: u64| related((thread as u64) << 32 | number);
+                    // One that is full is emptied: everybody could wait for room else.
+                    let done = match (next <= each, rng.below(3)) {
+                        (false, _) => 0,
+                        (true, 0) => {
+                            let count = (each + 1 - next).min(1 + rng.below(4) as u64);
+                            let values: Vec<Value> = (next..next + count).map(value).collect();
+                            let done = endpoint.block_on(queue.try_enqueue_batch(endpoint, &values)).unwrap();
+                            if done { count } else { 0 }
+                        }
+                        (true, _) => u64::from(endpoint.block_on(queue.try_enqueue(endpoint, &value(next))).unwrap()),
+                    };
+                    next += done;
+                    if done == 0 || rng.below(2) == 0 {
+                        match endpoint.block_on(queue.try_dequeue(endpoint)).unwrap() {
+                            Some(value) => {
+                                taken.push(number(value));
+                                left.fetch_sub(1, Ordering::SeqCst);
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                }
+                taken
+            });
+            all_came_once(&taken, scene.all_threads(), each);
+        }
+    });
+}
+
+/// Producers wait for room, consumers for values, several calls of one thread at once.
+#[test]
+fn who_waits_gets_room_and_values() {
+    everywhere("waiting", 2, |scene| {
+        let options = QueueOptions { enqueues_per_node: 2, ..QueueOptions::new(scene.id(0), 3) };
+        let queues = scene.open(|node| Queue::<Value>::open(node, "q", options.clone()));
+        let each = scene.rounds(60, 1500) as u64;
+        let taken = scene.run(|node, thread, endpoint| {
+            let queue = &queues[node];
+            // The threads of node 0 consume what those of node 1 produce.
+            match node {
+                0 => {
+                    let mut taken = Vec::new();
+                    let calls = (0..each).map(|_| queue.dequeue(endpoint));
+                    endpoint.run_window(2, calls, |value| taken.push(number(value.unwrap())));
+                    taken
+                }
+                _ => {
+                    for n in 1..=each {
+                        let value = related((thread as u64 / 2) << 32 | n);
+                        endpoint.block_on(queue.enqueue(endpoint, &value)).unwrap();
+                    }
+                    Vec::new()
+                }
+            }
+        });
+        // Of two dequeues of one thread any may end first.
+        let mut all = taken.concat();
+        all.sort_unstable();
+        all_came_once(&[all], scene.threads, each);
+    });
+}
+
+/// Histories of all threads of all nodes can be explained by operations that happened one at a time.
+#[test]
+fn histories_are_linearizable() {
+    everywhere("histories", 3, |scene| {
+        let rounds = if scene.threads > 2 { 3 } else { scene.rounds(6, 20) };
+        for round in 0..rounds {
+            let capacity = [1, 2, 5][round % 3];
+            let options = QueueOptions { enqueues_per_node: 2, ..QueueOptions::new(scene.id(round % 3), capacity) };
+            let queues = scene.open(|node| Queue::<u64>::open(node, "q", options.clone()));
+            let events = Log::new(Vec::new());
+            let values = AtomicUsize::new(1);
+            let calls = 60 / scene.threads;
+            let now = || scene.nodes[0].now().ns;
+            scene.run(|node, thread, endpoint| {
+                let mut rng = Rng::new(mix((round * 100 + thread) as u64));
+                for _ in 0..calls {
+                    let queue = &queues[node];
+                    let fresh = || values.fetch_add(1, Ordering::SeqCst) as u64;
+                    let enqueues = rng.below(2) == 0;
+                    let batch: Vec<u64> = (0..=rng.below(3)).map(|_| fresh()).collect();
+                    let call_ns = now();
+                    let (input, output) = endpoint.block_on(async {
+                        if enqueues {
+                            let done = queue.try_enqueue_batch(endpoint, &batch).await.unwrap();
+                            (QueueInput::Enqueue(batch), QueueOutput::Enqueued(done))
+                        } else {
+                            let value = queue.try_dequeue(endpoint).await.unwrap();
+                            (QueueInput::Dequeue, QueueOutput::Dequeued(value))
+                        }
+                    });
+                    events.lock().unwrap().push(Event::returned(thread as u32, call_ns, now(), input, output));
+                }
+            });
+            let events = events.into_inner().unwrap();
+            let verdict = check(&QueueModel { capacity }, &events, Budget::default());
+            assert!(verdict.is_linearizable(), "{verdict}");
+        }
+    });
+}
+
+/// Full and empty are said at once, or after the deadline by an error that says what did not happen; nothing was done.
+#[test]
+fn deadlines_end_the_wait_and_nothing_was_done() {
+    on_each_fabric("deadlines", 2, |scene| {
+        let queues = scene.open(|node| Queue::<u64>::open(node, "jobs", QueueOptions::new(scene.id(0), 2)));
+        for (node, queue) in queues.iter().enumerate() {
+            let endpoint = scene.endpoint(node);
+            let ep = &endpoint;
+            ep.block_on(async {
+                let error = refused(queue.dequeue_deadline(ep, ep.now() + SHORT).await);
+                assert!(matches!(error.kind(), ErrorKind::Timeout { waited, .. } if *waited >= SHORT / 4), "{error:?}");
+                assert!(error.to_string().starts_with("jobs: a value in the queue not within"), "{error}");
+                queue.enqueue(ep, &1).await.unwrap();
+                queue.enqueue_batch(ep, &[2, 3]).await.unwrap();
+                assert!(!queue.try_enqueue(ep, &9).await.unwrap());
+                assert!(!queue.try_enqueue_batch(ep, &[9, 9]).await.unwrap());
+                let error = refused(queue.enqueue_deadline(ep, &9, ep.now() + SHORT).await);
+                assert!(error.to_string().starts_with("jobs: room in the queue not within"), "{error}");
+                refused(queue.enqueue_batch_deadline(ep, &[9], ep.now() + SHORT).await);
+                for value in 1..=3 {
+                    assert_eq!(queue.try_dequeue(ep).await.unwrap(), Some(value));
+                }
+                assert_eq!(queue.try_dequeue(ep).await.unwrap(), None);
+            });
+        }
+    });
+}
+
+/// Byte strings of all lengths; what is too long, too many or makes no sense is refused, and is nowhere.
+#[test]
+fn byte_strings_and_limits() {
+    on_each_fabric("byte strings", 2, |scene| {
+        let options = QueueOptions { value_bytes_max: 20, batch_max: 3, ..QueueOptions::new(scene.id(0), 8) };
+        let queues = scene.open(|node| Queue::<ByteString>::open(node, "bytes", options.clone()));
+        assert_eq!(queues[1].capacity(), 8);
+        let (near, far) = (scene.endpoint(0), scene.endpoint(1));
+        let text = |len: usize| ByteString::from(vec![len as u8 + 1; len]);
+        for len in 0..=18 {
+            let batch = [text(len), text(len + 1), text(len + 2)];
+            far.block_on(queues[1].enqueue_batch(&far, &batch)).unwrap();
+            for value in batch {
+                assert_eq!(near.block_on(queues[0].dequeue(&near)).unwrap(), value);
+            }
+        }
+        let error = refused(far.block_on(queues[1].enqueue(&far, &text(21))));
+        assert_eq!(error.to_string(), "bytes: 21 bytes do not fit into 20");
+        let error = refused(far.block_on(queues[1].enqueue_batch(&far, &[text(1), text(1), text(1), text(1)])));
+        assert!(error.to_string().contains("4 values in a batch"), "{error}");
+        far.block_on(queues[1].enqueue_batch(&far, &[])).unwrap();
+        assert_eq!(near.block_on(queues[0].try_dequeue(&near)).unwrap(), None);
+
+        let home = scene.id(0);
+        for (capacity, batch_max, enqueues_per_node) in [(0, 1, 1), (1, 0, 1), (1, 64, 1), (1, 1, 0), (1 << 20, 1, 1)] {
+            let options = QueueOptions { batch_max, enqueues_per_node, ..QueueOptions::new(home, capacity) };
+            let error = refused(Queue::<u64>::open(&scene.nodes[0], "odd", options));
+            assert!(matches!(error.kind(), ErrorKind::Config { .. }) && error.object() == Some("odd"), "{error:?}");
+        }
+        let options = QueueOptions { value_bytes_max: usize::MAX, ..QueueOptions::new(home, 1) };
+        let error = refused(Queue::<ByteString>::open(&scene.nodes[0], "odd", options));
+        assert!(error.to_string().contains("2^40 bytes"), "{error}");
+    });
+}
+
+/// Calls that are dropped anywhere: what they enqueued is there once or not at all, what they had taken is salvaged.
+#[test]
+fn dropping_at_any_point_loses_and_doubles_nothing() {
+    for over in [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)] {
+        let _alone = alone("dropping");
+        let scene = Scene { nodes: session(3, over), over, threads: 2 };
+        let options = QueueOptions { enqueues_per_node: 1, ..QueueOptions::new(scene.id(0), 3) };
+        let queues = scene.open(|node| Queue::<Value>::open(node, "q", options.clone()));
+        let done = AtomicUsize::new(0);
+        let salvages = AtomicUsize::new(0);
+        let again = scene.rounds(4, 20);
+        let seen = scene.run(|node, thread, endpoint| {
+            let queue = &queues[node];
+            // Enqueued for certain, and perhaps; taken.
+            let (mut sure, mut perhaps, mut taken) = (Vec::new(), Vec::new(), Vec::new());
+            let mut next = (thread as u64) << 32;
+            let mut polls = 0;
+            while done.load(Ordering::SeqCst) < scene.all_threads() {
+                if polls == 60 * again {
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+                polls += 1;
+                next += 1;
+                let value = related(next);
+                let mut enqueue = Box::pin(queue.enqueue(endpoint, &value));
+                match poll_times(enqueue.as_mut(), polls % 30) {
+                    Some(result) => {
+                        result.unwrap();
+                        sure.push(next);
+                    }
+                    None => perhaps.push(next),
+                }
+                drop(enqueue);
+                let mut dequeue = Box::pin(queue.dequeue(endpoint));
+                let found = poll_times(dequeue.as_mut(), (polls / 30 + polls) % 30);
+                drop(dequeue);
+                taken.extend(found.map(|value| number(value.unwrap())));
+                let salvaged = queue.salvage();
+                salvages.fetch_add(salvaged.len(), Ordering::SeqCst);
+                taken.extend(salvaged.into_iter().map(number));
+                taken.extend(endpoint.block_on(queue.try_dequeue(endpoint)).unwrap().map(number));
+            }
+            (sure, perhaps, taken)
+        });
+        let endpoint = scene.endpoint(1);
+        let mut taken: Vec<u64> = seen.iter().flat_map(|seen| seen.2.clone()).collect();
+        while let Some(value) = endpoint.block_on(queues[1].try_dequeue(&endpoint)).unwrap() {
+            taken.push(number(value));
+        }
+        taken.sort_unstable();
+        assert!(taken.windows(2).all(|pair| pair[0] != pair[1]), "a value came twice");
+        let sure: Vec<u64> = seen.iter().flat_map(|seen| seen.0.clone()).collect();
+        let perhaps: Vec<u64> = seen.iter().flat_map(|seen| seen.1.clone()).collect();
+        assert!(sure.iter().all(|value| taken.binary_search(value).is_ok()), "a value is lost");
+        let came = perhaps.iter().filter(|value| taken.binary_search(value).is_ok()).count();
+        assert_eq!(taken.len(), sure.len() + came, "a value came that nobody enqueued");
+        println!(
+            "{over:?}: {} enqueued, {} dropped of which {came} came, {salvages:?} salvaged",
+            sure.len(),
+            perhaps.len()
+        );
+    }
+}
+
+/// Who waits in vain because others have left learns who; who waits for a queue whose home leaves gets an error that
+/// names it, soon.
+#[test]
+fn those_who_leave_are_named() {
+    let _alone = alone("who leaves");
+    let mut nodes = session(4, Over::Shm);
+    let home = nodes[2].id();
+    let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", QueueOptions::new(home, 2))).unwrap();
+    let (a, b) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
+    a.block_on(queues[0].enqueue(&a, &1)).unwrap();
+    assert_eq!(b.block_on(queues[1].dequeue(&b)).unwrap(), 1);
+    let left = nodes[3].id();
+    nodes.pop().unwrap().leave();
+    let error = refused(b.block_on(queues[1].dequeue_deadline(&b, b.now() + SHORT)));
+    assert!(error.is_timeout() && error.node() == Some(left) && error.object() == Some("q"), "{error:?}");
+    std::thread::scope(|scope| {
+        let queue = &queues[0];
+        let waiter = scope.spawn(move || refused(a.block_on(queue.dequeue(&a))));
+        std::thread::sleep(Duration::from_millis(20));
+        nodes.pop().unwrap().leave();
+        let error = waiter.join().unwrap();
+        assert!(error.is_gone() && error.node() == Some(home) && error.object() == Some("q"), "{error:?}");
+    });
+    let error = refused(b.block_on(queues[1].try_enqueue(&b, &1)));
+    assert!(error.is_gone() && error.node() == Some(home), "{error:?}");
+}
+
+/// Something done to a queue by one of two nodes.
+#[derive(Clone, Debug)]
+enum Call {
+    Enqueue(usize),
+    Dequeue,
+}
+
+fn calls() -> impl Strategy<Value = Vec<(usize, Call)>> {
+    let call = prop_oneof![(1..=4usize).prop_map(Call::Enqueue), Just(Call::Dequeue), Just(Call::Dequeue)];
+    prop::collection::vec((0..2usize, call), 0..200)
+}
+
+/// Calls one after the other do what they do to a queue in ordinary memory, however often it goes around.
+#[test]
+fn one_after_the_other_it_is_a_queue() {
+    let _alone = alone("a model");
+    let nodes = session(2, Over::Shm);
+    let endpoints = [nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap()];
+    let run = |capacity: usize, calls: Vec<(usize, Call)>| {
+        let options = QueueOptions { batch_max: 4, ..QueueOptions::new(nodes[1].id(), capacity) };
+        let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", options.clone())).unwrap();
+        let mut model: VecDeque<VecDeque<u64>> = VecDeque::new();
+        let mut next = 0;
+        for (node, call) in calls {
+            let (queue, endpoint) = (&queues[node], &endpoints[node]);
+            match call {
+                Call::Enqueue(count) => {
+                    let values: Vec<u64> = (next..next + count as u64).collect();
+                    next += count as u64;
+                    let has_room = model.len() < capacity;
+                    let done = endpoint.block_on(queue.try_enqueue_batch(endpoint, &values)).unwrap();
+                    prop_assert_eq!(done, has_room);
+                    if has_room {
+                        model.push_back(values.into());
+                    }
+                }
+                Call::Dequeue => {
+                    let expected = model.front_mut().and_then(VecDeque::pop_front);
+                    if model.front().is_some_and(VecDeque::is_empty) {
+                        model.pop_front();
+                    }
+                    prop_assert_eq!(endpoint.block_on(queue.try_dequeue(endpoint)).unwrap(), expected);
+                }
+            }
+        }
+        Ok(())
+    };
+    proptest!(ProptestConfig::with_cases(64), |(capacity in 1..6usize, calls in calls())| run(capacity, calls)?);
+}
