@@ -227,9 +227,15 @@ impl Error {
         }
     }
 
-    /// Whether the node of the operation is gone, by death or by leaving.
+    /// Whether the node of the operation is gone, by death or by leaving: then there is nobody to whom it matters.
     pub fn is_gone(&self) -> bool {
         matches!(*self.0, ErrorKind::PeerDead { .. } | ErrorKind::PeerLeft { .. })
+    }
+
+    /// Whether the node of the operation is gone, or the transport has given up on it: nothing that this node posts gets
+    /// there any more. If it lives, the session will decide which of the two goes on.
+    pub fn is_out_of_reach(&self) -> bool {
+        self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
 
     /// Whether a deadline passed.

@@ -171,6 +171,9 @@ pub enum DeathRule {
     System,
     /// The nodes themselves, by a majority: one that does not answer may be out of reach only. The fabric reports
     /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Fabric::shut_out`] on.
+    ///
+    /// A transport that gives up on a peer does so for good: whatever this node has under way to it, and posts later, ends in
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and the peer stays suspected, so one of the two has to go.
     Majority,
 }
 

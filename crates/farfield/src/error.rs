@@ -128,6 +128,12 @@ impl Error {
         matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_gone())
     }
 
+    /// Whether a node that was needed is gone, or does not answer any more: see
+    /// [`fabric::Error::is_out_of_reach`](farfield_fabric::Error::is_out_of_reach).
+    pub fn is_out_of_reach(&self) -> bool {
+        matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_out_of_reach())
+    }
+
     /// The same error, about an object. An object named already stays.
     #[must_use]
     pub fn of(mut self, object: &str) -> Error {

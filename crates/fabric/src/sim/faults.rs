@@ -2,9 +2,11 @@
 //!
 //! - **A crash** takes a node's threads and what is in their store buffers. What its NIC has under way goes on, in any
 //!   order, until a moment of the search's choosing; what is left then is lost. Of its control messages a prefix arrives.
-//!   Where the system says who is dead, operations towards it fail at once, and its death becomes known to all at one
-//!   moment, not before what it had under way is over. Where a majority does, operations towards it end when the
-//!   transport gives up, one queue pair at a time.
+//!   Where the system says who is dead, its death becomes known to all at one moment, not before what it had under way is
+//!   over; operations towards it fail from then on. Where a majority does, they end when the transport gives up.
+//! - **The transport gives up** on a peer that does not answer, for good: everything that the node has under way to that
+//!   life of the peer, and everything that it posts, ends in `Unreachable`, and the suspicion is never taken back. So one
+//!   of the two goes. (Queue pairs in error are not mended: what came after a lost operation would come without it.)
 //! - **A cut** divides the nodes in two until it heals. What was on its way when it began may still arrive, and have an
 //!   effect there; no answer comes back. Operations end when the transport gives up, or go on after the cut. Control
 //!   messages are delivered after it, in order.
@@ -134,8 +136,8 @@ pub enum Fault {
     Suspect { observer: u16, peer: u16 },
     /// It hears of it again.
     Trust { observer: u16, peer: u16 },
-    /// The transport gives up on a queue pair.
-    TimeOut { lane: u16, peer: u16 },
+    /// The transport gives up on a peer.
+    TimeOut { observer: u16, peer: u16 },
     /// The last control message of a crashed node that is not received yet never arrives.
     LoseMessage { from: u16, to: u16 },
     /// A node dies.
@@ -172,7 +174,7 @@ impl Fault {
             Fault::Lost(node) => (4, node, 0),
             Fault::Suspect { observer, peer } => (5, observer, peer),
             Fault::Trust { observer, peer } => (6, observer, peer),
-            Fault::TimeOut { lane, peer } => (7, lane, peer),
+            Fault::TimeOut { observer, peer } => (7, observer, peer),
             Fault::LoseMessage { from, to } => (8, from, to),
             Fault::Crash(node) => (9, node, 0),
             Fault::Cut(side) => (10, side.trailing_zeros() as u16, side.count_ones() as u16),
@@ -194,7 +196,7 @@ impl fmt::Display for Fault {
             Fault::Lost(node) => write!(f, "what n{node} had under way is over"),
             Fault::Suspect { observer, peer } => write!(f, "n{observer} suspects n{peer}"),
             Fault::Trust { observer, peer } => write!(f, "n{observer} trusts n{peer} again"),
-            Fault::TimeOut { peer, .. } => write!(f, "the transport gives up on n{peer}"),
+            Fault::TimeOut { observer, peer } => write!(f, "the transport of n{observer} gives up on n{peer}"),
             Fault::LoseMessage { from, to } => write!(f, "a control message of n{from} to n{to} is lost"),
             Fault::Crash(node) => write!(f, "n{node} crashes"),
             Fault::Cut(side) => {
@@ -221,6 +223,8 @@ pub(super) struct FaultState {
     cut: Option<u64>,
     /// By observer.
     suspected: Vec<u64>,
+    /// By observer: the peers that its transport has given up on.
+    given_up: Vec<u64>,
     /// What had left its node when the cut began: for each queue pair across it the last operation.
     on_the_way: Vec<(Cpu, u16, u32)>,
     /// Completions that cannot come back across the cut.
@@ -245,6 +249,7 @@ impl FaultState {
             paused: Vec::new(),
             cut: None,
             suspected: vec![0; nodes],
+            given_up: vec![0; nodes],
             on_the_way: Vec::new(),
             withheld: Vec::new(),
             held: Vec::new(),
@@ -272,7 +277,7 @@ impl FaultState {
         for set in [self.crashed, self.over, self.stalled, self.cut.map_or(0, |side| side + 1)] {
             digest = mix(digest, set);
         }
-        digest = self.suspected.iter().fold(digest, |digest, set| mix(digest, *set));
+        digest = self.suspected.iter().chain(&self.given_up).fold(digest, |digest, set| mix(digest, *set));
         digest = self.paused.iter().fold(digest, |digest, thread| mix(digest, u64::from(*thread)));
         for (lane, peer, sequence) in &self.on_the_way {
             digest = mix(digest, pair(*lane, *peer) ^ u64::from(*sequence));
@@ -303,9 +308,11 @@ impl Inner {
         self.death_rule == DeathRule::System && self.faults.as_ref().is_some_and(|faults| contains(faults.over, node))
     }
 
-    /// Whether operations towards a node fail as they are posted.
-    pub(super) fn refuses(&self, node: u16) -> bool {
-        self.is_crashed(node) && (self.death_rule == DeathRule::System || self.phase == Phase::Settled)
+    /// Whether operations of a node towards a peer fail as they are posted.
+    pub(super) fn is_lost_to(&self, node: u16, peer: u16) -> bool {
+        let Some(faults) = &self.faults else { return false };
+        let is_over = faults.is_crashed(peer) && self.phase == Phase::Settled;
+        is_over || contains(faults.given_up[usize::from(node)], peer)
     }
 
     pub(super) fn is_cut(&self, a: u16, b: u16) -> bool {
@@ -344,7 +351,8 @@ impl Inner {
         let Step::Nic { thread, peer, sequence, .. } = step else { return false };
         let node = self.machine.node_of(thread);
         let is_stalled = contains(faults.stalled, node) || contains(faults.stalled, peer);
-        if is_stalled || faults.is_crashed(peer) {
+        // Where the system says who is dead, the memory is there until it has said so.
+        if is_stalled || (faults.is_crashed(peer) && self.death_rule == DeathRule::Majority) {
             return true;
         }
         faults.is_cut(node, peer)
@@ -439,7 +447,11 @@ impl Inner {
                 let is_suspected = contains(faults.suspected[usize::from(observer)], peer);
                 if !is_suspected && (is_cut || faults.is_crashed(peer)) {
                     add(Fault::Suspect { observer, peer });
-                } else if is_suspected && !is_cut && !faults.is_crashed(peer) {
+                } else if is_suspected
+                    && !is_cut
+                    && !faults.is_crashed(peer)
+                    && !contains(faults.given_up[usize::from(observer)], peer)
+                {
                     add(Fault::Trust { observer, peer });
                 }
             }
@@ -477,18 +489,17 @@ impl Inner {
         })
     }
 
-    /// The queue pairs that wait for a node that does not answer.
+    /// The nodes that wait for one that does not answer.
     fn time_outs(&self, faults: &FaultState, into: &mut Vec<Candidate>) {
-        for lane in self.lanes.iter().filter(|lane| !faults.is_crashed(lane.node)) {
-            for peer in 0..self.nodes.len() as u16 {
-                let is_silent = faults.is_cut(lane.node, peer) || faults.is_crashed(peer);
-                let waits = |completion: &Completion| (completion.thread, completion.peer) == (lane.lane, peer);
-                if is_silent
-                    && (!self.machine.in_flight(lane.lane, peer).is_empty()
-                        || faults.withheld.iter().any(|(completion, _)| waits(completion)))
-                {
-                    into.push(Candidate::Fault(Fault::TimeOut { lane: lane.lane.0, peer }));
-                }
+        for (observer, peer) in self.observers() {
+            let is_silent = faults.is_cut(observer, peer) || faults.is_crashed(peer);
+            let waits = |lane: &Cpu| {
+                let withheld =
+                    |(completion, _): &(Completion, _)| (completion.thread, completion.peer) == (*lane, peer);
+                !self.machine.in_flight(*lane, peer).is_empty() || faults.withheld.iter().any(withheld)
+            };
+            if is_silent && self.lanes_of(observer).iter().any(waits) {
+                into.push(Candidate::Fault(Fault::TimeOut { observer, peer }));
             }
         }
     }
@@ -560,9 +571,15 @@ impl Inner {
                 faults.suspected[usize::from(observer)] &= !(1 << peer);
                 self.send(peer, observer, ControlEvent::Trusted(NodeId(peer)), 4);
             }
-            Fault::TimeOut { lane, peer } => {
+            Fault::TimeOut { observer, peer } => {
                 faults.time_outs += 1;
-                self.cut_short(Cpu(lane), peer, Code::Unreachable);
+                faults.given_up[usize::from(observer)] |= 1 << peer;
+                if !contains(faults.suspected[usize::from(observer)], peer) {
+                    self.suspect(observer, peer);
+                }
+                for lane in self.lanes_of(observer) {
+                    self.cut_short(lane, peer, Code::Unreachable);
+                }
             }
             Fault::LoseMessage { from, to } => self.lose_message(from, to),
             Fault::Crash(node) => {
@@ -593,9 +610,9 @@ impl Inner {
             Fault::Resume(node) | Fault::Stall(node) => node,
             Fault::Known(node) | Fault::Lost(node) | Fault::Crash(node) => node,
             Fault::Cut(side) => side.trailing_zeros() as u16,
-            Fault::TimeOut { lane, .. } => self.machine.node_of(Cpu(lane)),
             Fault::LoseMessage { from, .. } => from,
-            Fault::Suspect { observer, .. }
+            Fault::TimeOut { observer, .. }
+            | Fault::Suspect { observer, .. }
             | Fault::FalselySuspect { observer, .. }
             | Fault::Trust { observer, .. } => observer,
         };
@@ -606,13 +623,12 @@ impl Inner {
     /// A node's threads run no more. (Their coroutines are unwound by whoever asked.)
     fn crash(&mut self, node: u16) {
         self.machine.lose_store_buffers(node);
-        let is_known_by_refusal = self.death_rule == DeathRule::System;
         for at in 0..self.lanes.len() {
             let (lane, owner) = (self.lanes[at].lane, self.lanes[at].node);
             for (sequence, _) in self.machine.in_flight(lane, node) {
-                // Its memory is gone. Of others' operations those that are complete need not land; the rest fails, at
-                // once or when the transport gives up.
-                let ends = owner == node || is_known_by_refusal || self.machine.is_complete(lane, node, sequence);
+                // Its memory is gone. Of others' operations those that are complete need not land; the rest fails, when
+                // it is known or the transport gives up.
+                let ends = owner == node || self.machine.is_complete(lane, node, sequence);
                 if ends && let Some(completion) = self.machine.cancel(lane, node, sequence) {
                     self.completed(completion, Some(Code::Unreachable));
                 }
@@ -639,6 +655,9 @@ impl Inner {
 
     fn known(&mut self, node: u16) {
         self.over(node);
+        for lane in 0..self.lanes.len() {
+            self.drop_pair(self.lanes[lane].lane, node, Code::Unreachable);
+        }
         self.notify(peer_key(node), 1, None);
         let observers: Vec<u16> =
             self.observers().filter(|(_, peer)| *peer == node).map(|(observer, _)| observer).collect();

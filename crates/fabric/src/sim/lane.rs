@@ -79,7 +79,7 @@ impl SimLane {
             if inner.nodes[usize::from(me)].fenced {
                 return Err(Code::Fenced);
             }
-            if inner.refuses(peer) {
+            if inner.is_lost_to(me, peer) {
                 return Err(Code::Unreachable);
             }
             let node = &inner.nodes[usize::from(peer)];

@@ -325,7 +325,7 @@ fn hook_panics() {
                 let Ok(mut inner) = world.inner.try_borrow_mut() else { return false };
                 let Some(me) = inner.current else { return false };
                 if inner.is_dead(me) {
-                    return true;
+                    return false; // a destructor panics while the thread is unwound: that ends the process
                 }
                 let place = info.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
                 let message = format!("{}{place}", message_of(info.payload()));

@@ -55,6 +55,8 @@ pub(super) enum Message {
     Decided { epoch: u64, view: View },
     /// The sender has shut out all that were removed up to this epoch.
     ShutOut { epoch: u64 },
+    /// The sender is fenced: it takes part in nothing any more.
+    Fenced,
 }
 
 /// What the machine wants done.
@@ -95,6 +97,8 @@ pub(super) struct Membership {
     early: BTreeMap<u64, View>,
     removed: BTreeMap<u16, Removed>,
     suspects: BTreeSet<u16>,
+    /// Of those, the ones that are fenced.
+    fenced: BTreeSet<u16>,
     /// Members that want to go, or have gone.
     departing: BTreeSet<u16>,
     /// The highest ballot that it takes part in.
@@ -130,6 +134,7 @@ impl Membership {
             early: BTreeMap::new(),
             removed: BTreeMap::new(),
             suspects: BTreeSet::new(),
+            fenced: BTreeSet::new(),
             departing: BTreeSet::new(),
             promised: Ballot::default(),
             accepted: None,
@@ -242,7 +247,7 @@ impl Membership {
 
     /// It was heard of again. If the others have begun to decide without it, they may still.
     pub(super) fn trust(&mut self, node: NodeId) {
-        self.has_changed |= self.suspects.remove(&node.0);
+        self.has_changed |= !self.fenced.contains(&node.0) && self.suspects.remove(&node.0);
     }
 
     /// This node wants to go; it has when [`Membership::has_departed`].
@@ -327,6 +332,8 @@ impl Membership {
         if !std::mem::replace(&mut self.is_fenced, true) {
             self.has_changed = true;
             self.actions.push(Action::Fence);
+            // Or the others would count on its voice.
+            self.tell_others(Message::Fenced);
         }
     }
 
@@ -368,6 +375,11 @@ impl Membership {
             | Message::Accepted { epoch, .. }
             | Message::Overtaken { epoch, .. } => epoch,
             Message::Decided { epoch, view } => return self.learn(epoch, view),
+            Message::Fenced => {
+                self.fenced.insert(from.0);
+                self.suspect(from);
+                return;
+            }
             Message::ShutOut { epoch } => {
                 let until = self.shut_out.entry(from.0).or_default();
                 *until = epoch.max(*until);
@@ -401,7 +413,7 @@ impl Membership {
                 self.promised = self.promised.max(ballot);
                 self.proposal = None;
             }
-            Message::Decided { .. } | Message::ShutOut { .. } => {}
+            Message::Decided { .. } | Message::ShutOut { .. } | Message::Fenced => {}
         }
     }
 

@@ -131,7 +131,7 @@ impl Node {
     }
 
     /// All nodes of the session.
-    pub fn members(&self) -> impl Iterator<Item = NodeId> + use<> {
+    pub fn members(&self) -> impl Iterator<Item = NodeId> + Clone + use<> {
         (0..self.nodes()).map(|index| NodeId(index as u16))
     }
 
@@ -184,6 +184,30 @@ impl Node {
         let may_land =
             matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.standing_of(node) != Standing::ShutOut;
         (!may_land).then_some(gone)
+    }
+
+    /// A global fence that goes on where nodes are gone. It gives the nodes at which what this endpoint has put may be
+    /// missed: they do not answer, or are dead and not shut out by all, so somebody may still look there. That ends: one
+    /// that does not answer is decided about, and [`Node::silence_of`] is known of it then.
+    pub(crate) async fn fence_living(
+        &self,
+        endpoint: &Endpoint,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Result<Vec<NodeId>> {
+        match endpoint.global_fence(nodes.clone()).await {
+            Ok(()) => return Ok(Vec::new()),
+            Err(error) if !error.is_out_of_reach() => return Err(error.into()),
+            Err(_) => {}
+        }
+        let mut lost = Vec::new();
+        for node in nodes {
+            match endpoint.global_fence([node]).await {
+                Err(error) if !error.is_out_of_reach() => return Err(error.into()),
+                Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
+                _ => {}
+            }
+        }
+        Ok(lost)
     }
 
     /// The nodes that are not gone: they belong to the session, whether they have come yet or not. Objects are opened among

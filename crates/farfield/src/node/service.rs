@@ -203,6 +203,8 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             let tick = lead(shared, &mut membership).unwrap_or(PARTING_MAX);
             fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
         }
+        // It may be the only one that knows what was decided.
+        speak(shared, &mut membership);
     }
     // What pollers have put is visible before the goodbye is.
     let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));

@@ -103,7 +103,8 @@ impl BarrierThread {
     /// Waits until all threads have come this far. Everything that any of them wrote or put before is visible then.
     ///
     /// # Errors
-    /// A participant that is gone, or a timeout that names who is missing.
+    /// A participant that is gone, or a timeout that names who is missing. If that is a node to which something was put before,
+    /// and which does not answer, this thread has not arrived.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.wait_deadline(endpoint, endpoint.deadline()).await
     }
@@ -115,11 +116,17 @@ impl BarrierThread {
     /// As `wait`.
     pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         // Before the count can be seen anywhere, every earlier put is visible everywhere: a thread that is let pass
-        // may look at any node. Nodes that have left take no harm from missing it.
-        let fenced = endpoint.global_fence(self.barrier.node.members().filter(is_fenced)).await;
-        match fenced {
-            Err(error) if !error.is_gone() => return Err(Error::from(error).of(&self.barrier.path)),
-            _ => {}
+        // may look at any node. One that is gone takes no harm from missing it, once nobody looks there any more.
+        let Shared { path, node, .. } = &*self.barrier;
+        let lost = node.fence_living(endpoint, node.members().filter(is_fenced)).await.of(path)?;
+        if !lost.is_empty() {
+            let start = endpoint.now();
+            let is_silent = |node_lost: &NodeId| node.silence_of(endpoint, *node_lost).is_some();
+            let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
+            if waited.is_err() {
+                let what = "what was put before is visible".into();
+                return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
+            }
         }
         self.arrive(endpoint, deadline).await
     }
@@ -146,7 +153,7 @@ impl BarrierThread {
         endpoint.wake_local(); // other threads of this node may sleep until they see it
         // A peer that is gone is reported by the wait, unless it had arrived before it left.
         match self.row.push(endpoint).await {
-            Err(error) if !error.is_gone() => return Err(error),
+            Err(error) if !error.is_out_of_reach() => return Err(error),
             _ => {}
         }
         if mutants::is_on(Mutant::BarrierFenceLate) {
@@ -171,12 +178,12 @@ impl BarrierThread {
                         next += 1;
                         continue;
                     }
-                    // Looked at before it is asked for its life: who arrived and then left has arrived.
-                    let gone = endpoint.check_alive(row.owner()).err();
-                    return match gone {
-                        Some(error) if row.try_load().is_none_or(|count| count < round) => Some(Err(error)),
-                        _ => None,
-                    };
+                    // Any of those that are left may be gone, and this one wait for it, too. Its row is looked at after its
+                    // life: who arrived and then left has arrived.
+                    return arrived.rows().skip(next).find_map(|row| {
+                        let error = endpoint.check_alive(row.owner()).err()?;
+                        row.try_load().is_none_or(|count| count < round).then_some(Err(error))
+                    });
                 }
                 Some(Ok(()))
             })

@@ -522,10 +522,11 @@ impl<F: FnMut(u64)> Future for Settle<'_, F> {
     type Output = fabric::Result<u64>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let op = self.op.as_mut().expect("polled after its end");
-        let polled = Pin::new(op).poll(cx);
-        if polled.is_ready() {
-            self.op = None;
+        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
+        let mut op = self.op.take().expect("polled after its end");
+        let polled = Pin::new(&mut op).poll(cx);
+        if polled.is_pending() {
+            self.op = Some(op);
         }
         polled
     }
@@ -584,20 +585,49 @@ impl Poller for Abandoned {
     }
 }
 
+/// A lock that is released when nobody looks at these nodes any more.
+struct Undecided {
+    node: Node,
+    word: RemotePtr<u64>,
+    me: u64,
+    lost: Vec<NodeId>,
+}
+
+impl Poller for Undecided {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if self.node.fabric().is_fenced() {
+            return Progress::Done; // it is taken from this node
+        }
+        self.lost.retain(|lost| self.node.silence_of(endpoint, *lost).is_none());
+        if !self.lost.is_empty() {
+            return Progress::Idle;
+        }
+        let _ = endpoint.faa(self.word, self.me.wrapping_neg()).detach();
+        Progress::Done
+    }
+}
+
 impl Guard<'_> {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
     /// # Errors
-    /// The lock's home is gone, and the lock with it; or this node was shut out.
+    /// The lock's home is gone, and the lock with it. Or a node that was written to does not answer: the lock is released
+    /// when that node is gone, or taken from this one when it is this one that goes.
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
         let spared = if mutants::is_on(Mutant::MutexFenceSparesSelf) { self.endpoint.me() } else { home };
         let fences = |node: &NodeId| *node != spared && !mutants::is_on(Mutant::MutexNoFence);
         let nodes = self.locks.object.node().members().filter(fences);
-        // At a node that is gone there is nothing left to be seen.
-        let fenced = self.endpoint.global_fence(nodes).await.or_else(|e| if e.is_gone() { Ok(()) } else { Err(e) });
+        let fenced = self.locks.object.node().fence_living(self.endpoint, nodes).await;
         self.held = false;
+        if let Ok(lost) = &fenced
+            && !lost.is_empty()
+        {
+            // What was put there is not visible, and somebody may look. If it is this node that goes, the next holder learns
+            // of its death; so nothing is released before that is decided.
+            return self.release_later(lost.clone()).of(path);
+        }
         // Nobody else changes the mark while the lock is held, by somebody who is not dead.
         let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
         let released = match mutants::is_on(Mutant::MutexReleasedByPut) {
@@ -607,7 +637,17 @@ impl Guard<'_> {
         if let Ok(before) = released {
             self.locks.seen[self.index].store(before.wrapping_sub(me));
         }
-        fenced.and(released.map(|_| ())).of(path)
+        fenced?;
+        released.map(|_| ()).of(path)
+    }
+
+    fn release_later(&self, lost: Vec<NodeId>) -> fabric::Result<()> {
+        let node = self.locks.object.node();
+        // Who is dead will be shut out soon; of the others somebody has to hear.
+        let silent = lost.iter().find(|lost| self.endpoint.check_alive(**lost).is_ok()).copied();
+        let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
+        node.add_poller(Box::new(Undecided { node: node.for_service(), word: self.word, me, lost }));
+        silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
     }
 
     /// Leaves the lock taken, to be released by another endpoint of this node. The caller has fenced what has to be

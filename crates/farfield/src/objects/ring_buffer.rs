@@ -356,7 +356,7 @@ impl RingSender {
             }
             sent = sent.and_then(|()| send_head());
             // Who is gone does not get it, and does not keep the others from it.
-            result = result.and(sent.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) }));
+            result = result.and(sent.or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) }));
         }
         result.of(self.shared.object.path()).map(|()| true)
     }
@@ -439,13 +439,8 @@ impl Acknowledgements {
     pub(crate) async fn wait(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
-        let mut looks = 0u32;
         let waited = endpoint
-            .wait_until(deadline, || {
-                looks = looks.wrapping_add(1);
-                let is_waited_for = |owner| !looks.is_multiple_of(16) || endpoint.check_alive(owner).is_ok();
-                (!behind().any(is_waited_for)).then_some(())
-            })
+            .wait_until(deadline, || (!behind().any(|owner| endpoint.check_alive(owner).is_ok())).then_some(()))
             .await;
         match waited {
             Ok(()) => Ok(()),
@@ -541,7 +536,7 @@ impl RingReceiver {
             (Tail::Local(_), None) => Ok(()),
             (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
                 // Nobody is left to reuse the room.
-                Err(error) if !error.is_gone() => Err(error).of(self.shared.object.path()),
+                Err(error) if !error.is_out_of_reach() => Err(error).of(self.shared.object.path()),
                 _ => Ok(()),
             },
         }
