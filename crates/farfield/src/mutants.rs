@@ -421,6 +421,63 @@ mutants! {
     /// *Scenario:* 2 nodes open at once, so that each is connected by the other's join; they drop the object, tell each
     /// other, and open it again: an answer to the first join is still under way, and connects to memory that is gone.
     JoinLateAnswerTaken = "join-late-answer-taken" in "Joining": "A message of an opening before is taken for one of this.";
+
+    // ---- deaths ----
+
+    /// *Missing:* what `ShutOut` says: an operation of the removed, posted before, lands after the recovery.
+    ///
+    /// *Scenario:* 3 nodes, a cut. n1 holds a lock on n0, puts to n0 and n2, and is cut off; the others take the lock from
+    /// it; the cut heals, and what n1 has put lands.
+    MembershipNotShutOut = "membership-not-shut-out" in "Membership": "The dead are recovered as soon as they are dead.";
+
+    /// *Missing:* the others' shutting out. The removed is closed out of the memory of whoever recovers, not of a third node.
+    ///
+    /// *Scenario:* the same.
+    MembershipOwnShutOut = "membership-own-shut-out" in "Membership": "A node does not wait until the others have shut out the dead.";
+
+    /// *Missing:* that any two quorums meet.
+    ///
+    /// *Scenario:* 2 nodes, a cut: each removes the other, and goes on.
+    MembershipAnyHalf = "membership-any-half" in "Membership": "Any half of the members is a quorum.";
+
+    /// *Missing:* a decision's news. This was a bug: the checker found it.
+    ///
+    /// *Scenario:* 4 nodes. n3 leaves: it learns first that it may, and goes. n0 dies. Of the four members that the others
+    /// still count, two are left: never again a quorum.
+    MembershipGoesInSilence = "membership-goes-in-silence" in "Membership": "Who leaves does not tell the others what was decided.";
+
+    /// *Missing:* the voice of a node that has given up is counted on. This was a bug: the checker found it.
+    ///
+    /// *Scenario:* 3 nodes. n0 dies; n2 hears of nobody, and is fenced; n1 waits for n2's vote for ever.
+    MembershipFencedInSilence = "membership-fenced-in-silence" in "Membership": "A node that is fenced does not tell the others.";
+
+    /// *Missing:* the mark.
+    ///
+    /// *Scenario:* 3 nodes. n1 dies in the middle of writing a pair under a lock; n0 or n2 takes the lock, and the pair for
+    /// whole.
+    MutexDeathUnmarked = "mutex-death-unmarked" in "Mutex": "A lock is taken from a dead holder without a mark.";
+
+    /// *Missing:* visibility of what was put to a node that does not answer. This was a bug: the checker found it.
+    ///
+    /// *Scenario:* 3 nodes, a cut between n1 and the others. n1 has put to n2 under the lock, on n0; its transport gives up
+    /// on n2 only; the cut heals, and n1 releases the lock. n0 takes it and looks at n2.
+    MutexReleasedUndecided = "mutex-released-undecided" in "Mutex": "A lock is released though the fence has failed at a node that does not answer.";
+
+    /// *Missing:* progress of those behind a dead waiter.
+    ///
+    /// *Scenario:* 3 nodes. n1 draws a ticket and dies.
+    MutexTurnKept = "mutex-turn-kept" in "Mutex": "Nobody passes over the turn of a dead waiter.";
+
+    /// *Missing:* progress of those that read with a dead reader.
+    ///
+    /// *Scenario:* 3 nodes. n0 sends more than fits into the ring; n1 dies, and n2 gets no more.
+    RingDeadReaderAwaited = "ring-dead-reader-awaited" in "RingBuffer": "The writer waits for the room of a dead reader.";
+
+    /// *Missing:* shutting out before the end of the stream.
+    ///
+    /// *Scenario:* 3 nodes, a cut. n2 sends and is cut off; n0 is told that the stream has ended, and gets another message
+    /// when the cut heals.
+    RingEndsEarly = "ring-ends-early" in "RingBuffer": "A stream ends when its writer is dead, and not shut out yet.";
 }
 
 impl FromStr for Mutant {

@@ -107,6 +107,7 @@ fn decided() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().crashes(1).cuts(1).false_suspicions(1))
+    .kills(&["membership-fenced-in-silence"])
 }
 
 fn decided_by_two() -> Scenario {
@@ -123,6 +124,7 @@ fn decided_by_two() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().crashes(1).cuts(1))
+    .kills(&["membership-any-half"])
 }
 
 /// A node leaves while another dies or is cut off.
@@ -146,6 +148,7 @@ fn left() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().crashes(1).of([0, 1, 2]))
+    .kills(&["membership-goes-in-silence"])
 }
 
 /// Two words on two nodes are equal whenever nobody holds the lock, unless somebody died who held it.
@@ -179,6 +182,7 @@ fn pair(stage: &Stage) -> Result<()> {
 fn holder_dies() -> Scenario {
     Scenario::new("mutex/holder-dies", "the next holder learns that one died in the middle", 3, pair)
         .faults(Faults::new().crashes(1).of([1]))
+        .kills(&["mutex-death-unmarked"])
 }
 
 /// What a holder that is cut off has put lands after the cut, unless it was shut out before the lock was taken from it.
@@ -191,6 +195,7 @@ fn holder_is_cut_off() -> Scenario {
     )
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([1]))
+    .kills(&["membership-not-shut-out", "membership-own-shut-out", "mutex-released-undecided"])
 }
 
 fn waiter_dies() -> Scenario {
@@ -216,6 +221,7 @@ fn waiter_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["mutex-turn-kept"])
 }
 
 const RING_BYTES: usize = 64;
@@ -268,6 +274,7 @@ fn reader_dies() -> Scenario {
         stream(stage, 7)
     })
     .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["ring-dead-reader-awaited"])
 }
 
 fn writer_dies() -> Scenario {
@@ -286,7 +293,7 @@ fn writer_is_cut_off() -> Scenario {
             stage.thread(node, if node == 2 { "sends" } else { "receives" }, move |ep| {
                 if node == 2 {
                     let mut sender = ring.sender()?;
-                    for number in 1..=3u64 {
+                    for number in 1..=2u64 {
                         if unless_faults(ep.block_on(sender.send(ep, &number.to_le_bytes())))?.is_none() {
                             break;
                         }
@@ -294,7 +301,7 @@ fn writer_is_cut_off() -> Scenario {
                     return Ok(());
                 }
                 let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
-                for count in 1..=3u64 {
+                for count in 1..=2u64 {
                     if let Err(error) = ep.block_on(receiver.recv(ep, &mut bytes)) {
                         assert!(comes_of_faults(&error), "{error}");
                         if error.is_gone() {
@@ -313,6 +320,7 @@ fn writer_is_cut_off() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([2]))
+    .kills(&["ring-ends-early"])
 }
 
 fn member_dies() -> Scenario {

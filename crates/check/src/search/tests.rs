@@ -223,8 +223,8 @@ fn the_reductions_lose_no_outcome_of_a_fault() {
         while compared < 8 && tried < 60 {
             tried += 1;
             let program = Program { nodes: [0, 1], faults: Some(faults.clone()), ..Program::random(&mut rng, 1) };
-            let Some((plain, _)) = all_outcomes(&program, false, 3000) else { continue };
-            let (reduced, _) = all_outcomes(&program, true, 3000).expect("a reduction reduces");
+            let Some((plain, _)) = all_outcomes(&program, false, 20_000) else { continue };
+            let (reduced, _) = all_outcomes(&program, true, 20_000).expect("a reduction reduces");
             assert_eq!(reduced, plain, "{program:?}");
             compared += 1;
         }

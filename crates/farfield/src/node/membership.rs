@@ -14,6 +14,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::service::Standing;
+use crate::mutants::{self, Mutant};
 
 /// How much later each next node proposes what all suspect: the first one is rarely disturbed.
 const STAGGER: Duration = Duration::from_millis(5);
@@ -120,7 +121,8 @@ pub(super) struct Membership {
 /// A majority; of an even number, also the half with the lowest member. Any two have a member in common.
 fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
     let some: BTreeSet<u16> = some.filter(|node| members.contains(node)).collect();
-    let has_lowest = members.first().is_some_and(|lowest| some.contains(lowest));
+    let lowest = members.first().is_some_and(|lowest| some.contains(lowest));
+    let has_lowest = lowest || mutants::is_on(Mutant::MembershipAnyHalf);
     some.len() * 2 > members.len() || (some.len() * 2 == members.len() && has_lowest)
 }
 
@@ -170,6 +172,12 @@ impl Membership {
 
     /// Whether nothing of a node that was removed can land anywhere any more.
     fn is_shut_out(&self, node: u16, removed: u64) -> bool {
+        if mutants::is_on(Mutant::MembershipNotShutOut) {
+            return true;
+        }
+        if mutants::is_on(Mutant::MembershipOwnShutOut) {
+            return self.has_shut_out_until(self.me) >= removed;
+        }
         match self.rule {
             // What the system calls dead writes nowhere any more, once one node has made sure of it.
             DeathRule::System => !self.to_shut_out.contains(&node),
@@ -333,7 +341,9 @@ impl Membership {
             self.has_changed = true;
             self.actions.push(Action::Fence);
             // Or the others would count on its voice.
-            self.tell_others(Message::Fenced);
+            if !mutants::is_on(Mutant::MembershipFencedInSilence) {
+                self.tell_others(Message::Fenced);
+            }
         }
     }
 

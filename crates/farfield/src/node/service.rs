@@ -204,7 +204,9 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
         }
         // It may be the only one that knows what was decided.
-        speak(shared, &mut membership);
+        if !mutants::is_on(Mutant::MembershipGoesInSilence) {
+            speak(shared, &mut membership);
+        }
     }
     // What pollers have put is visible before the goodbye is.
     let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));

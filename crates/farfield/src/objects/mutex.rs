@@ -134,7 +134,7 @@ impl State {
 
     /// The state after somebody frees it from a dead holder.
     fn freed_from_the_dead(self) -> State {
-        State(self.freed().0 | DIED)
+        State(self.freed().0 | if mutants::is_on(Mutant::MutexDeathUnmarked) { 0 } else { DIED })
     }
 
     /// Whether a ticket's turn has been passed over. (Tickets wrap around; there are never half of them out.)
@@ -459,7 +459,8 @@ impl MutexArray {
             Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
             None => {
                 let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
-                (!state.nobody_waits() && node.members().any(is_gone)).then(|| state.passed_over())
+                let is_lost = node.members().any(is_gone) && !mutants::is_on(Mutant::MutexTurnKept);
+                (!state.nobody_waits() && is_lost).then(|| state.passed_over())
             }
         }
     }
@@ -623,6 +624,7 @@ impl Guard<'_> {
         self.held = false;
         if let Ok(lost) = &fenced
             && !lost.is_empty()
+            && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
             // What was put there is not visible, and somebody may look. If it is this node that goes, the next holder learns
             // of its death; so nothing is released before that is decided.

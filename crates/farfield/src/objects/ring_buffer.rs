@@ -420,6 +420,11 @@ pub(crate) struct Acknowledgements {
     tails: Region,
 }
 
+/// Whether what a reader has not read is waited for.
+fn counts(endpoint: &Endpoint, reader: NodeId) -> bool {
+    endpoint.check_alive(reader).is_ok() || mutants::is_on(Mutant::RingDeadReaderAwaited)
+}
+
 impl Acknowledgements {
     /// The tails, with their readers' nodes.
     fn tails(&self) -> impl Iterator<Item = (NodeId, u64)> {
@@ -430,7 +435,7 @@ impl Acknowledgements {
 
     /// The lowest tail of those whose nodes are not gone.
     pub(crate) fn lowest(&self, endpoint: &Endpoint) -> u64 {
-        let tails = self.tails().filter(|(owner, _)| endpoint.check_alive(*owner).is_ok()).map(|(_, tail)| tail);
+        let tails = self.tails().filter(|(owner, _)| counts(endpoint, *owner)).map(|(_, tail)| tail);
         let lowest = if mutants::is_on(Mutant::RingFastestReader) { tails.max() } else { tails.min() };
         lowest.unwrap_or(u64::MAX)
     }
@@ -439,9 +444,8 @@ impl Acknowledgements {
     pub(crate) async fn wait(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
-        let waited = endpoint
-            .wait_until(deadline, || (!behind().any(|owner| endpoint.check_alive(owner).is_ok())).then_some(()))
-            .await;
+        let waited =
+            endpoint.wait_until(deadline, || (!behind().any(|owner| counts(endpoint, owner))).then_some(())).await;
         match waited {
             Ok(()) => Ok(()),
             Err(_) => {
@@ -502,7 +506,11 @@ impl RingReceiver {
     /// Whether there may be another message, though there is none now.
     fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
         let shared = &*self.shared;
-        match shared.object.node().silence_of(endpoint, shared.options.writer) {
+        let silence = match mutants::is_on(Mutant::RingEndsEarly) {
+            false => shared.object.node().silence_of(endpoint, shared.options.writer),
+            true => endpoint.check_alive(shared.options.writer).err(),
+        };
+        match silence {
             // It may have sent its last messages just before it went.
             Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
             _ => Ok(()),
