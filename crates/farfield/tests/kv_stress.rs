@@ -81,7 +81,8 @@ impl Session {
                 assert!(start.elapsed() < PROCESS_MAX, "it hangs. {}", self.said(node));
                 std::thread::sleep(Duration::from_millis(5));
             };
-            assert!(status.success(), "{}", self.said(node));
+            let all = || (0..self.nodes.len()).map(|node| self.said(node)).collect::<String>();
+            assert!(status.success(), "node {node}: {}", all());
         }
     }
 
@@ -222,7 +223,7 @@ impl std::str::FromStr for Story {
 
 impl Story {
     fn options(&self) -> KvOptions {
-        KvOptions { slots_per_node: 8 * KEYS as usize, locks: 24, placement: self.placement, ..KvOptions::default() }
+        KvOptions { slots_per_node: 8 * KEYS as usize, locks: 96, placement: self.placement, ..KvOptions::default() }
     }
 
     /// Whether the value of a key never lies on a node that will die.
@@ -422,8 +423,8 @@ fn mortal(role: &str, place: &Path) {
                     }
                     (key, done)
                 };
-                // Batches of operations, until a second after the death was announced.
-                while dead_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(1)) {
+                // Batches of operations, until two seconds after the death was announced.
+                while dead_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(2)) {
                     if dead_since.is_none() && place.join("killed").exists() {
                         dead_since = Some(Instant::now());
                     }
@@ -443,7 +444,7 @@ fn mortal(role: &str, place: &Path) {
                     slowest = slowest.max(start.elapsed());
                 }
                 println!("node {}, after it: {good} good, {lost} lost, at most {slowest:.0?} for 64", me.0);
-                assert!(good > 100, "the store goes on");
+                assert!(good > 50, "the store goes on");
                 assert!(slowest < Duration::from_secs(5), "{slowest:?}");
                 // Every key can be used, and read together with others.
                 endpoint.block_on(async {
@@ -520,15 +521,15 @@ fn cut(by_hash: bool, seed: u64) {
             });
             let polls = key / CUT_KINDS % CUT_POLLS;
             if (0..polls).all(|_| operation.as_mut().poll(&mut context).is_pending()) {
+                // Not dropped: a dead process does not tidy up.
                 cut.push(operation);
             }
         }
         let me = std::process::id().to_string();
-        std::fs::write(place.join("dies"), cut.len().to_string()).expect("a sign");
         Command::new("kill").args(["-9", &me]).status().expect("kill -9");
         std::thread::sleep(PROCESS_MAX);
     }
-    while !place.join("dies").exists() {
+    while endpoint.check_alive(VICTIM).is_ok() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut found = [0; 3];
