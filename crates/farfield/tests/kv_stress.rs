@@ -158,13 +158,13 @@ fn killed(role: &str, nodes: u16, rounds: u64) {
         std::fs::write(session.place.join("killed"), "").expect("the news");
         session.end(0..survivors);
         let mut history = session.history();
-        // The last that was heard of the dead; at some moment after that, each value that lay there was gone.
-        let of_dead = |client: u32| client as usize >= survivors * THREADS;
-        let times = history.iter().filter(|(_, event)| of_dead(event.client)).map(|(_, event)| event.call_ns);
-        let lost_ns = times.max().expect("they did something");
-        for key in (0..KEYS).filter(|key| !story.is_kept(*key, nodes)) {
-            for death in 0..story.deaths {
-                history.record(key, Event::pending(1000 + death as u32, lost_ns, KvInput::Delete));
+        for victim in survivors..usize::from(nodes) {
+            // The last that was heard of it; at some moment after that, each value that lay there was gone.
+            let of_victim = |client: u32| client as usize / THREADS == victim;
+            let times = history.iter().filter(|(_, event)| of_victim(event.client)).map(|(_, event)| event.call_ns);
+            let lost_ns = times.max().expect("it did something");
+            for key in (0..KEYS).filter(|key| !story.is_kept(*key, nodes)) {
+                history.record(key, Event::pending(1000 + victim as u32, lost_ns, KvInput::Delete));
             }
         }
         println!("{role}, round {round}: {}", checked(&history));

@@ -10,6 +10,13 @@
 //!     │ counter (63) │ valid (1)    │ checksum │ value, whole words    │
 //!     └─────────────────────────────┴──────────┴───────────────────────┘
 //!       meta, one word                XXH3 of the value, seeded with the counter
+//!
+//! region `redo` (every node), for each stripe of keys: the last value that another node has put to a slot here
+//!   0 ┌──────────┬──────────┬──────────┬───────────────────────┐
+//!     │ slot     │ checksum │ checksum │ value, whole words    │
+//!     └──────────┴──────────┴──────────┴───────────────────────┘
+//!       which it is for       as in the slot; the first covers slot, use, the second, and the value
+//! region `reports`: see [`death`]
 //! ```
 //!
 //! Changes of a key are made under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
@@ -38,7 +45,7 @@
 //! | `get`, value elsewhere | 1 | 1 get |
 //! | `get_many` of k | 1 | at most k gets |
 //! | `update`, value here | 2 | cas, faa |
-//! | `update`, value elsewhere | 3 (2 where lock and value share a node) | cas, put, get (fence), faa |
+//! | `update`, value elsewhere | 3 (2 where lock and value share a node) | cas, 2 puts, get (fence), faa |
 //! | `modify` | as `get`, then `update` or `insert`, under one lock | |
 //! | `insert`, value here | 2 and the acknowledgements | cas, faa; the tracker: 2·(n − 1) puts |
 //! | `insert`, value elsewhere | 3 (2) and the acknowledgements | cas, 3 puts, get (fence), faa; the tracker: as above |
@@ -51,9 +58,26 @@
 //! An insert or delete that is cut short (a timeout, an error, a future that is dropped) leaves its key locked until the
 //! service thread has undone the insert, or completed the delete, on all nodes.
 //!
-//! A node that dies or leaves takes its values with it: operations on them end in an error that names it, and so do
-//! those that need a lock of its. The others are told of changes without it. A node that stays must keep its handle for as
-//! long as any other uses the store: what is closed acknowledges nothing, and the others wait for it.
+//! # When a node dies
+//!
+//! - **Its values are lost.** Operations on such a key answer [`ErrorKind::Lost`](crate::ErrorKind::Lost), until it is
+//!   inserted again: `insert` and `upsert` take it for absent, `delete` removes it. What [`Placement::Hash`] would place
+//!   there goes to the next node. Its share of the others' slots is lost with it.
+//! - **All else goes on.** Nobody waits for its acknowledgements.
+//! - **Its locks move.** Keys whose lock lay there wait until the survivors have agreed that none of them works under it any
+//!   more ([`death`]: a few messages). Then the lock of the next node stands in, of the same row.
+//! - **What it has told is made the same everywhere** ([`death`]): the survivors complete the last messages of its tracker
+//!   from each other. Only keys whose locks it held can differ until then: whoever inserts or deletes waits for all
+//!   acknowledgements before the release.
+//! - **What it left half-done is repaired** under the lock that it held, by the next holder, after that. An insert whose valid
+//!   bit is set has happened, another has not; a delete that has cleared it has. An update has happened if its value is there
+//!   or can be redone: the value is put twice, first where nobody reads it. Gets meanwhile see what they would have seen
+//!   while it lived: an invalid slot is a miss, on whatever node, whether its index has the key or not; a torn value is
+//!   waited for, and after a moment the reader takes the lock itself, so that it is repaired.
+//!
+//! Leaving is the same, without anything half-done. A node that stays must keep its handle for as long as any other uses the
+//! store: what is closed acknowledges nothing, and the others wait for it. A node that was cut off and does not know yet may
+//! still find in its own index, and on itself, what the others have changed since.
 
 mod codec;
 mod death;
@@ -145,6 +169,8 @@ pub struct KvStore<K: Key, V: Value> {
     options: KvOptions,
     layout: Layout,
     region: Region,
+    /// Where each node keeps the values that others are about to write over its own.
+    redo: Vec<RemotePtr<u64>>,
     slots: Arc<Slots>,
     index: Arc<Index<K>>,
     locks: MutexArray,
@@ -206,6 +232,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
         let bytes = layout.bytes();
         let region = node.alloc(GroupKey::DATA, bytes).of(path)?;
+        let redo_bytes = options.locks * layout.redo_words() * 8;
+        let redo = node.alloc(GroupKey::DATA, redo_bytes).of(path)?;
         let reports_bytes = node.nodes() * node.nodes() * 8;
         let reports = node.alloc(GroupKey::SERVICE, reports_bytes).of(path)?;
         let spec = Spec {
@@ -218,7 +246,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         };
         let object = Object::open(node, spec)?;
         let of_all = |region| node.members().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
-        let (bases, deaths) = (of_all("slots")?, Arc::new(Deaths::new(node, reports, of_all("reports")?)));
+        let (bases, redo) = (of_all("slots")?, of_all("redo")?);
+        let deaths = Arc::new(Deaths::new(node, reports, of_all("reports")?));
         // One on each node for each row of stripes: any may have to stand in for any other.
         let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks.next_multiple_of(node.nodes()))?;
         let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
@@ -226,7 +255,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));
         let tracker = Arc::new(Tracker::open(node, path, &options, followed.0, followed.1, followed.2)?);
         let _value = core::marker::PhantomData;
-        Ok(KvStore { object, options, layout, region, slots, index, locks, tracker, deaths, _value })
+        Ok(KvStore { object, options, layout, region, redo, slots, index, locks, tracker, deaths, _value })
     }
 
     /// The number of keys, as this node sees it.
@@ -247,7 +276,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// The value of a key.
     ///
     /// # Errors
-    /// The value's node is gone, or a timeout: a writer stopped or died in the middle of the value.
+    /// [`ErrorKind::Lost`], or a timeout: a writer stopped in the middle of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
         let mut since = None;
@@ -266,7 +295,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// as fast as one after the other. Each key is read at a moment of its own; together they are not a snapshot.
     ///
     /// # Errors
-    /// As [`KvStore::get`].
+    /// As [`KvStore::get`]: if one value is lost, the others have to be read without it.
     pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Option<V>>) -> Result<()> {
         const CHUNK: usize = 64;
         into.clear();
@@ -307,7 +336,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(())
     }
 
-    /// Inserts a key; `false`, and no change, if it is there already.
+    /// Inserts a key; `false`, and no change, if it is there already. A lost value is not there.
     ///
     /// # Errors
     /// No free slot, a key or value that is too long, a node that is gone, or a timeout. Unless it is the node or the
@@ -324,13 +353,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// Changes the value of a key; `false` if it is not there.
     ///
     /// # Errors
-    /// A value that is too long, a node that is gone, or a timeout.
+    /// [`ErrorKind::Lost`], a value that is too long, or a timeout.
     pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key) {
             None => locked.unlock().await.map(|()| false),
-            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
+            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await.map(|()| true),
         }
     }
 
@@ -343,7 +372,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
             None => self.insert_locked(locked, key, value).await,
-            Some(entry) => self.update_locked(locked, entry, value).await,
+            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await,
         }
     }
 
@@ -367,7 +396,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 self.check_sizes(key, Some(&value))?;
                 match self.index.get(key) {
                     None => self.insert_locked(locked, key, &value).await?,
-                    Some(entry) => self.update_locked(locked, entry, &value).await?,
+                    Some(entry) => self.update_locked(locked, self.stripe(key), entry, &value).await?,
                 }
             }
         }
@@ -550,7 +579,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
     ///
     /// Nobody else works on these keys, and what the dead have told is the same everywhere once they are settled. So what is
     /// not whole now was not finished by one of them: a slot that is not valid is that of an insert that has not taken
-    /// effect, or of a delete that has. Both end without the key. If this is cut short, the next holder does it again.
+    /// effect, or of a delete that has: both end without the key. A torn value is that of an update, which is completed. If
+    /// this is cut short, the next holder does it again.
     async fn repair<'a>(
         &'a self,
         mut locked: Locked<'a>,
@@ -569,7 +599,14 @@ impl<K: Key, V: Value> KvStore<K, V> {
         for (key, entry) in self.index.entries(is_of_lock) {
             match self.look(endpoint, entry).await {
                 Ok(Look::Found(_)) => {}
-                Ok(Look::Absent | Look::Torn) => locked = self.remove(locked, &key, entry).await?,
+                Ok(Look::Absent) => locked = self.remove(locked, &key, entry).await?,
+                Ok(Look::Torn) => {
+                    let stripe = self.stripe(&key);
+                    match self.value_to_redo(endpoint, stripe, entry).await? {
+                        Some(value) => self.write_value(endpoint, stripe, entry, &value)?,
+                        None => tracing::error!("a value on {} is torn, and not to be redone", entry.slot.node()),
+                    }
+                }
                 // Its value is lost with its node.
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
@@ -615,9 +652,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    async fn update_locked(&self, locked: Locked<'_>, entry: Entry, value: &V) -> Result<()> {
+    async fn update_locked(&self, locked: Locked<'_>, stripe: usize, entry: Entry, value: &V) -> Result<()> {
         let endpoint = locked.endpoint();
-        self.write_value(endpoint, entry, value).map_err(|error| self.lost_by(error))?;
+        self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
         if mutants::is_on(Mutant::KvUpdateNoFence) {
             locked.guard.hand_over().release(endpoint);
             return Ok(());
@@ -645,19 +682,42 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// Writes checksum and value.
-    fn write_value(&self, endpoint: &Endpoint, entry: Entry, value: &V) -> Result<()> {
+    /// Writes checksum and value over those that are there.
+    fn write_value(&self, endpoint: &Endpoint, stripe: usize, entry: Entry, value: &V) -> Result<()> {
         self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
+            // Who dies here takes the slot along.
             Some(words) => {
                 write_words(&words[1..image.len()], &image[1..]);
                 Ok(())
             }
             None => {
+                // First where it hurts nobody, to the same node: puts land in order, so if the second is cut short by
+                // this node's death, the first is whole.
+                let mut redo = endpoint.buf::<u64>(1 + image.len())?;
+                redo[0] = entry.slot.packed();
+                redo[1] = slots::redo_checksum(&image[1..], entry);
+                redo[2..].copy_from_slice(&image[1..]);
+                endpoint.put(self.redo_of(entry.slot.node(), stripe), &redo).detach()?;
                 let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
                 tail.copy_from_slice(&image[1..]);
                 endpoint.put(entry.slot.at(1), &tail).detach()
             }
         })
+    }
+
+    fn redo_of(&self, node: NodeId, stripe: usize) -> RemotePtr<u64> {
+        self.redo[node.index()].at(stripe * self.layout.redo_words())
+    }
+
+    /// The value that a dead node was writing into a slot which is torn now.
+    async fn value_to_redo(&self, endpoint: &Endpoint, stripe: usize, entry: Entry) -> Result<Option<V>> {
+        let path = self.object.path();
+        let redo = endpoint.buf::<u64>(self.layout.redo_words()).of(path)?;
+        let from = self.redo_of(entry.slot.node(), stripe);
+        let redo = endpoint.get_into(from, redo).await.map_err(|error| self.lost_by(error))?;
+        let Some((value, words)) = V::decode(&redo[3..]) else { return Ok(None) };
+        let is_whole = redo[0] == entry.slot.packed() && redo[1] == slots::redo_checksum(&redo[2..3 + words], entry);
+        Ok(is_whole.then_some(value))
     }
 
     /// Writes the whole slot of a new entry, not valid.
