@@ -33,10 +33,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, ErrorKind as FabricErrorKind, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
+use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::node::{Node, Standing};
+use crate::node::Node;
 use crate::objects::ring_buffer::RingReceiver;
 
 /// What this node knows of the nodes that are gone.
@@ -198,13 +198,7 @@ impl Deaths {
 
     /// Whether a node is gone, and nothing of it can land any more.
     fn is_silent(&self, endpoint: &Endpoint, node: NodeId) -> bool {
-        match endpoint.check_alive(node) {
-            Ok(()) => false,
-            Err(gone) => match gone.kind() {
-                FabricErrorKind::PeerDead { .. } => self.node.standing_of(node) == Standing::ShutOut,
-                _ => true,
-            },
-        }
+        self.node.silence_of(endpoint, node).is_some()
     }
 
     pub(super) fn is_settled(&self, node: NodeId) -> bool {

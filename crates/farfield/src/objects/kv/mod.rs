@@ -241,8 +241,11 @@ impl<K: Key, V: Value> KvStore<K, V> {
             kind: "KvStore",
             layout: format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>()),
             participants: node.members().collect(),
-            regions: vec![("slots", region.clone()), ("reports", reports.clone())],
-            expect: Box::new(move |_| vec![("slots".into(), bytes as u64), ("reports".into(), reports_bytes as u64)]),
+            regions: vec![("slots", region.clone()), ("redo", redo), ("reports", reports.clone())],
+            expect: Box::new(move |_| {
+                let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];
+                sizes.into_iter().map(|(region, bytes)| (region.into(), bytes as u64)).collect()
+            }),
         };
         let object = Object::open(node, spec)?;
         let of_all = |region| node.members().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
