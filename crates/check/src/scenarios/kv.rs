@@ -722,6 +722,7 @@ fn dies() -> Scenario {
     let about = "a node's death loses what lay there, and nothing else; what it did is done, or not";
     Scenario::new("kv/dies", about, 3, |stage| dies_of(stage, Placement::Inserter))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+        .kills(&["kv-dead-not-settled", "kv-not-redone"])
 }
 
 /// The same where the dead has put the values to the others, and they theirs to it.
@@ -729,6 +730,7 @@ fn dies_by_hash() -> Scenario {
     let about = "the same, with values placed by hash";
     Scenario::new("kv/dies-by-hash", about, 3, |stage| dies_of(stage, Placement::Hash))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+        .kills(&["kv-dead-not-repaired"])
 }
 
 fn dies_of(stage: &Stage, placement: Placement) -> Result<()> {

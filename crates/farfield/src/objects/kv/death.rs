@@ -36,6 +36,7 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::mutants::{self, Mutant};
 use crate::node::Node;
 use crate::objects::ring_buffer::RingReceiver;
 
@@ -158,7 +159,7 @@ impl Deaths {
         let start = endpoint.now();
         let waited = endpoint
             .wait_until(deadline, || {
-                if self.unsettled(endpoint).next().is_none() {
+                if self.unsettled(endpoint).next().is_none() || mutants::is_on(Mutant::KvDeadNotSettled) {
                     return Some(true);
                 }
                 home.is_some_and(|home| self.is_closed(home)).then_some(false)

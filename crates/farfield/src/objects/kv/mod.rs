@@ -601,6 +601,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         };
         for (key, entry) in self.index.entries(is_of_lock) {
             match self.look(endpoint, entry).await {
+                Ok(_) if mutants::is_on(Mutant::KvDeadNotRepaired) => {}
+                Ok(Look::Torn) if mutants::is_on(Mutant::KvNotRedone) => {}
                 Ok(Look::Found(_)) => {}
                 Ok(Look::Absent) => locked = self.remove(locked, &key, entry).await?,
                 Ok(Look::Torn) => {
