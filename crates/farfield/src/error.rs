@@ -75,6 +75,12 @@ pub enum ErrorKind {
         /// How many it has.
         slots: usize,
     },
+    /// The value of a key lay on a node that is gone.
+    #[error("the value lay on {node}, which is gone: insert it again")]
+    Lost {
+        /// That node.
+        node: NodeId,
+    },
     /// This node or thread does not take part in the object in that role.
     #[error("{why}")]
     NotAParticipant {
@@ -108,7 +114,7 @@ impl Error {
     pub fn node(&self) -> Option<NodeId> {
         match &self.0.kind {
             ErrorKind::Fabric(error) => error.node(),
-            ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } => Some(*node),
+            ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } | ErrorKind::Lost { node } => Some(*node),
             ErrorKind::Timeout { missing, .. } => missing.first().copied(),
             _ => None,
         }
@@ -125,7 +131,11 @@ impl Error {
 
     /// Whether a node that was needed is dead or has left.
     pub fn is_gone(&self) -> bool {
-        matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_gone())
+        match &self.0.kind {
+            ErrorKind::Lost { .. } => true,
+            ErrorKind::Fabric(error) => error.is_gone(),
+            _ => false,
+        }
     }
 
     /// Whether a node that was needed is gone, or does not answer any more: see

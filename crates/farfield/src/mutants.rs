@@ -404,6 +404,23 @@ mutants! {
     KvHandOverUnfenced = "kv-hand-over-unfenced" in "KvStore":
         "An insert that is cut short is handed to the service thread with its puts still under way.";
 
+    /// *Missing:* the agreement on what a dead node has told: a message that came to some survivors only is not completed
+    /// elsewhere, and an operation may still be under way under its locks.
+    ///
+    /// *Scenario:* `kv/dies`.
+    KvDeadNotSettled = "kv-dead-not-settled" in "KvStore": "Moved locks, and those of the dead, are used at once.";
+
+    /// *Missing:* the repair of what a dead holder left: an insert that never took effect stays in every index.
+    ///
+    /// *Scenario:* `kv/dies-by-hash`.
+    KvDeadNotRepaired = "kv-dead-not-repaired" in "KvStore": "What a dead holder has left half-done stays.";
+
+    /// *Missing:* a place from which a value whose put was cut short can be made whole.
+    ///
+    /// *Scenario:* `kv/dies`.
+    KvNotRedone = "kv-not-redone" in "KvStore": "A value that its writer's death tore stays torn."
+;
+
     // ---- Joining ----
 
     /// *Missing:* the answer that connects whoever opens last. No reordering is needed.

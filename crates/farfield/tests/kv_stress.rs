@@ -10,14 +10,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Child, Command};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use farfield::history::Event;
 use farfield::history::kv::{KvEvent, KvHistory, KvInput, KvOutput, KvRecord, Report};
-use farfield::{Barrier, Endpoint, Error, KvOptions, KvStore, Node, NodeId};
+use farfield::{Barrier, Endpoint, ErrorKind, KvOptions, KvStore, Node, NodeId, Placement};
+use foldhash::fast::FixedState;
 use zerocopy::IntoBytes;
 
 const ROLE: &str = "FARFIELD_TEST_ROLE";
@@ -77,7 +81,8 @@ impl Session {
                 assert!(start.elapsed() < PROCESS_MAX, "it hangs. {}", self.said(node));
                 std::thread::sleep(Duration::from_millis(5));
             };
-            assert!(status.success(), "{}", self.said(node));
+            let all = || (0..self.nodes.len()).map(|node| self.said(node)).collect::<String>();
+            assert!(status.success(), "node {node}: {}", all());
         }
     }
 
@@ -131,27 +136,105 @@ fn a_million_operations_of_four_processes_are_linearizable() {
     assert!(seen >= operations && overlapping * 10 >= seen && report.keys == KEYS, "{report}");
 }
 
-/// A process is killed in the middle of its operations. The others get errors that name it, soon, or go on with what
-/// does not need it; what they see still makes sense.
-#[test]
-fn the_death_of_a_process_is_an_error_that_names_it() {
-    for round in 0..6 {
-        let mut session = Session::start("kill", 3, 0);
-        let going = session.place.join("2.log");
+/// One or two processes are killed in the middle of their operations. Pairs whose values lay there are lost, until they are
+/// inserted again; nothing else is, and nothing else fails. What the survivors see makes sense.
+fn killed(role: &str, nodes: u16, rounds: u64) {
+    let story: Story = role.parse().expect("a story");
+    for round in 0..rounds {
+        let mut session = Session::start(role, nodes, 0);
+        let survivors = usize::from(nodes) - story.deaths;
         let start = Instant::now();
-        while std::fs::metadata(&going).map_or(0, |log| log.len()) < 400 * KvRecord::LEN as u64 {
-            assert!(start.elapsed() < PROCESS_MAX, "{}", session.said(2));
-            std::thread::sleep(Duration::from_millis(1));
+        for victim in survivors..usize::from(nodes) {
+            let going = session.place.join(format!("{victim}-0.log"));
+            while std::fs::metadata(&going).map_or(0, |log| log.len()) < 300 * KvRecord::LEN as u64 {
+                assert!(start.elapsed() < PROCESS_MAX, "{}", session.said(victim));
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
-        std::thread::sleep(Duration::from_millis(7 * round));
-        session.nodes[2].kill().expect("kill -9");
-        session.nodes[2].wait().expect("its end");
+        for victim in (survivors..usize::from(nodes)).rev() {
+            std::thread::sleep(Duration::from_millis(3 * round));
+            session.nodes[victim].kill().expect("kill -9");
+        }
         std::fs::write(session.place.join("killed"), "").expect("the news");
-        session.end(0..2);
-        println!("round {round}: {}", checked(&session.history()));
-        for node in 0..2 {
+        session.end(0..survivors);
+        let mut history = session.history();
+        for victim in survivors..usize::from(nodes) {
+            // The last that was heard of it; at some moment after that, each value that lay there was gone.
+            let of_victim = |client: u32| client as usize / THREADS == victim;
+            let times = history.iter().filter(|(_, event)| of_victim(event.client)).map(|(_, event)| event.call_ns);
+            let lost_ns = times.max().expect("it did something");
+            for key in (0..KEYS).filter(|key| !story.is_kept(*key, nodes)) {
+                history.record(key, Event::pending(1000 + victim as u32, lost_ns, KvInput::Delete));
+            }
+        }
+        println!("{role}, round {round}: {}", checked(&history));
+        for node in 0..survivors {
             let said = session.said(node);
             println!("{}", said.lines().find(|line| line.contains("after it:")).unwrap_or("nothing"));
+        }
+    }
+}
+
+#[test]
+fn a_death_loses_what_lay_there_and_nothing_else() {
+    killed("kill-inserter-1", 3, 4);
+}
+
+#[test]
+fn a_death_among_four_loses_what_lay_there_and_nothing_else() {
+    killed("kill-hash-1", 4, 4);
+}
+
+#[test]
+fn two_deaths_at_once_lose_what_lay_there_and_nothing_else() {
+    killed("kill-hash-2", 4, 4);
+    killed("kill-inserter-2", 4, 2);
+}
+
+/// A process dies in the middle of operations of each kind, each stopped at another of its awaits. The survivors find them
+/// done, or not, and can use every key.
+#[test]
+fn what_a_death_cuts_short_is_done_or_not() {
+    for (round, placement) in ["inserter", "hash"].into_iter().cycle().take(6).enumerate() {
+        let mut session = Session::start(&format!("cut-{placement}"), 3, round as u64);
+        session.end(0..2);
+        for node in 0..2 {
+            let said = session.said(node);
+            println!("{}", said.lines().find(|line| line.contains("found")).unwrap_or("nothing"));
+        }
+    }
+}
+
+/// What is told of some deaths.
+struct Story {
+    placement: Placement,
+    deaths: usize,
+}
+
+impl std::str::FromStr for Story {
+    type Err = String;
+
+    fn from_str(role: &str) -> Result<Story, String> {
+        let (placement, deaths) = role.strip_prefix("kill-").and_then(|rest| rest.split_once('-')).ok_or(role)?;
+        let placement = if placement == "hash" { Placement::Hash } else { Placement::Inserter };
+        Ok(Story { placement, deaths: deaths.parse().map_err(|_| role)? })
+    }
+}
+
+impl Story {
+    fn options(&self) -> KvOptions {
+        KvOptions { slots_per_node: 8 * KEYS as usize, locks: 96, placement: self.placement, ..KvOptions::default() }
+    }
+
+    /// Whether the value of a key never lies on a node that will die.
+    fn is_kept(&self, key: u64, nodes: u16) -> bool {
+        match self.placement {
+            // The others do not insert it.
+            Placement::Inserter => key.is_multiple_of(2),
+            Placement::Hash => {
+                let home = FixedState::with_seed(0x6661_7266_6965_6c64).hash_one(key) % u64::from(nodes);
+                home < u64::from(nodes) - self.deaths as u64
+            }
         }
     }
 }
@@ -172,7 +255,8 @@ fn node_process() {
     });
     match role.as_str() {
         "stress" => stress(&place, operations),
-        "kill" => mortal(&place),
+        role if role.starts_with("cut-") => cut(role == "cut-hash", operations),
+        role if role.starts_with("kill-") => mortal(role, &place),
         role => panic!("no role {role}"),
     }
 }
@@ -212,7 +296,6 @@ impl Client<'_> {
 
     /// One operation on a random key.
     async fn operation(&self, choice: u64) -> farfield::Result<()> {
-        let (kv, endpoint) = (self.kv, self.endpoint);
         let key = choice % KEYS;
         let input = match choice >> 32 & 31 {
             0..14 => KvInput::Get,
@@ -222,6 +305,11 @@ impl Client<'_> {
             24..28 => KvInput::Upsert(self.value()),
             _ => KvInput::Delete,
         };
+        self.one(key, input).await
+    }
+
+    async fn one(&self, key: u64, input: KvInput) -> farfield::Result<()> {
+        let (kv, endpoint) = (self.kv, self.endpoint);
         let event = Event::pending(self.number, self.now(), input);
         (self.log)(key, event);
         let output = match input {
@@ -241,6 +329,10 @@ impl Client<'_> {
     /// Several keys read at once: each is an operation.
     async fn several(&self, first: u64) -> farfield::Result<()> {
         let keys: Vec<u64> = (0..6).map(|key| (first + key * 11) % KEYS).collect();
+        self.several_of(keys).await
+    }
+
+    async fn several_of(&self, keys: Vec<u64>) -> farfield::Result<()> {
         let mut found = Vec::new();
         let call_ns = self.now();
         self.kv.get_many(self.endpoint, &keys, &mut found).await?;
@@ -287,26 +379,26 @@ fn stress(place: &Path, operations: u64) {
     });
 }
 
-/// A node of which one is killed: node 2. It logs as it goes; the others until some time after the news of its death.
-fn mortal(place: &Path) {
-    const GONE: NodeId = NodeId(2);
+/// A node of a session in which the last ones are killed. They log as they go; the others until some time after the news.
+fn mortal(role: &str, place: &Path) {
+    let story: Story = role.parse().expect("a story");
     let node = Node::builder()
         .timeout(Duration::from_secs(10))
         .environment()
         .and_then(|builder| builder.start())
         .expect("a node");
-    let kv = KvStore::<u64, u64>::open(&node, "kv", options()).expect("a store");
-    let me = node.id();
-    let name = |thread: usize| {
-        place.join(if me == GONE && thread == 0 { "2.log".into() } else { format!("{}-{thread}.log", me.0) })
-    };
+    let kv = KvStore::<u64, u64>::open(&node, "kv", story.options()).expect("a store");
+    let (me, nodes) = (node.id(), node.nodes() as u16);
+    let survivors = nodes - story.deaths as u16;
+    let is_victim = me.0 >= survivors;
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (node, kv, name) = (&node, &kv, &name);
+            let (node, kv, story) = (&node, &kv, &story);
             scope.spawn(move || {
                 let endpoint = node.endpoint().expect("an endpoint");
                 let number = u32::from(me.0) * THREADS as u32 + thread as u32;
-                let file = RefCell::new(File::create(name(thread)).expect("a log"));
+                let name = place.join(format!("{}-{thread}.log", me.0));
+                let file = RefCell::new(File::create(name).expect("a log"));
                 // A call to the system for each record: what was logged stays when the process dies.
                 let log = |key, event: KvEvent| {
                     file.borrow_mut().write_all(KvRecord::new(key, &event).as_bytes()).expect("logging");
@@ -314,41 +406,175 @@ fn mortal(place: &Path) {
                 let client = Client { kv, node, endpoint: &endpoint, number, values: Cell::new(0), log: &log };
                 let client = &client;
                 let mut rng = Rng(u64::from(number) ^ std::process::id() as u64);
-                let (mut dead_since, mut good, mut bad, mut slowest) = (None, 0u64, 0u64, Duration::ZERO);
-                // Batches of operations, until a second after the death was announced.
-                while dead_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(1)) {
+                let (mut dead_since, mut good, mut lost, mut slowest) = (None, 0u64, 0u64, Duration::ZERO);
+                let operation = async |choice: u64| {
+                    let key = choice % KEYS;
+                    let inserts = matches!(choice >> 32 & 31, 15..18 | 24..28);
+                    if is_victim && inserts && story.placement == Placement::Inserter && story.is_kept(key, nodes) {
+                        return (key, client.one(key, KvInput::Update(client.value())).await);
+                    }
+                    let done = client.operation(choice).await;
+                    if done.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { .. })) {
+                        // As it says.
+                        let again = client.one(key, KvInput::Upsert(client.value())).await;
+                        if again.is_err() {
+                            return (key, again);
+                        }
+                    }
+                    (key, done)
+                };
+                // Batches of operations, until three seconds after the death was announced.
+                while dead_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(3)) {
                     if dead_since.is_none() && place.join("killed").exists() {
                         dead_since = Some(Instant::now());
                     }
                     let start = Instant::now();
-                    let futures = (0..64).map(|_| client.operation(rng.next()));
-                    endpoint.run_window(WINDOW, futures, |done| match done {
+                    let futures = (0..64).map(|_| operation(rng.next()));
+                    endpoint.run_window(WINDOW, futures, |(key, done)| match done {
                         Ok(()) => good += u64::from(dead_since.is_some()),
                         Err(error) => {
-                            assert_names(&error, GONE);
-                            bad += 1;
+                            let gone = error.node().expect("it names a node");
+                            assert!(gone.0 >= survivors && error.object().is_some(), "{error:?}");
+                            // (Reading several keys is an operation on others, too.)
+                            let is_of_key = matches!(error.kind(), ErrorKind::Lost { .. });
+                            assert!(is_of_key || !story.is_kept(key, nodes), "key {key}: {error:?}");
+                            lost += 1;
                         }
                     });
                     slowest = slowest.max(start.elapsed());
-                    if dead_since.is_some() {
-                        // Errors come fast; each is an operation that may have taken effect, which is costly to check.
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
                 }
-                println!("node {}, after it: {good} good, {bad} errors, at most {slowest:.0?} for 64", me.0);
-                assert!(good > 0, "what does not need the dead node goes on");
-                assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+                println!("node {}, after it: {good} good, {lost} lost, at most {slowest:.0?} for 64", me.0);
+                assert!(good > 0, "the store goes on");
+                // Each turn of a dead waiter that somebody has to pass over takes half a second.
+                assert!(slowest < Duration::from_secs(9), "{slowest:?}");
+                // Every key can be used, and read together with others.
+                endpoint.block_on(async {
+                    for key in 0..KEYS {
+                        if let Err(error) = client.one(key, KvInput::Get).await {
+                            assert!(matches!(error.kind(), ErrorKind::Lost { .. }), "{error}");
+                            assert!(!story.is_kept(key, nodes), "key {key}: {error}");
+                        }
+                        client.one(key, KvInput::Upsert(client.value())).await.expect("an upsert");
+                        client.one(key, KvInput::Get).await.expect("a get");
+                    }
+                    client.several_of((0..KEYS).collect()).await.expect("all");
+                });
             });
         }
     });
-    // Who ends first must not be missed by the other.
-    let done = |node: u16| place.join(format!("{node}.done"));
-    std::fs::write(done(me.0), "").expect("a sign");
-    while !done(1 - me.0).exists() {
+    together(place, me.0, survivors, "done");
+}
+
+/// Waits until all survivors have come here: who closes the store must not be missed.
+fn together(place: &Path, me: u16, survivors: u16, what: &str) {
+    let sign = |node: u16| place.join(format!("{node}.{what}"));
+    std::fs::write(sign(me), "").expect("a sign");
+    while (0..survivors).any(|node| !sign(node).exists()) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn assert_names(error: &Error, gone: NodeId) {
-    assert!(error.is_gone() && error.node() == Some(gone) && error.object().is_some(), "{error:?}");
+/// A value that takes several words, all the same.
+type Wide = [u64; 8];
+
+const CUT_KINDS: u64 = 4;
+const CUT_POLLS: u64 = 10;
+/// Keys of each kind and number of polls.
+const CUT_EACH: u64 = 4;
+
+/// Node 2 stops an operation of each kind after each number of polls, and dies; the others look at what is left.
+fn cut(by_hash: bool, seed: u64) {
+    const VICTIM: NodeId = NodeId(2);
+    let place = PathBuf::from(std::env::var(PLACE).expect("a place"));
+    let builder = Node::builder().timeout(Duration::from_secs(10)).environment().expect("an environment");
+    let builder = builder.decorate(move |inner| farfield::fabric::weak::weaken(inner, seed + 1));
+    let node = builder.start().expect("a node");
+    let placement = if by_hash { Placement::Hash } else { Placement::Inserter };
+    let keys = CUT_KINDS * CUT_POLLS * CUT_EACH;
+    let options = KvOptions { slots_per_node: 3 * keys as usize, locks: 1000, placement, ..KvOptions::default() };
+    let kv = KvStore::<u64, Wide>::open(&node, "kv", options).expect("a store");
+    let endpoint = node.endpoint().expect("an endpoint");
+    let (kind_of, old, new) = (|key: u64| key % CUT_KINDS, |key: u64| [key; 8], |key: u64| [key + 10_000; 8]);
+    let is_first = |key: u64| (key / (CUT_KINDS * CUT_POLLS)).is_multiple_of(2);
+    if node.id().0 == 0 {
+        // All kinds but the insert want something there: half of it inserted by the victim.
+        for key in (0..keys).filter(|key| kind_of(*key) != 0 && is_first(*key)) {
+            assert!(endpoint.block_on(kv.insert(&endpoint, &key, &old(key))).expect("an insert"));
+        }
+    }
+    if node.id() == VICTIM {
+        for key in (0..keys).filter(|key| kind_of(*key) != 0 && !is_first(*key)) {
+            assert!(endpoint.block_on(kv.insert(&endpoint, &key, &old(key))).expect("an insert"));
+        }
+    }
+    together(&place, node.id().0, 3, "there");
+    if node.id() == VICTIM {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut cut = Vec::new();
+        for key in 0..keys {
+            let (kv, endpoint, value) = (&kv, &endpoint, new(key));
+            let mut operation: Pin<Box<dyn Future<Output = farfield::Result<()>>>> = Box::pin(async move {
+                match kind_of(key) {
+                    0 => kv.insert(endpoint, &key, &value).await.map(drop),
+                    1 => kv.update(endpoint, &key, &value).await.map(drop),
+                    2 => kv.delete(endpoint, &key).await.map(drop),
+                    _ => kv.upsert(endpoint, &key, &value).await,
+                }
+            });
+            let polls = key / CUT_KINDS % CUT_POLLS;
+            if (0..polls).all(|_| operation.as_mut().poll(&mut context).is_pending()) {
+                // Not dropped: a dead process does not tidy up.
+                cut.push(operation);
+            }
+        }
+        let me = std::process::id().to_string();
+        Command::new("kill").args(["-9", &me]).status().expect("kill -9");
+        std::thread::sleep(PROCESS_MAX);
+    }
+    while endpoint.check_alive(VICTIM).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut found = [0; 3];
+    endpoint.block_on(async {
+        for key in 0..keys {
+            // Under the lock, what was cut short is repaired.
+            let seen = kv.modify(&endpoint, &key, |_| None).await;
+            let possible = match (&seen, kind_of(key)) {
+                (Err(error), _) => matches!(error.kind(), ErrorKind::Lost { node } if *node == VICTIM),
+                (Ok(value), 0) => [None, Some(new(key))].contains(value),
+                (Ok(value), 2) => [None, Some(old(key))].contains(value),
+                (Ok(value), _) => [Some(old(key)), Some(new(key))].contains(value),
+            };
+            assert!(possible, "key {key}, cut at poll {}: {seen:?}", key / CUT_KINDS % CUT_POLLS);
+            found[match seen {
+                Err(_) => 0,
+                Ok(None) => 1,
+                Ok(Some(_)) => 2,
+            }] += 1;
+            let read = kv.get(&endpoint, &key).await;
+            assert_eq!(read.as_ref().ok(), seen.as_ref().ok(), "key {key}: {read:?}, {seen:?}");
+            std::fs::write(place.join(format!("{}-{key}", node.id().0)), format!("{:?}", seen.ok())).expect("a note");
+        }
+    });
+    println!("node {} found {found:?} lost, absent, there", node.id().0);
+    together(&place, node.id().0, 2, "seen");
+    let note = |node: u16, key: u64| std::fs::read(place.join(format!("{node}-{key}"))).expect("a note");
+    endpoint.block_on(async {
+        for key in 0..keys {
+            assert_eq!(note(0, key), note(1, key), "key {key}");
+            if key % 2 == u64::from(node.id().0) {
+                kv.upsert(&endpoint, &key, &new(key)).await.expect("an upsert");
+                assert_eq!(kv.get(&endpoint, &key).await.expect("a get"), Some(new(key)));
+                assert!(kv.delete(&endpoint, &key).await.expect("a delete"));
+                assert!(kv.insert(&endpoint, &key, &old(key)).await.expect("an insert"));
+            }
+        }
+    });
+    together(&place, node.id().0, 2, "used");
+    endpoint.block_on(async {
+        for key in 0..keys {
+            assert_eq!(kv.get(&endpoint, &key).await.expect("a get"), Some(old(key)), "key {key}");
+        }
+    });
+    together(&place, node.id().0, 2, "done");
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use farfield::fabric::Instant;
 use farfield::history::Event;
 use farfield::history::kv::{KvHistory, KvInput, KvOutput};
-use farfield::{Endpoint, Error, ErrorKind, KvOptions, KvStore, Placement, Result};
+use farfield::{Endpoint, Error, ErrorKind, KvOptions, KvStore, NodeId, Placement, Result};
 use foldhash::fast::FixedState;
 
 use super::mutex::{cut, word};
-use crate::scenario::{Log, Scenario, Stage, choose};
+use crate::Faults;
+use crate::scenario::{Log, Scenario, Stage, choose, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -38,6 +39,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         cut_delete_elsewhere(),
         cut_slot(),
         timeout(),
+        dies(),
+        dies_by_hash(),
     ]
 }
 
@@ -102,11 +105,13 @@ struct Client {
     log: Log<Entry>,
 }
 
-/// What a call came to: an answer; no room; or no answer in time, so that nobody knows whether it has taken effect.
+/// What a call came to: an answer; no room; the value is lost; or no answer in time, so that nobody knows whether it has
+/// taken effect.
 #[derive(PartialEq, Debug)]
 enum Answer<T> {
     Is(T),
     Full,
+    Lost,
     None,
 }
 
@@ -146,6 +151,14 @@ impl Client {
                 self.log.push(Entry::Refused { call: at });
                 Ok(Answer::Full)
             }
+            Err(error) if matches!(error.kind(), ErrorKind::Lost { .. }) => {
+                assert_eq!(error.node(), Some(VICTIM));
+                assert!(crashed(VICTIM.index()), "{error}");
+                self.log.push(Entry::Refused { call: at });
+                Ok(Answer::Lost)
+            }
+            // In the middle of an insert there.
+            Err(error) if error.is_gone() && error.node() == Some(VICTIM) => Ok(Answer::None),
             Err(error) if error.is_timeout() => Ok(Answer::None),
             Err(error) => Err(error),
         }
@@ -243,28 +256,32 @@ fn linearizable(stage: &Stage, clients: &[Client], keys: &[u64]) {
         for client in &clients {
             assert_eq!(client.kv.len(), there, "the keys in the index of node {}", client.id);
         }
-        let mut history = KvHistory::new();
-        let entries = clients[0].log.take();
-        for (at, entry) in entries.iter().enumerate() {
-            let Entry::Called { client, key, input } = entry else { continue };
-            let mut ends = entries[at..].iter().zip(at as u64..).filter_map(|(entry, moment)| match entry {
-                Entry::Returned { call, output } if *call == at => Some((moment, Some(*output))),
-                Entry::Refused { call } if *call == at => Some((moment, None)),
-                _ => None,
-            });
-            match ends.next() {
-                Some((end, Some(output))) => {
-                    history.record(*key, Event::returned(*client, at as u64, end, *input, output));
-                }
-                Some((_, None)) => {}
-                None => history.record(*key, Event::pending(*client, at as u64, *input)),
-            }
-        }
+        let history = history_of(&clients[0].log.take());
         if let Err(failure) = history.check_each_key(Default::default()) {
             panic!("{failure}");
         }
         Ok(())
     });
+}
+
+fn history_of(entries: &[Entry]) -> KvHistory {
+    let mut history = KvHistory::new();
+    for (at, entry) in entries.iter().enumerate() {
+        let Entry::Called { client, key, input } = entry else { continue };
+        let mut ends = entries[at..].iter().zip(at as u64..).filter_map(|(entry, moment)| match entry {
+            Entry::Returned { call, output } if *call == at => Some((moment, Some(*output))),
+            Entry::Refused { call } if *call == at => Some((moment, None)),
+            _ => None,
+        });
+        match ends.next() {
+            Some((end, Some(output))) => {
+                history.record(*key, Event::returned(*client, at as u64, end, *input, output));
+            }
+            Some((_, None)) => {}
+            None => history.record(*key, Event::pending(*client, at as u64, *input)),
+        }
+    }
+    history
 }
 
 /// After [`linearizable`]: the keys can be deleted, and then node 0 has all its slots again, each of them once.
@@ -693,4 +710,92 @@ fn timeout() -> Scenario {
         Ok(())
     })
     .early_timeouts()
+}
+
+/// The one that dies, where one does.
+const VICTIM: NodeId = NodeId(1);
+
+/// A node that dies in the middle of anything: `NRW`s of its value, of the messages of its tracker to each of the others, of
+/// its locks' releases. Values on node 0 are never lost; those on the dead are until they are inserted again; the survivors
+/// agree.
+fn dies() -> Scenario {
+    let about = "a node's death loses what lay there, and nothing else; what it did is done, or not";
+    Scenario::new("kv/dies", about, 3, |stage| dies_of(stage, Placement::Inserter))
+        .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+        .kills(&["kv-dead-not-settled", "kv-not-redone"])
+}
+
+/// The same where the dead has put the values to the others, and they theirs to it.
+fn dies_by_hash() -> Scenario {
+    let about = "the same, with values placed by hash";
+    Scenario::new("kv/dies-by-hash", about, 3, |stage| dies_of(stage, Placement::Hash))
+        .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+        .kills(&["kv-dead-not-repaired"])
+}
+
+fn dies_of(stage: &Stage, placement: Placement) -> Result<()> {
+    // The first is never on the victim: by hash; or since the victim does not insert it.
+    let keys = keys([|hash| hash % 3 == 0, |hash| hash % 3 == u64::from(VICTIM.0)]);
+    let [kept, lost] = keys;
+    let options = KvOptions { placement, locks: 3, slots_per_node: 6, ..tiny() };
+    let clients = Client::open(stage, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
+    for (node, client) in clients.iter().cloned().enumerate() {
+        stage.thread(node, "mixed", move |ep| {
+            for round in 1..=2 {
+                let (key, value) = (keys[choose(2)], 10 * round + node as u64);
+                let may_insert = key != kept || placement == Placement::Hash || node != VICTIM.index();
+                ep.block_on(async {
+                    match choose(5) {
+                        0 => client.get(ep, key).await.map(drop),
+                        1 => client.delete(ep, key).await.map(drop),
+                        2 if may_insert => client.insert(ep, key, value).await.map(drop),
+                        3 if may_insert => client.upsert(ep, key, value).await.map(drop),
+                        _ => client.update(ep, key, value).await.map(drop),
+                    }
+                })?;
+            }
+            Ok(())
+        });
+    }
+    let nodes = stage.nodes().to_vec();
+    stage.finally(move || {
+        let living: Vec<_> = (0..3).filter(|node| !crashed(*node)).collect();
+        let mut lost_is_gone = false;
+        for key in keys {
+            let ep = nodes[0].endpoint()?;
+            // Who has the key's lock has repaired what was cut short.
+            match ep.block_on(clients[0].kv.modify(&ep, &key, |_| None)) {
+                Err(error) if !matches!(error.kind(), ErrorKind::Lost { .. }) => return Err(error),
+                _ => {}
+            }
+            let mut found = Vec::new();
+            for node in &living {
+                let ep = nodes[*node].endpoint()?;
+                found.push(ep.block_on(clients[*node].get(&ep, key))?);
+            }
+            assert!(found.iter().all(|value| *value == found[0]), "key {key} has different values: {found:?}");
+            assert!(key != kept || found[0] != Answer::Lost, "a value was lost that did not lie there");
+            lost_is_gone |= key == lost && found[0] == Answer::Lost;
+            // It can be used again, by all.
+            for node in &living {
+                let (ep, value) = (nodes[*node].endpoint()?, 100 + *node as u64);
+                assert_eq!(ep.block_on(clients[*node].upsert(&ep, key, value))?, Answer::Is(()));
+                for other in &living {
+                    let ep = nodes[*other].endpoint()?;
+                    assert_eq!(ep.block_on(clients[*other].get(&ep, key))?, Answer::Is(Some(value)));
+                }
+            }
+        }
+        assert!(!lost_is_gone || crashed(VICTIM.index()));
+        let mut history = history_of(&clients[0].log.take());
+        if crashed(VICTIM.index()) {
+            // At some moment its value was gone.
+            history.record(lost, Event::pending(9, 0, KvInput::Delete));
+        }
+        if let Err(failure) = history.check_each_key(Default::default()) {
+            panic!("{failure}");
+        }
+        Ok(())
+    });
+    Ok(())
 }

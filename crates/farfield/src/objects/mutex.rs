@@ -441,12 +441,6 @@ impl MutexArray {
         Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
     }
 
-    /// What is wrong with the holder of a lock, if it is gone.
-    pub(crate) async fn check_holder(&self, endpoint: &Endpoint, index: usize) -> Result<()> {
-        let state = State(endpoint.get(self.word(index)).await.of(self.object.path())?);
-        state.holder().map_or(Ok(()), |holder| endpoint.check_alive(holder)).of(self.object.path())
-    }
-
     /// If it looks as if a dead node held something: the state after that is taken from it. It is the lock, or, if nobody
     /// has taken his turn for long, the turn.
     fn left_by_the_dead(&self, state: State, looks_lost: bool) -> Option<State> {

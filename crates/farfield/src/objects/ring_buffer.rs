@@ -42,6 +42,8 @@
 //!
 //! Source: LOCO §5.2, Fig. 14; what happens at a death is ours.
 
+mod inherit;
+
 use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, write_words};

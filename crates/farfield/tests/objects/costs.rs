@@ -266,11 +266,11 @@ fn stores_cost_what_they_say() {
     costs(b, kvs[2].get(b, &2), [0; 4]);
     // Value elsewhere.
     assert_eq!(costs(b, kvs[2].get(b, &1), [0, 1, 0, 1]), Some(13));
-    costs(b, kvs[2].update(b, &1, &14), [1, 1, 2, 3]);
-    costs(b, kvs[2].modify(b, &1, |_| Some(15)), [1, 2, 2, 4]);
+    costs(b, kvs[2].update(b, &1, &14), [2, 1, 2, 3]);
+    costs(b, kvs[2].modify(b, &1, |_| Some(15)), [2, 2, 2, 4]);
     // Value on the lock's node.
     assert!(costs(&ends[0], kvs[0].insert(&ends[0], &3, &1), [0, 0, 2, 0]));
-    costs(b, kvs[2].update(b, &3, &2), [1, 0, 2, 2]);
+    costs(b, kvs[2].update(b, &3, &2), [2, 0, 2, 2]);
     // Deleting, value here and elsewhere.
     let before = puts(1);
     assert!(costs(a, kvs[1].delete(a, &1), [0, 0, 2, 2]));

@@ -57,6 +57,12 @@ impl<K: Key> Index<K> {
         let _ = self.map.write().pin().remove_if(key, |_, found| *found == entry);
     }
 
+    /// The keys that are wanted, with their entries.
+    pub(super) fn entries(&self, wanted: impl Fn(&K) -> bool) -> Vec<(K, Entry)> {
+        let map = self.map.read().pin();
+        map.iter().filter(|(key, _)| wanted(key)).map(|(key, entry)| (key.clone(), *entry)).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.map.read().len()
     }

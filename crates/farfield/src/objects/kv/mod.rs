@@ -10,6 +10,13 @@
 //!     │ counter (63) │ valid (1)    │ checksum │ value, whole words    │
 //!     └─────────────────────────────┴──────────┴───────────────────────┘
 //!       meta, one word                XXH3 of the value, seeded with the counter
+//!
+//! region `redo` (every node), for each stripe of keys: the last value that another node has put to a slot here
+//!   0 ┌──────────┬──────────┬──────────┬───────────────────────┐
+//!     │ slot     │ checksum │ checksum │ value, whole words    │
+//!     └──────────┴──────────┴──────────┴───────────────────────┘
+//!       which it is for       as in the slot; the first covers slot, use, the second, and the value
+//! region `reports`: see [`death`]
 //! ```
 //!
 //! Changes of a key are made under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
@@ -38,7 +45,7 @@
 //! | `get`, value elsewhere | 1 | 1 get |
 //! | `get_many` of k | 1 | at most k gets |
 //! | `update`, value here | 2 | cas, faa |
-//! | `update`, value elsewhere | 3 (2 where lock and value share a node) | cas, put, get (fence), faa |
+//! | `update`, value elsewhere | 3 (2 where lock and value share a node) | cas, 2 puts, get (fence), faa |
 //! | `modify` | as `get`, then `update` or `insert`, under one lock | |
 //! | `insert`, value here | 2 and the acknowledgements | cas, faa; the tracker: 2·(n − 1) puts |
 //! | `insert`, value elsewhere | 3 (2) and the acknowledgements | cas, 3 puts, get (fence), faa; the tracker: as above |
@@ -51,11 +58,29 @@
 //! An insert or delete that is cut short (a timeout, an error, a future that is dropped) leaves its key locked until the
 //! service thread has undone the insert, or completed the delete, on all nodes.
 //!
-//! A node that dies or leaves takes its values with it: operations on them end in an error that names it, and so do
-//! those that need a lock of its. The others are told of changes without it. A node that stays must keep its handle for as
-//! long as any other uses the store: what is closed acknowledges nothing, and the others wait for it.
+//! # When a node dies
+//!
+//! - **Its values are lost.** Operations on such a key answer [`ErrorKind::Lost`](crate::ErrorKind::Lost), until it is
+//!   inserted again: `insert` and `upsert` take it for absent, `delete` removes it. What [`Placement::Hash`] would place
+//!   there goes to the next node. Its share of the others' slots is lost with it.
+//! - **All else goes on.** Nobody waits for its acknowledgements.
+//! - **Its locks move.** Keys whose lock lay there wait until the survivors have agreed that none of them works under it any
+//!   more ([`death`]: a few messages). Then the lock of the next node stands in, of the same row.
+//! - **What it has told is made the same everywhere** ([`death`]): the survivors complete the last messages of its tracker
+//!   from each other. Only keys whose locks it held can differ until then: whoever inserts or deletes waits for all
+//!   acknowledgements before the release.
+//! - **What it left half-done is repaired** under the lock that it held, by the next holder, after that. An insert whose valid
+//!   bit is set has happened, another has not; a delete that has cleared it has. An update has happened if its value is there
+//!   or can be redone: the value is put twice, first where nobody reads it. Gets meanwhile see what they would have seen
+//!   while it lived: an invalid slot is a miss, on whatever node, whether its index has the key or not; a torn value is
+//!   waited for, and after a moment the reader takes the lock itself, so that it is repaired.
+//!
+//! Leaving is the same, without anything half-done. A node that stays must keep its handle for as long as any other uses the
+//! store: what is closed acknowledges nothing, and the others wait for it. A node that was cut off and does not know yet may
+//! still find in its own index, and on itself, what the others have changed since.
 
 mod codec;
+mod death;
 mod index;
 mod slots;
 mod tracker;
@@ -67,6 +92,7 @@ use std::sync::Arc;
 use farfield_fabric::{Buf, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, read_words, write_words};
 
 pub use self::codec::{ByteString, Key, Value};
+use self::death::{Deaths, Entered};
 use self::index::{Entry, Index, hash_of};
 use self::slots::{Layout, Meta, Slots};
 use self::tracker::{Change, Tracker};
@@ -143,15 +169,42 @@ pub struct KvStore<K: Key, V: Value> {
     options: KvOptions,
     layout: Layout,
     region: Region,
+    /// Where each node keeps the values that others are about to write over its own.
+    redo: Vec<RemotePtr<u64>>,
     slots: Arc<Slots>,
     index: Arc<Index<K>>,
     locks: MutexArray,
     tracker: Arc<Tracker<K>>,
+    deaths: Arc<Deaths>,
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
 /// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
 const INDEX_KEYS_MAX: usize = 1 << 22;
+
+/// A key's lock.
+struct Locked<'a> {
+    /// Released first: until then the operation counts as under way.
+    guard: Guard<'a>,
+    entered: Entered<'a>,
+}
+
+impl<'a> Locked<'a> {
+    fn endpoint(&self) -> &'a Endpoint {
+        self.guard.endpoint()
+    }
+
+    /// Ends an operation that has done what it was to do. If the lock's home is gone, so is the lock: nobody is kept out.
+    async fn unlock(self) -> Result<()> {
+        let Locked { guard, entered } = self;
+        let unlocked = guard.unlock().await;
+        drop(entered);
+        match unlocked {
+            Err(error) if !error.is_gone() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// What one look at a slot says.
 enum Look<V> {
@@ -179,21 +232,33 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
         let bytes = layout.bytes();
         let region = node.alloc(GroupKey::DATA, bytes).of(path)?;
+        let redo_bytes = options.locks * layout.redo_words() * 8;
+        let redo = node.alloc(GroupKey::DATA, redo_bytes).of(path)?;
+        let reports_bytes = node.nodes() * node.nodes() * 8;
+        let reports = node.alloc(GroupKey::SERVICE, reports_bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "KvStore",
             layout: format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>()),
             participants: node.members().collect(),
-            regions: vec![("slots", region.clone())],
-            expect: Box::new(move |_| vec![("slots".into(), bytes as u64)]),
+            regions: vec![("slots", region.clone()), ("redo", redo), ("reports", reports.clone())],
+            expect: Box::new(move |_| {
+                let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];
+                sizes.into_iter().map(|(region, bytes)| (region.into(), bytes as u64)).collect()
+            }),
         };
         let object = Object::open(node, spec)?;
-        let bases = node.members().map(|peer| object.remote(peer, "slots")).collect::<Result<Vec<_>>>()?;
-        let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks)?;
+        let of_all = |region| node.members().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
+        let (bases, redo) = (of_all("slots")?, of_all("redo")?);
+        let deaths = Arc::new(Deaths::new(node, reports, of_all("reports")?));
+        // One on each node for each row of stripes: any may have to stand in for any other.
+        let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks.next_multiple_of(node.nodes()))?;
         let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
         let index = Arc::new(Index::new((options.slots_per_node * node.nodes()).min(INDEX_KEYS_MAX)));
-        let tracker = Arc::new(Tracker::open(node, path, &options, Arc::clone(&index), Arc::clone(&slots))?);
-        Ok(KvStore { object, options, layout, region, slots, index, locks, tracker, _value: core::marker::PhantomData })
+        let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));
+        let tracker = Arc::new(Tracker::open(node, path, &options, followed.0, followed.1, followed.2)?);
+        let _value = core::marker::PhantomData;
+        Ok(KvStore { object, options, layout, region, redo, slots, index, locks, tracker, deaths, _value })
     }
 
     /// The number of keys, as this node sees it.
@@ -214,7 +279,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// The value of a key.
     ///
     /// # Errors
-    /// The value's node is gone, or a timeout: a writer stopped or died in the middle of the value.
+    /// [`ErrorKind::Lost`], or a timeout: a writer stopped in the middle of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
         let mut since = None;
@@ -233,7 +298,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// as fast as one after the other. Each key is read at a moment of its own; together they are not a snapshot.
     ///
     /// # Errors
-    /// As [`KvStore::get`].
+    /// As [`KvStore::get`]: if one value is lost, the others have to be read without it.
     pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Option<V>>) -> Result<()> {
         const CHUNK: usize = 64;
         into.clear();
@@ -252,7 +317,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
                     remotes += 1;
                 }
             });
-            endpoint.get_each(&remote[..remotes], words, &mut buf).await.of(self.object.path())?;
+            let got = endpoint.get_each(&remote[..remotes], words, &mut buf).await;
+            got.map_err(|error| self.lost_by(error))?;
             let mut images = buf.chunks_exact(words);
             for (key, entry) in keys.iter().zip(entries) {
                 let look = match entry {
@@ -273,30 +339,30 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(())
     }
 
-    /// Inserts a key; `false`, and no change, if it is there already.
+    /// Inserts a key; `false`, and no change, if it is there already. A lost value is not there.
     ///
     /// # Errors
     /// No free slot, a key or value that is too long, a node that is gone, or a timeout. Unless it is the node or the
     /// timeout, nothing has changed.
     pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
         self.check_sizes(key, Some(value))?;
-        let guard = self.lock(endpoint, key).await?;
-        if self.index.get(key).is_some() {
-            return guard.unlock().await.map(|()| false);
+        let locked = self.lock(endpoint, key).await?;
+        if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
+            return locked.unlock().await.map(|()| false);
         }
-        self.insert_locked(guard, key, value).await.map(|()| true)
+        self.insert_locked(locked, key, value).await.map(|()| true)
     }
 
     /// Changes the value of a key; `false` if it is not there.
     ///
     /// # Errors
-    /// A value that is too long, a node that is gone, or a timeout.
+    /// [`ErrorKind::Lost`], a value that is too long, or a timeout.
     pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
         self.check_sizes(key, Some(value))?;
-        let guard = self.lock(endpoint, key).await?;
+        let locked = self.lock(endpoint, key).await?;
         match self.index.get(key) {
-            None => guard.unlock().await.map(|()| false),
-            Some(entry) => self.update_locked(guard, entry, value).await.map(|()| true),
+            None => locked.unlock().await.map(|()| false),
+            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await.map(|()| true),
         }
     }
 
@@ -306,10 +372,10 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// As [`KvStore::insert`].
     pub async fn upsert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
         self.check_sizes(key, Some(value))?;
-        let guard = self.lock(endpoint, key).await?;
-        match self.index.get(key) {
-            None => self.insert_locked(guard, key, value).await,
-            Some(entry) => self.update_locked(guard, entry, value).await,
+        let locked = self.lock(endpoint, key).await?;
+        match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
+            None => self.insert_locked(locked, key, value).await,
+            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await,
         }
     }
 
@@ -325,15 +391,15 @@ impl<K: Key, V: Value> KvStore<K, V> {
         change: impl FnOnce(Option<&V>) -> Option<V>,
     ) -> Result<Option<V>> {
         self.check_sizes(key, None)?;
-        let guard = self.lock(endpoint, key).await?;
+        let locked = self.lock(endpoint, key).await?;
         let before = self.get(endpoint, key).await?;
         match change(before.as_ref()) {
-            None => guard.unlock().await?,
+            None => locked.unlock().await?,
             Some(value) => {
                 self.check_sizes(key, Some(&value))?;
                 match self.index.get(key) {
-                    None => self.insert_locked(guard, key, &value).await?,
-                    Some(entry) => self.update_locked(guard, entry, &value).await?,
+                    None => self.insert_locked(locked, key, &value).await?,
+                    Some(entry) => self.update_locked(locked, self.stripe(key), entry, &value).await?,
                 }
             }
         }
@@ -347,19 +413,26 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// A node that is gone, or a timeout. The key may be gone nevertheless.
     pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
         self.check_sizes(key, None)?;
-        let guard = self.lock(endpoint, key).await?;
+        let locked = self.lock(endpoint, key).await?;
         let Some(entry) = self.index.get(key) else {
-            return guard.unlock().await.map(|()| false);
+            return locked.unlock().await.map(|()| false);
         };
-        let changing = self.changing(guard, key, entry);
+        self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
+    }
+
+    /// Removes a key whose lock is held.
+    async fn remove<'a>(&'a self, locked: Locked<'a>, key: &K, entry: Entry) -> Result<Locked<'a>> {
+        let endpoint = locked.endpoint();
+        let changing = self.changing(locked, key, entry);
         if mutants::is_on(Mutant::KvFreedFirst) && self.slots.is_ours(entry.slot) {
             self.slots.free(entry.slot);
         }
         // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
         // one node's miss could be followed by another's hit.
-        self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
-        if !mutants::is_on(Mutant::KvDeleteNotFlushed) {
-            endpoint.global_fence([entry.slot.node()]).await.of(self.object.path())?;
+        match self.clear(endpoint, entry).await {
+            // Nobody sees the value any more.
+            Err(error) if error.is_gone() => {}
+            cleared => cleared.of(self.object.path())?,
         }
         self.index.remove(key, entry);
         let position = self.tracker.tell(endpoint, key, Change::Remove { entry }).await?;
@@ -370,22 +443,23 @@ impl<K: Key, V: Value> KvStore<K, V> {
         } else {
             self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
         }
-        changing.finish().unlock().await.map(|()| true)
+        Ok(changing.finish())
+    }
+
+    /// Clears the valid bit of a slot, visibly.
+    async fn clear(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
+        self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
+        if !mutants::is_on(Mutant::KvDeleteNotFlushed) {
+            endpoint.global_fence([entry.slot.node()]).await?;
+        }
+        Ok(())
     }
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
-    fn changing<'a>(&'a self, guard: Guard<'a>, key: &'a K, entry: Entry) -> Changing<'a, K> {
+    fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
         let work =
             Work { tracker: Arc::clone(&self.tracker), index: Arc::clone(&self.index), slots: Arc::clone(&self.slots) };
-        Changing::new(self.object.node(), work, guard, key, entry)
-    }
-
-    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Guard<'a>> {
-        self.locks.lock(endpoint, self.stripe(key)).await
-    }
-
-    fn stripe(&self, key: &K) -> usize {
-        (hash_of(key) >> 32) as usize % self.locks.len()
+        Changing::new(self.object.node(), work, locked, key, entry)
     }
 
     fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
@@ -402,20 +476,17 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(())
     }
 
-    async fn insert_locked<'a>(&'a self, guard: Guard<'a>, key: &'a K, value: &V) -> Result<()> {
-        let endpoint = guard.endpoint();
+    async fn insert_locked(&self, locked: Locked<'_>, key: &K, value: &V) -> Result<()> {
+        let endpoint = locked.endpoint();
         let path = self.object.path();
-        let home = match self.options.placement {
-            Placement::Inserter => self.object.node().id(),
-            Placement::Hash => NodeId((hash_of(key) % self.object.node().nodes() as u64) as u16),
-        };
+        let home = self.home_of_value(endpoint, key);
         let Some((slot, counter)) = self.slots.take(home) else {
             let slots = self.slots.share_on(home);
-            guard.unlock().await?;
+            locked.unlock().await?;
             return Err(ErrorKind::Full { node: home, slots }).of(path);
         };
         let entry = Entry { slot, counter };
-        let changing = self.changing(guard, key, entry);
+        let changing = self.changing(locked, key, entry);
         self.write_all(endpoint, entry, value)?;
         if !mutants::is_on(Mutant::KvOwnIndexLast) {
             self.index.insert(key.clone(), entry);
@@ -433,15 +504,169 @@ impl<K: Key, V: Value> KvStore<K, V> {
         changing.finish().unlock().await
     }
 
-    async fn update_locked(&self, guard: Guard<'_>, entry: Entry, value: &V) -> Result<()> {
-        let endpoint = guard.endpoint();
-        self.write_value(endpoint, entry, value)?;
+    // ---- locks, and what the dead have left ---------------------------------------------------------------------------
+
+    fn stripe(&self, key: &K) -> usize {
+        (hash_of(key) >> 32) as usize % self.options.locks
+    }
+
+    /// Where the locks of a stripe lie, in the beginning.
+    fn home_of(&self, stripe: usize) -> NodeId {
+        NodeId((stripe % self.object.node().nodes()) as u16)
+    }
+
+    /// The lock of a stripe on a node: of the same row.
+    fn lock_on(&self, stripe: usize, home: NodeId) -> usize {
+        let nodes = self.object.node().nodes();
+        stripe / nodes * nodes + home.index()
+    }
+
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
+        let deadline = endpoint.deadline();
+        let stripe = self.stripe(key);
+        let home = self.home_of(stripe);
+        if let Some(entered) = self.deaths.enter(home) {
+            match self.locks.lock_deadline(endpoint, stripe, deadline).await {
+                Ok(guard) if !guard.is_after_death() => return Ok(Locked { guard, entered }),
+                Ok(_) => {}
+                Err(error) if error.is_gone() && error.node() == Some(home) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.lock_after_death(endpoint, stripe, deadline).await
+    }
+
+    /// Takes the lock of a stripe wherever it lies now, and repairs what it protects.
+    #[cold]
+    async fn lock_after_death<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        stripe: usize,
+        deadline: Instant,
+    ) -> Result<Locked<'a>> {
+        let path = self.object.path();
+        let first = self.home_of(stripe);
+        loop {
+            let home = self.deaths.place(first);
+            if home != first {
+                // Who was passed over is settled, and so is whoever may have died under one of its locks.
+                self.deaths.wait_settled(endpoint, None, deadline).await.of(path)?;
+            }
+            // Closed meanwhile?
+            let Some(entered) = self.deaths.enter(home) else { continue };
+            let lock = self.lock_on(stripe, home);
+            let guard = match self.locks.lock_deadline(endpoint, lock, deadline).await {
+                Ok(guard) => guard,
+                Err(error) if error.is_gone() && error.node() == Some(home) => {
+                    drop(entered);
+                    self.deaths.wait_closed(endpoint, home, deadline).await.of(path)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let moved = home != first && !self.deaths.is_repaired(stripe, lock);
+            let locked = Locked { guard, entered };
+            if !moved && !locked.guard.is_after_death() {
+                return Ok(locked);
+            }
+            if let Some(locked) = self.repair(locked, lock, deadline).await? {
+                if moved {
+                    self.deaths.has_repaired(stripe, lock);
+                }
+                return Ok(locked);
+            }
+        }
+    }
+
+    /// Repairs all keys of a lock under which somebody has died. None if its home has died meanwhile.
+    ///
+    /// Nobody else works on these keys, and what the dead have told is the same everywhere once they are settled. So what is
+    /// not whole now was not finished by one of them: a slot that is not valid is that of an insert that has not taken
+    /// effect, or of a delete that has: both end without the key. A torn value is that of an update, which is completed. If
+    /// this is cut short, the next holder does it again.
+    async fn repair<'a>(
+        &'a self,
+        mut locked: Locked<'a>,
+        lock: usize,
+        deadline: Instant,
+    ) -> Result<Option<Locked<'a>>> {
+        let endpoint = locked.endpoint();
+        let settled = self.deaths.wait_settled(endpoint, Some(locked.entered.home()), deadline).await;
+        if !settled.of(self.object.path())? {
+            return Ok(None);
+        }
+        let is_of_lock = |key: &K| {
+            let stripe = self.stripe(key);
+            self.lock_on(stripe, self.deaths.place(self.home_of(stripe))) == lock
+        };
+        for (key, entry) in self.index.entries(is_of_lock) {
+            match self.look(endpoint, entry).await {
+                Ok(_) if mutants::is_on(Mutant::KvDeadNotRepaired) => {}
+                Ok(Look::Torn) if mutants::is_on(Mutant::KvNotRedone) => {}
+                Ok(Look::Found(_)) => {}
+                Ok(Look::Absent) => locked = self.remove(locked, &key, entry).await?,
+                Ok(Look::Torn) => {
+                    let stripe = self.stripe(&key);
+                    match self.value_to_redo(endpoint, stripe, entry).await? {
+                        Some(value) => self.write_value(endpoint, stripe, entry, &value)?,
+                        None => tracing::error!("a value on {} is torn, and not to be redone", entry.slot.node()),
+                    }
+                }
+                // Its value is lost with its node.
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        locked.guard.repaired();
+        Ok(Some(locked))
+    }
+
+    /// Whether the node of a value is not gone.
+    fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
+        let node = entry.slot.node();
+        if node == self.object.node().id() {
+            return Ok(());
+        }
+        endpoint.check_alive(node).map_err(|error| self.lost_by(error))
+    }
+
+    /// The error of a value whose node is gone.
+    #[cold]
+    fn lost_by(&self, error: impl Into<Error>) -> Error {
+        let error = error.into();
+        let error = match error.node() {
+            Some(node) if error.is_gone() => ErrorKind::Lost { node }.into(),
+            _ => error,
+        };
+        error.of(self.object.path())
+    }
+
+    // ---- values ------------------------------------------------------------------------------------------------------
+
+    /// Where a new value goes: to a node that is not gone.
+    fn home_of_value(&self, endpoint: &Endpoint, key: &K) -> NodeId {
+        let node = self.object.node();
+        match self.options.placement {
+            Placement::Inserter => node.id(),
+            Placement::Hash => {
+                let nodes = node.nodes() as u64;
+                let first = hash_of(key) % nodes;
+                let mut ring = (0..nodes).map(|step| NodeId(((first + step) % nodes) as u16));
+                ring.find(|home| endpoint.check_alive(*home).is_ok()).unwrap_or(node.id())
+            }
+        }
+    }
+
+    async fn update_locked(&self, locked: Locked<'_>, stripe: usize, entry: Entry, value: &V) -> Result<()> {
+        let endpoint = locked.endpoint();
+        self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
         if mutants::is_on(Mutant::KvUpdateNoFence) {
-            guard.hand_over().release(endpoint);
+            locked.guard.hand_over().release(endpoint);
             return Ok(());
         }
         // The release makes the value visible before the lock can be taken by another.
-        guard.unlock().await
+        locked.unlock().await?;
+        self.check_there(endpoint, entry)
     }
 
     /// This node's slot at a pointer, as words.
@@ -462,19 +687,42 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// Writes checksum and value.
-    fn write_value(&self, endpoint: &Endpoint, entry: Entry, value: &V) -> Result<()> {
+    /// Writes checksum and value over those that are there.
+    fn write_value(&self, endpoint: &Endpoint, stripe: usize, entry: Entry, value: &V) -> Result<()> {
         self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
+            // Who dies here takes the slot along.
             Some(words) => {
                 write_words(&words[1..image.len()], &image[1..]);
                 Ok(())
             }
             None => {
+                // First where it hurts nobody, to the same node: puts land in order, so if the second is cut short by
+                // this node's death, the first is whole.
+                let mut redo = endpoint.buf::<u64>(1 + image.len())?;
+                redo[0] = entry.slot.packed();
+                redo[1] = slots::redo_checksum(&image[1..], entry);
+                redo[2..].copy_from_slice(&image[1..]);
+                endpoint.put(self.redo_of(entry.slot.node(), stripe), &redo).detach()?;
                 let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
                 tail.copy_from_slice(&image[1..]);
                 endpoint.put(entry.slot.at(1), &tail).detach()
             }
         })
+    }
+
+    fn redo_of(&self, node: NodeId, stripe: usize) -> RemotePtr<u64> {
+        self.redo[node.index()].at(stripe * self.layout.redo_words())
+    }
+
+    /// The value that a dead node was writing into a slot which is torn now.
+    async fn value_to_redo(&self, endpoint: &Endpoint, stripe: usize, entry: Entry) -> Result<Option<V>> {
+        let path = self.object.path();
+        let redo = endpoint.buf::<u64>(self.layout.redo_words()).of(path)?;
+        let from = self.redo_of(entry.slot.node(), stripe);
+        let redo = endpoint.get_into(from, redo).await.map_err(|error| self.lost_by(error))?;
+        let Some((value, words)) = V::decode(&redo[3..]) else { return Ok(None) };
+        let is_whole = redo[0] == entry.slot.packed() && redo[1] == slots::redo_checksum(&redo[2..3 + words], entry);
+        Ok(is_whole.then_some(value))
     }
 
     /// Writes the whole slot of a new entry, not valid.
@@ -516,7 +764,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
         let path = self.object.path();
         let image = endpoint.buf::<u64>(self.layout.words).of(path)?;
-        let image = endpoint.get_into(entry.slot, image).await.of(path)?;
+        let image = endpoint.get_into(entry.slot, image).await.map_err(|error| self.lost_by(error))?;
         Ok(judge(&image, entry.counter))
     }
 
@@ -546,8 +794,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return Err(error).waiting_for("a whole value was read").of(self.object.path());
         }
         if waited >= TORN_LONG {
-            // Whoever writes the value holds the key's lock.
-            self.locks.check_holder(endpoint, self.stripe(key)).await?;
+            // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.
+            self.lock(endpoint, key).await?.unlock().await?;
         }
         endpoint.pause().await;
         Ok(())

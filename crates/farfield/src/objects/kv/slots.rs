@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
 use super::Placement;
+use super::index::Entry;
 use crate::mutants::{self, Mutant};
 
 /// The shape of the slots of all nodes.
@@ -27,6 +28,11 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn bytes(&self) -> usize {
         self.words * 8 * self.per_node
+    }
+
+    /// Words of a value that can be redone: the slot's, and two more in the place of its meta word.
+    pub(super) fn redo_words(&self) -> usize {
+        self.words + 1
     }
 }
 
@@ -53,6 +59,11 @@ impl Meta {
 #[inline]
 pub(super) fn checksum(value: &[u64], counter: u64) -> u64 {
     xxh3_64_with_seed(value.as_bytes(), if mutants::is_on(Mutant::KvSumUnseeded) { 0 } else { counter })
+}
+
+/// The checksum of a value to be redone, with its own checksum: for one use of one slot.
+pub(super) fn redo_checksum(value: &[u64], entry: Entry) -> u64 {
+    xxh3_64_with_seed(value.as_bytes(), entry.slot.packed() ^ entry.counter.rotate_left(32))
 }
 
 /// The slots that this node allocates.

@@ -11,10 +11,11 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr};
 
 use super::KvOptions;
 use super::codec::Key;
+use super::death::Deaths;
 use super::index::{Entry, Index};
 use super::slots::Slots;
 use crate::error::Result;
@@ -94,6 +95,7 @@ impl<K: Key> Tracker<K> {
         options: &KvOptions,
         index: Arc<Index<K>>,
         slots: Arc<Slots>,
+        deaths: Arc<Deaths>,
     ) -> Result<Tracker<K>> {
         let (_key, message_bytes_max) = (core::marker::PhantomData, message_bytes_max::<K>(options.key_bytes_max));
         if node.nodes() == 1 {
@@ -112,9 +114,12 @@ impl<K: Key> Tracker<K> {
         let me = node.id().index();
         let ring = rings[me].sender()?;
         let acknowledgements = ring.acknowledgements();
-        let others = rings.iter().enumerate().filter(|(writer, _)| *writer != me);
-        let receivers = others.map(|(_, ring)| ring.receiver()).collect::<Result<Vec<_>>>()?;
-        let follower = Follower { receivers, index: Arc::downgrade(&index), slots, message: Vec::new() };
+        let follow = |writer: NodeId| {
+            let receiver = rings[writer.index()].receiver()?;
+            Ok(Followed { writer, receiver, removed: Vec::new() })
+        };
+        let followed = node.others().map(follow).collect::<Result<Vec<_>>>()?;
+        let follower = Follower { followed, index: Arc::downgrade(&index), slots, deaths, message: Vec::new() };
         node.add_poller(Box::new(follower));
         let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
         Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), message_bytes_max, _key })
@@ -167,10 +172,19 @@ impl<K: Key> Tracker<K> {
 
 /// Applies the other nodes' changes, on the service thread.
 struct Follower<K> {
-    receivers: Vec<RingReceiver>,
+    followed: Vec<Followed>,
     index: std::sync::Weak<Index<K>>,
     slots: Arc<Slots>,
+    deaths: Arc<Deaths>,
     message: Vec<u8>,
+}
+
+/// The tracker of another node.
+struct Followed {
+    writer: NodeId,
+    receiver: RingReceiver,
+    /// Slots of ours that the writer has told all to drop, and has not handed back yet.
+    removed: Vec<Entry>,
 }
 
 /// Messages applied from one tracker before the next has its turn.
@@ -180,15 +194,26 @@ impl<K: Key> Poller for Follower<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let Some(index) = self.index.upgrade() else { return Progress::Done };
         let mut progress = Progress::Idle;
-        let Follower { receivers, slots, message, .. } = self;
-        for receiver in receivers.iter_mut() {
+        let Follower { followed, slots, deaths, message, .. } = self;
+        for Followed { writer, receiver, removed } in followed.iter_mut() {
             let mut received = 0;
             while received < TURN {
                 match receiver.try_recv_unacknowledged(endpoint, message) {
                     Ok(true) => received += 1,
                     Ok(false) => break,
-                    // A writer that is gone, after its last message: nothing more is to come from it.
-                    Err(error) if error.is_gone() => break,
+                    // A writer that is gone, after its last message here.
+                    Err(error) if error.is_gone() => {
+                        match deaths.settle(endpoint, *writer, receiver) {
+                            Ok(true) => progress = Progress::Busy,
+                            Ok(false) => {}
+                            Err(error) => tracing::debug!("settling what {writer} left: {error}"),
+                        }
+                        if deaths.is_settled(*writer) {
+                            // Every index has dropped them, and nobody else hands them back.
+                            removed.drain(..).for_each(|entry| slots.free(entry.slot));
+                        }
+                        break;
+                    }
                     Err(error) => {
                         tracing::error!("node {}: a tracker cannot be followed: {error}", slots.me().0);
                         break;
@@ -199,8 +224,17 @@ impl<K: Key> Poller for Follower<K> {
                 }
                 match Change::decode::<K>(message) {
                     Some((Change::Insert { entry }, key)) => index.insert(key, entry),
-                    Some((Change::Remove { entry }, key)) => index.remove(&key, entry),
-                    Some((Change::Free { entry }, _)) if slots.is_ours(entry.slot) => slots.free(entry.slot),
+                    Some((Change::Remove { entry }, key)) => {
+                        index.remove(&key, entry);
+                        // Told twice by one that was cut short.
+                        if slots.is_ours(entry.slot) && !removed.contains(&entry) {
+                            removed.push(entry);
+                        }
+                    }
+                    Some((Change::Free { entry }, _)) if slots.is_ours(entry.slot) => {
+                        removed.retain(|other| *other != entry);
+                        slots.free(entry.slot);
+                    }
                     Some((Change::Free { .. }, _)) => {}
                     None => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
                 }

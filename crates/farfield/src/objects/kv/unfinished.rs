@@ -9,19 +9,22 @@
 //! 3. frees the slot, and only then releases the lock.
 //!
 //! Until then others who want the key's lock wait, and time out if a node does not apply the change. An insert that is
-//! undone has not happened; a delete is completed.
+//! undone has not happened; a delete is completed. Where the key's lock lies on a node that dies meanwhile, the operation
+//! counts as under way there ([`death`](super::death)) until then.
 
 use std::sync::Arc;
 
 use farfield_fabric::Endpoint;
 
+use super::Locked;
 use super::codec::Key;
+use super::death::Staying;
 use super::index::{Entry, Index};
 use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress};
-use crate::objects::mutex::{Guard, HeldLock};
+use crate::objects::mutex::HeldLock;
 
 /// What an insert or delete needs to be completed by the service thread.
 pub(super) struct Work<K> {
@@ -32,36 +35,36 @@ pub(super) struct Work<K> {
 
 /// The lock of a key in the middle of an insert or delete. Dropped before [`Changing::finish`], it goes to the service
 /// thread with the change.
-pub(super) struct Changing<'a, K: Key> {
+pub(super) struct Changing<'a, 'k, K: Key> {
     node: &'a Node,
     work: Option<Work<K>>,
-    guard: Option<Guard<'a>>,
-    pub(super) key: &'a K,
+    locked: Option<Locked<'a>>,
+    pub(super) key: &'k K,
     pub(super) entry: Entry,
 }
 
-impl<'a, K: Key> Changing<'a, K> {
-    pub(super) fn new(node: &'a Node, work: Work<K>, guard: Guard<'a>, key: &'a K, entry: Entry) -> Self {
-        Changing { node, work: Some(work), guard: Some(guard), key, entry }
+impl<'a, 'k, K: Key> Changing<'a, 'k, K> {
+    pub(super) fn new(node: &'a Node, work: Work<K>, locked: Locked<'a>, key: &'k K, entry: Entry) -> Self {
+        Changing { node, work: Some(work), locked: Some(locked), key, entry }
     }
 
     /// The change is complete: all nodes have applied it.
-    pub(super) fn finish(mut self) -> Guard<'a> {
+    pub(super) fn finish(mut self) -> Locked<'a> {
         self.work = None;
-        self.guard.take().expect("it is there until it is finished or dropped")
+        self.locked.take().expect("it is there until it is finished or dropped")
     }
 }
 
-impl<K: Key> Drop for Changing<'_, K> {
+impl<K: Key> Drop for Changing<'_, '_, K> {
     fn drop(&mut self) {
-        let (Some(work), Some(guard)) = (self.work.take(), self.guard.take()) else { return };
+        let (Some(work), Some(Locked { guard, entered })) = (self.work.take(), self.locked.take()) else { return };
         // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
         if !mutants::is_on(Mutant::KvHandOverUnfenced) {
             let _ = endpoint.block_on(endpoint.global_fence([self.entry.slot.node()]));
         }
-        let (key, entry, lock) = (self.key.clone(), self.entry, guard.hand_over());
-        let unfinished = Unfinished { work, key, entry, lock: Some(lock), cleared: false, told: None, dropped: false };
+        let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
+        let unfinished = Unfinished { work, key, entry, lock, cleared: false, told: None, dropped: false };
         self.node.add_poller(Box::new(unfinished));
     }
 }
@@ -70,7 +73,7 @@ struct Unfinished<K> {
     work: Work<K>,
     key: K,
     entry: Entry,
-    lock: Option<HeldLock>,
+    lock: Option<(HeldLock, Staying)>,
     /// The slot is visibly not valid.
     cleared: bool,
     /// The position of the message that tells the removal.
@@ -106,8 +109,9 @@ impl<K: Key> Unfinished<K> {
         } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
             return false;
         }
-        if let Some(lock) = self.lock.take() {
+        if let Some((lock, staying)) = self.lock.take() {
             lock.release(endpoint);
+            drop(staying);
         }
         true
     }

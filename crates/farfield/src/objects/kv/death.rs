@@ -1,0 +1,390 @@
+//! What survivors agree on when a node dies, or leaves: who no longer works under its locks, and what it had told.
+//!
+//! ```text
+//! region `reports` (every node), a row for each reporter, a word for each node that is gone:
+//!   0 ┌────────────────────────────────┬─────────────┐
+//!     │ bytes of its tracker + 1 (63)  │ settled (1) │   0: nothing is said yet
+//!     └────────────────────────────────┴─────────────┘
+//! ```
+//!
+//! Call the dead node D. Each survivor, on its service thread,
+//!
+//! 1. *closes* the locks that lie on D to operations of its own, and waits until those under way have ended: they are
+//!    counted;
+//! 2. waits until nothing of D can land any more, applies what has come of D's tracker, and *reports* how far that went;
+//! 3. when all survivors have reported: reads what it lacks from the memory of one that has it (every node has a copy of the
+//!    tracker, and D, which no longer writes, has rewritten nothing that some survivor has not read), applies it, and
+//!    reports that it has *settled*, and where;
+//! 4. when all survivors have settled at the same place, D is settled here.
+//!
+//! A survivor that dies meanwhile is waited for no longer, once nothing of it can land; it is settled itself.
+//!
+//! *Nobody settles further later.* One does so only if another one that lives has reported more. Were all settled at
+//! one place and then some went further, the first of them would have needed one before it.
+//!
+//! *Two nodes are never at work on one key.* A key belongs to a stripe; its lock is that of the first node, counted in
+//! a ring from the stripe's home, that is not closed here, and all nodes passed over must be settled here. Let A and B hold
+//! different locks for one key, and let A's come first in the ring. Then B has passed over the home of A's lock, which is
+//! settled at B, so A has reported that it closed it and that its operations there had ended: A holds it no longer.
+//!
+//! *What a report says is visible with it.* An operation ends its stay under a lock after the fence of its release, and with
+//! the acknowledgements of what it had told: both before the report is put.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::mutants::{self, Mutant};
+use crate::node::Node;
+use crate::objects::ring_buffer::RingReceiver;
+
+/// What this node knows of the nodes that are gone.
+pub(super) struct Deaths {
+    /// The service thread holds this: it must not keep the node in its session.
+    node: Node,
+    reports: Region,
+    /// Where each node has its reports.
+    peers: Vec<RemotePtr<u64>>,
+    /// For each node: how many operations of this one are under way under its locks, and whether it is closed.
+    homes: Vec<Word>,
+    /// For each node: 1 if it is settled.
+    settled: Vec<Word>,
+    /// Moved stripes that this node has looked through, with their locks.
+    repaired: LocalMutex<HashSet<(usize, usize)>>,
+}
+
+/// Added to the count of a home when it is closed.
+const CLOSED: u64 = 1 << 63;
+
+/// What a survivor says of a node that is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Report {
+    /// How far it has received the tracker.
+    position: u64,
+    settled: bool,
+}
+
+impl Report {
+    fn packed(self) -> u64 {
+        (self.position + 1) << 1 | u64::from(self.settled)
+    }
+
+    fn from_packed(packed: u64) -> Option<Report> {
+        Some(Report { position: (packed >> 1).checked_sub(1)?, settled: packed & 1 == 1 })
+    }
+}
+
+/// What can be done for a node that is gone, now.
+enum Step {
+    /// It waits for somebody.
+    Wait,
+    Report(Report),
+    /// Another survivor has received more.
+    Complete(NodeId, u64),
+    Settled,
+}
+
+/// The next step of a survivor whose own report is `own`, if the others that live say `others`.
+fn next_step(
+    position: u64,
+    own: Option<Report>,
+    others: impl Iterator<Item = (NodeId, Option<Report>)> + Clone,
+) -> Step {
+    let Some(own) = own else { return Step::Report(Report { position, settled: false }) };
+    if others.clone().any(|(_, report)| report.is_none()) {
+        return Step::Wait;
+    }
+    let reports = others.filter_map(|(node, report)| Some((node, report?)));
+    match reports.clone().max_by_key(|(_, report)| report.position) {
+        Some((node, furthest)) if furthest.position > position => return Step::Complete(node, furthest.position),
+        _ => {}
+    }
+    let settled = Report { position, settled: true };
+    if own != settled {
+        Step::Report(settled)
+    } else if reports.clone().all(|(_, report)| report == settled) {
+        Step::Settled
+    } else {
+        Step::Wait
+    }
+}
+
+impl Deaths {
+    pub(super) fn new(node: &Node, reports: Region, peers: Vec<RemotePtr<u64>>) -> Deaths {
+        let words = || std::iter::repeat_with(Word::default).take(peers.len()).collect();
+        let (homes, settled) = (words(), words());
+        Deaths { node: node.for_service(), reports, peers, homes, settled, repaired: LocalMutex::default() }
+    }
+
+    // ---- operations --------------------------------------------------------------------------------------------------
+
+    /// Counts an operation that works under a lock of `home`, unless these are closed.
+    #[inline]
+    pub(super) fn enter<'a>(self: &'a Arc<Self>, home: NodeId) -> Option<Entered<'a>> {
+        // One atomic: the service thread either sees it in the count after it closes, or it sees the close.
+        let before = self.homes[home.index()].fetch_add(1);
+        let entered = Entered { deaths: self, home };
+        (before & CLOSED == 0).then_some(entered)
+    }
+
+    fn leave(&self, home: NodeId) {
+        let before = self.homes[home.index()].fetch_add(1u64.wrapping_neg());
+        if before == CLOSED + 1 {
+            self.node.fabric().wake_service();
+        }
+    }
+
+    fn is_closed(&self, home: NodeId) -> bool {
+        self.homes[home.index()].load() & CLOSED != 0
+    }
+
+    /// Where the lock of a stripe lies whose home is `home`: there, or on the first node after it that is not closed.
+    pub(super) fn place(&self, home: NodeId) -> NodeId {
+        let nodes = self.homes.len();
+        let mut ring = (0..nodes).map(|step| NodeId(((home.index() + step) % nodes) as u16));
+        // This node's own is never closed.
+        ring.find(|node| !self.is_closed(*node)).unwrap_or(home)
+    }
+
+    /// Waits until all nodes that are gone are settled; whether they are. They are not waited for once the locks of `home`
+    /// are closed: the caller works under one of them, so they would wait for it.
+    pub(super) async fn wait_settled(
+        &self,
+        endpoint: &Endpoint,
+        home: Option<NodeId>,
+        deadline: Instant,
+    ) -> Result<bool> {
+        let start = endpoint.now();
+        let waited = endpoint
+            .wait_until(deadline, || {
+                if self.unsettled(endpoint).next().is_none() || mutants::is_on(Mutant::KvDeadNotSettled) {
+                    return Some(true);
+                }
+                home.is_some_and(|home| self.is_closed(home)).then_some(false)
+            })
+            .await;
+        waited.map_err(|_| self.unsettled_in_time(endpoint, start))
+    }
+
+    /// Waits until the locks of a node that is gone are closed.
+    pub(super) async fn wait_closed(&self, endpoint: &Endpoint, home: NodeId, deadline: Instant) -> Result<()> {
+        let start = endpoint.now();
+        let waited = endpoint.wait_until(deadline, || self.is_closed(home).then_some(())).await;
+        waited.map_err(|_| self.unsettled_in_time(endpoint, start))
+    }
+
+    fn unsettled(&self, endpoint: &Endpoint) -> impl Iterator<Item = NodeId> {
+        self.node.others().filter(|node| endpoint.check_alive(*node).is_err() && self.settled[node.index()].load() == 0)
+    }
+
+    #[cold]
+    fn unsettled_in_time(&self, endpoint: &Endpoint, start: Instant) -> Error {
+        let what = "the survivors have agreed on what a node that is gone had done".into();
+        let missing = self.unsettled(endpoint).collect();
+        ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into()
+    }
+
+    /// Whether this node has looked through a moved stripe under its new lock, and left it whole.
+    pub(super) fn is_repaired(&self, stripe: usize, lock: usize) -> bool {
+        self.repaired.lock().contains(&(stripe, lock))
+    }
+
+    pub(super) fn has_repaired(&self, stripe: usize, lock: usize) {
+        self.repaired.lock().insert((stripe, lock));
+    }
+
+    // ---- the service thread ------------------------------------------------------------------------------------------
+
+    /// Whether a node is gone, and nothing of it can land any more.
+    fn is_silent(&self, endpoint: &Endpoint, node: NodeId) -> bool {
+        self.node.silence_of(endpoint, node).is_some()
+    }
+
+    pub(super) fn is_settled(&self, node: NodeId) -> bool {
+        self.settled[node.index()].load() != 0
+    }
+
+    fn report(&self, reporter: NodeId, gone: NodeId) -> usize {
+        (reporter.index() * self.peers.len() + gone.index()) * 8
+    }
+
+    /// Does what can be done for a node that is gone, whose tracker `receiver` has nothing more now; whether there was
+    /// something.
+    pub(super) fn settle(&self, endpoint: &Endpoint, gone: NodeId, receiver: &mut RingReceiver) -> Result<bool> {
+        if self.is_settled(gone) {
+            return Ok(false);
+        }
+        if !self.is_closed(gone) {
+            self.homes[gone.index()].fetch_add(CLOSED);
+            tracing::info!("node {}: the locks of {gone} are closed", self.node.id().0);
+        }
+        let drained = self.homes[gone.index()].load() == CLOSED;
+        if !drained || !self.is_silent(endpoint, gone) {
+            return Ok(false);
+        }
+        // Looked at after it fell silent.
+        if receiver.has_landed() > receiver.position() {
+            return Ok(true);
+        }
+        let me = self.node.id();
+        let said = |reporter| Report::from_packed(self.reports.word(self.report(reporter, gone)).load());
+        let living = self.node.others().filter(|node| *node != gone && !self.is_silent(endpoint, *node));
+        let others: Vec<_> = living.map(|node| (node, said(node))).collect();
+        match next_step(receiver.position(), said(me), others.iter().copied()) {
+            Step::Wait => return Ok(false),
+            Step::Report(report) => {
+                let at = self.report(me, gone);
+                self.reports.word(at).store(report.packed());
+                for (node, _) in others {
+                    match endpoint.put_value(self.peers[node.index()].byte_add(at as u64), report.packed()).detach() {
+                        Err(error) if !error.is_gone() => return Err(error.into()),
+                        _ => {}
+                    }
+                }
+            }
+            Step::Complete(node, until) => receiver.complete_from(endpoint, node, until)?,
+            Step::Settled => {
+                self.settled[gone.index()].store(1);
+                endpoint.wake_local();
+                tracing::info!("node {}: {gone} is settled at {}", me.0, receiver.position());
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// An operation under a lock.
+pub(super) struct Entered<'a> {
+    deaths: &'a Arc<Deaths>,
+    home: NodeId,
+}
+
+impl Entered<'_> {
+    pub(super) fn home(&self) -> NodeId {
+        self.home
+    }
+
+    /// For one that the service thread completes.
+    pub(super) fn hand_over(self) -> Staying {
+        let staying = Staying { deaths: Arc::clone(self.deaths), home: self.home };
+        core::mem::forget(self);
+        staying
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.deaths.leave(self.home);
+    }
+}
+
+/// An operation that was handed over, still under its lock.
+pub(super) struct Staying {
+    deaths: Arc<Deaths>,
+    home: NodeId,
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        self.deaths.leave(self.home);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Survivors that take steps in any order, and may die, agree on one position: the highest that one who lives to the end
+    /// has learnt of.
+    #[test]
+    fn survivors_settle_at_one_place_whoever_else_dies() {
+        #[derive(Clone, PartialEq, Eq, Hash)]
+        struct State {
+            position: [u64; 3],
+            /// What node `.1` has been told by `.0`.
+            told: [[u64; 3]; 3],
+            /// Reports on their way: in order between two nodes, and late.
+            lives: [bool; 3],
+            done: [Option<u64>; 3],
+        }
+        let start = State { position: [0, 16, 8], told: [[0; 3]; 3], lives: [true; 3], done: [None; 3] };
+        let (mut seen, mut todo) = (HashSet::new(), vec![start]);
+        let mut ends = 0;
+        while let Some(state) = todo.pop() {
+            if !seen.insert(state.clone()) {
+                continue;
+            }
+            let ids = [0usize, 1, 2];
+            let mut next = Vec::new();
+            for me in ids.into_iter().filter(|me| state.lives[*me]) {
+                if state.lives.iter().filter(|lives| **lives).count() > 1 {
+                    let mut after = state.clone();
+                    after.lives[me] = false;
+                    next.push(after);
+                }
+                if state.done[me].is_some() {
+                    continue;
+                }
+                let others = ids.into_iter().filter(|node| *node != me && state.lives[*node]);
+                let said = others.map(|node| (NodeId(node as u16), Report::from_packed(state.told[node][me])));
+                let said: Vec<_> = said.collect();
+                let own = Report::from_packed(state.told[me][me]);
+                match next_step(state.position[me], own, said.iter().copied()) {
+                    Step::Wait => {}
+                    // To some of the others: a node that dies while it reports tells the first, or the second, or both.
+                    Step::Report(report) => {
+                        let mut after = state.clone();
+                        for to in ids {
+                            after.told[me][to] = report.packed();
+                        }
+                        next.push(after.clone());
+                        for missed in ids.into_iter().filter(|to| *to != me) {
+                            let mut partly = after.clone();
+                            partly.told[me][missed] = state.told[me][missed];
+                            partly.lives[me] = false;
+                            next.push(partly);
+                        }
+                    }
+                    Step::Complete(node, until) => {
+                        assert!(state.position[node.index()] >= until);
+                        let mut after = state.clone();
+                        after.position[me] = until;
+                        next.push(after);
+                    }
+                    Step::Settled => {
+                        let mut after = state.clone();
+                        after.done[me] = Some(state.position[me]);
+                        next.push(after);
+                    }
+                }
+            }
+            // Whoever lives and is done is so at the same place, for good.
+            for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+                if let (true, true, Some(a), Some(b)) = (state.lives[a], state.lives[b], state.done[a], state.done[b]) {
+                    assert_eq!(a, b);
+                }
+            }
+            for me in ids {
+                assert!(state.done[me].is_none_or(|at| at == state.position[me]));
+            }
+            let stuck = next.iter().all(|after| after.lives != state.lives);
+            if stuck {
+                ends += 1;
+                let all_done = ids.into_iter().all(|me| !state.lives[me] || state.done[me].is_some());
+                assert!(all_done, "{:?} {:?} {:?}", state.position, state.lives, state.told);
+            }
+            todo.extend(next);
+        }
+        assert!(ends > 10 && seen.len() > 100, "{ends} {}", seen.len());
+    }
+
+    #[test]
+    fn reports_survive_the_wire() {
+        for report in [Report { position: 0, settled: false }, Report { position: 1 << 40, settled: true }] {
+            assert_eq!(Report::from_packed(report.packed()), Some(report));
+        }
+        assert_eq!(Report::from_packed(0), None);
+    }
+}
