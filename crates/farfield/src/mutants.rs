@@ -441,15 +441,10 @@ mutants! {
 
     // ---- deaths ----
 
-    /// *Missing:* what `ShutOut` says: an operation of the removed, posted before, lands after the recovery.
+    /// *Missing:* the others' shutting out. The removed is closed out of the memory of whoever recovers, not of a third node.
     ///
     /// *Scenario:* 3 nodes, a cut. n1 holds a lock on n0, puts to n0 and n2, and is cut off; the others take the lock from
     /// it; the cut heals, and what n1 has put lands.
-    MembershipNotShutOut = "membership-not-shut-out" in "Membership": "The dead are recovered as soon as they are dead.";
-
-    /// *Missing:* the others' shutting out. The removed is closed out of the memory of whoever recovers, not of a third node.
-    ///
-    /// *Scenario:* the same.
     MembershipOwnShutOut = "membership-own-shut-out" in "Membership": "A node does not wait until the others have shut out the dead.";
 
     /// *Missing:* that any two quorums meet.
@@ -489,12 +484,6 @@ mutants! {
     ///
     /// *Scenario:* 3 nodes. n0 sends more than fits into the ring; n1 dies, and n2 gets no more.
     RingDeadReaderAwaited = "ring-dead-reader-awaited" in "RingBuffer": "The writer waits for the room of a dead reader.";
-
-    /// *Missing:* shutting out before the end of the stream.
-    ///
-    /// *Scenario:* 3 nodes, a cut. n2 sends and is cut off; n0 is told that the stream has ended, and gets another message
-    /// when the cut heals.
-    RingEndsEarly = "ring-ends-early" in "RingBuffer": "A stream ends when its writer is dead, and not shut out yet.";
 }
 
 impl FromStr for Mutant {

@@ -195,7 +195,7 @@ fn holder_is_cut_off() -> Scenario {
     )
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([1]))
-    .kills(&["membership-not-shut-out", "membership-own-shut-out", "mutex-released-undecided"])
+    .kills(&["membership-own-shut-out", "mutex-released-undecided"])
 }
 
 fn waiter_dies() -> Scenario {
@@ -320,7 +320,6 @@ fn writer_is_cut_off() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([2]))
-    .kills(&["ring-ends-early"])
 }
 
 fn member_dies() -> Scenario {

@@ -172,9 +172,6 @@ impl Membership {
 
     /// Whether nothing of a node that was removed can land anywhere any more.
     fn is_shut_out(&self, node: u16, removed: u64) -> bool {
-        if mutants::is_on(Mutant::MembershipNotShutOut) {
-            return true;
-        }
         if mutants::is_on(Mutant::MembershipOwnShutOut) {
             return self.has_shut_out_until(self.me) >= removed;
         }

@@ -508,11 +508,7 @@ impl RingReceiver {
     /// Whether there may be another message, though there is none now.
     fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
         let shared = &*self.shared;
-        let silence = match mutants::is_on(Mutant::RingEndsEarly) {
-            false => shared.object.node().silence_of(endpoint, shared.options.writer),
-            true => endpoint.check_alive(shared.options.writer).err(),
-        };
-        match silence {
+        match shared.object.node().silence_of(endpoint, shared.options.writer) {
             // It may have sent its last messages just before it went.
             Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
             _ => Ok(()),
