@@ -60,13 +60,13 @@
 //!
 //! # When a node dies
 //!
-//! - **Its values are lost.** Operations on such a key answer [`ErrorKind::Lost`](crate::ErrorKind::Lost), until it is
+//! - **Its values are lost.** Operations on such a key answer [`ErrorKind::Lost`], until it is
 //!   inserted again: `insert` and `upsert` take it for absent, `delete` removes it. What [`Placement::Hash`] would place
 //!   there goes to the next node. Its share of the others' slots is lost with it.
 //! - **All else goes on.** Nobody waits for its acknowledgements.
 //! - **Its locks move.** Keys whose lock lay there wait until the survivors have agreed that none of them works under it any
-//!   more ([`death`]: a few messages). Then the lock of the next node stands in, of the same row.
-//! - **What it has told is made the same everywhere** ([`death`]): the survivors complete the last messages of its tracker
+//!   more (`death.rs`: a few messages). Then the lock of the next node stands in, of the same row.
+//! - **What it has told is made the same everywhere** (`death.rs`): the survivors complete the last messages of its tracker
 //!   from each other. Only keys whose locks it held can differ until then: whoever inserts or deletes waits for all
 //!   acknowledgements before the release.
 //! - **What it left half-done is repaired** under the lock that it held, by the next holder, after that. An insert whose valid
