@@ -4,7 +4,8 @@
 //! ([`mowgli::machine`]): store buffers, queue pairs, the write buffers of NICs. Whatever a thread does that another
 //! could notice is a *scheduling point*: an access to a [`Word`](crate::Word) or [`Slot`](crate::Slot), an operation's
 //! completion, a [`LocalMutex`](crate::LocalMutex), a [`Concurrent`](crate::Concurrent) structure, a control message,
-//! the clock where time may pass early. There a [`Chooser`] says what happens next: that access, another thread's, or a step of the machine.
+//! the clock where time may pass early. There a [`Chooser`] says what happens next: that access, another thread's, or a
+//! step of the machine.
 //!
 //! - **Waiting.** A thread that waits goes on only when something that it has looked at since it last waited may have
 //!   changed. So an execution ends, and a search of all executions ends too.

@@ -223,9 +223,12 @@ impl Membership {
     /// The system says that a node is dead ([`DeathRule::System`]).
     pub(super) fn died(&mut self, node: NodeId) {
         if self.members.contains(&node.0) {
-            let members = self.members.iter().copied().filter(|member| *member != node.0).collect();
-            self.adopt(View { members, departed: Vec::new() });
+            self.adopt(View { members: self.members_without(node), departed: Vec::new() });
         }
+    }
+
+    fn members_without(&self, node: NodeId) -> Vec<u16> {
+        self.members.iter().copied().filter(|member| *member != node.0).collect()
     }
 
     /// A node has left in good order.
@@ -235,8 +238,7 @@ impl Membership {
         }
         match self.rule {
             DeathRule::System => {
-                let members = self.members.iter().copied().filter(|member| *member != node.0).collect();
-                self.adopt(View { members, departed: vec![node.0] });
+                self.adopt(View { members: self.members_without(node), departed: vec![node.0] });
             }
             // The others have agreed before it went, and the decision is on its way; or it could not wait for that.
             DeathRule::Majority => {
@@ -323,7 +325,9 @@ impl Membership {
     }
 
     fn is_isolated(&self) -> bool {
-        !is_quorum(&self.members, self.members.iter().copied().filter(|node| !self.suspects.contains(node)))
+        // Who has left has no voice any more; this node has, until it goes.
+        let votes = |node: &u16| !self.suspects.contains(node) && (*node == self.me || !self.departing.contains(node));
+        !is_quorum(&self.members, self.members.iter().copied().filter(votes))
     }
 
     /// What this node would decide.

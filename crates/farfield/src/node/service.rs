@@ -194,6 +194,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let parting = endpoint.now() + PARTING_MAX;
     while pollers.iter().any(|poller| poller.is_owed()) && endpoint.now() < parting {
         pollers.retain_mut(|poller| poller.poll(endpoint) != Progress::Done);
+        lead(shared, &mut membership); // some wait until others are decided to be dead
         fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, &mut membership, event));
     }
     // The others agree that it goes before it does: who has gone has no voice in what is decided.

@@ -420,7 +420,8 @@ impl MutexArray {
                 None => {
                     let looks_lost = match state.holder() {
                         Some(holder) => endpoint.check_alive(holder).is_err(),
-                        None => self.is_stuck(endpoint, index, state),
+                        // As long as nobody is gone, nobody's turn is lost.
+                        None => self.object.node().epoch() > 0 && self.is_stuck(endpoint, index, state),
                     };
                     let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
                     let found = State(endpoint.cas(word, state.0, left.0).await.of(self.object.path())?);
@@ -584,11 +585,15 @@ impl Poller for Abandoned {
 struct Undecided {
     node: Node,
     word: RemotePtr<u64>,
-    me: u64,
+    held: u64,
     lost: Vec<NodeId>,
 }
 
 impl Poller for Undecided {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         if self.node.fabric().is_fenced() {
             return Progress::Done; // it is taken from this node
@@ -597,7 +602,7 @@ impl Poller for Undecided {
         if !self.lost.is_empty() {
             return Progress::Idle;
         }
-        let _ = endpoint.faa(self.word, self.me.wrapping_neg()).detach();
+        let _ = endpoint.faa(self.word, self.held.wrapping_neg()).detach();
         Progress::Done
     }
 }
@@ -615,17 +620,16 @@ impl Guard<'_> {
         let fences = |node: &NodeId| *node != spared && !mutants::is_on(Mutant::MutexNoFence);
         let nodes = self.locks.object.node().members().filter(fences);
         let fenced = self.locks.object.node().fence_living(self.endpoint, nodes).await;
-        self.held = false;
         if let Ok(lost) = &fenced
             && !lost.is_empty()
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
             // What was put there is not visible, and somebody may look. If it is this node that goes, the next holder learns
             // of its death; so nothing is released before that is decided.
-            return self.release_later(lost.clone()).of(path);
+            return self.release_later(lost.clone()).await.of(path);
         }
-        // Nobody else changes the mark while the lock is held, by somebody who is not dead.
-        let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
+        let me = self.held();
+        self.held = false; // from here on it is released, or its home is gone
         let released = match mutants::is_on(Mutant::MutexReleasedByPut) {
             false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
             true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
@@ -637,12 +641,22 @@ impl Guard<'_> {
         released.map(|_| ()).of(path)
     }
 
-    fn release_later(&self, lost: Vec<NodeId>) -> fabric::Result<()> {
+    /// What the release takes from the word.
+    fn held(&self) -> u64 {
+        // Nobody else changes the mark while the lock is held, by somebody who is not dead.
+        self.locks.me() + if self.is_repaired { DIED } else { 0 }
+    }
+
+    /// Leaves the release to the service thread, which does it when nobody looks at these nodes any more.
+    async fn release_later(&mut self, lost: Vec<NodeId>) -> fabric::Result<()> {
+        // The release comes from another endpoint then: what this one has put to the home is not before it by itself.
+        self.endpoint.global_fence([self.word.node()]).await?;
         let node = self.locks.object.node();
         // Who is dead will be shut out soon; of the others somebody has to hear.
         let silent = lost.iter().find(|lost| self.endpoint.check_alive(**lost).is_ok()).copied();
-        let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
-        node.add_poller(Box::new(Undecided { node: node.for_service(), word: self.word, me, lost }));
+        let undecided = Undecided { node: node.for_service(), word: self.word, held: self.held(), lost };
+        self.held = false;
+        node.add_poller(Box::new(undecided));
         silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
     }
 
@@ -650,8 +664,7 @@ impl Guard<'_> {
     /// visible by then.
     pub(crate) fn hand_over(mut self) -> HeldLock {
         self.held = false;
-        let me = self.locks.me() + if self.is_repaired { DIED } else { 0 };
-        HeldLock { word: self.word, me }
+        HeldLock { word: self.word, held: self.held() }
     }
 }
 
@@ -676,7 +689,7 @@ impl<'a> Guard<'a> {
 /// A lock that was handed over, still taken.
 pub(crate) struct HeldLock {
     word: RemotePtr<u64>,
-    me: u64,
+    held: u64,
 }
 
 impl HeldLock {
@@ -684,7 +697,7 @@ impl HeldLock {
     pub(crate) fn release(self, endpoint: &Endpoint) {
         // Waited for, a round trip: a node that leaves next must not take it along. An error is a home node that is gone,
         // and the lock with it.
-        let _ = endpoint.faa(self.word, self.me.wrapping_neg()).wait();
+        let _ = endpoint.faa(self.word, self.held.wrapping_neg()).wait();
     }
 }
 

@@ -237,7 +237,8 @@ fn a_reader_that_left_is_not_waited_for() {
         let mut sender = rings[0].sender().unwrap();
         endpoint.block_on(sender.send(&endpoint, &[7; 56])).unwrap();
         let (second, far) = (scene.nodes.pop().unwrap(), scene.endpoint(1));
-        let (first, ids) = (scene.nodes.pop().unwrap(), [scene.id(1), second.id()]);
+        let first = scene.nodes.pop().unwrap();
+        let ids = [first.id(), second.id()];
         let mut receiver = rings[1].receiver().unwrap();
         let mut bytes = Vec::new();
         far.block_on(receiver.recv(&far, &mut bytes)).unwrap();
