@@ -60,6 +60,7 @@ pub struct Scenario {
     pub(crate) name: String,
     pub(crate) about: String,
     pub(crate) nodes: usize,
+    pub(crate) places: usize,
     pub(crate) body: Body,
     pub(crate) steps_max: u64,
     pub(crate) late_nodes: bool,
@@ -82,6 +83,7 @@ impl Scenario {
             name: name.into(),
             about: about.into(),
             nodes,
+            places: nodes,
             body: Arc::new(body),
             steps_max: 200_000,
             late_nodes: false,
@@ -97,6 +99,14 @@ impl Scenario {
     #[must_use]
     pub fn steps_max(mut self, steps: u64) -> Scenario {
         self.steps_max = steps;
+        self
+    }
+
+    /// Only so many of the nodes belong to the session at a time. The others are later lives of these, in order, and come
+    /// late: node 2 of three over two places is the second life of node 0.
+    #[must_use]
+    pub fn places(mut self, places: usize) -> Scenario {
+        self.places = places;
         self
     }
 
@@ -220,7 +230,7 @@ impl Stage {
         };
         let run = || -> Result<()> {
             if !scenario.late_nodes {
-                for node in 0..scenario.nodes {
+                for node in 0..scenario.places {
                     stage.start(node)?;
                 }
                 for node in stage.nodes() {

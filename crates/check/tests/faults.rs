@@ -346,6 +346,7 @@ fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
     for seed in 0..4000 {
         let settings = Settings {
             nodes: 2,
+            places: 2,
             steps_max: 10_000,
             record: false,
             seed: 1,

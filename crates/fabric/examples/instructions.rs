@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
-use farfield_fabric::{Endpoint, EndpointOptions, Fabric, GroupKey, NodeId, RemotePtr, Result};
+use farfield_fabric::{Endpoint, EndpointOptions, Fabric, GroupKey, RemotePtr, Result};
 
 /// Operations of each loop.
 const LOOPS: u64 = 1000;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut nodes = Vec::new();
     for node in 0..2 {
-        let mut options = ShmOptions::new(session.clone(), NodeId(node), 2);
+        let mut options = ShmOptions::new(session.clone(), node, 2);
         options.group_bytes_max = 4 << 20;
         let fabric = ShmFabric::join(&options)?;
         let (served, stop) = (Arc::clone(&fabric), Arc::clone(&stop));

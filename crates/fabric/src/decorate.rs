@@ -38,6 +38,9 @@ impl Fabric for Decorated {
     fn me(&self) -> NodeId {
         self.inner.me()
     }
+    fn places(&self) -> usize {
+        self.inner.places()
+    }
     fn nodes(&self) -> usize {
         self.inner.nodes()
     }

@@ -18,7 +18,11 @@ pub trait Fabric: Send + Sync + 'static {
     fn name(&self) -> String;
     /// This node.
     fn me(&self) -> NodeId;
-    /// The number of nodes in the session, those not yet come included.
+    /// How many nodes the session has at a time, those not yet come included. Their numbers are the lowest.
+    fn places(&self) -> usize;
+    /// How many numbers of nodes there are. A node that was gone and returns is another one, with a number of its own: the
+    /// lives of a place have the numbers `place`, `place + places`, `place + 2 · places`, … So no pointer to what a node had
+    /// in one life reaches anything in the next.
     fn nodes(&self) -> usize;
 
     /// A lane for one more thread; in the background if that thread mostly sleeps or has another lane.
@@ -187,7 +191,7 @@ pub enum PeerState {
         /// Which of its lives.
         incarnation: u64,
     },
-    /// It left in good order.
+    /// It left in good order, or was gone before this node came.
     Left,
     /// Its process is gone.
     Dead {

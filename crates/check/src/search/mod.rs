@@ -93,8 +93,8 @@ impl Finding {
 }
 
 fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome {
-    let Scenario { nodes, steps_max, rule: death_rule, faults, .. } = scenario.clone();
-    let settings = Settings { nodes, steps_max, record, seed: 1, death_rule, faults };
+    let Scenario { nodes, places, steps_max, rule: death_rule, faults, .. } = scenario.clone();
+    let settings = Settings { nodes, places, steps_max, record, seed: 1, death_rule, faults };
     let played = scenario.clone();
     sim::run(settings, chooser, move |handle| Stage::play(&played, handle))
 }

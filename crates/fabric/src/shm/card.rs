@@ -11,13 +11,14 @@
 //!    320         64      lanes open, incarnation
 //!    384     256·8       bytes of each group's memory
 //!   2432   256·64        a mark for each lane: odd while it is in the middle of a write
-//!  18816   256·nodes     rights: [group][peer], 1 if the peer may access the group
+//!  18816   256·256       rights: [group][peer], 1 if the peer may access the group
 //! ```
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
+use super::NODES_MAX;
 use super::sys::liveness::{LifeCell, is_alive};
 use super::sys::session::CardMapping;
 use crate::{GroupKey, NodeId};
@@ -41,7 +42,7 @@ pub(crate) struct Card {
     pub(crate) incarnation: AtomicU64,
     pub(crate) group_bytes: GroupBytes,
     pub(crate) marks: [Mark; LANES_MAX],
-    // `rights` follow: 256 · nodes bytes.
+    // `rights` follow.
 }
 
 // The drawing above. Fields begin cache lines through the alignment of their neighbours; none may ask for more than the
@@ -89,8 +90,8 @@ impl Card {
     }
 
     /// The length of a card file.
-    pub(crate) fn file_bytes(nodes: usize) -> usize {
-        HEADER_BYTES + size_of::<Card>() + GroupKey::COUNT_MAX * nodes
+    pub(crate) fn file_bytes() -> usize {
+        HEADER_BYTES + size_of::<Card>() + GroupKey::COUNT_MAX * NODES_MAX
     }
 
     /// The card in a mapped card file.
@@ -107,10 +108,10 @@ impl Card {
     }
 
     /// The right of `peer` to a group.
-    pub(crate) fn right(mapping: &CardMapping, nodes: usize, group: GroupKey, peer: NodeId) -> &AtomicU8 {
-        let index = usize::from(group.0) * nodes + peer.index();
+    pub(crate) fn right(mapping: &CardMapping, group: GroupKey, peer: NodeId) -> &AtomicU8 {
+        let index = usize::from(group.0) * NODES_MAX + peer.index();
         let offset = HEADER_BYTES + size_of::<Card>() + index;
-        assert!(peer.index() < nodes && offset < mapping.len(), "a right of a member");
+        assert!(peer.index() < NODES_MAX && offset < mapping.len(), "a right of a member");
         // SAFETY: in bounds by the assertion; a byte-sized atomic needs no alignment; the mapping outlives the borrow.
         unsafe { &*mapping.base().wrapping_add(offset).cast::<AtomicU8>() }
     }

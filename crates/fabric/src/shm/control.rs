@@ -3,6 +3,8 @@
 //! Every pair of nodes has one connection, which the node with the higher number makes. Its first message each way is a
 //! greeting that names layout, session and node; a greeting that does not fit is answered with a refusal that says why,
 //! to the log of both sides. Then each side sends its permission groups, with their memory as file descriptors.
+//!
+//! When a later life of a place comes, the lives before it are gone; a node that has not seen one of them learns it then.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +17,7 @@ use super::card::Card;
 use super::sys::liveness;
 use super::sys::session::SessionDir;
 use super::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
-use super::{OwnGroup, Peer, ShmFabric, ShmOptions, lock};
+use super::{NODES_MAX, OwnGroup, Peer, ShmFabric, ShmOptions, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
 use crate::local::Instant;
@@ -72,14 +74,13 @@ impl Control {
         directory: SessionDir,
         socket: &Path,
         options: &ShmOptions,
-        incarnation: u64,
+        me: NodeId,
     ) -> Result<Control, String> {
         let greeting = Greeting {
             layout: options.layout.clone(),
             session: options.session.clone(),
-            node: options.node,
-            nodes: options.nodes as u32,
-            incarnation,
+            node: me,
+            places: options.places as u32,
         };
         Ok(Control {
             directory,
@@ -87,7 +88,7 @@ impl Control {
             waker: Waker::new().map_err(|why| why.to_string())?,
             greeting: greeting.encode(),
             layout: options.layout.clone(),
-            links: std::iter::repeat_with(Mutex::default).take(options.nodes).collect(),
+            links: std::iter::repeat_with(Mutex::default).take(NODES_MAX).collect(),
             service: Mutex::new(Service {
                 strangers: Vec::new(),
                 last_try: Instant::default(),
@@ -102,13 +103,17 @@ impl Control {
     }
 
     /// A new group of this node goes to all peers that are there; the others get it when they come.
-    pub(super) fn announce_groups(&self, groups: &[OwnGroup]) {
-        for link in &self.links {
+    pub(super) fn announce_groups(&self, fabric: &ShmFabric, groups: &[OwnGroup]) {
+        for link in self.known_links(fabric) {
             let mut link = lock(link);
             if link.up {
                 send_groups(&mut link, groups);
             }
         }
+    }
+
+    fn known_links(&self, fabric: &ShmFabric) -> &[Mutex<Link>] {
+        &self.links[..fabric.memory.known_peers().len()]
     }
 
     pub(super) fn send(&self, fabric: &ShmFabric, to: NodeId, message: &[u8]) -> Result<()> {
@@ -154,7 +159,7 @@ impl Control {
         self.call(fabric, service);
         self.look_for_deaths(fabric, &mut event);
         if quiet && !timeout.is_zero() {
-            self.wait(service, timeout.min(WAIT_MAX));
+            self.wait(fabric, service, timeout.min(WAIT_MAX));
             self.waker.drain();
         }
     }
@@ -162,7 +167,7 @@ impl Control {
     /// Sends the groups that a full socket did not take at first.
     fn send_missing_groups(&self, fabric: &ShmFabric) {
         let groups = lock(&fabric.groups);
-        for link in &self.links {
+        for link in self.known_links(fabric) {
             let mut link = lock(link);
             if link.up && !link.down {
                 send_groups(&mut link, &groups);
@@ -171,8 +176,8 @@ impl Control {
     }
 
     /// Waits until something can be received.
-    fn wait(&self, service: &Service, timeout: Duration) {
-        let links: Vec<_> = self.links.iter().map(|link| lock(link)).collect();
+    fn wait(&self, fabric: &ShmFabric, service: &Service, timeout: Duration) {
+        let links: Vec<_> = self.known_links(fabric).iter().map(|link| lock(link)).collect();
         // The descriptors are duplicated so that no lock is held while waiting.
         let owned: Vec<OwnedFd> = links
             .iter()
@@ -190,7 +195,7 @@ impl Control {
     }
 
     fn receive(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
-        for (index, link) in self.links.iter().enumerate() {
+        for (index, link) in self.known_links(fabric).iter().enumerate() {
             let node = NodeId(index as u16);
             loop {
                 let mut guard = lock(link);
@@ -277,9 +282,9 @@ impl Control {
         }
         let why = if greeting.session != fabric.session {
             format!("it belongs to session `{}`", greeting.session)
-        } else if greeting.nodes as usize != fabric.nodes {
-            format!("it says the session has {} nodes, here it has {}", greeting.nodes, fabric.nodes)
-        } else if greeting.node.index() >= fabric.nodes || greeting.node == fabric.me {
+        } else if greeting.places as usize != fabric.places {
+            format!("it says the session has {} nodes, here it has {}", greeting.places, fabric.places)
+        } else if greeting.node.index() >= NODES_MAX || greeting.node == fabric.me {
             format!("it calls itself {}", greeting.node)
         } else {
             return Ok(());
@@ -353,18 +358,18 @@ impl Control {
     ) {
         let node = greeting.node;
         let slot = &fabric.memory.peers[node.index()];
-        if slot.get().is_some() {
-            // A second life within one session of ours: its memory is new, ours points to the old.
-            let why = "it was here before: a node that comes back needs the others to begin a new session".into();
-            let error: Error = ErrorKind::Control { node, why }.into();
+        if lock(&self.links[node.index()]).up || matches!(slot.get(), Some(None)) {
+            // Each life of a place has a number of its own: it is not what it says.
+            let error: Error = ErrorKind::Control { node, why: "it was here before".into() }.into();
             if let Some(conn) = conn {
                 let _ = conn.send(&[&[REFUSAL], error.to_string().as_bytes()].concat(), &[]);
             }
             event(ControlEvent::Refused(node, error));
             return;
         }
+        self.bury_earlier_lives(fabric, node, event);
         let card = match self.directory.open_peer(u32::from(node.0)) {
-            Ok(Some(card)) if card.len() == Card::file_bytes(fabric.nodes) => Ok(card),
+            Ok(Some(card)) if card.len() == Card::file_bytes() => Ok(card),
             Ok(Some(_)) => Err("its card has another length".to_string()),
             Ok(None) => Err("its card is gone".to_string()),
             Err(why) => Err(why.to_string()),
@@ -373,7 +378,9 @@ impl Control {
             Ok(card) => card,
             Err(why) => return event(ControlEvent::Refused(node, ErrorKind::Control { node, why }.into())),
         };
-        let _ = slot.set(Peer { card, incarnation: greeting.incarnation });
+        // It may be known already: who joins maps the cards of all that live.
+        let _ = slot.set(Some(Peer { card }));
+        fabric.memory.know(node);
         // The groups are locked first, as in `new_group`: a group is either sent here or announced by it.
         let groups = lock(&fabric.groups);
         let mut link = lock(&self.links[node.index()]);
@@ -386,10 +393,20 @@ impl Control {
         send_groups(&mut link, &groups);
     }
 
+    /// A node begins its life only after the one before it at its place has ended: that one is reported first.
+    fn bury_earlier_lives(&self, fabric: &ShmFabric, node: NodeId, event: &mut dyn FnMut(ControlEvent)) {
+        for index in (usize::from(node.0) % fabric.places..node.index()).step_by(fabric.places) {
+            fabric.memory.know(NodeId(index as u16));
+            let _ = fabric.memory.peers[index].set(None); // unless it was seen
+        }
+        self.look_for_deaths(fabric, event);
+    }
+
     fn look_for_deaths(&self, fabric: &ShmFabric, event: &mut dyn FnMut(ControlEvent)) {
-        for (index, peer) in fabric.memory.peers.iter().enumerate() {
+        for (index, peer) in fabric.memory.known_peers().iter().enumerate() {
             let Some(peer) = peer.get() else { continue };
-            if liveness::is_alive(Card::of(&peer.card).life.word().load(Ordering::Acquire)) {
+            let life = peer.as_ref().map(|peer| Card::of(&peer.card).life.word().load(Ordering::Acquire));
+            if life.is_some_and(liveness::is_alive) {
                 continue;
             }
             let mut link = lock(&self.links[index]);
@@ -442,8 +459,7 @@ struct Greeting {
     layout: String,
     session: String,
     node: NodeId,
-    nodes: u32,
-    incarnation: u64,
+    places: u32,
 }
 
 impl Greeting {
@@ -454,8 +470,7 @@ impl Greeting {
             bytes.extend_from_slice(&text.as_bytes()[..text.len().min(255)]);
         }
         bytes.extend_from_slice(&self.node.0.to_le_bytes());
-        bytes.extend_from_slice(&self.nodes.to_le_bytes());
-        bytes.extend_from_slice(&self.incarnation.to_le_bytes());
+        bytes.extend_from_slice(&self.places.to_le_bytes());
         bytes
     }
 
@@ -474,8 +489,7 @@ impl Greeting {
             layout,
             session,
             node: NodeId(u16::from_le_bytes(take(2)?.try_into().ok()?)),
-            nodes: u32::from_le_bytes(take(4)?.try_into().ok()?),
-            incarnation: u64::from_le_bytes(take(8)?.try_into().ok()?),
+            places: u32::from_le_bytes(take(4)?.try_into().ok()?),
         })
     }
 }
@@ -486,11 +500,10 @@ mod tests {
 
     #[test]
     fn greetings_survive_the_wire_and_garbage_is_refused() {
-        let greeting =
-            Greeting { layout: "a-1".into(), session: "s".into(), node: NodeId(3), nodes: 5, incarnation: 99 };
+        let greeting = Greeting { layout: "a-1".into(), session: "s".into(), node: NodeId(3), places: 5 };
         let bytes = greeting.encode();
         let back = Greeting::decode(&bytes[1..]).unwrap();
-        assert_eq!((back.layout, back.session, back.node, back.nodes), ("a-1".into(), "s".into(), NodeId(3), 5));
+        assert_eq!((back.layout, back.session, back.node, back.places), ("a-1".into(), "s".into(), NodeId(3), 5));
         for cut in 1..bytes.len() - 1 {
             assert!(Greeting::decode(&bytes[1..cut]).is_none(), "cut at {cut}");
         }

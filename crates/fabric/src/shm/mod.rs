@@ -11,7 +11,7 @@ mod sys;
 mod window;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use self::card::{Card, DoorBell, LANES_MAX, SILENT};
 use self::control::Control;
 use self::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
 use self::sys::liveness::{self, LifeCell};
+use self::sys::lives::{Entry, Places};
 use self::sys::memory::{Arena, Mapping};
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
@@ -32,9 +33,10 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to what they mean.
-pub const LAYOUT: &str = concat!("farfield-shm-3/", env!("CARGO_PKG_VERSION"));
+pub const LAYOUT: &str = concat!("farfield-shm-4/", env!("CARGO_PKG_VERSION"));
 
-/// The most nodes of one session on one host.
+/// The most nodes of one session on one host, those that were there before included: a session of 4 has 64 lives for each
+/// of its places.
 pub const NODES_MAX: usize = 256;
 
 /// How a node joins a session on shared memory.
@@ -42,10 +44,10 @@ pub const NODES_MAX: usize = 256;
 pub struct ShmOptions {
     /// The session's name: nodes with the same name find each other.
     pub session: String,
-    /// This node.
-    pub node: NodeId,
-    /// How many nodes the session has.
-    pub nodes: usize,
+    /// This node's place. If a node that was there is gone, this one is its next life, and has another number.
+    pub place: u16,
+    /// How many nodes the session has at a time.
+    pub places: usize,
     /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken as it is needed.
     pub group_bytes_max: usize,
     /// The layout to announce; another one than [`LAYOUT`] is for tests of the refusal.
@@ -55,12 +57,12 @@ pub struct ShmOptions {
 }
 
 impl ShmOptions {
-    /// Node `node` of `nodes` in a session.
-    pub fn new(session: impl Into<String>, node: NodeId, nodes: usize) -> ShmOptions {
+    /// The node at `place` of `places` in a session.
+    pub fn new(session: impl Into<String>, place: u16, places: usize) -> ShmOptions {
         ShmOptions {
             session: session.into(),
-            node,
-            nodes,
+            place,
+            places,
             group_bytes_max: 64 << 30,
             layout: LAYOUT.into(),
             seed: None,
@@ -71,9 +73,8 @@ impl ShmOptions {
 /// One node on shared memory.
 pub struct ShmFabric {
     me: NodeId,
-    nodes: usize,
+    places: usize,
     session: String,
-    incarnation: u64,
     seed: u64,
     memory: Arc<Memory>,
     groups: Mutex<Vec<OwnGroup>>,
@@ -87,11 +88,13 @@ struct Memory {
     /// Before the mappings: it points into them.
     windows: Arc<Windows>,
     own: Arc<OwnCard>,
-    peers: Vec<OnceLock<Peer>>,
+    /// By their numbers. None for one that was gone before it could be seen.
+    peers: Vec<OnceLock<Option<Peer>>>,
+    /// One more than the highest number of a node that has been heard of.
+    known: AtomicUsize,
     /// Arenas of this node and mappings of the others', only ever added to.
     arenas: Mutex<Vec<Arc<Arena>>>,
     mappings: Mutex<Vec<Mapping>>,
-    nodes: usize,
 }
 
 /// This node's card, and its place in the session directory.
@@ -113,10 +116,9 @@ impl OwnCard {
     }
 }
 
-/// A peer that has come.
+/// A peer whose card is known.
 struct Peer {
     card: CardMapping,
-    incarnation: u64,
 }
 
 struct OwnGroup {
@@ -167,43 +169,51 @@ impl ShmFabric {
     /// # Errors
     /// A bad name or number, a place that is taken by a living process, a directory that is not private, no memory.
     pub fn join(options: &ShmOptions) -> Result<Arc<ShmFabric>> {
-        let ShmOptions { session, node: me, nodes, .. } = options;
-        let (me, nodes) = (*me, *nodes);
+        let ShmOptions { session, place, places, .. } = options;
+        let (place, places) = (*place, *places);
         let session_error =
             |why: &dyn core::fmt::Display| ErrorKind::Session { session: session.clone(), why: why.to_string() };
-        if nodes == 0 || nodes > NODES_MAX {
-            return Err(session_error(&format!("{nodes} nodes: a session on one host has 1 to {NODES_MAX}")).into());
+        if places == 0 || places > NODES_MAX {
+            return Err(session_error(&format!("{places} nodes: a session on one host has 1 to {NODES_MAX}")).into());
         }
-        if me.index() >= nodes {
-            return Err(ErrorKind::UnknownNode { node: me, nodes }.into());
+        if usize::from(place) >= places {
+            return Err(ErrorKind::UnknownNode { node: NodeId(place), nodes: places }.into());
         }
         register_membarrier().map_err(|why| system("membarrier")(&why))?;
 
         let directory = SessionDir::open(session).map_err(|why| session_error(&why))?;
         directory.sweep(Card::is_alive).map_err(|why| session_error(&why))?;
-        let claim = directory
-            .claim(u32::from(me.0), Card::file_bytes(nodes), Card::is_alive)
+        let of = Places { places: places as u32, numbers: NODES_MAX as u32 };
+        let Entry { claim, gone, living } = directory
+            .enter(u32::from(place), of, Card::file_bytes(), Card::is_alive)
             .map_err(|why| session_error(&why))?;
+        let me = NodeId(claim.node() as u16);
         let seed = options.seed.unwrap_or_else(rand::random);
-        let incarnation: u64 = rand::random();
         let own = Arc::new(OwnCard(claim));
-        own.card().incarnation.store(incarnation, Ordering::Relaxed);
+        own.card().incarnation.store(rand::random(), Ordering::Relaxed);
 
-        let control =
-            Control::open(directory, own.0.socket_path(), options, incarnation).map_err(|why| session_error(&why))?;
+        let control = Control::open(directory, own.0.socket_path(), options, me).map_err(|why| session_error(&why))?;
         let memory = Arc::new(Memory {
-            windows: Arc::new(Windows::new(nodes)),
+            windows: Arc::new(Windows::new(NODES_MAX)),
             own,
-            peers: std::iter::repeat_with(OnceLock::new).take(nodes).collect(),
+            peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
+            known: AtomicUsize::new(places),
             arenas: Mutex::default(),
             mappings: Mutex::default(),
-            nodes,
         });
+        memory.know(me);
+        for node in gone {
+            memory.know(NodeId(node as u16));
+            let _ = memory.peers[node as usize].set(None);
+        }
+        for (node, card) in living {
+            memory.know(NodeId(node as u16));
+            let _ = memory.peers[node as usize].set(Some(Peer { card }));
+        }
         let fabric = ShmFabric {
             me,
-            nodes,
+            places,
             session: session.clone(),
-            incarnation,
             seed,
             memory,
             groups: Mutex::default(),
@@ -233,7 +243,7 @@ impl ShmFabric {
         let card = self.memory.own.card();
         let len_now = &card.group_bytes.0[usize::from(key.0)];
         len_now.store(arena.len() as u64, Ordering::Release);
-        for peer in 0..self.nodes {
+        for peer in 0..NODES_MAX {
             self.memory.own_right(key, NodeId(peer as u16)).store(1, Ordering::Relaxed);
         }
         let attach = Attach {
@@ -247,7 +257,7 @@ impl ShmFabric {
         // whatever length it will say.
         unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(self.me, key, 0).window(), &attach) };
         groups.push(OwnGroup { arena, bell, used: RESERVED_BYTES });
-        self.control.announce_groups(&groups);
+        self.control.announce_groups(self, &groups);
         Ok(key)
     }
 
@@ -260,7 +270,7 @@ impl ShmFabric {
         reserve: usize,
         fd: std::os::fd::OwnedFd,
     ) -> Result<()> {
-        let Some(link) = self.memory.peers[peer.index()].get() else {
+        let Some(link) = self.memory.peer(peer) else {
             return Err(ErrorKind::NotConnected { node: peer }.into());
         };
         let mapping = Mapping::attach(fd, reserve).map_err(|why| system("memory of a peer")(&why))?;
@@ -268,7 +278,7 @@ impl ShmFabric {
         let attach = Attach {
             base: mapping.base(),
             life: card.life.word(),
-            right: Card::right(&link.card, self.nodes, key, self.me),
+            right: Card::right(&link.card, key, self.me),
             bell: bell_of(card, bell),
             len_now: &card.group_bytes.0[usize::from(key.0)],
         };
@@ -286,14 +296,14 @@ impl ShmFabric {
     }
 
     fn check_member(&self, node: NodeId) -> Result<()> {
-        if node.index() < self.nodes { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.nodes }.into()) }
+        if node.index() < NODES_MAX { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: NODES_MAX }.into()) }
     }
 
     /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
     fn cores_suffice(&self) -> bool {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
-        for peer in &self.memory.peers {
-            let Some(peer) = peer.get() else { continue };
+        for peer in self.memory.known_peers() {
+            let Some(Some(peer)) = peer.get() else { continue };
             let card = Card::of(&peer.card);
             if liveness::is_alive(card.life.word().load(Ordering::Relaxed)) {
                 lanes += card.lanes.load(Ordering::Relaxed) as usize;
@@ -318,7 +328,21 @@ fn bell_of(card: &Card, bell: Bell) -> &DoorBell {
 
 impl Memory {
     fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
-        Card::right(self.own.mapping(), self.nodes, key, peer)
+        Card::right(self.own.mapping(), key, peer)
+    }
+
+    /// A peer whose card is known.
+    fn peer(&self, node: NodeId) -> Option<&Peer> {
+        self.peers.get(node.index())?.get()?.as_ref()
+    }
+
+    /// There is, or was, a node of this number.
+    fn know(&self, node: NodeId) {
+        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
+    }
+
+    fn known_peers(&self) -> &[OnceLock<Option<Peer>>] {
+        &self.peers[..self.known.load(Ordering::Relaxed)]
     }
 }
 
@@ -341,8 +365,12 @@ impl Fabric for ShmFabric {
         self.me
     }
 
+    fn places(&self) -> usize {
+        self.places
+    }
+
     fn nodes(&self) -> usize {
-        self.nodes
+        NODES_MAX
     }
 
     fn open_lane(&self, background: bool) -> Result<Lane> {
@@ -401,9 +429,9 @@ impl Fabric for ShmFabric {
         let card = if peer == self.me {
             self.memory.own.card()
         } else {
-            match self.memory.peers[peer.index()].get() {
+            match self.memory.peer(peer) {
                 Some(link) => Card::of(&link.card),
-                None => return Ok(()), // it has not come, so it has written nothing
+                None => return Ok(()), // it was never seen here, so it has written nothing
             }
         };
         // Every core has executed a full fence when this returns: a thread of the peer either reads the right after
@@ -467,14 +495,16 @@ impl Fabric for ShmFabric {
     }
 
     fn peer_state(&self, peer: NodeId) -> PeerState {
-        let (card, incarnation) = if peer == self.me {
-            (self.memory.own.card(), self.incarnation)
+        let card = if peer == self.me {
+            self.memory.own.card()
         } else {
             match self.memory.peers.get(peer.index()).and_then(OnceLock::get) {
-                Some(link) => (Card::of(&link.card), link.incarnation),
+                Some(Some(peer)) => Card::of(&peer.card),
+                Some(None) => return PeerState::Left,
                 None => return PeerState::Absent,
             }
         };
+        let incarnation = card.incarnation.load(Ordering::Relaxed);
         if liveness::is_alive(card.life.word().load(Ordering::Acquire)) {
             PeerState::Up { incarnation }
         } else if card.left.load(Ordering::Acquire) != 0 {

@@ -25,14 +25,15 @@ const LANES_MAX: usize = 1024;
 pub struct SimFabric {
     world: u64,
     me: NodeId,
+    places: usize,
     nodes: usize,
     seed: u64,
 }
 
 impl SimFabric {
-    pub(super) fn join(world: u64, me: NodeId, nodes: usize, seed: u64) -> Arc<SimFabric> {
+    pub(super) fn join(world: u64, me: NodeId, places: usize, nodes: usize, seed: u64) -> Arc<SimFabric> {
         assert!(me.index() < nodes, "{me} of a simulated session of {nodes} nodes");
-        let fabric = SimFabric { world, me, nodes, seed: mix(seed, u64::from(me.0) + 1) };
+        let fabric = SimFabric { world, me, places, nodes, seed: mix(seed, u64::from(me.0) + 1) };
         fabric.at(|world| {
             world.point(Pending::Write(peer_key(me.0)));
             let mut inner = world.inner.borrow_mut();
@@ -112,6 +113,10 @@ impl Fabric for SimFabric {
 
     fn me(&self) -> NodeId {
         self.me
+    }
+
+    fn places(&self) -> usize {
+        self.places
     }
 
     fn nodes(&self) -> usize {

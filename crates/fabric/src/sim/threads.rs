@@ -349,6 +349,8 @@ fn hook_panics() {
 pub struct Settings {
     /// Nodes of the session, at most 64.
     pub nodes: usize,
+    /// How many of them there are at a time; the others are later lives of these.
+    pub places: usize,
     /// An execution with more steps has failed.
     pub steps_max: u64,
     /// Whether events are recorded.
@@ -388,6 +390,7 @@ pub struct Outcome {
 pub struct Handle {
     id: u64,
     nodes: usize,
+    places: usize,
     seed: u64,
 }
 
@@ -397,6 +400,7 @@ pub struct Handle {
 /// If this OS thread already runs a simulation, or there is no memory for one.
 pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Handle) + 'static) -> Outcome {
     assert!((1..=64).contains(&settings.nodes), "a simulated session has 1 to 64 nodes");
+    assert!((1..=settings.nodes).contains(&settings.places), "a simulated session has at least one place");
     assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
     if let (DeathRule::System, Some(faults)) = (settings.death_rule, &settings.faults) {
         assert!(faults.cuts + faults.false_suspicions == 0, "who is cut off, or slow, is for a majority to judge");
@@ -417,7 +421,7 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
     };
     CURRENT.set(Some(&raw const world));
     RUNNING.fetch_add(1, Ordering::Relaxed);
-    let handle = Handle { id: world.id, nodes: settings.nodes, seed: settings.seed };
+    let handle = Handle { id: world.id, nodes: settings.nodes, places: settings.places, seed: settings.seed };
     world.spawn(0, "main".into(), false, Box::new(move || main(handle))).expect("memory for a simulated thread");
     world.run();
     world.invariants.borrow_mut().clear();
@@ -455,7 +459,7 @@ impl Handle {
     /// # Panics
     /// If there is no such node, or it has joined already.
     pub fn join(&self, node: NodeId) -> Arc<super::SimFabric> {
-        super::SimFabric::join(self.id, node, self.nodes, self.seed)
+        super::SimFabric::join(self.id, node, self.places, self.nodes, self.seed)
     }
 
     /// Starts a thread on a node. One that is `held` begins with the exploration.

@@ -90,7 +90,7 @@ impl Harness {
             let id = NodeId(index as u16);
             Node::start(match self.nodes {
                 Nodes::OnShm(wrap) => {
-                    let mut options = ShmOptions::new(name.as_str(), id, nodes);
+                    let mut options = ShmOptions::new(name.as_str(), id.0, nodes);
                     options.group_bytes_max = group_bytes_max;
                     options.seed = Some(index as u64);
                     wrap(ShmFabric::join(&options).expect("joining a new session"), 0xfab + index as u64)

@@ -20,7 +20,7 @@ pub(crate) const LAYOUT_VAR: &str = "FARFIELD_TEST_LAYOUT";
 pub(crate) fn run() {
     let Ok(role) = std::env::var(ROLE_VAR) else { return };
     let [session, node, nodes, bytes_max] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
-    let mut options = ShmOptions::new(session, NodeId(node.parse().unwrap()), nodes.parse().unwrap());
+    let mut options = ShmOptions::new(session, node.parse().unwrap(), nodes.parse().unwrap());
     options.group_bytes_max = bytes_max.parse().unwrap();
     options.layout = std::env::var(LAYOUT_VAR).unwrap();
     let fabric = match ShmFabric::join(&options) {

@@ -5,6 +5,9 @@
 //! single-decree synod; Lamport, "The Part-Time Parliament", TOCS 1998) for each epoch, among the members of the one
 //! before. Each member first shuts out whoever the decision removes, and then says so; what the removed have left behind is
 //! recovered when all members have said it.
+//!
+//! A node that returns is another node, whose number says which life of which place it is. The members decide that it
+//! belongs to them as they decide that others do not, once the life before it does not any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +33,7 @@ pub(super) struct Ballot {
     leader: u16,
 }
 
-/// What is decided: who goes on.
+/// What is decided: who goes on, and who has come.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct View {
     /// In order.
@@ -58,6 +61,9 @@ pub(super) enum Message {
     ShutOut { epoch: u64 },
     /// The sender is fenced: it takes part in nothing any more.
     Fenced,
+    /// To who has come: it is a member from this epoch on. These are the members, those that are none any more, and the
+    /// epochs up to which each has shut those out.
+    Welcome { epoch: u64, members: BTreeSet<u16>, removed: BTreeMap<u16, Removed>, shut_out: BTreeMap<u16, u64> },
 }
 
 /// What the machine wants done.
@@ -81,8 +87,8 @@ struct Proposal {
 }
 
 /// Why a node is no member any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Removed {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Removed {
     epoch: u64,
     departed: bool,
 }
@@ -91,9 +97,13 @@ struct Removed {
 #[derive(Clone, Debug)]
 pub(super) struct Membership {
     me: u16,
+    /// How many nodes the session has at a time: those that differ by a multiple of it are lives of the same place.
+    places: u16,
     rule: DeathRule,
     epoch: u64,
     members: BTreeSet<u16>,
+    /// Those that have come and are no members yet.
+    arriving: BTreeSet<u16>,
     /// Decisions that have come before their turn.
     early: BTreeMap<u64, View>,
     removed: BTreeMap<u16, Removed>,
@@ -127,14 +137,22 @@ fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
 }
 
 impl Membership {
-    pub(super) fn new(me: NodeId, nodes: usize, rule: DeathRule, rng: Rng) -> Membership {
+    /// A session begins with the first life of each place. A later one finds out who is there: where the system says who is
+    /// dead, by asking the fabric who is `gone`; otherwise the members let it in and tell it.
+    pub(super) fn new(me: NodeId, places: u16, gone: &[u16], rule: DeathRule, rng: Rng) -> Membership {
+        let is_first = me.0 < places;
+        let is_told = !is_first && rule == DeathRule::Majority;
+        let gone: BTreeSet<u16> = if is_told { BTreeSet::new() } else { gone.iter().copied().collect() };
+        let firsts = (0..places).filter(|node| !is_told && !gone.contains(node));
         Membership {
             me: me.0,
+            places,
             rule,
             epoch: 0,
-            members: (0..nodes as u16).collect(),
+            members: firsts.chain((!is_told).then_some(me.0)).collect(),
+            arriving: BTreeSet::new(),
             early: BTreeMap::new(),
-            removed: BTreeMap::new(),
+            removed: gone.into_iter().map(|node| (node, Removed { epoch: 0, departed: true })).collect(),
             suspects: BTreeSet::new(),
             fenced: BTreeSet::new(),
             departing: BTreeSet::new(),
@@ -148,7 +166,7 @@ impl Membership {
             is_fenced: false,
             rng,
             actions: Vec::new(),
-            has_changed: false,
+            has_changed: !is_first,
         }
     }
 
@@ -160,14 +178,17 @@ impl Membership {
         self.members.iter().map(|node| NodeId(*node))
     }
 
-    pub(super) fn standing_of(&self, node: NodeId) -> Standing {
-        match self.removed.get(&node.0) {
+    /// None of a node that was never a member.
+    pub(super) fn standing_of(&self, node: NodeId) -> Option<Standing> {
+        let is_expected = node.0 < self.places || self.members.contains(&node.0);
+        Some(match self.removed.get(&node.0) {
+            None if !is_expected => return None,
             None if self.suspects.contains(&node.0) => Standing::Suspected,
             None => Standing::Member,
             Some(removed) if removed.departed => Standing::Departed,
             Some(removed) if self.is_shut_out(node.0, removed.epoch) => Standing::ShutOut,
             Some(_) => Standing::Dead,
-        }
+        })
     }
 
     /// Whether nothing of a node that was removed can land anywhere any more.
@@ -189,8 +210,13 @@ impl Membership {
         self.shut_out.get(&member).copied().unwrap_or(0)
     }
 
+    /// Whether this node is a member: it has been let in, and is not removed.
+    pub(super) fn is_member(&self) -> bool {
+        self.members.contains(&self.me)
+    }
+
     /// Whether this node is no member any more, because it wanted to go.
-    pub(super) fn has_departed(&self) -> bool {
+    fn has_departed(&self) -> bool {
         self.removed.get(&self.me).is_some_and(|removed| removed.departed)
     }
 
@@ -222,9 +248,34 @@ impl Membership {
 
     /// The system says that a node is dead ([`DeathRule::System`]).
     pub(super) fn died(&mut self, node: NodeId) {
+        self.arriving.remove(&node.0);
         if self.members.contains(&node.0) {
             self.adopt(View { members: self.members_without(node), departed: Vec::new() });
         }
+    }
+
+    /// A node has come. The first lives are members before they do.
+    pub(super) fn came(&mut self, node: NodeId) {
+        let is_new = node.0 >= self.places && !self.members.contains(&node.0) && !self.removed.contains_key(&node.0);
+        if is_new && self.arriving.insert(node.0) {
+            self.has_changed = true;
+            self.let_in();
+        }
+    }
+
+    /// Where nothing is voted on, who comes is a member when the life before it is not any more.
+    fn let_in(&mut self) {
+        if self.rule == DeathRule::System
+            && let Some(node) = self.arriving.iter().find(|node| !self.is_taken(**node, &self.members)).copied()
+        {
+            let members = self.members.iter().copied().chain([node]).collect();
+            self.adopt(View { members, departed: Vec::new() });
+        }
+    }
+
+    /// Whether another life of a node's place is among them.
+    fn is_taken(&self, node: u16, members: &BTreeSet<u16>) -> bool {
+        members.iter().any(|member| member % self.places == node % self.places)
     }
 
     fn members_without(&self, node: NodeId) -> Vec<u16> {
@@ -233,6 +284,7 @@ impl Membership {
 
     /// A node has left in good order.
     pub(super) fn left(&mut self, node: NodeId) {
+        self.arriving.remove(&node.0);
         if !self.members.contains(&node.0) {
             return;
         }
@@ -249,7 +301,8 @@ impl Membership {
 
     /// Nothing was heard of a node for long.
     pub(super) fn suspect(&mut self, node: NodeId) {
-        self.has_changed |= self.members.contains(&node.0) && self.suspects.insert(node.0);
+        let concerns = self.members.contains(&node.0) || self.arriving.contains(&node.0);
+        self.has_changed |= concerns && self.suspects.insert(node.0);
     }
 
     /// It was heard of again. If the others have begun to decide without it, they may still.
@@ -257,7 +310,7 @@ impl Membership {
         self.has_changed |= !self.fenced.contains(&node.0) && self.suspects.remove(&node.0);
     }
 
-    /// This node wants to go; it has when [`Membership::has_departed`].
+    /// This node wants to go; it has when it is no member any more.
     pub(super) fn depart(&mut self, now: Instant) {
         self.departing.insert(self.me);
         self.propose_at = Some(now);
@@ -278,10 +331,9 @@ impl Membership {
         }
     }
 
-    /// When [`Membership::tick`] has something to do, if ever: while members are suspected, or want to go.
+    /// When [`Membership::tick`] has something to do, if ever: while members are suspected, want to go, or are to be let in.
     pub(super) fn next_tick(&self) -> Option<Instant> {
-        let is_calm = self.suspects.is_empty() && self.departing.is_disjoint(&self.members);
-        if is_calm || self.rule == DeathRule::System || self.is_fenced || self.has_departed() {
+        if self.rule == DeathRule::System || self.is_fenced || !self.is_member() || !self.wants_a_change() {
             return None;
         }
         let at = match self.is_isolated() {
@@ -289,6 +341,12 @@ impl Membership {
             false => self.propose_at,
         };
         Some(at.unwrap_or_default())
+    }
+
+    fn wants_a_change(&self) -> bool {
+        !self.suspects.is_disjoint(&self.members)
+            || !self.departing.is_disjoint(&self.members)
+            || (!self.arriving.is_empty() && !self.wanted().members.iter().eq(&self.members))
     }
 
     /// Proposes, gives up, or does nothing, as the time demands.
@@ -334,7 +392,13 @@ impl Membership {
     fn wanted(&self) -> View {
         let goes = |node: &u16| self.departing.contains(node) || self.suspects.contains(node);
         let departed: Vec<u16> = self.departing.intersection(&self.members).copied().collect();
-        View { members: self.members.iter().copied().filter(|node| !goes(node)).collect(), departed }
+        let mut members: BTreeSet<u16> = self.members.iter().copied().filter(|node| !goes(node)).collect();
+        for node in self.arriving.iter().filter(|node| !goes(node)) {
+            if !self.is_taken(*node, &members) {
+                members.insert(*node);
+            }
+        }
+        View { members: members.into_iter().collect(), departed }
     }
 
     fn fence(&mut self) {
@@ -391,15 +455,13 @@ impl Membership {
                 self.suspect(from);
                 return;
             }
-            Message::ShutOut { epoch } => {
-                let until = self.shut_out.entry(from.0).or_default();
-                *until = epoch.max(*until);
-                self.has_changed = true;
-                return;
+            Message::ShutOut { epoch } => return self.is_shut_out_by(from.0, epoch),
+            Message::Welcome { epoch, members, removed, shut_out } => {
+                return self.enter(epoch, members, removed, shut_out);
             }
         };
         // Of another instance: decided here, or not begun. (Whoever is behind is told by all that are not.)
-        if epoch != self.epoch + 1 || self.is_fenced {
+        if epoch != self.epoch + 1 || self.is_fenced || !self.is_member() {
             return;
         }
         match message {
@@ -424,8 +486,36 @@ impl Membership {
                 self.promised = self.promised.max(ballot);
                 self.proposal = None;
             }
-            Message::Decided { .. } | Message::ShutOut { .. } | Message::Fenced => {}
+            Message::Decided { .. } | Message::ShutOut { .. } | Message::Fenced | Message::Welcome { .. } => {}
         }
+    }
+
+    fn is_shut_out_by(&mut self, member: u16, epoch: u64) {
+        let until = self.shut_out.entry(member).or_default();
+        *until = epoch.max(*until);
+        self.has_changed = true;
+    }
+
+    /// The members have let this node in. It has told nobody anything yet: it is open to none of those that were removed,
+    /// and shuts them out before it tells.
+    fn enter(
+        &mut self,
+        epoch: u64,
+        members: BTreeSet<u16>,
+        removed: BTreeMap<u16, Removed>,
+        shut_out: BTreeMap<u16, u64>,
+    ) {
+        if self.is_member() || self.removed.contains_key(&self.me) || !members.contains(&self.me) {
+            return; // told so before
+        }
+        (self.epoch, self.has_changed) = (epoch, true);
+        (self.members, self.removed) = (members, removed);
+        shut_out.into_iter().for_each(|(member, epoch)| self.is_shut_out_by(member, epoch));
+        let dead = self.removed.iter().filter(|(_, removed)| !removed.departed);
+        self.to_shut_out = dead.map(|(node, _)| *node).collect();
+        self.forget_strangers();
+        self.report_shut_out();
+        self.learn_early();
     }
 
     fn promised_by(&mut self, from: NodeId, ballot: Ballot, accepted: Option<(Ballot, View)>) {
@@ -461,6 +551,13 @@ impl Membership {
         if epoch > self.epoch {
             self.early.insert(epoch, view);
         }
+        self.learn_early();
+    }
+
+    fn learn_early(&mut self) {
+        if self.members.is_empty() {
+            return; // this node is not let in yet
+        }
         while let Some(view) = self.early.remove(&(self.epoch + 1)) {
             // To all of the last epoch, those that are removed included: whoever told this node may not get to tell them.
             self.tell_others(Message::Decided { epoch: self.epoch + 1, view: view.clone() });
@@ -471,7 +568,9 @@ impl Membership {
     fn adopt(&mut self, view: View) {
         (self.epoch, self.has_changed) = (self.epoch + 1, true);
         let members: BTreeSet<u16> = view.members.iter().copied().collect();
-        for node in std::mem::replace(&mut self.members, members) {
+        let before = std::mem::replace(&mut self.members, members);
+        let newcomers: Vec<u16> = self.members.difference(&before).copied().collect();
+        for node in before {
             if self.members.contains(&node) {
                 continue;
             }
@@ -481,13 +580,31 @@ impl Membership {
                 self.to_shut_out.insert(node);
             }
         }
-        self.suspects.retain(|node| self.members.contains(node));
+        // A newcomer was open to nobody until now, and is told of the removed before anybody hears of it.
+        newcomers.iter().for_each(|node| self.is_shut_out_by(*node, self.epoch));
+        self.forget_strangers();
         // Ballots go on: what was said in one of an epoch before is never taken for one of this.
         (self.accepted, self.proposal, self.propose_at) = (None, None, None);
         if !self.members.contains(&self.me) && !self.has_departed() {
             self.fence();
         }
         self.report_shut_out();
+        // Whoever told this node may not get to tell them.
+        if self.rule == DeathRule::Majority && self.is_member() {
+            for node in newcomers {
+                let (members, removed, shut_out) = (self.members.clone(), self.removed.clone(), self.shut_out.clone());
+                let welcome = Message::Welcome { epoch: self.epoch, members, removed, shut_out };
+                self.actions.push(Action::Send(NodeId(node), welcome));
+            }
+        }
+        self.let_in();
+    }
+
+    /// Who is no member any more, or is one now, neither comes nor is suspected to go.
+    fn forget_strangers(&mut self) {
+        let Membership { members, removed, arriving, suspects, .. } = self;
+        arriving.retain(|node| !members.contains(node) && !removed.contains_key(node));
+        suspects.retain(|node| members.contains(node) || arriving.contains(node));
     }
 }
 

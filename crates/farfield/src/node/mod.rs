@@ -73,7 +73,7 @@ pub struct Metrics {
     /// The paths of the objects that are open.
     pub objects: Vec<String>,
     /// The state of each node of the session, as this one sees it.
-    pub peers: Vec<PeerState>,
+    pub peers: Vec<(NodeId, PeerState)>,
 }
 
 impl Node {
@@ -100,8 +100,7 @@ impl Node {
         let mut fabric: Arc<dyn Fabric> = match &config.fabric {
             Some(fabric) => Arc::clone(fabric),
             None => {
-                let (node, nodes) = (NodeId(config.node), usize::from(config.nodes));
-                let mut options = ShmOptions::new(config.session.clone(), node, nodes);
+                let mut options = ShmOptions::new(config.session.clone(), config.node, usize::from(config.nodes));
                 options.group_bytes_max = config.memory_bytes_max;
                 options.seed = config.seed;
                 ShmFabric::join(&options)?
@@ -110,45 +109,67 @@ impl Node {
         if let Some(decorate) = &config.decorate {
             fabric = decorate(fabric)?;
         }
-        let service = Service::new(fabric.nodes());
+        let service = Service::new(fabric.places(), fabric.nodes());
         let shared = Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default() });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
         let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
         let handle = Handle { shared: Arc::clone(&shared), service: LocalMutex::new(Some(thread)) };
-        Ok(Node { shared, handle: Some(Arc::new(handle)) })
+        let node = Node { shared, handle: Some(Arc::new(handle)) };
+        if node.id().index() >= node.nodes() {
+            node.wait_to_be_let_in()?;
+        }
+        Ok(node)
     }
 
-    /// This node's number.
+    /// A node that returns belongs to the session when the members have let it in, and it knows who they are.
+    fn wait_to_be_let_in(&self) -> Result<()> {
+        let endpoint = self.endpoint()?;
+        let start = endpoint.now();
+        let is_let_in = || self.shared().service.is_let_in().then_some(());
+        endpoint.block_on(endpoint.wait_until(start + self.timeout(), is_let_in)).map_err(|_| {
+            let what = format!("the members have let {} in, which is back at its place", self.id());
+            ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: Vec::new() }.into()
+        })
+    }
+
+    /// This node's number. A node that was gone and returns is another one: the lives of a place have the numbers `place`,
+    /// `place + nodes`, `place + 2 · nodes`, …
     pub fn id(&self) -> NodeId {
         self.shared().fabric.me()
     }
 
-    /// How many nodes the session has.
+    /// How many nodes the session has at a time: its places.
     pub fn nodes(&self) -> usize {
-        self.shared().fabric.nodes()
+        self.shared().fabric.places()
     }
 
-    /// All nodes of the session.
-    pub fn members(&self) -> impl Iterator<Item = NodeId> + Clone + use<> {
-        (0..self.nodes()).map(|index| NodeId(index as u16))
+    /// All nodes that belong to the session, whether they have come yet or not, and those that did and are gone.
+    pub fn members(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
+        self.shared().service.known()
     }
 
-    /// All nodes but this one.
-    pub fn others(&self) -> impl Iterator<Item = NodeId> + use<> {
+    /// All of these but this one.
+    pub fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let me = self.id();
         self.members().filter(move |node| *node != me)
     }
 
-    /// The name that the configuration gives to a node, or its number.
-    pub fn name_of(&self, node: NodeId) -> String {
-        self.shared().config.names.get(node.index()).cloned().unwrap_or_else(|| node.0.to_string())
+    /// The place of a node, from 0: what was given as its number when it was started.
+    pub fn place_of(&self, node: NodeId) -> usize {
+        node.index() % self.nodes()
     }
 
-    /// The node of a name that the configuration gives.
+    /// The name that the configuration gives to the place of a node, or its number.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let name = self.shared().config.names.get(self.place_of(node));
+        name.cloned().unwrap_or_else(|| node.0.to_string())
+    }
+
+    /// The node of a name that the configuration gives; the latest, if there have been several at its place.
     pub fn by_name(&self, name: &str) -> Option<NodeId> {
-        self.members().find(|node| self.name_of(*node) == name)
+        self.members().filter(|node| self.name_of(*node) == name).last()
     }
 
     /// What is known of a node.
@@ -172,10 +193,10 @@ impl Node {
     /// ```
     ///
     /// # Panics
-    /// If the session has no such node, as indexing a slice does.
+    /// If the session never had such a member, as indexing a slice does.
     pub fn standing_of(&self, node: NodeId) -> Standing {
         let standing = self.shared().service.standing_of(node);
-        standing.unwrap_or_else(|| panic!("{node} of a session of {} nodes", self.nodes()))
+        standing.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
     }
 
     /// The error of a node that is gone, once nothing of it can land any more.
@@ -275,12 +296,12 @@ impl Node {
         }
     }
 
-    /// Waits until all nodes of the session have come.
+    /// Waits until all members of the session have come; not for those that were gone before.
     ///
     /// # Errors
     /// As [`Node::wait_for`].
     pub fn wait_for_all(&self, timeout: Duration) -> Result<()> {
-        self.wait_for(self.members(), timeout)
+        self.wait_for(self.survivors(), timeout)
     }
 
     /// How long opening an object and blocking calls wait where no deadline is given.
@@ -301,7 +322,7 @@ impl Node {
             counts: endpoints.open.iter().fold(endpoints.closed, |sum, reader| sum + reader.read()),
             endpoints: endpoints.opened,
             objects: shared.service.object_paths(),
-            peers: self.members().map(|node| self.state_of(node)).collect(),
+            peers: self.members().map(|node| (node, self.state_of(node))).collect(),
         }
     }
 
@@ -359,14 +380,19 @@ impl Drop for Handle {
 impl Shared {
     /// Nodes that do not belong to the session any more.
     fn gone(&self) -> Vec<u16> {
-        let survivors = self.survivors();
-        (0..self.fabric.nodes() as u16).filter(|node| !survivors.contains(&NodeId(*node))).collect()
+        // Those that this node has not seen included: the fabric knows of them before the membership does.
+        (0..self.fabric.nodes() as u16).filter(|node| self.is_gone(NodeId(*node))).collect()
     }
 
     fn survivors(&self) -> Vec<NodeId> {
+        self.service.known().filter(|node| !self.is_gone(*node)).collect()
+    }
+
+    /// Whether a node does not belong to the session any more.
+    fn is_gone(&self, node: NodeId) -> bool {
         // Asked of the fabric: whoever has got an error that names a dead node does not take it for a survivor.
-        let is_gone = |node| matches!(self.fabric.peer_state(node), PeerState::Left | PeerState::Dead { .. });
-        (0..self.fabric.nodes()).map(|index| NodeId(index as u16)).filter(|node| !is_gone(*node)).collect()
+        matches!(self.fabric.peer_state(node), PeerState::Left | PeerState::Dead { .. })
+            || (self.fabric.me().index() >= self.fabric.places() && self.service.is_removed(node))
     }
 
     fn rng(&self, stream: u64) -> Rng {

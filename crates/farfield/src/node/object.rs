@@ -274,8 +274,8 @@ impl Object {
         if path.is_empty() || path.len() > 512 {
             return refuse("an object's path has 1 to 512 bytes".into());
         }
-        if let Some(stranger) = numbers.iter().find(|number| usize::from(**number) >= node.nodes()) {
-            return refuse(format!("node {stranger} is not a member of this session of {} nodes", node.nodes()));
+        if let Some(stranger) = numbers.iter().find(|number| !node.members().any(|member| member.0 == **number)) {
+            return refuse(format!("node {stranger} was never a member of this session of {} nodes", node.nodes()));
         }
         if !numbers.contains(&node.id().0) {
             return refuse(format!("{} opens it but is not one of its participants", node.id()));

@@ -53,10 +53,18 @@ pub(super) struct Service {
     closed: LocalMutex<HashMap<String, HashMap<NodeId, u64>>>,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
-    /// What the membership is, published: the epoch, and the [`Standing`] of each node.
+    /// How many nodes the session has at a time.
+    places: usize,
+    /// What the membership is, published: the epoch, one more than the highest number of a node that was ever a member,
+    /// the [`Standing`] of each, and whether this node is one.
     epoch: Word,
+    known: Word,
     standings: Vec<Word>,
+    is_let_in: Word,
 }
+
+/// In place of a standing: there was never such a member.
+const NO_MEMBER: u64 = u64::MAX;
 
 /// How a node stands in its session, see [`Node::standing_of`](super::Node::standing_of).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +88,22 @@ impl Standing {
 }
 
 impl Service {
-    pub(super) fn new(nodes: usize) -> Service {
-        Service { standings: std::iter::repeat_with(Word::default).take(nodes).collect(), ..Service::default() }
+    pub(super) fn new(places: usize, nodes: usize) -> Service {
+        let standing = |node| Word::new(if node < places { Standing::Member as u64 } else { NO_MEMBER });
+        let (known, standings) = (Word::new(places as u64), (0..nodes).map(standing).collect());
+        Service { places, known, standings, ..Service::default() }
+    }
+
+    pub(super) fn is_let_in(&self) -> bool {
+        self.is_let_in.load() == 1
+    }
+
+    /// The nodes that are members or have been, whether they have come yet or not.
+    pub(super) fn known(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
+        // Where nobody can return, there is nothing to look at.
+        let known = if self.standings.len() == self.places { self.places } else { self.known.load() as usize };
+        let is_known = |node: &usize| *node < self.places || self.standings[*node].load() != NO_MEMBER;
+        (0..known).filter(is_known).map(|node| NodeId(node as u16))
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -93,15 +115,27 @@ impl Service {
         Standing::ALL.into_iter().find(|it| *it as u64 == standing)
     }
 
+    /// Whether a node has been a member and is none any more.
+    pub(super) fn is_removed(&self, node: NodeId) -> bool {
+        matches!(self.standing_of(node), Some(Standing::Departed | Standing::Dead | Standing::ShutOut))
+    }
+
     /// Called by the service thread when something has changed.
     fn publish(&self, membership: &Membership) {
         for (index, word) in self.standings.iter().enumerate() {
-            let standing = membership.standing_of(NodeId(index as u16)) as u64;
-            if word.load() != standing {
-                word.store(standing);
+            let Some(standing) = membership.standing_of(NodeId(index as u16)) else { continue };
+            if word.load() != standing as u64 {
+                word.store(standing as u64);
+            }
+            if index >= self.places && self.known.load() <= index as u64 {
+                self.known.store(index as u64 + 1);
             }
         }
         self.epoch.store(membership.epoch());
+        // Those that were removed before it was let in are shut out before it tells anybody where its memory is.
+        if self.standings.len() > self.places && membership.is_member() && membership.to_shut_out().is_empty() {
+            self.is_let_in.store(1);
+        }
     }
 
     pub(super) fn stop(&self) {
@@ -158,8 +192,12 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
     let mut waiting = Waiting::of_service();
     let mut round = 0u32;
-    let mut membership =
-        Membership::new(fabric.me(), fabric.nodes(), fabric.death_rule(), shared.rng(MEMBERSHIP_STREAM));
+    let gone = match fabric.me().index() < fabric.places() {
+        true => Vec::new(),
+        false => shared.gone(),
+    };
+    let (places, rng) = (fabric.places() as u16, shared.rng(MEMBERSHIP_STREAM));
+    let mut membership = Membership::new(fabric.me(), places, &gone, fabric.death_rule(), rng);
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
         let mut busy = false;
@@ -200,7 +238,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     // The others agree that it goes before it does: who has gone has no voice in what is decided.
     if fabric.death_rule() == DeathRule::Majority {
         membership.depart(endpoint.now());
-        while !membership.has_departed() && !membership.is_fenced() && endpoint.now() < parting {
+        while membership.is_member() && !membership.is_fenced() && endpoint.now() < parting {
             let tick = lead(shared, &mut membership).unwrap_or(PARTING_MAX);
             fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
         }
@@ -210,8 +248,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         }
     }
     // What pollers have put is visible before the goodbye is.
-    let members = (0..fabric.nodes()).map(|index| NodeId(index as u16));
-    if let Err(error) = endpoint.block_on(endpoint.global_fence(members)) {
+    if let Err(error) = endpoint.block_on(endpoint.global_fence(service.known())) {
         tracing::debug!("leaving: {error}");
     }
     // Objects and pollers may own handles: let go.
@@ -266,6 +303,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
         ControlEvent::Up(node) => {
             service.up.lock().insert(node);
             service.refused.lock().retain(|(refused, _)| *refused != node);
+            membership.came(node);
             // What was opened before it came is announced now.
             let objects: Vec<_> = service.objects.lock().values().cloned().collect();
             for object in objects {

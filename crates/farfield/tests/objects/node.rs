@@ -307,7 +307,7 @@ fn metrics_say_what_a_node_has_done() {
     let endpoint = scene.endpoint(1);
     let before = scene.nodes[1].metrics();
     assert_eq!(before.objects, ["a/b"]);
-    assert!(before.peers.iter().all(|peer| matches!(peer, PeerState::Up { .. })) && before.peers.len() == 2);
+    assert!(before.peers.iter().all(|peer| matches!(peer.1, PeerState::Up { .. })) && before.peers.len() == 2);
     for _ in 0..10 {
         endpoint.block_on(vars[1].fetch_add(&endpoint, 1)).unwrap();
         endpoint.block_on(vars[1].load(&endpoint)).unwrap();
@@ -323,5 +323,5 @@ fn metrics_say_what_a_node_has_done() {
     drop((more, vars));
     assert!(scene.nodes[1].metrics().objects.is_empty());
     scene.nodes.pop().unwrap().leave();
-    eventually("it has left", || (scene.nodes[0].metrics().peers[1] == PeerState::Left).then_some(()));
+    eventually("it has left", || (scene.nodes[0].metrics().peers[1].1 == PeerState::Left).then_some(()));
 }

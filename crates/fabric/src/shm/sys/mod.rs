@@ -6,6 +6,7 @@
 //! | `liveness` | a word in shared memory which the kernel marks when its holder dies (robust list)          |
 //! | `memory`   | arenas of registered memory: sealed memfds that grow in place and fail with a typed error  |
 //! | `session`  | the directory in which the nodes of a session find each other, and its cleaning            |
+//! | `lives`    | which life of its place a node begins that joins a session                                 |
 //! | `socket`   | control sockets that carry short messages and file descriptors                             |
 //! | `cgroup`   | what the control groups of this process allow: memory and cores                            |
 //!
@@ -15,6 +16,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod fence;
 pub(crate) mod liveness;
+pub(crate) mod lives;
 pub(crate) mod memory;
 pub(crate) mod session;
 pub(crate) mod socket;

@@ -3,7 +3,7 @@
 //! ```text
 //! <base>/farfield-<uid>/             base: $FARFIELD_DIR, else /dev/shm, else the directory for temporary files
 //!   <session>/                       both 0700 and ours
-//!     lock                           flock'd by whoever adds or removes files here
+//!     lock                           flock'd by whoever adds or removes files here; see `sys::lives` for what it holds
 //!     <node>.card                    a small file that every peer maps: header, then what the fabric puts there
 //!     <node>.sock                    the node's control socket
 //!
@@ -106,6 +106,19 @@ pub(crate) enum SessionError {
         /// Its process.
         pid: u32,
     },
+    /// The place has no lives left.
+    #[error(
+        "place {place} of this session has had {lives} lives, which is the most for {places} places: end the session and \
+         begin a new one"
+    )]
+    NoLifeLeft {
+        /// The place.
+        place: u32,
+        /// How many lives it has had.
+        lives: u32,
+        /// How many places the session has.
+        places: u32,
+    },
     /// The node took too long to start and was replaced.
     #[error("node {node} took more than {} s to start and another process has taken its place", START_MAX.as_secs())]
     Replaced {
@@ -140,7 +153,7 @@ pub(crate) enum SessionError {
 }
 
 /// Gives an error its context.
-fn system<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> SessionError {
+pub(super) fn system<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> SessionError {
     let path = path.to_owned();
     move |error| SessionError::System { what, path, source: error.into() }
 }
@@ -193,11 +206,15 @@ impl SessionDir {
         if len > SOCKET_PATH_BYTES_MAX { Err(SessionError::PathTooLong { path, len }) } else { Ok(path) }
     }
 
+    pub(super) fn lock_path(&self) -> PathBuf {
+        self.dir.join(LOCK_FILE)
+    }
+
     fn card_path(&self, node: u32) -> PathBuf {
         self.dir.join(format!("{node}.card"))
     }
 
-    /// Takes a node's place: makes its card of `card_len` bytes, zero but for the header.
+    /// Takes the place of a node, under the session's lock: makes its card of `card_len` bytes, zero but for the header.
     ///
     /// A card that is there already is removed with its socket if its node is dead, which `is_alive` judges by what
     /// the fabric keeps in the card. The caller fills the card, makes its liveness word alive, and says
@@ -206,17 +223,17 @@ impl SessionDir {
     /// # Panics
     ///
     /// If `card_len` is not between [`CARD_HEADER_BYTES`] and [`CARD_BYTES_MAX`].
-    pub(crate) fn claim(
+    pub(super) fn claim(
         &self,
+        _lock: &OwnedFd,
         node: u32,
         card_len: usize,
         is_alive: impl Fn(&CardMapping) -> bool,
     ) -> Result<Claim, SessionError> {
         assert!((CARD_HEADER_BYTES..=CARD_BYTES_MAX).contains(&card_len), "a card of {card_len} bytes");
         let socket_path = self.checked_socket_path(node)?;
-        let lock = self.lock()?;
         let path = self.card_path(node);
-        match judge(&path, &is_alive)? {
+        match self.judge(node, &is_alive)? {
             State::Absent => {}
             State::Leftover => {
                 remove_file(&path)?;
@@ -237,7 +254,6 @@ impl SessionDir {
         let card = CardMapping::map(&fd, card_len, &path).map_err(undo)?;
         let stat = fstat(&fd).map_err(system("fstat of", &path)).map_err(undo)?;
         card.write_header(&boot_id().map_err(undo)?);
-        drop(lock);
         Ok(Claim {
             session: self.clone(),
             node,
@@ -290,7 +306,7 @@ impl SessionDir {
 
     fn sweep_session(&self, is_alive: &impl Fn(&CardMapping) -> bool) -> Result<usize, SessionError> {
         check_private_dir(&self.dir)?;
-        let lock_path = self.dir.join(LOCK_FILE);
+        let lock_path = self.lock_path();
         let lock = open_lock(&lock_path).map_err(system("opening", &lock_path))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(system("locking", &lock_path))?;
         let mut removed = 0;
@@ -317,9 +333,13 @@ impl SessionDir {
         Ok(removed)
     }
 
+    pub(super) fn judge(&self, node: u32, is_alive: &impl Fn(&CardMapping) -> bool) -> Result<State, SessionError> {
+        judge(&self.card_path(node), is_alive)
+    }
+
     /// Waits for the session's lock, and makes the directory again if the last node to leave removed it.
-    fn lock(&self) -> Result<OwnedFd, SessionError> {
-        let path = self.dir.join(LOCK_FILE);
+    pub(super) fn lock(&self) -> Result<OwnedFd, SessionError> {
+        let path = self.lock_path();
         let start = Instant::now();
         loop {
             make_private_dir(&self.dir)?;
@@ -378,7 +398,6 @@ impl Claim {
     }
 
     /// The node's number.
-    #[cfg(test)]
     pub(crate) fn node(&self) -> u32 {
         self.node
     }
@@ -535,7 +554,7 @@ fn open_card(path: &Path) -> Result<Opened, SessionError> {
 
 /// Whose place it is.
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Absent,
     Leftover,
     Taken { pid: u32 },
@@ -663,22 +682,22 @@ fn boot_id() -> Result<[u8; 16], SessionError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     /// A base directory that goes with the test.
-    struct Base(PathBuf);
+    pub(crate) struct Base(PathBuf);
 
     impl Base {
-        fn new(name: &str) -> Self {
+        pub(crate) fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("ff{}{name}", std::process::id()));
             fs::create_dir(&path).unwrap();
             Self(path)
         }
 
-        fn open(&self, session: &str) -> SessionDir {
+        pub(crate) fn open(&self, session: &str) -> SessionDir {
             SessionDir::open_in(&self.0, session).unwrap()
         }
 
@@ -699,19 +718,33 @@ mod tests {
         unsafe { AtomicU32::from_ptr(card.base().add(64).cast()) }
     }
 
-    fn is_alive(card: &CardMapping) -> bool {
+    pub(crate) fn is_alive(card: &CardMapping) -> bool {
         word(card).load(Ordering::Relaxed) == 1
     }
 
+    fn take(
+        session: &SessionDir,
+        node: u32,
+        card_len: usize,
+        is_alive: impl Fn(&CardMapping) -> bool,
+    ) -> Result<Claim, SessionError> {
+        session.claim(&session.lock()?, node, card_len, is_alive)
+    }
+
     fn start(session: &SessionDir, node: u32) -> Claim {
-        let claim = session.claim(node, 4096, is_alive).unwrap();
-        word(claim.card()).store(1, Ordering::Relaxed);
-        claim.started().unwrap();
+        let claim = take(session, node, 4096, is_alive).unwrap();
+        raise(&claim);
         claim
     }
 
+    /// It lives from here on.
+    pub(crate) fn raise(claim: &Claim) {
+        word(claim.card()).store(1, Ordering::Relaxed);
+        claim.started().unwrap();
+    }
+
     /// Leaves what a crashed node leaves: its files and a word that says it is dead.
-    fn crash(claim: Claim) {
+    pub(crate) fn crash(claim: Claim) {
         drop(UnixListener::bind(claim.socket_path()).unwrap());
         word(claim.card()).store(0x4000_0000, Ordering::Relaxed);
         std::mem::forget(claim);
@@ -770,7 +803,7 @@ mod tests {
         assert_eq!((card.len(), card.pid(), card.boot_id()), (4096, std::process::id(), boot_id().unwrap()));
         assert!(is_alive(&card));
         assert_eq!((claim.node(), session.nodes().unwrap()), (3, vec![3]));
-        let error = session.claim(3, 4096, is_alive).unwrap_err();
+        let error = take(&session, 3, 4096, is_alive).unwrap_err();
         assert!(matches!(error, SessionError::AlreadyRunning { node: 3, pid } if pid == std::process::id()));
         let _socket = UnixListener::bind(claim.socket_path()).unwrap();
         drop(claim);
@@ -799,13 +832,13 @@ mod tests {
     fn who_is_starting_keeps_the_place_while_its_lock_is_held() {
         let base = Base::new("starting");
         let session = base.open("s");
-        let starting = session.claim(0, 128, is_alive).unwrap();
-        assert!(matches!(session.claim(0, 128, is_alive), Err(SessionError::AlreadyRunning { .. })));
+        let starting = take(&session, 0, 128, is_alive).unwrap();
+        assert!(matches!(take(&session, 0, 128, is_alive), Err(SessionError::AlreadyRunning { .. })));
         assert_eq!(session.sweep(is_alive).unwrap(), 0);
         // It dies before its word is set.
         flock(&starting.fd, FlockOperation::Unlock).unwrap();
         std::mem::forget(starting);
-        let slow = session.claim(0, 128, is_alive).unwrap();
+        let slow = take(&session, 0, 128, is_alive).unwrap();
         // Eleven seconds pass.
         let card = File::options().write(true).open(session.card_path(0)).unwrap();
         card.set_modified(SystemTime::now() - START_MAX - Duration::from_secs(1)).unwrap();
@@ -825,7 +858,7 @@ mod tests {
         std::mem::forget(claim);
         let claim = start(&session, 0);
         claim.card().u32_at(8).store(VERSION + 1, Ordering::Relaxed);
-        let error = session.claim(0, 128, is_alive).unwrap_err();
+        let error = take(&session, 0, 128, is_alive).unwrap_err();
         assert!(matches!(error, SessionError::OtherVersion { .. }), "{error}");
         assert!(matches!(session.open_peer(0), Err(SessionError::OtherVersion { .. })));
         // The creator died before the header was written, before the file had its length.
@@ -887,7 +920,7 @@ mod tests {
                 let session = base.open("s");
                 scope.spawn(move || {
                     for _ in 0..60 {
-                        let claim = session.claim(node, 128, is_alive).unwrap();
+                        let claim = take(&session, node, 128, is_alive).unwrap();
                         word(claim.card()).store(1, Ordering::Relaxed);
                         claim.started().unwrap();
                         assert!(session.open_peer(node).unwrap().is_some_and(|card| is_alive(&card)));
@@ -906,7 +939,7 @@ mod tests {
         let session = base.open("s");
         crash(start(&session, 0));
         let claims: Vec<_> = std::thread::scope(|scope| {
-            let starters = [0; 4].map(|_| scope.spawn(|| session.claim(0, 128, is_alive)));
+            let starters = [0; 4].map(|_| scope.spawn(|| take(&session, 0, 128, is_alive)));
             starters.into_iter().map(|starter| starter.join().unwrap()).collect()
         });
         assert_eq!(claims.iter().filter(|claim| claim.is_ok()).count(), 1);

@@ -1,4 +1,5 @@
-//! Sessions of a few machines whose messages come late, whose nodes crash, and whose links are cut: random ones, many.
+//! Sessions of a few machines whose messages come late, whose nodes crash and return, and whose links are cut: random ones,
+//! many.
 
 use std::collections::VecDeque;
 
@@ -7,110 +8,164 @@ use rand::SeedableRng;
 
 use super::*;
 
+/// The most lives of a place.
+const LIVES: usize = 3;
+
 /// A session: machines, and what is under way between each two.
 struct Session {
-    nodes: Vec<Membership>,
+    places: usize,
+    /// By their numbers; in the end those that have begun.
+    nodes: Vec<Option<Membership>>,
     links: Vec<Vec<VecDeque<Message>>>,
     /// Sides of the cut.
     side: Vec<bool>,
     crashed: Vec<bool>,
     /// Whom each node has closed itself to, in truth.
     closed: Vec<BTreeSet<u16>>,
+    /// Whether it has told anybody where its memory is.
+    open: Vec<bool>,
+    /// Who has heard that whom has come.
+    heard: BTreeSet<(usize, usize)>,
     now: Instant,
     rng: Rng,
 }
 
 impl Session {
-    fn new(count: usize, seed: u64) -> Session {
-        let machine = |me: usize| {
-            let rng = Rng::seed_from_u64(seed * 31 + me as u64);
-            Membership::new(NodeId(me as u16), count, DeathRule::Majority, rng)
-        };
-        Session {
-            nodes: (0..count).map(machine).collect(),
+    fn new(places: usize, seed: u64) -> Session {
+        let count = places * LIVES;
+        let mut session = Session {
+            places,
+            nodes: vec![None; count],
             links: vec![vec![VecDeque::new(); count]; count],
             side: vec![false; count],
             crashed: vec![false; count],
             closed: vec![BTreeSet::new(); count],
+            open: vec![false; count],
+            heard: BTreeSet::new(),
             now: Instant::default() + Duration::from_secs(1),
             rng: Rng::seed_from_u64(seed),
-        }
+        };
+        (0..places).for_each(|place| session.begin(place));
+        session
+    }
+
+    /// A life begins.
+    fn begin(&mut self, node: usize) {
+        let rng = Rng::seed_from_u64(self.rng.random());
+        let machine = Membership::new(NodeId(node as u16), self.places as u16, &[], DeathRule::Majority, rng);
+        self.open[node] = machine.is_member();
+        self.nodes[node] = Some(machine);
+    }
+
+    fn machine(&mut self, node: usize) -> &mut Membership {
+        self.nodes[node].as_mut().expect("a node that has begun")
+    }
+
+    fn begun(&self) -> impl Iterator<Item = (usize, &Membership)> {
+        self.nodes.iter().enumerate().filter_map(|(me, node)| Some((me, node.as_ref()?)))
     }
 
     fn runs(&self, node: usize) -> bool {
-        !self.crashed[node] && !self.nodes[node].has_departed()
+        !self.crashed[node] && self.nodes[node].as_ref().is_some_and(|node| !node.has_departed())
     }
 
     /// Sends what a machine says.
     fn act(&mut self, me: usize) {
-        for action in self.nodes[me].take_actions() {
+        for action in self.machine(me).take_actions() {
             if let Action::Send(to, message) = action {
                 self.links[me][to.index()].push_back(message);
             }
         }
+        // Who is let in tells where its memory is when all that were removed before are shut out of it.
+        let machine = self.machine(me);
+        self.open[me] |= machine.is_member() && machine.to_shut_out.is_empty();
     }
 
     /// One thing happens. Faults only if `faults`; otherwise all that can be heard of is trusted.
     fn step(&mut self, faults: bool) {
-        let count = self.nodes.len();
-        let (me, other) = (self.rng.random_range(0..count), self.rng.random_range(0..count));
+        let begun: Vec<usize> = self.begun().map(|(me, _)| me).collect();
+        let [me, other] = [(); 2].map(|()| begun[self.rng.random_range(0..begun.len())]);
         match self.rng.random_range(0..if faults { 100 } else { 90 }) {
             0..60 => {
-                let together = self.side[me] == self.side[other];
-                if self.runs(other)
-                    && together
-                    && let Some(message) = self.links[me][other].pop_front()
-                {
-                    self.nodes[other].receive(NodeId(me as u16), message);
-                    self.act(other);
+                // Of those who have something to hear, one hears it.
+                let links = begun.iter().flat_map(|from| begun.iter().map(|to| (*from, *to)));
+                let can_arrive = |(from, to): &(usize, usize)| {
+                    self.runs(*to) && self.side[*from] == self.side[*to] && !self.links[*from][*to].is_empty()
+                };
+                let links: Vec<(usize, usize)> = links.filter(can_arrive).collect();
+                if links.is_empty() {
+                    return;
                 }
+                let (from, to) = links[self.rng.random_range(0..links.len())];
+                let message = self.links[from][to].pop_front().expect("it can arrive");
+                self.machine(to).receive(NodeId(from as u16), message);
+                self.act(to);
             }
             60..75 => {
                 self.now = self.now + Duration::from_micros(self.rng.random_range(0..2000));
                 if self.runs(me) {
-                    self.nodes[me].tick(self.now);
+                    let now = self.now;
+                    self.machine(me).tick(now);
                     self.act(me);
                 }
             }
             75..90 => {
-                let to_shut_out = self.nodes[me].to_shut_out();
-                if let (true, Some(node)) = (self.runs(me) && self.rng.random_range(0..3) == 0, to_shut_out.first()) {
-                    // It takes a while.
-                    self.closed[me].insert(node.0);
-                    self.nodes[me].has_shut_out(*node);
+                if !self.runs(me) {
+                    return;
+                }
+                let to_shut_out = self.machine(me).to_shut_out();
+                let takes_a_while = self.rng.random_range(0..3) != 0;
+                let node = NodeId(other as u16);
+                if let (false, Some(dead)) = (takes_a_while, to_shut_out.first()) {
+                    self.closed[me].insert(dead.0);
+                    self.machine(me).has_shut_out(*dead);
                     self.act(me);
-                } else if self.runs(me) && me != other {
-                    let silent = self.side[me] != self.side[other] || !self.runs(other);
-                    let node = NodeId(other as u16);
-                    if silent { self.nodes[me].suspect(node) } else { self.nodes[me].trust(node) }
+                } else if me != other && self.runs(other) && self.side[me] == self.side[other] {
+                    match self.heard.insert((me, other)) {
+                        true => self.machine(me).came(node),
+                        false => self.machine(me).trust(node),
+                    }
+                } else if me != other {
+                    self.machine(me).suspect(node);
                 }
             }
-            90..93 => self.crashed[me] = true,
-            93..95 if self.runs(me) => {
-                self.nodes[me].depart(self.now);
+            90..92 => self.crashed[me] = true,
+            92 | 93 => {
+                // The next life of a place, when the last is over.
+                let last = (other % self.places..self.nodes.len()).step_by(self.places);
+                let last = last.take_while(|node| self.nodes[*node].is_some()).last().expect("the first has begun");
+                if !self.runs(last) && last + self.places < self.nodes.len() {
+                    self.begin(last + self.places);
+                }
+            }
+            94 if self.runs(me) => {
+                let now = self.now;
+                self.machine(me).depart(now);
                 self.act(me);
             }
             95..97 => self.side.iter_mut().for_each(|side| *side = self.rng.random_range(0..2) == 0),
             97 => self.side.fill(false),
             // Slow, not gone.
-            _ if self.runs(me) && me != other => self.nodes[me].suspect(NodeId(other as u16)),
+            _ if self.runs(me) && me != other => self.machine(me).suspect(NodeId(other as u16)),
             _ => {}
         }
     }
 
     /// Whatever happens, this holds.
     fn check(&self) {
-        for one in &self.nodes {
-            let same = self.nodes.iter().filter(|other| other.epoch == one.epoch);
+        let let_in = || self.begun().map(|(_, node)| node).filter(|node| !node.members.is_empty());
+        for one in let_in() {
+            let same = let_in().filter(|other| other.epoch == one.epoch);
             same.for_each(|other| assert_eq!((&one.members, &one.removed), (&other.members, &other.removed)));
         }
-        for (me, node) in self.nodes.iter().enumerate().filter(|(me, _)| self.runs(*me)) {
-            for dead in node.removed.keys().filter(|dead| node.standing_of(NodeId(**dead)) == Standing::ShutOut) {
+        for (me, node) in self.begun().filter(|(me, _)| self.runs(*me)) {
+            let is_shut_out = |dead: &&u16| node.standing_of(NodeId(**dead)) == Some(Standing::ShutOut);
+            for dead in node.removed.keys().filter(is_shut_out) {
                 // Nothing of it lands anywhere where somebody goes on: on those that this node takes for members, and
-                // those that they will be, which are fewer.
+                // those that they will be, which are fewer, or will be open to others only.
                 for member in node.members.iter().filter(|member| self.runs(usize::from(**member))) {
-                    let closed = &self.closed[usize::from(*member)];
-                    assert!(closed.contains(dead), "node {me} recovers {dead}, to whom {member} is open");
+                    let is_closed = |member: usize| self.closed[member].contains(dead) || !self.open[member];
+                    assert!(is_closed(usize::from(*member)), "node {me} recovers {dead}, to whom {member} is open");
                 }
             }
         }
@@ -119,7 +174,7 @@ impl Session {
 
 #[test]
 fn whatever_happens_all_decide_the_same_and_recover_only_what_is_shut_out() {
-    let (mut removed, mut fenced, mut departed) = (0, 0, 0);
+    let (mut removed, mut fenced, mut departed, mut returned) = (0, 0, 0, 0);
     for seed in 0..3000 {
         let count = 2 + seed as usize % 4;
         let mut session = Session::new(count, seed);
@@ -128,26 +183,30 @@ fn whatever_happens_all_decide_the_same_and_recover_only_what_is_shut_out() {
             session.check();
         }
         session.side.fill(false);
-        for _ in 0..20_000 {
+        for _ in 0..5_000 {
             session.step(false);
         }
         session.check();
         // Those that go on agree, on each other and on what is to be recovered; those that do not know it.
-        let last = session.nodes.iter().map(|node| node.epoch).max().unwrap();
-        for (me, node) in session.nodes.iter().enumerate().filter(|(me, node)| session.runs(*me) && !node.is_fenced) {
+        let last = session.begun().map(|(_, node)| node.epoch).max().unwrap();
+        let goes_on = |(me, node): &(usize, &Membership)| session.runs(*me) && !node.is_fenced;
+        let is_left = session.begun().filter(goes_on).any(|(_, node)| node.is_member());
+        for (me, node) in session.begun().filter(goes_on).filter(|_| is_left) {
             assert_eq!(node.epoch, last, "seed {seed}: node {me} is behind");
             assert!(node.members.iter().all(|member| session.runs(usize::from(*member))), "seed {seed}: {node:?}");
             let dead = node.removed.iter().filter(|(_, removed)| !removed.departed).map(|(dead, _)| NodeId(*dead));
             assert!(
-                { dead }.all(|dead| node.standing_of(dead) == Standing::ShutOut),
+                { dead }.all(|dead| node.standing_of(dead) == Some(Standing::ShutOut)),
                 "seed {seed}: node {me} waits for ever"
             );
         }
-        removed += session.nodes.iter().map(|node| node.to_shut_out.len() + node.removed.len()).sum::<usize>();
-        fenced += session.nodes.iter().filter(|node| node.is_fenced).count();
-        departed += session.nodes.iter().filter(|node| node.has_departed()).count();
+        removed += session.begun().map(|(_, node)| node.to_shut_out.len() + node.removed.len()).sum::<usize>();
+        fenced += session.begun().filter(|(_, node)| node.is_fenced).count();
+        departed += session.begun().filter(|(_, node)| node.has_departed()).count();
+        returned += session.begun().filter(|(me, node)| *me >= count && !node.members.is_empty()).count();
     }
-    assert!(removed > 1000 && fenced > 300 && departed > 300, "{removed} {fenced} {departed}");
+    let many = [removed, fenced, departed, returned].map(|count| count > 300);
+    assert_eq!(many, [true; 4], "{removed} {fenced} {departed} {returned}");
 }
 
 #[test]
@@ -163,21 +222,21 @@ fn quorums_of_the_same_members_meet() {
 
 #[test]
 fn what_the_system_calls_dead_needs_no_vote() {
-    let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
+    let mut node = Membership::new(NodeId(1), 3, &[], DeathRule::System, Rng::seed_from_u64(1));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (1, vec![NodeId(1), NodeId(2)]));
-    assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![NodeId(0)], Standing::Dead));
+    assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![NodeId(0)], Some(Standing::Dead)));
     node.has_shut_out(NodeId(0));
-    assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![], Standing::ShutOut));
+    assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![], Some(Standing::ShutOut)));
     node.left(NodeId(2));
-    assert_eq!((node.epoch(), node.to_shut_out(), node.standing_of(NodeId(2))), (2, vec![], Standing::Departed));
+    assert_eq!((node.epoch(), node.to_shut_out(), node.standing_of(NodeId(2))), (2, vec![], Some(Standing::Departed)));
     assert!(node.has_changed() && node.is_calm());
 }
 
 #[test]
 fn of_two_the_lower_goes_on_and_the_other_says_that_it_is_fenced() {
     let rng = || Rng::seed_from_u64(1);
-    let mut nodes = [0, 1].map(|me| Membership::new(NodeId(me), 2, DeathRule::Majority, rng()));
+    let mut nodes = [0, 1].map(|me| Membership::new(NodeId(me), 2, &[], DeathRule::Majority, rng()));
     nodes[0].suspect(NodeId(1));
     nodes[1].suspect(NodeId(0));
     let start = Instant::default() + Duration::from_secs(1);
@@ -191,7 +250,7 @@ fn of_two_the_lower_goes_on_and_the_other_says_that_it_is_fenced() {
 
 #[test]
 fn what_is_late_counts_for_nothing() {
-    let mut node = Membership::new(NodeId(2), 4, DeathRule::Majority, Rng::seed_from_u64(1));
+    let mut node = Membership::new(NodeId(2), 4, &[], DeathRule::Majority, Rng::seed_from_u64(1));
     let view = |members: &[u16]| View { members: members.into(), departed: Vec::new() };
     node.receive(NodeId(0), Message::Decided { epoch: 1, view: view(&[0, 1, 2]) });
     node.take_actions();
@@ -204,4 +263,19 @@ fn what_is_late_counts_for_nothing() {
     assert_eq!(node.epoch(), 1);
     node.receive(NodeId(1), Message::Decided { epoch: 2, view: view(&[1, 2]) });
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (3, vec![NodeId(2)]));
+}
+
+#[test]
+fn who_returns_is_let_in_when_the_life_before_is_over() {
+    let mut node = Membership::new(NodeId(1), 3, &[], DeathRule::System, Rng::seed_from_u64(1));
+    node.came(NodeId(3));
+    assert_eq!((node.epoch(), node.standing_of(NodeId(3))), (0, None));
+    node.died(NodeId(0));
+    assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (2, [1, 2, 3].map(NodeId).into()));
+    // The one that returns knows who is gone from the fabric, and hears of the others that have returned.
+    let mut back = Membership::new(NodeId(3), 3, &[0, 2], DeathRule::System, Rng::seed_from_u64(1));
+    back.came(NodeId(5));
+    assert_eq!(back.members().collect::<Vec<_>>(), [1, 3, 5].map(NodeId));
+    assert_eq!(back.standing_of(NodeId(0)), Some(Standing::Departed));
+    assert_eq!((back.standing_of(NodeId(4)), back.to_shut_out()), (None, vec![]));
 }

@@ -1,0 +1,158 @@
+//! Which life of its place a node that joins begins, and who is there.
+//!
+//! A process that dies may be started again, at the same place. It is another node then, with a number of its own: the
+//! lives of place `p` of `n` have the numbers `p`, `p + n`, `p + 2n`, … Its peers never mistake one life for another, and
+//! pointers to the memory of an earlier one reach nothing.
+//!
+//! How many lives each place has had is kept in the session's lock file, a `u16` (little-endian) for each, for as long as
+//! any node of the session lives. When nobody does, the session begins anew.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::{Errno, pread, pwrite};
+
+use super::session::{CardMapping, Claim, SessionDir, SessionError, State, system};
+
+/// The places of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// How many nodes it has at a time.
+    pub(crate) places: u32,
+    /// How many numbers of nodes there are.
+    pub(crate) numbers: u32,
+}
+
+/// What a node finds when it joins.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) claim: Claim,
+    /// The nodes that have been, and are no more.
+    pub(crate) gone: Vec<u32>,
+    /// The nodes that live, with their cards.
+    pub(crate) living: Vec<(u32, CardMapping)>,
+}
+
+impl SessionDir {
+    /// Takes the next life of a place, with a card of `card_len` bytes; see [`SessionDir::claim`].
+    pub(crate) fn enter(
+        &self,
+        place: u32,
+        of: Places,
+        card_len: usize,
+        is_alive: impl Fn(&CardMapping) -> bool,
+    ) -> Result<Entry, SessionError> {
+        let lock = self.lock()?;
+        let mut lives = self.lives(&lock, of.places)?;
+        let latest = |place: u32, lives: u16| (lives > 0).then(|| place + (u32::from(lives) - 1) * of.places);
+        let mut here = Vec::new();
+        for (place, lives) in (0..of.places).zip(&lives) {
+            let Some(node) = latest(place, *lives) else { continue };
+            if matches!(self.judge(node, &is_alive)?, State::Taken { .. } | State::OtherVersion { .. }) {
+                here.push(node);
+            }
+        }
+        if here.is_empty() {
+            lives.fill(0); // all that have been are gone, and nobody remembers them
+        }
+        let index = place as usize;
+        let node = match latest(place, lives[index]) {
+            // It runs already, and the claim says so.
+            Some(node) if here.contains(&node) => node,
+            Some(node) => node + of.places,
+            None => place,
+        };
+        if node >= of.numbers {
+            return Err(SessionError::NoLifeLeft { place, lives: u32::from(lives[index]), places: of.places });
+        }
+        let claim = self.claim(&lock, node, card_len, &is_alive)?;
+        lives[index] += 1;
+        self.set_lives(&lock, &lives)?;
+
+        let gone = (0..of.places).zip(&lives).flat_map(|(place, lives)| {
+            (0..u32::from(*lives)).map(move |life| place + life * of.places).filter(|node| *node != claim.node())
+        });
+        let gone = gone.filter(|node| !here.contains(node)).collect();
+        let mut living = Vec::new();
+        for node in here {
+            // One that is starting comes by itself, or never.
+            if let Some(card) = self.open_peer(node)?.filter(|card| card.len() == card_len && is_alive(card)) {
+                living.push((node, card));
+            }
+        }
+        Ok(Entry { claim, gone, living })
+    }
+
+    /// How many lives each place has had.
+    fn lives(&self, lock: &OwnedFd, places: u32) -> Result<Vec<u16>, SessionError> {
+        let mut bytes = vec![0; places as usize * 2];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match pread(lock, &mut bytes[filled..], filled as u64) {
+                Ok(0) => break, // nobody was there before
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("reading", &self.lock_path())(errno)),
+            }
+        }
+        Ok(bytes.as_chunks().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect())
+    }
+
+    fn set_lives(&self, lock: &OwnedFd, lives: &[u16]) -> Result<(), SessionError> {
+        let bytes: Vec<u8> = lives.iter().flat_map(|lives| lives.to_le_bytes()).collect();
+        match pwrite(lock, &bytes, 0) {
+            Ok(written) if written == bytes.len() => Ok(()),
+            Ok(_) => Err(system("writing", &self.lock_path())(Errno::NOSPC)),
+            Err(errno) => Err(system("writing", &self.lock_path())(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::sys::session::tests::{Base, crash, is_alive, raise};
+
+    const OF: Places = Places { places: 2, numbers: 6 };
+
+    fn enter(session: &SessionDir, place: u32) -> Result<Entry, SessionError> {
+        let entry = session.enter(place, OF, 4096, is_alive)?;
+        raise(&entry.claim);
+        Ok(entry)
+    }
+
+    fn living(entry: &Entry) -> Vec<u32> {
+        entry.living.iter().map(|(node, _)| *node).collect()
+    }
+
+    #[test]
+    fn who_returns_is_another_node() {
+        let base = Base::new("lives");
+        let session = base.open("s");
+        let first = enter(&session, 0).unwrap();
+        assert_eq!((first.claim.node(), living(&first), &first.gone[..]), (0, vec![], &[][..]));
+        let second = enter(&session, 1).unwrap();
+        assert_eq!((second.claim.node(), living(&second)), (1, vec![0]));
+        assert!(matches!(enter(&session, 1), Err(SessionError::AlreadyRunning { node: 1, .. })));
+
+        // It dies, or leaves: the next life has the next number, and knows who is gone.
+        crash(second.claim);
+        let third = enter(&session, 1).unwrap();
+        assert_eq!((third.claim.node(), living(&third), &third.gone[..]), (3, vec![0], &[1][..]));
+        drop(third);
+        let fifth = enter(&session, 1).unwrap();
+        assert_eq!((fifth.claim.node(), &fifth.gone[..]), (5, &[1, 3][..]));
+        // Whether leftovers have been swept or not.
+        crash(first.claim);
+        session.sweep(is_alive).unwrap();
+        let other = enter(&session, 0).unwrap();
+        assert_eq!((other.claim.node(), living(&other), &other.gone[..]), (2, vec![5], &[0, 1, 3][..]));
+
+        drop(fifth);
+        let error = enter(&session, 1).unwrap_err();
+        assert!(matches!(error, SessionError::NoLifeLeft { place: 1, lives: 3, places: 2 }), "{error}");
+        // When all are gone, the session begins anew.
+        crash(other.claim);
+        let anew = enter(&session, 1).unwrap();
+        assert_eq!((anew.claim.node(), living(&anew), &anew.gone[..]), (1, vec![], &[][..]));
+    }
+}
