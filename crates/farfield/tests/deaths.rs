@@ -3,9 +3,8 @@
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+mod session;
+
 use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
@@ -13,79 +12,12 @@ use farfield::{
     Barrier, Endpoint, Error, ErrorKind, Mutex, Node, OwnedVar, Result, RingBuffer, RingOptions, SharedVar, Standing,
 };
 
-const ROLE: &str = "FARFIELD_DEATHS_ROLE";
-/// Longer than any step takes.
-const STEP_MAX: Duration = Duration::from_secs(30);
+use session::{STEP_MAX, Session, all_is_right, role};
+
 /// The one that dies.
 const VICTIM: NodeId = NodeId(2);
 
 // ---- the parent --------------------------------------------------------------------------------------------------------
-
-/// The processes of a session; dropped, they are killed.
-struct Session {
-    nodes: Vec<Child>,
-    lines: Vec<Receiver<String>>,
-}
-
-impl Session {
-    fn start(role: &str, nodes: u16) -> Session {
-        let name = format!("deaths-{role}-{}", std::process::id());
-        let mut session = Session { nodes: Vec::new(), lines: Vec::new() };
-        for node in 0..nodes {
-            let mut command = Command::new(std::env::current_exe().expect("this program"));
-            command.args(["--exact", "node_process", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-            command.env("FARFIELD_SESSION", &name).env("FARFIELD_NODE", node.to_string());
-            command.env("FARFIELD_NODES", nodes.to_string()).stdout(Stdio::piped()).stdin(Stdio::null());
-            let mut child = command.spawn().expect("a process");
-            let (said, lines) = channel();
-            let out = BufReader::new(child.stdout.take().expect("its output"));
-            std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| said.send(line).is_ok()));
-            session.nodes.push(child);
-            session.lines.push(lines);
-        }
-        session
-    }
-
-    /// Waits until a node has said something.
-    fn hear(&self, node: NodeId, what: &str) {
-        let start = Instant::now();
-        while let Some(left) = STEP_MAX.checked_sub(start.elapsed()) {
-            match self.lines[node.index()].recv_timeout(left) {
-                Ok(line) if line.ends_with(what) => return,
-                Ok(_) => {}
-                Err(_) => break,
-            }
-        }
-        panic!("{node} has not said `{what}`");
-    }
-
-    fn signal(&self, node: NodeId, signal: &str) {
-        let pid = self.nodes[node.index()].id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
-    }
-
-    fn kill(&mut self, node: NodeId) {
-        self.nodes[node.index()].kill().expect("kill -9");
-        self.nodes[node.index()].wait().expect("its end");
-    }
-
-    /// Waits for the end of the survivors; each says itself whether all was right.
-    fn end(mut self, nodes: impl IntoIterator<Item = u16>) {
-        for node in nodes {
-            self.hear(NodeId(node), "all is right");
-            assert!(self.nodes[usize::from(node)].wait().expect("its end").success(), "node {node}");
-        }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        for node in &mut self.nodes {
-            let _ = node.kill();
-            let _ = node.wait();
-        }
-    }
-}
 
 /// Runs a role in three processes, and kills the victim when it is ready.
 fn killed(role: &str) {
@@ -126,7 +58,7 @@ fn a_dead_writer_ends_the_stream_after_its_last_whole_message() {
 
 #[test]
 fn a_stopped_reader_keeps_its_room_and_goes_on_later() {
-    let session = Session::start("ring-stopped", 2);
+    let mut session = Session::start("ring-stopped", 2);
     session.hear(NodeId(1), "ready");
     session.signal(NodeId(1), "-STOP");
     session.hear(NodeId(0), "is full");
@@ -154,13 +86,7 @@ fn each_death_is_an_epoch() {
 /// Not a test: what a child does.
 #[test]
 fn node_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    // Whatever happens to the parent, it ends.
-    std::thread::spawn(|| {
-        std::thread::sleep(2 * STEP_MAX);
-        eprintln!("not ended within {:?}", 2 * STEP_MAX);
-        std::process::abort();
-    });
+    let Some(role) = role() else { return };
     let builder = Node::builder().environment().expect("an environment");
     let node = builder.timeout(Duration::from_secs(20)).start().expect("the node starts");
     node.wait_for_all(STEP_MAX).expect("all come");
@@ -177,7 +103,7 @@ fn node_process() {
         role => panic!("no role {role}"),
     };
     done.expect("no error but those that are expected");
-    println!("all is right");
+    all_is_right();
 }
 
 fn wait_to_be_killed() -> ! {

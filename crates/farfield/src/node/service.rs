@@ -122,6 +122,8 @@ impl Service {
 
     /// Called by the service thread when something has changed.
     fn publish(&self, membership: &Membership) {
+        // First the epoch: who sees how a node stands sees the epoch in which it was decided, or a later one.
+        self.epoch.store(membership.epoch());
         for (index, word) in self.standings.iter().enumerate() {
             let Some(standing) = membership.standing_of(NodeId(index as u16)) else { continue };
             if word.load() != standing as u64 {
@@ -131,7 +133,6 @@ impl Service {
                 self.known.store(index as u64 + 1);
             }
         }
-        self.epoch.store(membership.epoch());
         // Those that were removed before it was let in are shut out before it tells anybody where its memory is.
         if self.standings.len() > self.places && membership.is_member() && membership.to_shut_out().is_empty() {
             self.is_let_in.store(1);

@@ -1,0 +1,175 @@
+//! Nodes that return: real processes that die or leave and are started again, at the same place, as other nodes.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
+
+mod session;
+
+use std::time::Duration;
+
+use farfield::fabric::{ErrorKind as FabricError, NodeId};
+use farfield::{
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, Mutex, Node, Result, RingBuffer, RingOptions, Standing,
+};
+
+use session::{STEP_MAX, Session, all_is_right, role};
+
+const PLACES: u16 = 4;
+/// The place that is replaced after each round, and whether its node is killed or leaves. In the end nobody is left of those
+/// who began.
+const ROUNDS: [(u16, bool); 7] = [(2, true), (0, true), (2, false), (3, true), (1, true), (1, false), (2, true)];
+
+/// Who belongs to the session after so many replacements; the node of each place.
+fn members(round: usize) -> [u16; PLACES as usize] {
+    let mut members = [0, 1, 2, 3];
+    for (place, _) in &ROUNDS[..round] {
+        members[usize::from(*place)] += PLACES;
+    }
+    members
+}
+
+#[test]
+fn who_returns_works_with_all_others_until_all_have_been_replaced() {
+    let mut session = Session::start("rounds", PLACES);
+    for (place, dies) in ROUNDS {
+        let node = NodeId(place);
+        session.hear(node, "ready");
+        match dies {
+            true => session.kill(node),
+            false => session.ends(node),
+        }
+        session.begin(place);
+    }
+    session.end(0..PLACES);
+}
+
+#[test]
+fn two_return_at_once() {
+    let mut session = Session::start("two", PLACES);
+    let two = [NodeId(1), NodeId(2)];
+    two.iter().for_each(|node| session.hear(*node, "ready"));
+    two.iter().for_each(|node| session.kill(*node));
+    two.iter().for_each(|node| session.begin(node.0));
+    session.end(0..PLACES);
+}
+
+/// Not a test: what a child does.
+#[test]
+fn node_process() {
+    let Some(role) = role() else { return };
+    let builder = Node::builder().environment().expect("an environment");
+    let node = builder.timeout(Duration::from_secs(20)).start().expect("the node starts");
+    node.wait_for_all(STEP_MAX).expect("all come");
+    let endpoint = node.endpoint().expect("an endpoint");
+    let done = match role.as_str() {
+        "rounds" => rounds(&node, &endpoint),
+        "two" => two(&node, &endpoint),
+        role => panic!("no role {role}"),
+    };
+    done.expect("no error but those that are expected");
+    drop(endpoint);
+    node.leave();
+    all_is_right();
+}
+
+/// Waits until these are the members, as this node sees it.
+fn wait_for_members(node: &Node, members: impl Into<Vec<u16>>) {
+    let mut members: Vec<u16> = members.into();
+    members.sort_unstable();
+    while node.survivors() != members.iter().copied().map(NodeId).collect::<Vec<_>>() {
+        std::thread::yield_now();
+    }
+}
+
+/// Opens objects among the members, and uses them. What has its home on the newest of them is returned.
+fn work(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<AtomicVar> {
+    let barrier = Barrier::open(node, &format!("{path}/barrier"), 1)?;
+    let mutex = Mutex::open(node, &format!("{path}/mutex"), newest)?;
+    let sum = AtomicVar::open(node, &format!("{path}/sum"), newest)?;
+    let ring = RingBuffer::open(node, &format!("{path}/ring"), RingOptions::broadcast(node, newest, 256))?;
+    let mut part = barrier.thread()?;
+    for _ in 0..100 {
+        let guard = endpoint.block_on(mutex.lock(endpoint))?;
+        let before = endpoint.block_on(sum.load(endpoint))?;
+        endpoint.block_on(sum.store(endpoint, before + 1))?;
+        endpoint.block_on(guard.unlock())?;
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    assert_eq!(endpoint.block_on(sum.load(endpoint))?, 100 * u64::from(PLACES));
+    if node.id() == newest {
+        let mut sender = ring.sender()?;
+        for number in 0..200u64 {
+            endpoint.block_on(sender.send(endpoint, &number.to_le_bytes()))?;
+        }
+        endpoint.block_on(sender.wait_acknowledged(endpoint, sender.position(), endpoint.deadline()))?;
+    } else {
+        let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
+        for number in 0..200u64 {
+            endpoint.block_on(receiver.recv(endpoint, &mut bytes))?;
+            assert_eq!(bytes, number.to_le_bytes());
+        }
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    Ok(sum)
+}
+
+fn assert_names(error: &Error, node: NodeId, died: bool) {
+    let ErrorKind::Fabric(cause) = error.kind() else { panic!("{error:?}") };
+    let names = match (cause.kind(), died) {
+        (FabricError::PeerDead { node: named, .. }, true) | (FabricError::PeerLeft { node: named }, false) => *named,
+        _ => panic!("{error:?}"),
+    };
+    assert_eq!(names, node, "{error}");
+}
+
+fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let me = node.id();
+    assert_eq!((node.place_of(me), node.nodes()), (usize::from(me.0 % PLACES), usize::from(PLACES)));
+    let first = (0..=ROUNDS.len()).find(|round| members(*round).contains(&me.0)).expect("a member");
+    // What was opened in the rounds before, whose homes are gone.
+    let mut old: Vec<(AtomicVar, NodeId, bool)> = Vec::new();
+    for round in first..=ROUNDS.len() {
+        wait_for_members(node, members(round));
+        let newest = round.checked_sub(1).map_or(me.0 % PLACES, |last| ROUNDS[last].0);
+        let newest = NodeId(members(round)[usize::from(if round == 0 { 2 } else { newest })]);
+        let sum = work(node, endpoint, &format!("round/{round}"), newest)?;
+        // A pointer to what a node had in one life never reaches the next.
+        for (var, home, died) in &old {
+            let error = endpoint.block_on(var.store(endpoint, 99)).expect_err("its home is gone");
+            assert_names(&error, *home, *died);
+            let standing = node.standing_of(*home);
+            assert!(if *died { standing == Standing::ShutOut } else { standing == Standing::Departed }, "{standing:?}");
+        }
+        let Some((place, dies)) = ROUNDS.get(round) else { break };
+        let next = NodeId(members(round)[usize::from(*place)]);
+        if me == next {
+            println!("ready");
+            if *dies {
+                loop {
+                    std::thread::park();
+                }
+            }
+            return Ok(());
+        }
+        if newest == next {
+            old.push((sum, newest, *dies));
+        }
+    }
+    assert_eq!(node.members().filter(|member| node.place_of(*member) == 2).count(), 4, "places have a history");
+    Ok(())
+}
+
+fn two(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let is_back = node.id().0 >= PLACES;
+    if !is_back {
+        work(node, endpoint, "before", NodeId(0))?;
+        if [1, 2].contains(&node.id().0) {
+            println!("ready");
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+    wait_for_members(node, [0, 5, 6, 3]);
+    work(node, endpoint, "after", NodeId(6))?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Sessions of real processes, each of which is this test program again, in a role: started, heard, stopped, killed.
+
+#![allow(dead_code, reason = "no test program uses all of it")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use farfield::NodeId;
+
+const ROLE: &str = "FARFIELD_TEST_ROLE";
+/// Longer than any step takes.
+pub const STEP_MAX: Duration = Duration::from_secs(30);
+
+/// The processes of a session; dropped, they are killed.
+pub struct Session {
+    role: String,
+    name: String,
+    nodes: u16,
+    processes: BTreeMap<u16, (Child, Receiver<String>)>,
+}
+
+impl Session {
+    /// Starts a role in so many processes. Each runs the test `node_process`, which asks for its [`role`].
+    pub fn start(role: &str, nodes: u16) -> Session {
+        let name = format!("test-{role}-{}", std::process::id());
+        let mut session = Session { role: role.into(), name, nodes, processes: BTreeMap::new() };
+        (0..nodes).for_each(|place| session.begin(place));
+        session
+    }
+
+    /// Starts the process of a place, again if it has ended.
+    pub fn begin(&mut self, place: u16) {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "node_process", "--nocapture", "--test-threads=1"]).env(ROLE, &self.role);
+        command.env("FARFIELD_SESSION", &self.name).env("FARFIELD_NODE", place.to_string());
+        command.env("FARFIELD_NODES", self.nodes.to_string()).stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().expect("a process");
+        let (said, lines) = channel();
+        let out = BufReader::new(child.stdout.take().expect("its output"));
+        std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| said.send(line).is_ok()));
+        self.processes.insert(place, (child, lines));
+    }
+
+    fn child(&mut self, node: NodeId) -> &mut Child {
+        &mut self.processes.get_mut(&node.0).expect("a process").0
+    }
+
+    /// Waits until the process of a place has said something.
+    pub fn hear(&self, node: NodeId, what: &str) {
+        let start = Instant::now();
+        while let Some(left) = STEP_MAX.checked_sub(start.elapsed()) {
+            match self.processes[&node.0].1.recv_timeout(left) {
+                Ok(line) if line.ends_with(what) => return,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        panic!("{node} has not said `{what}`");
+    }
+
+    pub fn signal(&mut self, node: NodeId, signal: &str) {
+        let pid = self.child(node).id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    }
+
+    pub fn kill(&mut self, node: NodeId) {
+        self.child(node).kill().expect("kill -9");
+        self.child(node).wait().expect("its end");
+    }
+
+    /// Waits until the process of a place ends in good order.
+    pub fn ends(&mut self, node: NodeId) {
+        self.hear(node, "all is right");
+        assert!(self.child(node).wait().expect("its end").success(), "{node}");
+    }
+
+    /// Waits for the end of the survivors; each says itself whether all was right.
+    pub fn end(mut self, nodes: impl IntoIterator<Item = u16>) {
+        nodes.into_iter().for_each(|node| self.ends(NodeId(node)));
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for (node, _) in self.processes.values_mut() {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+}
+
+/// The role of this process, if it is one of a session. Whatever happens to the parent, it ends.
+pub fn role() -> Option<String> {
+    let role = std::env::var(ROLE).ok()?;
+    std::thread::spawn(|| {
+        std::thread::sleep(2 * STEP_MAX);
+        eprintln!("not ended within {:?}", 2 * STEP_MAX);
+        std::process::abort();
+    });
+    Some(role)
+}
+
+/// What a child says at last.
+pub fn all_is_right() {
+    println!("all is right");
+}
