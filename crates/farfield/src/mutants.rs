@@ -452,6 +452,11 @@ mutants! {
     /// *Scenario:* 2 nodes, a cut: each removes the other, and goes on.
     MembershipAnyHalf = "membership-any-half" in "Membership": "Any half of the members is a quorum.";
 
+    /// *Missing:* the end of one life before the next begins.
+    ///
+    /// *Scenario:* 3 places. n3 comes, the second life of the place of n0, and belongs to the session beside n0.
+    MembershipLetInEarly = "membership-let-in-early" in "Membership": "A node is let in though the life before it goes on.";
+
     /// *Missing:* a decision's news. This was a bug: the checker found it.
     ///
     /// *Scenario:* 4 nodes. n3 leaves: it learns first that it may, and goes. n0 dies. Of the four members that the others

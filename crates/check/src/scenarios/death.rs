@@ -1,8 +1,9 @@
 //! What is left when nodes die, or are cut off: who decides it, and what the survivors find.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield::fabric::{DeathRule, ErrorKind as FabricError, Instant};
+use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, Instant, Word};
 use farfield::{
     Barrier, BarrierThread, Error, ErrorKind, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing,
 };
@@ -16,6 +17,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         decided(),
         decided_by_two(),
         left(),
+        returns(),
         holder_dies(),
         holder_is_cut_off(),
         waiter_dies(),
@@ -149,6 +151,63 @@ fn left() -> Scenario {
     .rule(DeathRule::Majority)
     .faults(Faults::new().crashes(1).of([0, 1, 2]))
     .kills(&["membership-goes-in-silence"])
+}
+
+/// A place whose node is dead gets another: it is let in when the dead is removed, by all that are left, and works with them.
+fn returns() -> Scenario {
+    const BACK: NodeId = NodeId(3);
+    let meet = |node: &Node, ep: &Endpoint| -> Result<()> {
+        assert_eq!(node.survivors(), [NodeId(1), NodeId(2), BACK]);
+        assert!(node.standing_of(NodeId(0)) != Standing::Member, "one life of a place at a time");
+        let barrier = Barrier::open(node, "again", 1)?;
+        ep.block_on(barrier.thread()?.wait(ep))
+    };
+    Scenario::new("membership/returns", "a node dies, or is cut off, and another takes its place", 4, move |stage| {
+        // Whether nobody will come, because nobody has gone; or has gone again, because it was not let in in time.
+        let in_vain = Rc::new(Word::new(0));
+        let missed = stage.log::<NodeId>();
+        for node in [1, 2] {
+            let (me, in_vain, missed) = (stage.node(node), Rc::clone(&in_vain), missed.clone());
+            stage.thread(node, "waits", move |ep| {
+                let has_come = || me.survivors().contains(&BACK).then_some(true);
+                let look = || has_come().or_else(|| (in_vain.load() == 1).then_some(false));
+                if !ep.block_on(ep.wait_until(Instant::NEVER, look))? {
+                    return Ok(());
+                }
+                let met = meet(&me, ep);
+                if met.as_ref().is_err_and(|error| error.is_gone() && error.node() == Some(BACK)) {
+                    missed.push(BACK);
+                    return Ok(());
+                }
+                met
+            });
+        }
+        let starter = stage.starter();
+        // It stays until all are done.
+        let stays = Rc::new(RefCell::new(None));
+        let (stayed, was_in_vain) = (Rc::clone(&stays), Rc::clone(&in_vain));
+        stage.finally(move || {
+            assert!(missed.take().is_empty() || was_in_vain.load() == 1, "it was there");
+            drop(stayed.take());
+            Ok(())
+        });
+        stage.thread_without_endpoint(3, "returns", move || {
+            match starter.start(3) {
+                Ok(me) => {
+                    stays.replace(Some(me.clone()));
+                    meet(&me, &me.endpoint()?)?;
+                }
+                Err(error) if error.is_timeout() => in_vain.store(1),
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .places(3)
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().crashes(1).cuts(1).of([0]).side([0]))
+    .kills(&["membership-let-in-early"])
 }
 
 /// Two words on two nodes are equal whenever nobody holds the lock, unless somebody died who held it.

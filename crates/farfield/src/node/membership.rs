@@ -275,7 +275,8 @@ impl Membership {
 
     /// Whether another life of a node's place is among them.
     fn is_taken(&self, node: u16, members: &BTreeSet<u16>) -> bool {
-        members.iter().any(|member| member % self.places == node % self.places)
+        let is_same = |member: &u16| member % self.places == node % self.places;
+        members.iter().any(is_same) && !mutants::is_on(Mutant::MembershipLetInEarly)
     }
 
     fn members_without(&self, node: NodeId) -> Vec<u16> {
@@ -301,7 +302,8 @@ impl Membership {
 
     /// Nothing was heard of a node for long.
     pub(super) fn suspect(&mut self, node: NodeId) {
-        let concerns = self.members.contains(&node.0) || self.arriving.contains(&node.0);
+        // Who is not let in yet does not know whom it concerns.
+        let concerns = self.members.contains(&node.0) || self.arriving.contains(&node.0) || self.members.is_empty();
         self.has_changed |= concerns && self.suspects.insert(node.0);
     }
 
