@@ -613,9 +613,13 @@ impl Future for Filling<'_, '_> {
     type Output = fabric::Result<State>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let op = self.op.as_mut().expect("polled after its end");
-        let found = ready!(Pin::new(op).poll(cx)).map(State);
-        self.op = None;
+        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
+        let mut op = self.op.take().expect("polled after its end");
+        let Poll::Ready(found) = Pin::new(&mut op).poll(cx) else {
+            self.op = Some(op);
+            return Poll::Pending;
+        };
+        let found = found.map(State);
         if let Ok(found) = found {
             self.ended(found);
         }
@@ -653,10 +657,15 @@ enum Begun<F, T> {
 
 impl<T, F: Future<Output = fabric::Result<T>> + Unpin> Begun<F, T> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Begun::Op(op) = self {
-            *self = Begun::Ended(ready!(Pin::new(op).poll(cx)));
-        }
-        Poll::Ready(())
+        // Out of its place, as in `Filling`.
+        *self = match core::mem::replace(self, Begun::Over) {
+            Begun::Op(mut op) => match Pin::new(&mut op).poll(cx) {
+                Poll::Ready(result) => Begun::Ended(result),
+                Poll::Pending => Begun::Op(op),
+            },
+            ended => ended,
+        };
+        if matches!(self, Begun::Op(_)) { Poll::Pending } else { Poll::Ready(()) }
     }
 
     fn end(&mut self) -> Option<fabric::Result<T>> {
@@ -699,7 +708,8 @@ impl<V: Value> Future for Taking<'_, V> {
 
 impl<V: Value> Drop for Taking<'_, V> {
     fn drop(&mut self) {
-        if matches!(self.op, Begun::Over) || mutants::is_on(Mutant::QueueTakenLost) {
+        let is_over = matches!(self.op, Begun::Over) || matches!(self.value, Begun::Over);
+        if is_over || mutants::is_on(Mutant::QueueTakenLost) {
             return;
         }
         let endpoint = self.endpoint;

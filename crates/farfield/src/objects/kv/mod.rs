@@ -76,8 +76,14 @@
 //!   waited for, and after a moment the reader takes the lock itself, so that it is repaired.
 //!
 //! Leaving is the same, without anything half-done. A node that stays must keep its handle for as long as any other uses the
-//! store: what is closed acknowledges nothing, and the others wait for it. A node that was cut off and does not know yet may
-//! still find in its own index, and on itself, what the others have changed since.
+//! store: what is closed acknowledges nothing, and the others wait for it.
+//!
+//! Where a majority says who is dead, a node that was cut off and does not know yet may still find in its own index, and on
+//! itself, what the others have changed since, and change it. It can tell none of them: what they do without its
+//! acknowledgement ends when it is shut out by all.
+//!
+//! *A node that comes back* as a new process takes no part in a store that is open. All open another, among those that are
+//! there then.
 
 mod codec;
 mod death;
