@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
-    Barrier, Endpoint, Error, ErrorKind, Mutex, Node, OwnedVar, Result, RingBuffer, RingOptions, SharedVar, Standing,
+    Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions,
+    Result, RingBuffer, RingOptions, SharedVar, Standing,
 };
 
 use session::{STEP_MAX, Session, all_is_right, role};
@@ -81,6 +82,16 @@ fn each_death_is_an_epoch() {
     session.end([0]);
 }
 
+#[test]
+fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
+    let mut session = Session::start("opened-after", 4);
+    session.hear(NodeId(1), "ready");
+    session.kill(NodeId(1));
+    session.hear(VICTIM, "ready again");
+    session.kill(VICTIM);
+    session.end([0, 3]);
+}
+
 // ---- the children ------------------------------------------------------------------------------------------------------
 
 /// Not a test: what a child does.
@@ -100,6 +111,7 @@ fn node_process() {
         "ring-stopped" => ring_stopped(&node, &endpoint),
         "vars" => vars(&node, &endpoint),
         "epochs" => epochs(&node, &endpoint),
+        "opened-after" => opened_after(&node, &endpoint),
         role => panic!("no role {role}"),
     };
     done.expect("no error but those that are expected");
@@ -382,4 +394,107 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
     endpoint.block_on(async { mutex.lock(endpoint).await?.unlock().await })?;
     region.word(0).store(1);
     Ok(())
+}
+
+fn wait_shut_out(node: &Node, dead: NodeId) {
+    while node.standing_of(dead) != Standing::ShutOut {
+        std::thread::yield_now();
+    }
+}
+
+/// Keys of the store that is opened after a death: so many from each node.
+const KEYS_EACH: u64 = 24;
+
+/// One of four dies; the others, whose numbers have a gap then, open a store and a queue. Another one dies, and those that
+/// are left use both on.
+fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    if node.id() == NodeId(1) {
+        wait_to_be_killed();
+    }
+    wait_shut_out(node, NodeId(1));
+    let options = KvOptions { slots_per_node: 256, locks: 8, placement: Placement::Hash, ..KvOptions::default() };
+    let store = KvStore::<u64, u64>::open(node, "store", options)?;
+    let queue = Queue::<u64>::open(node, "queue", QueueOptions::new(NodeId(3), 64))?;
+    let keys_of = |node: NodeId| u64::from(node.0) * 100..u64::from(node.0) * 100 + KEYS_EACH;
+    let keys: Vec<u64> = [NodeId(0), VICTIM, NodeId(3)].into_iter().flat_map(keys_of).collect();
+
+    endpoint.block_on(async {
+        for key in keys_of(node.id()) {
+            assert!(store.insert(endpoint, &key, &(key + 1)).await?);
+            queue.enqueue(endpoint, &key).await?;
+            assert!(queue.dequeue(endpoint).await? < 400);
+        }
+        Ok::<(), Error>(())
+    })?;
+    meet_survivors(node, endpoint, "filled")?;
+    assert_eq!((store.len(), endpoint.block_on(queue.try_dequeue(endpoint))?), (keys.len(), None));
+    let mut found = Vec::new();
+    endpoint.block_on(store.get_many(endpoint, &keys, &mut found))?;
+    for (key, found) in keys.iter().zip(&found) {
+        assert_eq!(*found.as_ref().expect("nothing is lost"), Some(key + 1));
+    }
+    meet_survivors(node, endpoint, "looked")?;
+    // Each updates a third of all keys, and leaves a value in the queue.
+    endpoint.block_on(async {
+        let rank = node.survivors().iter().filter(|other| **other < node.id()).count() as u64;
+        for key in keys.iter().filter(|key| *key % 3 == rank) {
+            assert!(store.update(endpoint, key, &(key + 2)).await?);
+        }
+        queue.enqueue(endpoint, &u64::from(node.id().0)).await
+    })?;
+    meet_survivors(node, endpoint, "updated")?;
+    if node.id() == VICTIM {
+        println!("ready again");
+        std::thread::park();
+    }
+    wait_shut_out(node, VICTIM);
+
+    endpoint.block_on(store.get_many(endpoint, &keys, &mut found))?;
+    let is_lost = |found: &Result<Option<u64>>| {
+        found.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { node: VICTIM }))
+    };
+    let lost = found.iter().filter(|found| is_lost(found)).count();
+    assert!(0 < lost && lost < keys.len(), "{lost} of {} values lay on {VICTIM}", keys.len());
+    for (key, found) in keys.iter().zip(&found).filter(|(_, found)| !is_lost(found)) {
+        assert_eq!(*found.as_ref().expect("a value that was not lost"), Some(key + 2));
+    }
+    meet_survivors(node, endpoint, "lost")?;
+    let mine = |key: &&u64| key.is_multiple_of(2) == (node.id() == NodeId(0));
+    endpoint.block_on(async {
+        for key in keys.iter().filter(mine) {
+            store.upsert(endpoint, key, &(key + 3)).await?;
+            assert_eq!(store.get(endpoint, key).await?, Some(key + 3));
+        }
+        Ok::<(), Error>(())
+    })?;
+    meet_survivors(node, endpoint, "again")?;
+    endpoint.block_on(async {
+        for key in &keys {
+            assert_eq!(store.get(endpoint, key).await?, Some(key + 3));
+        }
+        Ok::<(), Error>(())
+    })?;
+    meet_survivors(node, endpoint, "read")?;
+    endpoint.block_on(async {
+        for key in keys.iter().filter(mine) {
+            assert!(store.delete(endpoint, key).await?);
+        }
+        // What the dead has left in the queue is there.
+        if node.id() == NodeId(0) {
+            let mut left = Vec::new();
+            while let Some(value) = queue.try_dequeue(endpoint).await? {
+                left.push(value);
+            }
+            left.sort_unstable();
+            assert_eq!(left, [0, 2, 3]);
+        }
+        Ok::<(), Error>(())
+    })?;
+    meet_survivors(node, endpoint, "deleted")?;
+    assert!(store.is_empty());
+    let other = NodeId(3 - node.id().0);
+    endpoint.block_on(queue.enqueue(endpoint, &u64::from(other.0)))?;
+    endpoint.block_on(queue.dequeue(endpoint))?;
+    meet_survivors(node, endpoint, "end")
 }

@@ -338,7 +338,8 @@ impl Client<'_> {
         self.kv.get_many(self.endpoint, &keys, &mut found).await?;
         let return_ns = self.now();
         for (key, found) in keys.into_iter().zip(found) {
-            (self.log)(key, Event::returned(self.number, call_ns, return_ns, KvInput::Get, KvOutput::Found(found)));
+            let found = KvOutput::Found(found?);
+            (self.log)(key, Event::returned(self.number, call_ns, return_ns, KvInput::Get, found));
         }
         Ok(())
     }

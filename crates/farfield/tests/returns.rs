@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use farfield::fabric::{ErrorKind as FabricError, NodeId};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, Mutex, Node, Result, RingBuffer, RingOptions, Standing,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, Placement, Queue, QueueOptions,
+    Result, RingBuffer, RingOptions, Standing,
 };
 
 use session::{STEP_MAX, Session, all_is_right, role};
@@ -109,7 +110,47 @@ fn work(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<
         }
     }
     endpoint.block_on(part.wait(endpoint))?;
+    store_and_queue(node, endpoint, path, newest)?;
     Ok(sum)
+}
+
+/// A store, whose keys all nodes insert, read, change and delete; and a queue on the newest, through which each sends its
+/// number to all.
+fn store_and_queue(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<()> {
+    let mut part = Barrier::open(node, &format!("{path}/store/barrier"), 1)?.thread()?;
+    let options = KvOptions { slots_per_node: 64, locks: 8, placement: Placement::Hash, ..KvOptions::default() };
+    let store = KvStore::<u64, u64>::open(node, &format!("{path}/store"), options)?;
+    let queue = Queue::<u64>::open(node, &format!("{path}/queue"), QueueOptions::new(newest, 16))?;
+    let members = node.survivors();
+    let me = u64::from(node.id().0);
+    let next = members.iter().map(|member| u64::from(member.0)).find(|member| *member > me);
+    let next = next.unwrap_or(u64::from(members[0].0));
+    let keys_of = |node: u64| 100 * node..100 * node + 10;
+    for key in keys_of(me) {
+        assert!(endpoint.block_on(store.insert(endpoint, &key, &key))?);
+    }
+    for _ in &members {
+        endpoint.block_on(queue.enqueue(endpoint, &me))?;
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    assert_eq!(store.len(), 10 * members.len());
+    for key in keys_of(next) {
+        assert_eq!(endpoint.block_on(store.modify(endpoint, &key, |value| value.map(|value| value + 1)))?, Some(key));
+    }
+    let mut received = 0;
+    for _ in &members {
+        received += endpoint.block_on(queue.dequeue(endpoint))?;
+    }
+    assert!(members.iter().map(|member| u64::from(member.0)).max().is_some_and(|most| received <= 4 * most));
+    endpoint.block_on(part.wait(endpoint))?;
+    assert_eq!(endpoint.block_on(queue.try_dequeue(endpoint))?, None);
+    for key in keys_of(me) {
+        assert_eq!(endpoint.block_on(store.get(endpoint, &key))?, Some(key + 1));
+        assert!(endpoint.block_on(store.delete(endpoint, &key))?);
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    assert!(store.is_empty());
+    endpoint.block_on(part.wait(endpoint))
 }
 
 fn assert_names(error: &Error, node: NodeId, died: bool) {

@@ -29,7 +29,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// An error that comes of a node's death, a cut, or of having been shut out; of nothing else.
-fn comes_of_faults(error: &Error) -> bool {
+pub(super) fn comes_of_faults(error: &Error) -> bool {
     let ErrorKind::Fabric(error) = error.kind() else { return error.is_timeout() };
     error.is_out_of_reach()
         || error.is_timeout()
@@ -83,17 +83,21 @@ fn agree(stage: &Stage) {
     });
 }
 
+/// Whether a node knows of each other one how it stands, and of the dead that they are shut out; or is shut out itself.
+pub(super) fn is_decided(node: &Node) -> bool {
+    let is_settled = |of: NodeId| match node.standing_of(of) {
+        Standing::Member => !crashed(of.index()),
+        Standing::Departed | Standing::ShutOut => true,
+        Standing::Suspected | Standing::Dead => false,
+    };
+    node.fabric().is_fenced() || node.members().all(is_settled)
+}
+
 /// Stays until the dead are shut out; it may be shut out itself.
 fn stays(stage: &Stage, node: usize) {
     let nodes: Vec<Node> = stage.nodes().to_vec();
     stage.thread(node, "stays", move |ep| {
-        let me = &nodes[node];
-        let is_settled = |of: NodeId| match me.standing_of(of) {
-            Standing::Member => !crashed(of.index()),
-            Standing::Departed | Standing::ShutOut => true,
-            Standing::Suspected | Standing::Dead => false,
-        };
-        let look = || (me.fabric().is_fenced() || me.members().all(is_settled)).then_some(());
+        let look = || is_decided(&nodes[node]).then_some(());
         // However late the suspicion comes: if nothing comes of it, this waits for ever, and that is a failure.
         ep.block_on(ep.wait_until(Instant::NEVER, look))?;
         Ok(())

@@ -7,12 +7,13 @@ use std::hash::BuildHasher;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield::fabric::Instant;
+use farfield::fabric::{DeathRule, Instant, RemotePtr};
 use farfield::history::Event;
 use farfield::history::kv::{KvHistory, KvInput, KvOutput};
 use farfield::{Endpoint, Error, ErrorKind, KvOptions, KvStore, NodeId, Placement, Result};
 use foldhash::fast::FixedState;
 
+use super::death::{comes_of_faults, is_decided};
 use super::mutex::{cut, word};
 use crate::Faults;
 use crate::scenario::{Log, Scenario, Stage, choose, crashed};
@@ -41,6 +42,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         timeout(),
         dies(),
         dies_by_hash(),
+        is_cut_off(),
+        is_cut_off_by_hash(),
     ]
 }
 
@@ -95,6 +98,11 @@ enum Entry {
     Refused {
         call: usize,
     },
+    /// Its node could not tell another of the answer.
+    Unheard {
+        call: usize,
+        by: usize,
+    },
 }
 
 /// A node's store, and where its calls are written down.
@@ -103,6 +111,8 @@ struct Client {
     id: u32,
     kv: Rc<Store>,
     log: Log<Entry>,
+    /// Where nodes may be cut off: a word on each other node. After an answer all are got, see [`Entry::Unheard`].
+    heard_at: Rc<[(usize, RemotePtr<u64>)]>,
 }
 
 /// What a call came to: an answer; no room; the value is lost; or no answer in time, so that nobody knows whether it has
@@ -121,7 +131,7 @@ impl Client {
         let log = stage.log();
         let opened = stage.on_each(move |node| {
             let kv = Rc::new(Store::open(node, "kv", options.clone())?);
-            Ok(Client { id: u32::from(node.id().0), kv, log: log.clone() })
+            Ok(Client { id: u32::from(node.id().0), kv, log: log.clone(), heard_at: Rc::new([]) })
         })?;
         let (clients, there) = (opened.clone(), there.to_vec());
         stage.on_each(move |node| {
@@ -136,6 +146,7 @@ impl Client {
 
     async fn call<T>(
         &self,
+        ep: &Endpoint,
         key: u64,
         input: KvInput,
         call: impl Future<Output = Result<T>>,
@@ -145,6 +156,11 @@ impl Client {
         match call.await {
             Ok(answer) => {
                 self.log.push(Entry::Returned { call: at, output: output(&answer) });
+                for (by, word) in &*self.heard_at {
+                    if ep.get(*word).await.is_err() {
+                        self.log.push(Entry::Unheard { call: at, by: *by });
+                    }
+                }
                 Ok(Answer::Is(answer))
             }
             Err(error) if is_full(&error) => {
@@ -152,21 +168,28 @@ impl Client {
                 Ok(Answer::Full)
             }
             Err(error) if matches!(error.kind(), ErrorKind::Lost { .. }) => {
-                assert_eq!(error.node(), Some(VICTIM));
-                assert!(crashed(VICTIM.index()), "{error}");
-                self.log.push(Entry::Refused { call: at });
+                let by_the_dead = error.node() == Some(VICTIM) && crashed(VICTIM.index());
+                assert!(by_the_dead || self.may_be_cut_off(), "{error}");
+                // A change may have been there before.
+                if input == KvInput::Get {
+                    self.log.push(Entry::Refused { call: at });
+                }
                 Ok(Answer::Lost)
             }
             // In the middle of an insert there.
             Err(error) if error.is_gone() && error.node() == Some(VICTIM) => Ok(Answer::None),
-            Err(error) if error.is_timeout() => Ok(Answer::None),
+            Err(error) if error.is_timeout() || self.may_be_cut_off() && comes_of_faults(&error) => Ok(Answer::None),
             Err(error) => Err(error),
         }
     }
 
+    fn may_be_cut_off(&self) -> bool {
+        !self.heard_at.is_empty()
+    }
+
     async fn get(&self, ep: &Endpoint, key: u64) -> Result<Answer<Option<u64>>> {
         let get = async { Ok(self.kv.get(ep, &key).await?.map(whole)) };
-        self.call(key, KvInput::Get, get, |found| KvOutput::Found(*found)).await
+        self.call(ep, key, KvInput::Get, get, |found| KvOutput::Found(*found)).await
     }
 
     async fn get_many(&self, ep: &Endpoint, keys: &[u64]) -> Result<()> {
@@ -175,29 +198,29 @@ impl Client {
         let mut found = Vec::new();
         self.kv.get_many(ep, keys, &mut found).await?;
         for (call, found) in calls.into_iter().zip(found) {
-            self.log.push(Entry::Returned { call, output: KvOutput::Found(found.map(whole)) });
+            self.log.push(Entry::Returned { call, output: KvOutput::Found(found?.map(whole)) });
         }
         Ok(())
     }
 
     async fn insert(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<bool>> {
         let insert = async { self.kv.insert(ep, &key, &[value; 2]).await };
-        self.call(key, KvInput::Insert(value), insert, |done| KvOutput::Succeeded(*done)).await
+        self.call(ep, key, KvInput::Insert(value), insert, |done| KvOutput::Succeeded(*done)).await
     }
 
     async fn update(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<bool>> {
         let update = async { self.kv.update(ep, &key, &[value; 2]).await };
-        self.call(key, KvInput::Update(value), update, |done| KvOutput::Succeeded(*done)).await
+        self.call(ep, key, KvInput::Update(value), update, |done| KvOutput::Succeeded(*done)).await
     }
 
     async fn upsert(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<()>> {
         let upsert = async { self.kv.upsert(ep, &key, &[value; 2]).await };
-        self.call(key, KvInput::Upsert(value), upsert, |()| KvOutput::Stored).await
+        self.call(ep, key, KvInput::Upsert(value), upsert, |()| KvOutput::Stored).await
     }
 
     async fn delete(&self, ep: &Endpoint, key: u64) -> Result<Answer<bool>> {
         let delete = async { self.kv.delete(ep, &key).await };
-        self.call(key, KvInput::Delete, delete, |done| KvOutput::Succeeded(*done)).await
+        self.call(ep, key, KvInput::Delete, delete, |done| KvOutput::Succeeded(*done)).await
     }
 
     /// Tries until there is a slot: a few times at once, and then when everybody else has done what there was to do.
@@ -265,6 +288,11 @@ fn linearizable(stage: &Stage, clients: &[Client], keys: &[u64]) {
 }
 
 fn history_of(entries: &[Entry]) -> KvHistory {
+    history_of_heard(entries, |_, _| true)
+}
+
+/// The history of calls whose answers count: for each call, with its client, whether they do.
+fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) -> bool) -> KvHistory {
     let mut history = KvHistory::new();
     for (at, entry) in entries.iter().enumerate() {
         let Entry::Called { client, key, input } = entry else { continue };
@@ -274,11 +302,11 @@ fn history_of(entries: &[Entry]) -> KvHistory {
             _ => None,
         });
         match ends.next() {
-            Some((end, Some(output))) => {
+            Some((end, Some(output))) if is_heard(at, *client) => {
                 history.record(*key, Event::returned(*client, at as u64, end, *input, output));
             }
             Some((_, None)) => {}
-            None => history.record(*key, Event::pending(*client, at as u64, *input)),
+            _ => history.record(*key, Event::pending(*client, at as u64, *input)),
         }
     }
     history
@@ -720,7 +748,7 @@ const VICTIM: NodeId = NodeId(1);
 /// agree.
 fn dies() -> Scenario {
     let about = "a node's death loses what lay there, and nothing else; what it did is done, or not";
-    Scenario::new("kv/dies", about, 3, |stage| dies_of(stage, Placement::Inserter))
+    Scenario::new("kv/dies", about, 3, |stage| goes(stage, Placement::Inserter, false))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
         .kills(&["kv-dead-not-settled", "kv-not-redone"])
 }
@@ -728,17 +756,43 @@ fn dies() -> Scenario {
 /// The same where the dead has put the values to the others, and they theirs to it.
 fn dies_by_hash() -> Scenario {
     let about = "the same, with values placed by hash";
-    Scenario::new("kv/dies-by-hash", about, 3, |stage| dies_of(stage, Placement::Hash))
+    Scenario::new("kv/dies-by-hash", about, 3, |stage| goes(stage, Placement::Hash, false))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
         .kills(&["kv-dead-not-repaired"])
 }
 
-fn dies_of(stage: &Stage, placement: Placement) -> Result<()> {
+/// A node that is cut off in the middle of anything, and may go on for as long as it does not know. Either it comes back in
+/// time, or one side goes: what lay there is lost, nothing of it comes later, and whoever it may have told what it found
+/// found nothing newer.
+fn is_cut_off() -> Scenario {
+    let about = "who is cut off loses what lay there, and nothing else; what it did is done, or not";
+    Scenario::new("kv/cut", about, 3, |stage| goes(stage, Placement::Inserter, true))
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([VICTIM.index()]))
+}
+
+/// The same where who is cut off has put the values to the others, and they theirs to it.
+fn is_cut_off_by_hash() -> Scenario {
+    let about = "the same, with values placed by hash";
+    Scenario::new("kv/cut-by-hash", about, 3, |stage| goes(stage, Placement::Hash, true))
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([VICTIM.index()]))
+}
+
+/// Any operations of three nodes, one of which may die, or be cut off.
+fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
     // The first is never on the victim: by hash; or since the victim does not insert it.
     let keys = keys([|hash| hash % 3 == 0, |hash| hash % 3 == u64::from(VICTIM.0)]);
     let [kept, lost] = keys;
     let options = KvOptions { placement, locks: 3, slots_per_node: 6, ..tiny() };
-    let clients = Client::open(stage, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
+    let mut clients = Client::open(stage, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
+    if is_cut {
+        let words = (0..3).map(|node| Ok((node, word(stage, node, "heard")?.remote::<u64>(0))));
+        let words = words.collect::<Result<Vec<_>>>()?;
+        for (node, client) in clients.iter_mut().enumerate() {
+            client.heard_at = words.iter().copied().filter(|(other, _)| *other != node).collect();
+        }
+    }
     for (node, client) in clients.iter().cloned().enumerate() {
         stage.thread(node, "mixed", move |ep| {
             for round in 1..=2 {
@@ -759,12 +813,18 @@ fn dies_of(stage: &Stage, placement: Placement) -> Result<()> {
     }
     let nodes = stage.nodes().to_vec();
     stage.finally(move || {
-        let living: Vec<_> = (0..3).filter(|node| !crashed(*node)).collect();
+        for node in nodes.iter().filter(|_| is_cut) {
+            let ep = node.endpoint()?;
+            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
+        }
+        let goes_on = |node: &usize| !crashed(*node) && !nodes[*node].fabric().is_fenced();
+        let living: Vec<usize> = (0..3).filter(goes_on).collect();
+        let Some(first) = living.first().copied() else { return Ok(()) };
         let mut lost_is_gone = false;
         for key in keys {
-            let ep = nodes[0].endpoint()?;
+            let ep = nodes[first].endpoint()?;
             // Who has the key's lock has repaired what was cut short.
-            match ep.block_on(clients[0].kv.modify(&ep, &key, |_| None)) {
+            match ep.block_on(clients[first].kv.modify(&ep, &key, |_| None)) {
                 Err(error) if !matches!(error.kind(), ErrorKind::Lost { .. }) => return Err(error),
                 _ => {}
             }
@@ -774,7 +834,7 @@ fn dies_of(stage: &Stage, placement: Placement) -> Result<()> {
                 found.push(ep.block_on(clients[*node].get(&ep, key))?);
             }
             assert!(found.iter().all(|value| *value == found[0]), "key {key} has different values: {found:?}");
-            assert!(key != kept || found[0] != Answer::Lost, "a value was lost that did not lie there");
+            assert!(is_cut || key != kept || found[0] != Answer::Lost, "a value was lost that did not lie there");
             lost_is_gone |= key == lost && found[0] == Answer::Lost;
             // It can be used again, by all.
             for node in &living {
@@ -786,11 +846,20 @@ fn dies_of(stage: &Stage, placement: Placement) -> Result<()> {
                 }
             }
         }
-        assert!(!lost_is_gone || crashed(VICTIM.index()));
-        let mut history = history_of(&clients[0].log.take());
-        if crashed(VICTIM.index()) {
-            // At some moment its value was gone.
-            history.record(lost, Event::pending(9, 0, KvInput::Delete));
+        assert!(!lost_is_gone || living.len() < 3);
+        let entries = clients[0].log.take();
+        // What a node was answered that is none of the session any more counts if it could have told one that still is.
+        let is_heard = |call: usize, client: u32| {
+            let unheard =
+                |entry: &Entry| matches!(entry, Entry::Unheard { call: at, by } if *at == call && living.contains(by));
+            living.contains(&(client as usize)) || !entries[call..].iter().any(unheard)
+        };
+        let mut history = history_of_heard(&entries, is_heard);
+        for gone in (0..3).filter(|node| !living.contains(node)) {
+            // At some moment its values were gone.
+            for key in keys.into_iter().filter(|key| is_cut || *key == lost) {
+                history.record(key, Event::pending(9 + gone as u32, 0, KvInput::Delete));
+            }
         }
         if let Err(failure) = history.check_each_key(Default::default()) {
             panic!("{failure}");

@@ -13,6 +13,7 @@ use farfield::{Endpoint, NodeId, Queue, QueueOptions, Result};
 
 use super::keep;
 use super::mutex::cut;
+use crate::Faults;
 use crate::scenario::{Log, Scenario, Stage, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -38,6 +39,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         dropped_enqueue(),
         dropped_dequeue(),
         timeout(),
+        producer_dies(),
+        batch_dies(),
+        consumer_dies(),
     ]
 }
 
@@ -422,4 +426,55 @@ fn timeout() -> Scenario {
         ..PLAN
     };
     queue::<u64>("queue/timeout", "a call that times out has done nothing", plan).early_timeouts()
+}
+
+// ---- deaths -------------------------------------------------------------------------------------------------------
+
+/// Node 1 may die at any moment. What it was doing has happened or not; nobody waits for it.
+fn one_dies<V: Holds>(name: &str, about: &str, plan: Plan) -> Scenario {
+    queue::<V>(name, about, plan).faults(Faults::new().crashes(1).of([1]))
+}
+
+/// Its put may land without what publishes it, and both long after.
+fn producer_dies() -> Scenario {
+    let plan = Plan {
+        nodes: 3,
+        capacity: 1,
+        threads: &[
+            (1, 1, &[EnqueueInTime(1), EnqueueInTime(2)]),
+            (2, 1, &[EnqueueInTime(3), TryDequeue]),
+            (0, 1, &[DequeueInTime, EnqueueInTime(4), DequeueInTime]),
+        ],
+        ..PLAN
+    };
+    one_dies::<[u64; 2]>("queue/producer-dies", "a producer that dies has enqueued a whole value, or nothing", plan)
+}
+
+/// All of a batch, or nothing; and a position that others wanted at that moment.
+fn batch_dies() -> Scenario {
+    let plan = Plan {
+        nodes: 3,
+        threads: &[
+            (1, 1, &[TryBatch(&[1, 2]), TryBatch(&[3, 4])]),
+            (2, 1, &[TryEnqueue(5), TryDequeue]),
+            (0, 1, &[DequeueInTime, TryDequeue, TryDequeue]),
+        ],
+        ..PLAN
+    };
+    one_dies::<u64>("queue/batch-dies", "of a batch whose producer dies, all is there, or nothing", plan)
+}
+
+/// Its compare-and-swap takes a value with it, or does not, and may do so long after.
+fn consumer_dies() -> Scenario {
+    let plan = Plan {
+        nodes: 3,
+        before: &[Enqueue(1), Enqueue(2)],
+        threads: &[
+            (1, 1, &[DequeueInTime, DequeueInTime]),
+            (2, 1, &[EnqueueInTime(3), DequeueInTime]),
+            (0, 1, &[DequeueInTime, EnqueueInTime(4)]),
+        ],
+        ..PLAN
+    };
+    one_dies::<[u64; 2]>("queue/consumer-dies", "a consumer that dies takes one value with it, or none", plan)
 }

@@ -423,13 +423,13 @@ pub struct Opening {
 pub struct CustomObject(Object);
 
 impl Opening {
-    /// An object of type `kind` at `path`, in which all nodes take part.
+    /// An object of type `kind` at `path`, in which all nodes take part that belong to the session.
     pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
         let spec = Spec {
             path: path.into(),
             kind,
             layout: String::new(),
-            participants: node.members().collect(),
+            participants: node.survivors(),
             regions: Vec::new(),
             expect: Box::new(|_| Vec::new()),
         };

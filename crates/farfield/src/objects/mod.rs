@@ -6,6 +6,7 @@ pub mod barrier;
 pub mod kv;
 pub mod mutex;
 pub mod owned_var;
+pub(crate) mod participants;
 pub mod queue;
 pub mod ring_buffer;
 pub mod shared_var;

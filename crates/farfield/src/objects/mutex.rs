@@ -149,7 +149,7 @@ impl State {
     }
 }
 
-/// A number of locks, spread over the nodes: lock `i` has its word on node `i mod nodes`.
+/// A number of locks, spread over the nodes that open them, in order: lock `i` has its word on the one at `i mod nodes`.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -209,7 +209,7 @@ impl Mutex {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
-        MutexArray::open_on(node, path, 1, vec![home]).map(Mutex)
+        MutexArray::open_on(node, path, 1, vec![home], node.survivors()).map(Mutex)
     }
 
     /// Takes the lock, waiting as long as the endpoint's timeout.
@@ -243,15 +243,32 @@ impl MutexArray {
     /// # Errors
     /// A node that is missing, gone, or opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
-        MutexArray::open_on(node, path, count, node.survivors())
+        MutexArray::open_among(node, path, count, node.survivors())
     }
 
-    fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>) -> Result<MutexArray> {
-        let locks = MutexArray::announce(node, path, count, homes.clone())?;
+    /// [`MutexArray::open`] among these nodes: lock `i` has its word on the one at `i mod` their number.
+    pub(crate) fn open_among(node: &Node, path: &str, count: usize, participants: Vec<NodeId>) -> Result<MutexArray> {
+        MutexArray::open_on(node, path, count, participants.clone(), participants)
+    }
+
+    fn open_on(
+        node: &Node,
+        path: &str,
+        count: usize,
+        homes: Vec<NodeId>,
+        participants: Vec<NodeId>,
+    ) -> Result<MutexArray> {
+        let locks = MutexArray::announce(node, path, count, homes.clone(), participants)?;
         locks.connect(homes)
     }
 
-    fn announce(node: &Node, path: &str, count: usize, homes: Vec<NodeId>) -> Result<MutexArray> {
+    fn announce(
+        node: &Node,
+        path: &str,
+        count: usize,
+        homes: Vec<NodeId>,
+        participants: Vec<NodeId>,
+    ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
         let mut regions = Vec::new();
         if homes.contains(&node.id()) {
@@ -261,7 +278,7 @@ impl MutexArray {
             path: path.into(),
             kind: "MutexArray",
             layout: format!("count={count}, homes={homes:?}"),
-            participants: node.survivors(),
+            participants,
             regions,
             expect: Box::new(
                 move |peer| {
@@ -454,7 +471,7 @@ impl MutexArray {
             Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
             None => {
                 let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
-                let is_lost = node.members().any(is_gone) && !mutants::is_on(Mutant::MutexTurnKept);
+                let is_lost = self.object.others().any(is_gone) && !mutants::is_on(Mutant::MutexTurnKept);
                 (!state.nobody_waits() && is_lost).then(|| state.passed_over())
             }
         }

@@ -12,7 +12,7 @@
 //!                  │ lap (32)    │ cell (20)  │ next(6) │ count(6) │    count: values in the cell, 0 if it is vacant
 //!                  └─────────────┴────────────┴─────────┴──────────┘    next: the first that is not taken yet
 //! region `cells`   ┌────────┬────────┬─
-//!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, some spare for each node
+//!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, some spare for each node, by rank
 //!                  └────────┴────────┴─
 //! ```
 //!
@@ -82,6 +82,8 @@
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
 
+mod state;
+
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -90,10 +92,12 @@ use farfield_fabric::{
     self as fabric, Buf, BufOp, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word, memory_fence,
 };
 
+use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
 use crate::objects::kv::Value;
+use crate::objects::participants::Participants;
 
 /// Where a queue lies, and how large it is. All nodes must agree.
 #[derive(Clone, Debug)]
@@ -156,90 +160,11 @@ pub struct Queue<V: Value> {
     salvaged: LocalMutex<Vec<V>>,
 }
 
-/// The most cells that a slot's word can tell apart.
-const CELLS_MAX: usize = 1 << CELL_BITS;
 /// The most bytes of all cells.
 const BYTES_MAX: usize = 1 << 40;
-/// The most values of a batch.
-const BATCH_MAX: usize = (1 << COUNT_BITS) - 1;
-
 const HEAD: usize = 0;
 const TAIL: usize = 64;
 const SLOTS: usize = 128;
-
-const COUNT_BITS: u32 = 6;
-const CELL_BITS: u32 = 20;
-const NEXT_SHIFT: u32 = COUNT_BITS;
-const CELL_SHIFT: u32 = NEXT_SHIFT + COUNT_BITS;
-const LAP_SHIFT: u32 = CELL_SHIFT + CELL_BITS;
-
-/// A slot's word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct State(u64);
-
-impl State {
-    fn new(lap: u32, cell: u64, next: u64, count: u64) -> State {
-        State(u64::from(lap) << LAP_SHIFT | cell << CELL_SHIFT | next << NEXT_SHIFT | count)
-    }
-
-    fn vacant(lap: u32, cell: u64) -> State {
-        State::new(lap, cell, 0, 0)
-    }
-
-    fn lap(self) -> u32 {
-        (self.0 >> LAP_SHIFT) as u32
-    }
-
-    fn cell(self) -> u64 {
-        self.0 >> CELL_SHIFT & (CELLS_MAX as u64 - 1)
-    }
-
-    fn next(self) -> u64 {
-        self.0 >> NEXT_SHIFT & BATCH_MAX as u64
-    }
-
-    fn count(self) -> u64 {
-        self.0 & BATCH_MAX as u64
-    }
-
-    /// The state after it is filled with the values of a cell.
-    fn filled(self, cell: u64, count: usize) -> State {
-        State::new(self.lap(), cell, 0, count as u64)
-    }
-
-    /// The state after its next value is taken.
-    fn taken(self) -> State {
-        let next = self.next() + 1;
-        if next < self.count() {
-            return State::new(self.lap(), self.cell(), next, self.count());
-        }
-        let laps = u32::from(!mutants::is_on(Mutant::QueueLapKept));
-        State::vacant(self.lap().wrapping_add(laps), self.cell())
-    }
-
-    /// What it says of a position that uses the slot in `lap`.
-    fn of_lap(self, lap: u32) -> Position {
-        match (self.lap().wrapping_sub(lap) as i32, self.count()) {
-            (..0, _) => Position::Early,
-            (0, 0) => Position::Vacant,
-            (0, _) => Position::Filled,
-            (1.., _) => Position::Taken,
-        }
-    }
-}
-
-/// What has become of a position.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Position {
-    /// Its slot still holds an earlier one.
-    Early,
-    /// It is to be filled.
-    Vacant,
-    /// It has values that nobody has taken.
-    Filled,
-    /// All its values have been taken.
-    Taken,
-}
 
 /// The first position that is not filled, or not taken, as far as it is known. All before it is, for certain.
 struct Hint {
@@ -262,17 +187,29 @@ impl Hint {
 }
 
 impl<V: Value> Queue<V> {
-    /// Opens the queue and waits for all nodes to do so.
+    /// Opens the queue among the nodes that belong to the session ([`Node::survivors`]), and waits for them to do so.
     ///
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
     pub fn open(node: &Node, path: &str, options: QueueOptions) -> Result<Queue<V>> {
+        Queue::open_among(node, path, &node.survivors(), options)
+    }
+
+    /// Opens the queue among these nodes, which name the same, and waits for them to do so. Its home is one of them.
+    ///
+    /// # Errors
+    /// As `open`, or this node or the home is none of them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: QueueOptions) -> Result<Queue<V>> {
+        let participants = Participants::new(participants);
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let QueueOptions { home, capacity, batch_max, value_bytes_max, enqueues_per_node } = options;
         if capacity == 0 || enqueues_per_node == 0 || !(1..=BATCH_MAX).contains(&batch_max) {
             return refuse("a queue has a slot, a spare cell for each node, and batches of 1 to 63 values");
         }
-        let cells = node.nodes().saturating_mul(enqueues_per_node).saturating_add(capacity);
+        let (Some(rank), Some(_)) = (participants.rank_of(node.id()), participants.rank_of(home)) else {
+            return refuse("a queue's home takes part in it, and so does who opens it");
+        };
+        let cells = participants.len().saturating_mul(enqueues_per_node).saturating_add(capacity);
         if cells > CELLS_MAX {
             return refuse("a queue has at most 2^20 slots and spare cells together");
         }
@@ -302,14 +239,14 @@ impl<V: Value> Queue<V> {
             path: path.into(),
             kind: "Queue",
             layout: format!("{options:?}, values of {} words", V::words(value_bytes_max)),
-            participants: node.members().collect(),
+            participants: participants.iter().collect(),
             regions,
             expect: Box::new(expect),
         };
         let object = Object::open(node, spec)?;
         let region = object.remote::<u64>(home, "slots")?;
         let hint = |offset| Hint { word: region.byte_add(offset as u64), seen: Word::new(0) };
-        let first_spare = (capacity + node.id().index() * enqueues_per_node) as u64;
+        let first_spare = (capacity + rank * enqueues_per_node) as u64;
         Ok(Queue {
             head: hint(HEAD),
             tail: hint(TAIL),
@@ -545,7 +482,7 @@ impl<V: Value> Queue<V> {
             Err(error) if error.is_timeout() => {
                 // Nobody is waited for in particular; who is gone may be the reason that nobody came.
                 let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();
-                let missing = self.object.node().others().filter(is_gone).collect();
+                let missing = self.object.others().filter(is_gone).collect();
                 Err(ErrorKind::Timeout { what: what.into(), waited: endpoint.now() - start, missing }.into())
             }
             changed => changed.map(State).map_err(Error::from),
@@ -676,9 +613,13 @@ impl Future for Filling<'_, '_> {
     type Output = fabric::Result<State>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let op = self.op.as_mut().expect("polled after its end");
-        let found = ready!(Pin::new(op).poll(cx)).map(State);
-        self.op = None;
+        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
+        let mut op = self.op.take().expect("polled after its end");
+        let Poll::Ready(found) = Pin::new(&mut op).poll(cx) else {
+            self.op = Some(op);
+            return Poll::Pending;
+        };
+        let found = found.map(State);
         if let Ok(found) = found {
             self.ended(found);
         }
@@ -716,10 +657,15 @@ enum Begun<F, T> {
 
 impl<T, F: Future<Output = fabric::Result<T>> + Unpin> Begun<F, T> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Begun::Op(op) = self {
-            *self = Begun::Ended(ready!(Pin::new(op).poll(cx)));
-        }
-        Poll::Ready(())
+        // Out of its place, as in `Filling`.
+        *self = match core::mem::replace(self, Begun::Over) {
+            Begun::Op(mut op) => match Pin::new(&mut op).poll(cx) {
+                Poll::Ready(result) => Begun::Ended(result),
+                Poll::Pending => Begun::Op(op),
+            },
+            ended => ended,
+        };
+        if matches!(self, Begun::Op(_)) { Poll::Pending } else { Poll::Ready(()) }
     }
 
     fn end(&mut self) -> Option<fabric::Result<T>> {
@@ -762,41 +708,13 @@ impl<V: Value> Future for Taking<'_, V> {
 
 impl<V: Value> Drop for Taking<'_, V> {
     fn drop(&mut self) {
-        if matches!(self.op, Begun::Over) || mutants::is_on(Mutant::QueueTakenLost) {
+        let is_over = matches!(self.op, Begun::Over) || matches!(self.value, Begun::Over);
+        if is_over || mutants::is_on(Mutant::QueueTakenLost) {
             return;
         }
         let endpoint = self.endpoint;
         if let Ok((_, Some(value))) = endpoint.block_on(poll_fn(|cx| self.poll_end(cx))) {
             self.queue.salvaged.lock().push(value);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_goes_from_lap_to_lap() {
-        let vacant = State::vacant(u32::MAX, 5);
-        let filled = vacant.filled(9, 2);
-        assert_eq!((filled.lap(), filled.cell(), filled.next(), filled.count()), (u32::MAX, 9, 0, 2));
-        let once = filled.taken();
-        assert_eq!((once.lap(), once.cell(), once.next(), once.count()), (u32::MAX, 9, 1, 2));
-        assert_eq!(once.taken(), State::vacant(0, 9));
-
-        let of = |lap: u32| [vacant, filled, once, once.taken()].map(|state| state.of_lap(lap));
-        use Position::{Early, Filled, Taken, Vacant};
-        assert_eq!(of(u32::MAX), [Vacant, Filled, Filled, Taken]);
-        assert_eq!(of(0), [Early, Early, Early, Vacant]);
-        assert_eq!(of(u32::MAX - 1), [Taken; 4]);
-    }
-
-    #[test]
-    fn fields_have_room_for_their_largest_values() {
-        let state = State::new(7, CELLS_MAX as u64 - 1, BATCH_MAX as u64 - 1, BATCH_MAX as u64);
-        assert_eq!((state.lap(), state.cell()), (7, CELLS_MAX as u64 - 1));
-        assert_eq!((state.next(), state.count()), (BATCH_MAX as u64 - 1, BATCH_MAX as u64));
-        assert_eq!(state.taken(), State::vacant(8, CELLS_MAX as u64 - 1));
     }
 }

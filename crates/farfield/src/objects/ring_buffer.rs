@@ -422,12 +422,14 @@ pub(crate) struct Acknowledgements {
     tails: Region,
 }
 
-/// Whether what a reader has not read is waited for.
-fn counts(endpoint: &Endpoint, reader: NodeId) -> bool {
-    endpoint.check_alive(reader).is_ok() || mutants::is_on(Mutant::RingDeadReaderAwaited)
-}
-
 impl Acknowledgements {
+    /// Whether what a reader has not read is waited for. One that is gone, but not out for good, may still tell others that
+    /// it has not read it.
+    fn counts(&self, endpoint: &Endpoint, reader: NodeId) -> bool {
+        let node = self.shared.object.node();
+        node.silence_of(endpoint, reader).is_none() || mutants::is_on(Mutant::RingDeadReaderAwaited)
+    }
+
     /// The tails, with their readers' nodes.
     fn tails(&self) -> impl Iterator<Item = (NodeId, u64)> {
         let readers = self.shared.options.readers.iter();
@@ -437,7 +439,7 @@ impl Acknowledgements {
 
     /// The lowest tail of those whose nodes are not gone.
     pub(crate) fn lowest(&self, endpoint: &Endpoint) -> u64 {
-        let tails = self.tails().filter(|(owner, _)| counts(endpoint, *owner)).map(|(_, tail)| tail);
+        let tails = self.tails().filter(|(owner, _)| self.counts(endpoint, *owner)).map(|(_, tail)| tail);
         let lowest = if mutants::is_on(Mutant::RingFastestReader) { tails.max() } else { tails.min() };
         lowest.unwrap_or(u64::MAX)
     }
@@ -447,7 +449,7 @@ impl Acknowledgements {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
         let waited =
-            endpoint.wait_until(deadline, || (!behind().any(|owner| counts(endpoint, owner))).then_some(())).await;
+            endpoint.wait_until(deadline, || (!behind().any(|owner| self.counts(endpoint, owner))).then_some(())).await;
         match waited {
             Ok(()) => Ok(()),
             Err(_) => {

@@ -47,7 +47,8 @@ use crate::node::{Node, Object, Spec};
 pub struct SharedVar<T> {
     object: Object,
     copy: Region,
-    copies: Vec<Option<RemotePtr<T>>>,
+    /// Of all that take part.
+    copies: Vec<RemotePtr<T>>,
     _type: PhantomData<T>,
 }
 
@@ -70,7 +71,7 @@ impl<T: Plain> SharedVar<T> {
             expect: Box::new(|_| vec![("copy".into(), 8)]),
         };
         let object = Object::open(node, spec)?;
-        let copies = node.members().map(|peer| object.remote(peer, "copy").ok()).collect();
+        let copies = node.members().filter_map(|peer| object.remote(peer, "copy").ok()).collect();
         Ok(SharedVar { object, copy, copies, _type: PhantomData })
     }
 
@@ -91,7 +92,8 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node that is gone; the others get it nevertheless.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        let pointers = nodes.into_iter().filter_map(|node| self.copies.get(node.index()).copied().flatten());
+        let copy_of = |node| self.copies.iter().copied().find(|copy| copy.node() == node);
+        let pointers = nodes.into_iter().filter_map(copy_of);
         let puts: Vec<_> = pointers.map(|copy| endpoint.put_live(copy, self.copy.span(0, 8))).collect();
         if mutants::is_on(Mutant::SharedPushNotAwaited) {
             return Ok(());

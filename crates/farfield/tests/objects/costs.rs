@@ -288,7 +288,7 @@ fn stores_cost_what_they_say() {
     let keys: Vec<u64> = (90..190).collect();
     costs(b, kvs[2].get_many(b, &keys[..60], &mut values), [0, 50, 0, 1]);
     costs(b, kvs[2].get_many(b, &keys, &mut values), [0, 90, 0, 2]);
-    assert_eq!(values.iter().flatten().count(), 90);
+    assert_eq!(values.iter().filter(|value| matches!(value, Ok(Some(_)))).count(), 90);
     costs(a, kvs[1].get_many(a, &keys, &mut values), [0; 4]);
 
     // By hash: a value that is on a third node.

@@ -12,10 +12,10 @@ use farfield::NodeId;
 
 const ROLE: &str = "FARFIELD_TEST_ROLE";
 /// Longer than any step takes.
-pub const STEP_MAX: Duration = Duration::from_secs(30);
+pub(crate) const STEP_MAX: Duration = Duration::from_secs(30);
 
 /// The processes of a session; dropped, they are killed.
-pub struct Session {
+pub(crate) struct Session {
     role: String,
     name: String,
     nodes: u16,
@@ -24,7 +24,7 @@ pub struct Session {
 
 impl Session {
     /// Starts a role in so many processes. Each runs the test `node_process`, which asks for its [`role`].
-    pub fn start(role: &str, nodes: u16) -> Session {
+    pub(crate) fn start(role: &str, nodes: u16) -> Session {
         let name = format!("test-{role}-{}", std::process::id());
         let mut session = Session { role: role.into(), name, nodes, processes: BTreeMap::new() };
         (0..nodes).for_each(|place| session.begin(place));
@@ -32,7 +32,7 @@ impl Session {
     }
 
     /// Starts the process of a place, again if it has ended.
-    pub fn begin(&mut self, place: u16) {
+    pub(crate) fn begin(&mut self, place: u16) {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "node_process", "--nocapture", "--test-threads=1"]).env(ROLE, &self.role);
         command.env("FARFIELD_SESSION", &self.name).env("FARFIELD_NODE", place.to_string());
@@ -49,7 +49,7 @@ impl Session {
     }
 
     /// Waits until the process of a place has said something.
-    pub fn hear(&self, node: NodeId, what: &str) {
+    pub(crate) fn hear(&self, node: NodeId, what: &str) {
         let start = Instant::now();
         while let Some(left) = STEP_MAX.checked_sub(start.elapsed()) {
             match self.processes[&node.0].1.recv_timeout(left) {
@@ -61,24 +61,24 @@ impl Session {
         panic!("{node} has not said `{what}`");
     }
 
-    pub fn signal(&mut self, node: NodeId, signal: &str) {
+    pub(crate) fn signal(&mut self, node: NodeId, signal: &str) {
         let pid = self.child(node).id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
     }
 
-    pub fn kill(&mut self, node: NodeId) {
+    pub(crate) fn kill(&mut self, node: NodeId) {
         self.child(node).kill().expect("kill -9");
         self.child(node).wait().expect("its end");
     }
 
     /// Waits until the process of a place ends in good order.
-    pub fn ends(&mut self, node: NodeId) {
+    pub(crate) fn ends(&mut self, node: NodeId) {
         self.hear(node, "all is right");
         assert!(self.child(node).wait().expect("its end").success(), "{node}");
     }
 
     /// Waits for the end of the survivors; each says itself whether all was right.
-    pub fn end(mut self, nodes: impl IntoIterator<Item = u16>) {
+    pub(crate) fn end(mut self, nodes: impl IntoIterator<Item = u16>) {
         nodes.into_iter().for_each(|node| self.ends(NodeId(node)));
     }
 }
@@ -93,7 +93,7 @@ impl Drop for Session {
 }
 
 /// The role of this process, if it is one of a session. Whatever happens to the parent, it ends.
-pub fn role() -> Option<String> {
+pub(crate) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
     std::thread::spawn(|| {
         std::thread::sleep(2 * STEP_MAX);
@@ -104,6 +104,6 @@ pub fn role() -> Option<String> {
 }
 
 /// What a child says at last.
-pub fn all_is_right() {
+pub(crate) fn all_is_right() {
     println!("all is right");
 }

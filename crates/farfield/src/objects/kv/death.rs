@@ -1,7 +1,7 @@
 //! What survivors agree on when a node dies, or leaves: who no longer works under its locks, and what it had told.
 //!
 //! ```text
-//! region `reports` (every node), a row for each reporter, a word for each node that is gone:
+//! region `reports` (every node), a row for each reporter, a word for each node that is gone, both by rank:
 //!   0 ┌────────────────────────────────┬─────────────┐
 //!     │ bytes of its tracker + 1 (63)  │ settled (1) │   0: nothing is said yet
 //!     └────────────────────────────────┴─────────────┘
@@ -17,7 +17,7 @@
 //!    reports that it has *settled*, and where;
 //! 4. when all survivors have settled at the same place, D is settled here.
 //!
-//! A survivor that dies meanwhile is waited for no longer, once nothing of it can land; it is settled itself.
+//! (Nodes, here: those that take part in the store.) A survivor that dies meanwhile is waited for no longer, once nothing of it can land; it is settled itself.
 //!
 //! *Nobody settles further later.* One does so only if another one that lives has reported more. Were all settled at
 //! one place and then some went further, the first of them would have needed one before it.
@@ -38,14 +38,16 @@ use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, 
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::Node;
+use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::RingReceiver;
 
-/// What this node knows of the nodes that are gone.
+/// What this node knows of the nodes that are gone. A lock's home is told by its rank among the participants.
 pub(super) struct Deaths {
     /// The service thread holds this: it must not keep the node in its session.
     node: Node,
+    participants: Participants,
     reports: Region,
-    /// Where each node has its reports.
+    /// Where each node has its reports, in order of their ranks, like the others.
     peers: Vec<RemotePtr<u64>>,
     /// For each node: how many operations of this one are under way under its locks, and whether it is closed.
     homes: Vec<Word>,
@@ -112,40 +114,39 @@ fn next_step(
 }
 
 impl Deaths {
-    pub(super) fn new(node: &Node, reports: Region, peers: Vec<RemotePtr<u64>>) -> Deaths {
+    pub(super) fn new(node: &Node, participants: Participants, reports: Region, peers: Vec<RemotePtr<u64>>) -> Deaths {
         let words = || std::iter::repeat_with(Word::default).take(peers.len()).collect();
         let (homes, settled) = (words(), words());
-        Deaths { node: node.for_service(), reports, peers, homes, settled, repaired: LocalMutex::default() }
+        let node = node.for_service();
+        Deaths { node, participants, reports, peers, homes, settled, repaired: LocalMutex::default() }
     }
 
     // ---- operations --------------------------------------------------------------------------------------------------
 
     /// Counts an operation that works under a lock of `home`, unless these are closed.
     #[inline]
-    pub(super) fn enter<'a>(self: &'a Arc<Self>, home: NodeId) -> Option<Entered<'a>> {
+    pub(super) fn enter<'a>(self: &'a Arc<Self>, home: usize) -> Option<Entered<'a>> {
         // One atomic: the service thread either sees it in the count after it closes, or it sees the close.
-        let before = self.homes[home.index()].fetch_add(1);
+        let before = self.homes[home].fetch_add(1);
         let entered = Entered { deaths: self, home };
         (before & CLOSED == 0).then_some(entered)
     }
 
-    fn leave(&self, home: NodeId) {
-        let before = self.homes[home.index()].fetch_add(1u64.wrapping_neg());
+    fn leave(&self, home: usize) {
+        let before = self.homes[home].fetch_add(1u64.wrapping_neg());
         if before == CLOSED + 1 {
             self.node.fabric().wake_service();
         }
     }
 
-    fn is_closed(&self, home: NodeId) -> bool {
-        self.homes[home.index()].load() & CLOSED != 0
+    fn is_closed(&self, home: usize) -> bool {
+        self.homes[home].load() & CLOSED != 0
     }
 
     /// Where the lock of a stripe lies whose home is `home`: there, or on the first node after it that is not closed.
-    pub(super) fn place(&self, home: NodeId) -> NodeId {
-        let nodes = self.homes.len();
-        let mut ring = (0..nodes).map(|step| NodeId(((home.index() + step) % nodes) as u16));
+    pub(super) fn place(&self, home: usize) -> usize {
         // This node's own is never closed.
-        ring.find(|node| !self.is_closed(*node)).unwrap_or(home)
+        self.participants.ring(home).find(|home| !self.is_closed(*home)).unwrap_or(home)
     }
 
     /// Waits until all nodes that are gone are settled; whether they are. They are not waited for once the locks of `home`
@@ -153,7 +154,7 @@ impl Deaths {
     pub(super) async fn wait_settled(
         &self,
         endpoint: &Endpoint,
-        home: Option<NodeId>,
+        home: Option<usize>,
         deadline: Instant,
     ) -> Result<bool> {
         let start = endpoint.now();
@@ -169,14 +170,17 @@ impl Deaths {
     }
 
     /// Waits until the locks of a node that is gone are closed.
-    pub(super) async fn wait_closed(&self, endpoint: &Endpoint, home: NodeId, deadline: Instant) -> Result<()> {
+    pub(super) async fn wait_closed(&self, endpoint: &Endpoint, home: usize, deadline: Instant) -> Result<()> {
         let start = endpoint.now();
         let waited = endpoint.wait_until(deadline, || self.is_closed(home).then_some(())).await;
         waited.map_err(|_| self.unsettled_in_time(endpoint, start))
     }
 
     fn unsettled(&self, endpoint: &Endpoint) -> impl Iterator<Item = NodeId> {
-        self.node.others().filter(|node| endpoint.check_alive(*node).is_err() && self.settled[node.index()].load() == 0)
+        let ranked = self.participants.iter().zip(&self.settled);
+        ranked
+            .filter(|(node, settled)| endpoint.check_alive(*node).is_err() && settled.load() == 0)
+            .map(|(node, _)| node)
     }
 
     #[cold]
@@ -202,43 +206,49 @@ impl Deaths {
         self.node.silence_of(endpoint, node).is_some()
     }
 
-    pub(super) fn is_settled(&self, node: NodeId) -> bool {
-        self.settled[node.index()].load() != 0
+    pub(super) fn is_settled(&self, node: usize) -> bool {
+        self.settled[node].load() != 0
     }
 
-    fn report(&self, reporter: NodeId, gone: NodeId) -> usize {
-        (reporter.index() * self.peers.len() + gone.index()) * 8
+    /// Where in `reports` a node says what it has of another.
+    fn report_at(&self, reporter: usize, gone: usize) -> usize {
+        (reporter * self.participants.len() + gone) * 8
     }
 
-    /// Does what can be done for a node that is gone, whose tracker `receiver` has nothing more now; whether there was
-    /// something.
-    pub(super) fn settle(&self, endpoint: &Endpoint, gone: NodeId, receiver: &mut RingReceiver) -> Result<bool> {
+    fn report(&self, reporter: usize, gone: usize) -> Option<Report> {
+        Report::from_packed(self.reports.word(self.report_at(reporter, gone)).load())
+    }
+
+    /// Does what can be done for a node that is gone (its rank), whose tracker `receiver` has nothing more now; whether
+    /// there was something.
+    pub(super) fn settle(&self, endpoint: &Endpoint, gone: usize, receiver: &mut RingReceiver) -> Result<bool> {
         if self.is_settled(gone) {
             return Ok(false);
         }
+        let (me, name) = (self.node.id(), self.participants.at(gone));
         if !self.is_closed(gone) {
-            self.homes[gone.index()].fetch_add(CLOSED);
-            tracing::info!("node {}: the locks of {gone} are closed", self.node.id().0);
+            self.homes[gone].fetch_add(CLOSED);
+            tracing::info!("node {}: the locks of {name} are closed", me.0);
         }
-        let drained = self.homes[gone.index()].load() == CLOSED;
-        if !drained || !self.is_silent(endpoint, gone) {
+        let drained = self.homes[gone].load() == CLOSED;
+        if !drained || !self.is_silent(endpoint, name) {
             return Ok(false);
         }
         // Looked at after it fell silent.
         if receiver.has_landed() > receiver.position() {
             return Ok(true);
         }
-        let me = self.node.id();
-        let said = |reporter| Report::from_packed(self.reports.word(self.report(reporter, gone)).load());
-        let living = self.node.others().filter(|node| *node != gone && !self.is_silent(endpoint, *node));
-        let others: Vec<_> = living.map(|node| (node, said(node))).collect();
-        match next_step(receiver.position(), said(me), others.iter().copied()) {
+        let Some(own) = self.participants.rank_of(me) else { return Ok(false) };
+        let is_other = |(rank, node): &(usize, NodeId)| ![own, gone].contains(rank) && !self.is_silent(endpoint, *node);
+        let others: Vec<(usize, NodeId)> = self.participants.iter().enumerate().filter(is_other).collect();
+        let said = others.iter().map(|(rank, node)| (*node, self.report(*rank, gone)));
+        match next_step(receiver.position(), self.report(own, gone), said) {
             Step::Wait => return Ok(false),
             Step::Report(report) => {
-                let at = self.report(me, gone);
+                let at = self.report_at(own, gone);
                 self.reports.word(at).store(report.packed());
-                for (node, _) in others {
-                    match endpoint.put_value(self.peers[node.index()].byte_add(at as u64), report.packed()).detach() {
+                for (rank, _) in others {
+                    match endpoint.put_value(self.peers[rank].byte_add(at as u64), report.packed()).detach() {
                         Err(error) if !error.is_gone() => return Err(error.into()),
                         _ => {}
                     }
@@ -246,9 +256,9 @@ impl Deaths {
             }
             Step::Complete(node, until) => receiver.complete_from(endpoint, node, until)?,
             Step::Settled => {
-                self.settled[gone.index()].store(1);
+                self.settled[gone].store(1);
                 endpoint.wake_local();
-                tracing::info!("node {}: {gone} is settled at {}", me.0, receiver.position());
+                tracing::info!("node {}: {name} is settled at {}", me.0, receiver.position());
             }
         }
         Ok(true)
@@ -258,11 +268,11 @@ impl Deaths {
 /// An operation under a lock.
 pub(super) struct Entered<'a> {
     deaths: &'a Arc<Deaths>,
-    home: NodeId,
+    home: usize,
 }
 
 impl Entered<'_> {
-    pub(super) fn home(&self) -> NodeId {
+    pub(super) fn home(&self) -> usize {
         self.home
     }
 
@@ -283,7 +293,7 @@ impl Drop for Entered<'_> {
 /// An operation that was handed over, still under its lock.
 pub(super) struct Staying {
     deaths: Arc<Deaths>,
-    home: NodeId,
+    home: usize,
 }
 
 impl Drop for Staying {

@@ -76,12 +76,19 @@
 //!   waited for, and after a moment the reader takes the lock itself, so that it is repaired.
 //!
 //! Leaving is the same, without anything half-done. A node that stays must keep its handle for as long as any other uses the
-//! store: what is closed acknowledges nothing, and the others wait for it. A node that was cut off and does not know yet may
-//! still find in its own index, and on itself, what the others have changed since.
+//! store: what is closed acknowledges nothing, and the others wait for it.
+//!
+//! Where a majority says who is dead, a node that was cut off and does not know yet may still find in its own index, and on
+//! itself, what the others have changed since, and change it. It can tell none of them: what they do without its
+//! acknowledgement ends when it is shut out by all.
+//!
+//! *A node that comes back* as a new process takes no part in a store that is open. All open another, among those that are
+//! there then.
 
 mod codec;
 mod death;
 mod index;
+mod locks;
 mod slots;
 mod tracker;
 mod unfinished;
@@ -92,15 +99,17 @@ use std::sync::Arc;
 use farfield_fabric::{Buf, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, read_words, write_words};
 
 pub use self::codec::{ByteString, Key, Value};
-use self::death::{Deaths, Entered};
+use self::death::Deaths;
 use self::index::{Entry, Index, hash_of};
+use self::locks::Locked;
 use self::slots::{Layout, Meta, Slots};
 use self::tracker::{Change, Tracker};
 use self::unfinished::{Changing, Work};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Spec};
-use crate::objects::mutex::{Guard, MutexArray};
+use crate::objects::mutex::MutexArray;
+use crate::objects::participants::Participants;
 
 /// Where the value of a new key goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -166,10 +175,11 @@ impl Default for KvOptions {
 /// ```
 pub struct KvStore<K: Key, V: Value> {
     object: Object,
+    participants: Participants,
     options: KvOptions,
     layout: Layout,
     region: Region,
-    /// Where each node keeps the values that others are about to write over its own.
+    /// Where each node, by rank, keeps the values that others are about to write over its own.
     redo: Vec<RemotePtr<u64>>,
     slots: Arc<Slots>,
     index: Arc<Index<K>>,
@@ -179,32 +189,11 @@ pub struct KvStore<K: Key, V: Value> {
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
+/// Slots that are read at once.
+const CHUNK: usize = 64;
+
 /// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
 const INDEX_KEYS_MAX: usize = 1 << 22;
-
-/// A key's lock.
-struct Locked<'a> {
-    /// Released first: until then the operation counts as under way.
-    guard: Guard<'a>,
-    entered: Entered<'a>,
-}
-
-impl<'a> Locked<'a> {
-    fn endpoint(&self) -> &'a Endpoint {
-        self.guard.endpoint()
-    }
-
-    /// Ends an operation that has done what it was to do. If the lock's home is gone, so is the lock: nobody is kept out.
-    async fn unlock(self) -> Result<()> {
-        let Locked { guard, entered } = self;
-        let unlocked = guard.unlock().await;
-        drop(entered);
-        match unlocked {
-            Err(error) if !error.is_gone() => Err(error),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// What one look at a slot says.
 enum Look<V> {
@@ -214,11 +203,25 @@ enum Look<V> {
 }
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// Opens the store and waits for all nodes to do so.
+    /// Opens the store among the nodes that belong to the session ([`Node::survivors`]), and waits for them to do so.
     ///
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
     pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
+        KvStore::open_among(node, path, &node.survivors(), options)
+    }
+
+    /// Opens the store among these nodes, which name the same, and waits for them to do so.
+    ///
+    /// # Errors
+    /// As `open`, or this node is none of them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: KvOptions) -> Result<KvStore<K, V>> {
+        let participants = Participants::new(participants);
+        if participants.rank_of(node.id()).is_none() {
+            let why = format!("{} opens the store but is not one of its participants", node.id());
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let count = participants.len();
         let value_words = V::words(options.value_bytes_max);
         let layout = Layout { words: 2 + value_words, per_node: options.slots_per_node };
         if options.slots_per_node == 0 || options.locks == 0 {
@@ -234,13 +237,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let region = node.alloc(GroupKey::DATA, bytes).of(path)?;
         let redo_bytes = options.locks * layout.redo_words() * 8;
         let redo = node.alloc(GroupKey::DATA, redo_bytes).of(path)?;
-        let reports_bytes = node.nodes() * node.nodes() * 8;
+        let reports_bytes = count * count * 8;
         let reports = node.alloc(GroupKey::SERVICE, reports_bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "KvStore",
             layout: format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>()),
-            participants: node.members().collect(),
+            participants: participants.iter().collect(),
             regions: vec![("slots", region.clone()), ("redo", redo), ("reports", reports.clone())],
             expect: Box::new(move |_| {
                 let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];
@@ -248,17 +251,30 @@ impl<K: Key, V: Value> KvStore<K, V> {
             }),
         };
         let object = Object::open(node, spec)?;
-        let of_all = |region| node.members().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
+        let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
-        let deaths = Arc::new(Deaths::new(node, reports, of_all("reports")?));
+        let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
         // One on each node for each row of stripes: any may have to stand in for any other.
-        let locks = MutexArray::open(node, &format!("{path}/locks"), options.locks.next_multiple_of(node.nodes()))?;
-        let slots = Arc::new(Slots::new(layout, node.id(), options.placement, bases));
-        let index = Arc::new(Index::new((options.slots_per_node * node.nodes()).min(INDEX_KEYS_MAX)));
+        let (locks, homes) = (options.locks.next_multiple_of(count), participants.iter().collect());
+        let locks = MutexArray::open_among(node, &format!("{path}/locks"), locks, homes)?;
+        let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
+        let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
         let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));
-        let tracker = Arc::new(Tracker::open(node, path, &options, followed.0, followed.1, followed.2)?);
-        let _value = core::marker::PhantomData;
-        Ok(KvStore { object, options, layout, region, redo, slots, index, locks, tracker, deaths, _value })
+        let tracker = Tracker::open(node, path, &participants, &options, followed.0, followed.1, followed.2)?;
+        Ok(KvStore {
+            object,
+            participants,
+            options,
+            layout,
+            region,
+            redo,
+            slots,
+            index,
+            locks,
+            tracker: Arc::new(tracker),
+            deaths,
+            _value: core::marker::PhantomData,
+        })
     }
 
     /// The number of keys, as this node sees it.
@@ -294,13 +310,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// The values of several keys: `into` gets one entry for each. All slots are read at once, which is several times
-    /// as fast as one after the other. Each key is read at a moment of its own; together they are not a snapshot.
+    /// The values of several keys: `into` gets one answer for each, that of [`KvStore::get`]. All slots are read at once,
+    /// which is several times as fast as one after the other. Each key is read at a moment of its own; together they are
+    /// not a snapshot. A key whose value is lost, or cannot be read, is no obstacle to the others.
     ///
     /// # Errors
-    /// As [`KvStore::get`]: if one value is lost, the others have to be read without it.
-    pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Option<V>>) -> Result<()> {
-        const CHUNK: usize = 64;
+    /// There is no memory to read into.
+    pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Result<Option<V>>>) -> Result<()> {
         into.clear();
         let words = self.layout.words;
         let mut buf = endpoint.buf::<u64>(words * CHUNK.min(keys.len())).of(self.object.path())?;
@@ -317,26 +333,55 @@ impl<K: Key, V: Value> KvStore<K, V> {
                     remotes += 1;
                 }
             });
-            let got = endpoint.get_each(&remote[..remotes], words, &mut buf).await;
-            got.map_err(|error| self.lost_by(error))?;
+            let alone = match endpoint.get_each(&remote[..remotes], words, &mut buf).await {
+                Ok(()) => 0,
+                Err(_) => self.get_those_there(endpoint, &entries, &mut buf).await,
+            };
             let mut images = buf.chunks_exact(words);
-            for (key, entry) in keys.iter().zip(entries) {
-                let look = match entry {
+            for (at, key) in keys.iter().enumerate() {
+                let look = match entries[at] {
                     None => Look::Absent,
                     Some(entry) if entry.slot.node() == self.object.node().id() => self.look_here(entry),
+                    Some(_) if alone >> at & 1 == 1 => Look::Torn,
                     Some(entry) => match images.next() {
                         Some(image) => judge(image, entry.counter),
                         None => Look::Torn,
                     },
                 };
                 into.push(match look {
-                    Look::Found(value) => Some(value),
-                    Look::Absent => None,
-                    Look::Torn => self.get(endpoint, key).await?,
+                    Look::Found(value) => Ok(Some(value)),
+                    Look::Absent => Ok(None),
+                    Look::Torn => self.get(endpoint, key).await,
                 });
             }
         }
         Ok(())
+    }
+
+    /// Reads the slots of a chunk of [`KvStore::get_many`] again, but for those on nodes that are gone; a bit for each that
+    /// is to be read alone: its error is its own.
+    #[cold]
+    async fn get_those_there(
+        &self,
+        endpoint: &Endpoint,
+        entries: &[Option<Entry>; CHUNK],
+        buf: &mut Buf<'_, u64>,
+    ) -> u64 {
+        let (mut alone, mut there, mut count) = (0, [RemotePtr::from_packed(0); CHUNK], 0);
+        for (at, entry) in entries.iter().enumerate() {
+            let remote = entry.filter(|entry| entry.slot.node() != self.object.node().id());
+            match remote {
+                Some(entry) if self.check_there(endpoint, entry).is_ok() => {
+                    there[count] = entry.slot;
+                    count += 1;
+                }
+                Some(_) => alone |= 1 << at,
+                None => {}
+            }
+        }
+        // One may be out of reach, and not known to be gone.
+        let got = endpoint.get_each(&there[..count], self.layout.words, buf).await;
+        if got.is_ok() { alone } else { u64::MAX }
     }
 
     /// Inserts a key; `false`, and no change, if it is there already. A lost value is not there.
@@ -430,8 +475,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
         // one node's miss could be followed by another's hit.
         match self.clear(endpoint, entry).await {
-            // Nobody sees the value any more.
-            Err(error) if error.is_gone() => {}
+            // Nobody sees the value any more, once it is out for good.
+            Err(error) if error.is_gone() => self.wait_silent(endpoint, entry.slot.node()).await?,
             cleared => cleared.of(self.object.path())?,
         }
         self.index.remove(key, entry);
@@ -453,6 +498,17 @@ impl<K: Key, V: Value> KvStore<K, V> {
             endpoint.global_fence([entry.slot.node()]).await?;
         }
         Ok(())
+    }
+
+    /// Waits until a node that is gone is so for all: until then another may still find there what this one cannot change.
+    async fn wait_silent(&self, endpoint: &Endpoint, node: NodeId) -> Result<()> {
+        let start = endpoint.now();
+        let is_silent = || self.object.node().silence_of(endpoint, node).map(drop);
+        let waited = endpoint.wait_until(endpoint.deadline(), is_silent).await;
+        waited.or_else(|_| {
+            let what = "a node that is gone is shut out by all".into();
+            Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: vec![node] }).of(self.object.path())
+        })
     }
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
@@ -504,122 +560,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         changing.finish().unlock().await
     }
 
-    // ---- locks, and what the dead have left ---------------------------------------------------------------------------
-
-    fn stripe(&self, key: &K) -> usize {
-        (hash_of(key) >> 32) as usize % self.options.locks
-    }
-
-    /// Where the locks of a stripe lie, in the beginning.
-    fn home_of(&self, stripe: usize) -> NodeId {
-        NodeId((stripe % self.object.node().nodes()) as u16)
-    }
-
-    /// The lock of a stripe on a node: of the same row.
-    fn lock_on(&self, stripe: usize, home: NodeId) -> usize {
-        let nodes = self.object.node().nodes();
-        stripe / nodes * nodes + home.index()
-    }
-
-    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
-        let deadline = endpoint.deadline();
-        let stripe = self.stripe(key);
-        let home = self.home_of(stripe);
-        if let Some(entered) = self.deaths.enter(home) {
-            match self.locks.lock_deadline(endpoint, stripe, deadline).await {
-                Ok(guard) if !guard.is_after_death() => return Ok(Locked { guard, entered }),
-                Ok(_) => {}
-                Err(error) if error.is_gone() && error.node() == Some(home) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.lock_after_death(endpoint, stripe, deadline).await
-    }
-
-    /// Takes the lock of a stripe wherever it lies now, and repairs what it protects.
-    #[cold]
-    async fn lock_after_death<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        stripe: usize,
-        deadline: Instant,
-    ) -> Result<Locked<'a>> {
-        let path = self.object.path();
-        let first = self.home_of(stripe);
-        loop {
-            let home = self.deaths.place(first);
-            if home != first {
-                // Who was passed over is settled, and so is whoever may have died under one of its locks.
-                self.deaths.wait_settled(endpoint, None, deadline).await.of(path)?;
-            }
-            // Closed meanwhile?
-            let Some(entered) = self.deaths.enter(home) else { continue };
-            let lock = self.lock_on(stripe, home);
-            let guard = match self.locks.lock_deadline(endpoint, lock, deadline).await {
-                Ok(guard) => guard,
-                Err(error) if error.is_gone() && error.node() == Some(home) => {
-                    drop(entered);
-                    self.deaths.wait_closed(endpoint, home, deadline).await.of(path)?;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let moved = home != first && !self.deaths.is_repaired(stripe, lock);
-            let locked = Locked { guard, entered };
-            if !moved && !locked.guard.is_after_death() {
-                return Ok(locked);
-            }
-            if let Some(locked) = self.repair(locked, lock, deadline).await? {
-                if moved {
-                    self.deaths.has_repaired(stripe, lock);
-                }
-                return Ok(locked);
-            }
-        }
-    }
-
-    /// Repairs all keys of a lock under which somebody has died. None if its home has died meanwhile.
-    ///
-    /// Nobody else works on these keys, and what the dead have told is the same everywhere once they are settled. So what is
-    /// not whole now was not finished by one of them: a slot that is not valid is that of an insert that has not taken
-    /// effect, or of a delete that has: both end without the key. A torn value is that of an update, which is completed. If
-    /// this is cut short, the next holder does it again.
-    async fn repair<'a>(
-        &'a self,
-        mut locked: Locked<'a>,
-        lock: usize,
-        deadline: Instant,
-    ) -> Result<Option<Locked<'a>>> {
-        let endpoint = locked.endpoint();
-        let settled = self.deaths.wait_settled(endpoint, Some(locked.entered.home()), deadline).await;
-        if !settled.of(self.object.path())? {
-            return Ok(None);
-        }
-        let is_of_lock = |key: &K| {
-            let stripe = self.stripe(key);
-            self.lock_on(stripe, self.deaths.place(self.home_of(stripe))) == lock
-        };
-        for (key, entry) in self.index.entries(is_of_lock) {
-            match self.look(endpoint, entry).await {
-                Ok(_) if mutants::is_on(Mutant::KvDeadNotRepaired) => {}
-                Ok(Look::Torn) if mutants::is_on(Mutant::KvNotRedone) => {}
-                Ok(Look::Found(_)) => {}
-                Ok(Look::Absent) => locked = self.remove(locked, &key, entry).await?,
-                Ok(Look::Torn) => {
-                    let stripe = self.stripe(&key);
-                    match self.value_to_redo(endpoint, stripe, entry).await? {
-                        Some(value) => self.write_value(endpoint, stripe, entry, &value)?,
-                        None => tracing::error!("a value on {} is torn, and not to be redone", entry.slot.node()),
-                    }
-                }
-                // Its value is lost with its node.
-                Err(error) if error.is_gone() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        locked.guard.repaired();
-        Ok(Some(locked))
-    }
+    // ---- values ------------------------------------------------------------------------------------------------------
 
     /// Whether the node of a value is not gone.
     fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
@@ -641,17 +582,14 @@ impl<K: Key, V: Value> KvStore<K, V> {
         error.of(self.object.path())
     }
 
-    // ---- values ------------------------------------------------------------------------------------------------------
-
     /// Where a new value goes: to a node that is not gone.
     fn home_of_value(&self, endpoint: &Endpoint, key: &K) -> NodeId {
         let node = self.object.node();
         match self.options.placement {
             Placement::Inserter => node.id(),
             Placement::Hash => {
-                let nodes = node.nodes() as u64;
-                let first = hash_of(key) % nodes;
-                let mut ring = (0..nodes).map(|step| NodeId(((first + step) % nodes) as u16));
+                let first = hash_of(key) % self.participants.len() as u64;
+                let mut ring = self.participants.ring(first as usize).map(|rank| self.participants.at(rank));
                 ring.find(|home| endpoint.check_alive(*home).is_ok()).unwrap_or(node.id())
             }
         }
@@ -711,7 +649,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     fn redo_of(&self, node: NodeId, stripe: usize) -> RemotePtr<u64> {
-        self.redo[node.index()].at(stripe * self.layout.redo_words())
+        let rank = self.participants.rank_of(node).expect("values lie on participants");
+        self.redo[rank].at(stripe * self.layout.redo_words())
     }
 
     /// The value that a dead node was writing into a slot which is torn now.

@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 use super::Placement;
 use super::index::Entry;
 use crate::mutants::{self, Mutant};
+use crate::objects::participants::Participants;
 
 /// The shape of the slots of all nodes.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +70,9 @@ pub(super) fn redo_checksum(value: &[u64], entry: Entry) -> u64 {
 /// The slots that this node allocates.
 pub(super) struct Slots {
     layout: Layout,
+    participants: Participants,
     me: NodeId,
-    /// Where each node's slots begin.
+    /// Where each node's slots begin, in order of their ranks, like the others.
     bases: Vec<RemotePtr<u64>>,
     /// The part of each node's slots that is ours.
     shares: Vec<Range<usize>>,
@@ -86,51 +88,62 @@ struct Home {
 }
 
 impl Slots {
-    pub(super) fn new(layout: Layout, me: NodeId, placement: Placement, bases: Vec<RemotePtr<u64>>) -> Slots {
-        let share = |home: usize| match placement {
-            Placement::Inserter if home == me.index() => 0..layout.per_node,
-            Placement::Inserter => 0..0,
-            Placement::Hash => {
-                let at = |node: usize| layout.per_node * node / bases.len();
-                at(me.index())..at(me.index() + 1)
+    pub(super) fn new(
+        layout: Layout,
+        participants: Participants,
+        me: NodeId,
+        placement: Placement,
+        bases: Vec<RemotePtr<u64>>,
+    ) -> Slots {
+        let share = |home: NodeId| match (placement, participants.rank_of(me)) {
+            (Placement::Inserter, _) if home == me => 0..layout.per_node,
+            (Placement::Hash, Some(rank)) => {
+                let at = |rank: usize| layout.per_node * rank / bases.len();
+                at(rank)..at(rank + 1)
             }
+            _ => 0..0,
         };
-        let shares: Vec<Range<usize>> = (0..bases.len()).map(share).collect();
+        let shares: Vec<Range<usize>> = participants.iter().map(share).collect();
         let home = |share: &Range<usize>| {
             LocalMutex::new(Home { free: share.clone().rev().collect(), uses: vec![0; share.len()] })
         };
         let homes = shares.iter().map(home).collect();
-        Slots { layout, me, bases, shares, homes }
+        Slots { layout, participants, me, bases, shares, homes }
     }
 
     /// A free slot on a node, and which use of it this is.
     pub(super) fn take(&self, home: NodeId) -> Option<(RemotePtr<u64>, u64)> {
-        let mut place = self.homes[home.index()].lock();
+        let rank = self.participants.rank_of(home)?;
+        let mut place = self.homes[rank].lock();
         let number = place.free.pop()?;
-        let uses = &mut place.uses[number - self.shares[home.index()].start];
+        let uses = &mut place.uses[number - self.shares[rank].start];
         *uses += if mutants::is_on(Mutant::KvUsesNotCounted) { 0 } else { 1 };
-        Some((self.bases[home.index()].at(number * self.layout.words), *uses))
+        Some((self.bases[rank].at(number * self.layout.words), *uses))
     }
 
     /// Whether this node hands out that slot.
     pub(super) fn is_ours(&self, slot: RemotePtr<u64>) -> bool {
-        self.shares[slot.node().index()].contains(&self.number_of(slot))
+        self.place_of(slot).is_some_and(|(rank, number)| self.shares[rank].contains(&number))
     }
 
     /// Takes back a slot of ours. Whoever calls knows that no index leads to it any more.
     pub(super) fn free(&self, slot: RemotePtr<u64>) {
         debug_assert!(self.is_ours(slot));
-        self.homes[slot.node().index()].lock().free.push(self.number_of(slot));
+        if let Some((rank, number)) = self.place_of(slot) {
+            self.homes[rank].lock().free.push(number);
+        }
     }
 
     /// How many slots this node may allocate on a node.
     pub(super) fn share_on(&self, home: NodeId) -> usize {
-        self.shares[home.index()].len()
+        self.participants.rank_of(home).map_or(0, |rank| self.shares[rank].len())
     }
 
-    fn number_of(&self, slot: RemotePtr<u64>) -> usize {
-        let base = self.bases[slot.node().index()].offset();
-        (slot.offset().saturating_sub(base)) as usize / (self.layout.words * 8)
+    /// The rank of a slot's node, and the slot's number there.
+    fn place_of(&self, slot: RemotePtr<u64>) -> Option<(usize, usize)> {
+        let rank = self.participants.rank_of(slot.node())?;
+        let offset = slot.offset().saturating_sub(self.bases[rank].offset());
+        Some((rank, offset as usize / (self.layout.words * 8)))
     }
 
     pub(super) fn me(&self) -> NodeId {
@@ -145,8 +158,10 @@ mod tests {
     #[test]
     fn shares_cover_every_slot_once_and_uses_are_counted() {
         let layout = Layout { words: 3, per_node: 10 };
-        let bases: Vec<_> = (0..3).map(|node| RemotePtr::new(NodeId(node), GroupKey::DATA, 64)).collect();
-        let all: Vec<Slots> = (0..3).map(|me| Slots::new(layout, NodeId(me), Placement::Hash, bases.clone())).collect();
+        let participants = Participants::new(&[0, 1, 5].map(NodeId));
+        let bases: Vec<_> = participants.iter().map(|node| RemotePtr::new(node, GroupKey::DATA, 64)).collect();
+        let slots_of = |me| Slots::new(layout, participants.clone(), me, Placement::Hash, bases.clone());
+        let all: Vec<Slots> = participants.iter().map(slots_of).collect();
         let mut seen = std::collections::HashSet::new();
         for slots in &all {
             while let Some((slot, uses)) = slots.take(NodeId(1)) {

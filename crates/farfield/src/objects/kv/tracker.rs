@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr};
+use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
 
 use super::KvOptions;
 use super::codec::Key;
@@ -21,6 +21,7 @@ use super::slots::Slots;
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress};
+use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 /// What happened to a key.
@@ -71,7 +72,7 @@ pub(super) fn message_bytes_max<K: Key>(key_bytes_max: usize) -> usize {
 
 /// This node's tracker, and the poller that follows the others'.
 pub(super) struct Tracker<K> {
-    /// None in a session of one node.
+    /// None if no other node takes part.
     sending: Option<Sending>,
     message_bytes_max: usize,
     _key: core::marker::PhantomData<fn(K)>,
@@ -92,33 +93,37 @@ impl<K: Key> Tracker<K> {
     pub(super) fn open(
         node: &Node,
         path: &str,
+        participants: &Participants,
         options: &KvOptions,
         index: Arc<Index<K>>,
         slots: Arc<Slots>,
         deaths: Arc<Deaths>,
     ) -> Result<Tracker<K>> {
         let (_key, message_bytes_max) = (core::marker::PhantomData, message_bytes_max::<K>(options.key_bytes_max));
-        if node.nodes() == 1 {
+        if participants.len() == 1 {
             return Ok(Tracker { sending: None, message_bytes_max, _key });
         }
         // The service thread reads them: they must not keep the node in its session.
         let service = node.for_service();
         let ring_of = |writer| {
-            let mut ring = RingOptions::broadcast(node, writer, options.tracker_bytes);
+            let readers = participants.but(writer).map(|reader| (reader, 1));
+            let mut ring = RingOptions::new(writer, readers, options.tracker_bytes);
             ring.read_by_service = true;
             RingBuffer::announce(&service, &format!("{path}/tracker/{}", writer.0), ring)
         };
         // All are announced before the first is waited for.
-        let rings = node.members().map(ring_of).collect::<Result<Vec<_>>>()?;
+        let rings = participants.iter().map(ring_of).collect::<Result<Vec<_>>>()?;
         rings.iter().try_for_each(RingBuffer::connected)?;
-        let me = node.id().index();
-        let ring = rings[me].sender()?;
+        let (mut ring, mut followed) = (None, Vec::new());
+        for (rank, writer) in participants.iter().enumerate() {
+            if writer == node.id() {
+                ring = Some(rings[rank].sender()?);
+            } else {
+                followed.push(Followed { writer: rank, receiver: rings[rank].receiver()?, removed: Vec::new() });
+            }
+        }
+        let ring = ring.expect("who opens it takes part");
         let acknowledgements = ring.acknowledgements();
-        let follow = |writer: NodeId| {
-            let receiver = rings[writer.index()].receiver()?;
-            Ok(Followed { writer, receiver, removed: Vec::new() })
-        };
-        let followed = node.others().map(follow).collect::<Result<Vec<_>>>()?;
         let follower = Follower { followed, index: Arc::downgrade(&index), slots, deaths, message: Vec::new() };
         node.add_poller(Box::new(follower));
         let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
@@ -150,8 +155,9 @@ impl<K: Key> Tracker<K> {
         message.clear();
         change.encode(key, message);
         match ring.try_send(own, message) {
-            // Nobody is left to be told.
-            Err(error) if error.is_gone() => Ok(Some(ring.position())),
+            // Nobody is left to be told. Nobody acknowledges what was not sent: who waits for that waits until all of them
+            // are out for good.
+            Err(error) if error.is_gone() => Ok(Some(ring.position() + 1)),
             sent => Ok(sent?.then(|| ring.position())),
         }
     }
@@ -181,7 +187,8 @@ struct Follower<K> {
 
 /// The tracker of another node.
 struct Followed {
-    writer: NodeId,
+    /// Its rank.
+    writer: usize,
     receiver: RingReceiver,
     /// Slots of ours that the writer has told all to drop, and has not handed back yet.
     removed: Vec<Entry>,
@@ -206,7 +213,7 @@ impl<K: Key> Poller for Follower<K> {
                         match deaths.settle(endpoint, *writer, receiver) {
                             Ok(true) => progress = Progress::Busy,
                             Ok(false) => {}
-                            Err(error) => tracing::debug!("settling what {writer} left: {error}"),
+                            Err(error) => tracing::debug!("settling what a node has left: {error}"),
                         }
                         if deaths.is_settled(*writer) {
                             // Every index has dropped them, and nobody else hands them back.

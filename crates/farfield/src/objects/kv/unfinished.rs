@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use farfield_fabric::Endpoint;
 
-use super::Locked;
 use super::codec::Key;
 use super::death::Staying;
 use super::index::{Entry, Index};
+use super::locks::Locked;
 use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
 use crate::mutants::{self, Mutant};
@@ -60,20 +60,28 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
         let (Some(work), Some(Locked { guard, entered })) = (self.work.take(), self.locked.take()) else { return };
         // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
-        if !mutants::is_on(Mutant::KvHandOverUnfenced) {
-            let _ = endpoint.block_on(endpoint.global_fence([self.entry.slot.node()]));
-        }
+        // Where that fails it may land later, as long as the slot's node is not out for good.
+        let fenced = match mutants::is_on(Mutant::KvHandOverUnfenced) {
+            false => endpoint.block_on(self.node.fence_living(endpoint, [self.entry.slot.node()].into_iter())),
+            true => Ok(Vec::new()),
+        };
+        let may_land = fenced.is_ok_and(|lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
-        let unfinished = Unfinished { work, key, entry, lock, cleared: false, told: None, dropped: false };
+        let node = self.node.for_service();
+        let unfinished =
+            Unfinished { node, work, key, entry, lock, may_land, cleared: false, told: None, dropped: false };
         self.node.add_poller(Box::new(unfinished));
     }
 }
 
 struct Unfinished<K> {
+    node: Node,
     work: Work<K>,
     key: K,
     entry: Entry,
     lock: Option<(HeldLock, Staying)>,
+    /// The endpoint that began it has put to the slot, and could not see that it has landed.
+    may_land: bool,
     /// The slot is visibly not valid.
     cleared: bool,
     /// The position of the message that tells the removal.
@@ -85,15 +93,21 @@ struct Unfinished<K> {
 impl<K: Key> Unfinished<K> {
     /// The next step; whether one was possible.
     fn step(&mut self, endpoint: &Endpoint) -> bool {
-        let Unfinished { work, key, entry, .. } = self;
+        let Unfinished { node, work, key, entry, .. } = self;
         let Work { tracker, index, slots } = work;
         if !self.cleared {
+            // If the slot's node is out for good, nobody sees it any more.
+            if self.may_land {
+                self.cleared = node.silence_of(endpoint, entry.slot.node()).is_some();
+                return self.cleared;
+            }
             let meta = Meta { counter: entry.counter, valid: false }.packed();
             let put = endpoint.put_value(entry.slot, meta).wait();
-            // A round trip. If the slot's node is gone, nobody sees it any more.
+            // A round trip.
             let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
-            self.cleared = fenced.is_ok() || endpoint.check_alive(entry.slot.node()).is_err();
-            return self.cleared;
+            self.may_land = fenced.is_err();
+            self.cleared = fenced.is_ok();
+            return true;
         }
         if self.told.is_none() {
             index.remove(key, *entry);
@@ -119,6 +133,9 @@ impl<K: Key> Unfinished<K> {
 
 impl<K: Key> Poller for Unfinished<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if self.node.fabric().is_fenced() {
+            return Progress::Done; // the others take the lock from this node, and repair what it leaves
+        }
         match self.step(endpoint) {
             _ if self.lock.is_none() => Progress::Done,
             true => Progress::Busy,
