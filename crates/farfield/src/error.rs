@@ -188,6 +188,8 @@ pub(crate) trait Of<T> {
     fn of(self, object: &str) -> Result<T>;
     /// Says what did not happen in time, if that is the error.
     fn waiting_for(self, what: &str) -> Result<T>;
+    /// And for whom.
+    fn waiting_for_nodes(self, what: &str, nodes: &[NodeId]) -> Result<T>;
 }
 
 impl<T, E: Into<Error>> Of<T> for core::result::Result<T, E> {
@@ -201,6 +203,11 @@ impl<T, E: Into<Error>> Of<T> for core::result::Result<T, E> {
 
     #[inline]
     fn waiting_for(self, what: &str) -> Result<T> {
+        self.waiting_for_nodes(what, &[])
+    }
+
+    #[inline]
+    fn waiting_for_nodes(self, what: &str, nodes: &[NodeId]) -> Result<T> {
         self.map_err(
             #[cold]
             |error| {
@@ -208,7 +215,7 @@ impl<T, E: Into<Error>> Of<T> for core::result::Result<T, E> {
                 match error.kind() {
                     ErrorKind::Fabric(fabric) => match *fabric.kind() {
                         fabric::ErrorKind::Timeout { waited } => {
-                            ErrorKind::Timeout { what: what.into(), waited, missing: Vec::new() }.into()
+                            ErrorKind::Timeout { what: what.into(), waited, missing: nodes.into() }.into()
                         }
                         _ => error,
                     },

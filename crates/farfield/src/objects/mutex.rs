@@ -404,8 +404,9 @@ impl MutexArray {
             }
             if late {
                 let waited = now - start;
-                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing: Vec::new() })
-                    .of(path);
+                // Who holds it, or whose turn it is, if that can be told.
+                let missing = state.holder().into_iter().collect();
+                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing }).of(path);
             }
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);

@@ -563,7 +563,6 @@ impl RingReceiver {
     /// # Errors
     /// As `recv`.
     pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        let path = self.shared.object.path().to_string();
         let received = endpoint
             .wait_until(deadline, || match self.try_recv(endpoint, into) {
                 Ok(true) => Some(Ok(())),
@@ -571,6 +570,6 @@ impl RingReceiver {
                 Err(error) => Some(Err(error)),
             })
             .await;
-        received.waiting_for("a message").of(&path)?
+        received.waiting_for_nodes("a message", &[self.shared.options.writer]).of(self.shared.object.path())?
     }
 }
