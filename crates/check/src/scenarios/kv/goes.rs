@@ -1,0 +1,138 @@
+//! The store when a node dies, or is cut off.
+
+use farfield::fabric::{DeathRule, Instant};
+use farfield::history::Event;
+use farfield::history::kv::KvInput;
+use farfield::{ErrorKind, KvOptions, Placement, Result};
+
+use super::{Answer, Client, Entry, VICTIM, history_of_heard, keys, tiny};
+use crate::Faults;
+use crate::scenario::{Scenario, Stage, choose, crashed};
+use crate::scenarios::death::is_decided;
+use crate::scenarios::mutex::word;
+
+/// A node that dies in the middle of anything: `NRW`s of its value, of the messages of its tracker to each of the others, of
+/// its locks' releases. Values on node 0 are never lost; those on the dead are until they are inserted again; the survivors
+/// agree.
+pub(super) fn dies() -> Scenario {
+    let about = "a node's death loses what lay there, and nothing else; what it did is done, or not";
+    Scenario::new("kv/dies", about, 3, |stage| goes(stage, Placement::Inserter, false))
+        .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+        .kills(&["kv-dead-not-settled", "kv-not-redone"])
+}
+
+/// The same where the dead has put the values to the others, and they theirs to it.
+pub(super) fn dies_by_hash() -> Scenario {
+    let about = "the same, with values placed by hash";
+    Scenario::new("kv/dies-by-hash", about, 3, |stage| goes(stage, Placement::Hash, false))
+        .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+        .kills(&["kv-dead-not-repaired"])
+}
+
+/// A node that is cut off in the middle of anything, and may go on for as long as it does not know. Either it comes back in
+/// time, or one side goes: what lay there is lost, nothing of it comes later, and whoever it may have told what it found
+/// found nothing newer.
+pub(super) fn is_cut_off() -> Scenario {
+    let about = "who is cut off loses what lay there, and nothing else; what it did is done, or not";
+    Scenario::new("kv/cut", about, 3, |stage| goes(stage, Placement::Inserter, true))
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([VICTIM.index()]))
+}
+
+/// The same where who is cut off has put the values to the others, and they theirs to it.
+pub(super) fn is_cut_off_by_hash() -> Scenario {
+    let about = "the same, with values placed by hash";
+    Scenario::new("kv/cut-by-hash", about, 3, |stage| goes(stage, Placement::Hash, true))
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([VICTIM.index()]))
+}
+
+/// Any operations of three nodes, one of which may die, or be cut off.
+fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
+    // The first is never on the victim: by hash; or since the victim does not insert it.
+    let keys = keys([|hash| hash % 3 == 0, |hash| hash % 3 == u64::from(VICTIM.0)]);
+    let [kept, lost] = keys;
+    let options = KvOptions { placement, locks: 3, slots_per_node: 6, ..tiny() };
+    let mut clients = Client::open(stage, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
+    if is_cut {
+        let words = (0..3).map(|node| Ok((node, word(stage, node, "heard")?.remote::<u64>(0))));
+        let words = words.collect::<Result<Vec<_>>>()?;
+        for (node, client) in clients.iter_mut().enumerate() {
+            client.heard_at = words.iter().copied().filter(|(other, _)| *other != node).collect();
+        }
+    }
+    for (node, client) in clients.iter().cloned().enumerate() {
+        stage.thread(node, "mixed", move |ep| {
+            for round in 1..=2 {
+                let (key, value) = (keys[choose(2)], 10 * round + node as u64);
+                let may_insert = key != kept || placement == Placement::Hash || node != VICTIM.index();
+                ep.block_on(async {
+                    match choose(5) {
+                        0 => client.get(ep, key).await.map(drop),
+                        1 => client.delete(ep, key).await.map(drop),
+                        2 if may_insert => client.insert(ep, key, value).await.map(drop),
+                        3 if may_insert => client.upsert(ep, key, value).await.map(drop),
+                        _ => client.update(ep, key, value).await.map(drop),
+                    }
+                })?;
+            }
+            Ok(())
+        });
+    }
+    let nodes = stage.nodes().to_vec();
+    stage.finally(move || {
+        for node in nodes.iter().filter(|_| is_cut) {
+            let ep = node.endpoint()?;
+            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
+        }
+        let goes_on = |node: &usize| !crashed(*node) && !nodes[*node].fabric().is_fenced();
+        let living: Vec<usize> = (0..3).filter(goes_on).collect();
+        let Some(first) = living.first().copied() else { return Ok(()) };
+        let mut lost_is_gone = false;
+        for key in keys {
+            let ep = nodes[first].endpoint()?;
+            // Who has the key's lock has repaired what was cut short.
+            match ep.block_on(clients[first].kv.modify(&ep, &key, |_| None)) {
+                Err(error) if !matches!(error.kind(), ErrorKind::Lost { .. }) => return Err(error),
+                _ => {}
+            }
+            let mut found = Vec::new();
+            for node in &living {
+                let ep = nodes[*node].endpoint()?;
+                found.push(ep.block_on(clients[*node].get(&ep, key))?);
+            }
+            assert!(found.iter().all(|value| *value == found[0]), "key {key} has different values: {found:?}");
+            assert!(is_cut || key != kept || found[0] != Answer::Lost, "a value was lost that did not lie there");
+            lost_is_gone |= key == lost && found[0] == Answer::Lost;
+            // It can be used again, by all.
+            for node in &living {
+                let (ep, value) = (nodes[*node].endpoint()?, 100 + *node as u64);
+                assert_eq!(ep.block_on(clients[*node].upsert(&ep, key, value))?, Answer::Is(()));
+                for other in &living {
+                    let ep = nodes[*other].endpoint()?;
+                    assert_eq!(ep.block_on(clients[*other].get(&ep, key))?, Answer::Is(Some(value)));
+                }
+            }
+        }
+        assert!(!lost_is_gone || living.len() < 3);
+        let entries = clients[0].log.take();
+        // What a node was answered that is none of the session any more counts if it could have told one that still is.
+        let is_heard = |call: usize, client: u32| {
+            let unheard =
+                |entry: &Entry| matches!(entry, Entry::Unheard { call: at, by } if *at == call && living.contains(by));
+            living.contains(&(client as usize)) || !entries[call..].iter().any(unheard)
+        };
+        let mut history = history_of_heard(&entries, is_heard);
+        for gone in (0..3).filter(|node| !living.contains(node)) {
+            // At some moment its values were gone.
+            for key in keys.into_iter().filter(|key| is_cut || *key == lost) {
+                history.record(key, Event::pending(9 + gone as u32, 0, KvInput::Delete));
+            }
+        }
+        if let Err(failure) = history.check_each_key(Default::default()) {
+            panic!("{failure}");
+        }
+        Ok(())
+    });
+    Ok(())
+}
