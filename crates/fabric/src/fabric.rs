@@ -71,7 +71,7 @@ pub trait Fabric: Send + Sync + 'static {
     /// As [`Fabric::revoke`]; to be called again then.
     fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()>;
 
-    /// This node was shut out by the others: whatever it posts from now on, and whatever it has under way, ends in
+    /// This node was shut out by the others, or its service thread has died: whatever it posts from now on, and whatever it has under way, ends in
     /// [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
     fn fence(&self);
 

@@ -11,7 +11,7 @@ mod sys;
 mod window;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +81,8 @@ pub struct ShmFabric {
     free_lanes: Arc<Mutex<Vec<usize>>>,
     control: Control,
     cpus: usize,
+    /// Its service thread has died, and with it the node.
+    fenced: AtomicBool,
 }
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
@@ -220,6 +222,7 @@ impl ShmFabric {
             free_lanes: Arc::new(Mutex::new((0..LANES_MAX).rev().collect())),
             control,
             cpus: cpus_allowed(),
+            fenced: AtomicBool::new(false),
         };
         for (key, bell) in
             [(GroupKey::SIGNAL, Bell::Waiters), (GroupKey::DATA, Bell::Silent), (GroupKey::SERVICE, Bell::Service)]
@@ -256,6 +259,7 @@ impl ShmFabric {
         // SAFETY: `Memory` keeps the arena and the card as long as the windows; the arena's reservation covers
         // whatever length it will say.
         unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(self.me, key, 0).window(), &attach) };
+        self.close_if_fenced();
         groups.push(OwnGroup { arena, bell, used: RESERVED_BYTES });
         self.control.announce_groups(self, &groups);
         Ok(key)
@@ -292,7 +296,15 @@ impl ShmFabric {
         // SAFETY: `Memory` keeps the mapping and the card as long as the windows. The peer grows its memory (sealed
         // against shrinking) before it says so in `len_now`, and never beyond its reservation, all of it mapped.
         unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(peer, key, 0).window(), &attach) };
+        self.close_if_fenced();
         Ok(())
+    }
+
+    /// After opening a window: who fences closes those that it finds.
+    fn close_if_fenced(&self) {
+        if self.fenced.load(Ordering::SeqCst) {
+            self.memory.windows.close();
+        }
     }
 
     fn check_member(&self, node: NodeId) -> Result<()> {
@@ -310,6 +322,17 @@ impl ShmFabric {
             }
         }
         lanes <= self.cpus
+    }
+}
+
+/// A service thread that panics takes its node along: the others are told that it is dead, and so are its own threads.
+struct FenceOnPanic<'f>(&'f ShmFabric);
+
+impl Drop for FenceOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fence();
+        }
     }
 }
 
@@ -473,11 +496,15 @@ impl Fabric for ShmFabric {
         (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
     }
 
-    /// Nobody is shut out of shared memory but the dead.
-    fn fence(&self) {}
+    /// Nobody is shut out of shared memory but the dead: nodes whose service thread has died, though others of their threads
+    /// go on.
+    fn fence(&self) {
+        self.fenced.store(true, Ordering::SeqCst);
+        self.memory.windows.close();
+    }
 
     fn is_fenced(&self) -> bool {
-        false
+        self.fenced.load(Ordering::Relaxed)
     }
 
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
@@ -525,6 +552,9 @@ impl Fabric for ShmFabric {
         if let Err(error) = self.check_member(node) {
             return error;
         }
+        if self.is_fenced() {
+            return ErrorKind::Fenced.into();
+        }
         let window = self.memory.windows.get(remote.window());
         let memory_bytes = window.map_or(0, |window| window.len.load(Ordering::Relaxed));
         explain(code, self.peer_state(node), remote, len, memory_bytes)
@@ -541,7 +571,7 @@ impl Fabric for ShmFabric {
 
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         let (told, tell) = std::sync::mpsc::sync_channel(1);
-        let own = Arc::clone(&self.memory.own);
+        let (own, fabric) = (Arc::clone(&self.memory.own), Arc::clone(&self));
         let thread = Fabric::spawn(
             &*self,
             name,
@@ -556,7 +586,9 @@ impl Fabric for ShmFabric {
                 if failed {
                     return;
                 }
+                let fence = FenceOnPanic(&*fabric);
                 body();
+                drop(fence);
                 drop(guard); // the node is no longer alive; whether it left or died was said before
             }),
         )?;

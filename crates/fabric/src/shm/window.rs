@@ -63,6 +63,11 @@ impl Windows {
         self.0.get(index)
     }
 
+    /// Closes all windows for good: whatever is posted finds nobody alive.
+    pub(super) fn close(&self) {
+        self.0.iter().for_each(|window| window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release));
+    }
+
     /// Opens a window.
     ///
     /// # Safety

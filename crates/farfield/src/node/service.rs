@@ -14,7 +14,8 @@ use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
 
 /// Work that the service thread does for an object, a little at a time. It must not wait for anybody; a round trip of its
-/// own is the most that it may take.
+/// own is the most that it may take. If it panics, so does the service thread, and the node is dead: to the others, and to
+/// its own threads, whose operations end in [`Fenced`](farfield_fabric::ErrorKind::Fenced).
 pub trait Poller: Send {
     /// Does what there is to do now.
     fn poll(&mut self, endpoint: &Endpoint) -> Progress;

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Log};
 use std::time::Duration;
 
-use farfield::fabric::{GroupKey, PeerState};
+use farfield::fabric::{ErrorKind as FabricError, GroupKey, PeerState};
 use farfield::{
-    AtomicVar, Barrier, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, NodeId, Opening, OwnedVar, RingBuffer,
-    RingOptions, SharedVar, Sst, Wholeness,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, NodeId, Opening, OwnedVar, Poller,
+    Progress, RingBuffer, RingOptions, SharedVar, Sst, Standing, Wholeness,
 };
 
 use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, on_each_fabric, over, refused, session};
@@ -324,4 +324,27 @@ fn metrics_say_what_a_node_has_done() {
     assert!(scene.nodes[1].metrics().objects.is_empty());
     scene.nodes.pop().unwrap().leave();
     eventually("it has left", || (scene.nodes[0].metrics().peers[1].1 == PeerState::Left).then_some(()));
+}
+
+/// Whatever the service thread's end leaves running is cut off from the memory of the others.
+#[test]
+fn a_service_thread_that_panics_takes_its_node_along() {
+    struct Panics;
+    impl Poller for Panics {
+        fn poll(&mut self, _: &Endpoint) -> Progress {
+            panic!("it is meant to");
+        }
+    }
+    let _alone = alone("panicking poller");
+    let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
+    let vars = scene.open(|node| AtomicVar::open(node, "word", scene.id(0)));
+    let (here, there) = (scene.endpoint(0), scene.endpoint(1));
+    there.block_on(vars[1].store(&there, 1)).unwrap();
+    scene.nodes[1].add_poller(Box::new(Panics));
+    let dead = eventually("it is dead", || here.check_alive(scene.id(1)).err());
+    assert!(matches!(dead.kind(), FabricError::PeerDead { node, .. } if *node == scene.id(1)), "{dead}");
+    eventually("it is shut out", || (scene.nodes[0].standing_of(scene.id(1)) == Standing::ShutOut).then_some(()));
+    let error = there.block_on(vars[1].store(&there, 2)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Fabric(cause) if matches!(cause.kind(), FabricError::Fenced)), "{error}");
+    assert_eq!(here.block_on(vars[0].load(&here)).unwrap(), 1);
 }
