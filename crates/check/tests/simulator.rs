@@ -135,6 +135,56 @@ fn deadlines_pass_in_no_time() {
     assert!(report.is_complete && report.elapsed < Duration::from_secs(60), "{report:?}");
 }
 
+#[test]
+fn who_pauses_goes_on_early_or_late_though_others_never_come_to_rest() {
+    let seen = Seen::default();
+    let collected_in = Arc::clone(&seen);
+    let scenario = Scenario::new("test/pause", "pauses, beside adding and beside waiting in slices", 1, move |stage| {
+        let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
+        let read = collected(stage, &collected_in);
+        let (word, over) = (words.remote::<u64>(0), words.clone());
+        stage.thread(0, "waits in slices", move |ep| {
+            while over.word(8).load() == 0 {
+                let slice = ep.now() + Duration::from_millis(1);
+                let _ = ep.block_on(ep.wait_until(slice, || (over.word(8).load() == 1).then_some(())));
+            }
+            Ok(())
+        });
+        for me in 0..2 {
+            let (words, read) = (words.clone(), Arc::clone(&read));
+            stage.thread(0, "pauses", move |ep| {
+                let add = || read.lock().unwrap()[me] = words.word(0).fetch_add(1);
+                if me == 1 {
+                    add();
+                    return Ok(());
+                }
+                // Beside an operation that blocks in the middle of the wait.
+                ep.run_window(
+                    2,
+                    [false, true].map(|pauses| {
+                        let add = &add;
+                        async move {
+                            if pauses {
+                                ep.pause().await;
+                                ep.pause().await;
+                                add();
+                            } else {
+                                ep.get(word).await.unwrap();
+                                ep.get(word).wait().unwrap();
+                            }
+                        }
+                    }),
+                    |()| (),
+                );
+                words.word(8).store(1);
+                Ok(())
+            });
+        }
+        Ok(())
+    });
+    assert_eq!(outcomes(&seen, &scenario).into_iter().collect::<Vec<_>>(), [[0, 1], [1, 0]]);
+}
+
 /// Two threads take two locks in opposite orders.
 fn opposite_locks() -> Scenario {
     Scenario::new("test/opposite-locks", "two locks taken in opposite orders", 1, |stage| {

@@ -104,6 +104,9 @@ impl Fabric for Decorated {
     fn idle_end(&self, waiting: &mut Waiting) {
         self.inner.idle_end(waiting);
     }
+    fn stay_awake(&self) {
+        self.inner.stay_awake();
+    }
     fn wake_local(&self) {
         self.inner.wake_local();
     }

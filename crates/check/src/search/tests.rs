@@ -1,10 +1,14 @@
 //! Whether the reductions of the exhaustive search lose anything: the outcomes of random small programs, with and without.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use farfield::fabric::{DeathRule, GroupKey, LocalMutex, Region, RemotePtr, Word};
-use farfield::{Endpoint, Result};
+use farfield::fabric::sim::{Chooser, Handle, SimFabric};
+use farfield::fabric::{
+    ControlEvent, DeathRule, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, LocalMutex, NodeId, PeerState,
+    Region, RemotePtr, Result, Word,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -29,9 +33,17 @@ enum Step {
     OwnLoad,
     /// A number under a local lock is doubled, and this added.
     Locked(u64),
+    Pause,
+    // What has to do with faults.
+    Tell(u64),
+    Serve,
+    PeerState,
+    ShutOut,
+    BeFenced,
+    IsFenced,
 }
 
-/// The steps of two threads, and the nodes that they run on.
+/// The steps of two threads, the nodes that they run on, and what may go wrong.
 #[derive(Clone, Debug)]
 struct Program {
     threads: [Vec<Step>; 2],
@@ -55,12 +67,19 @@ impl Program {
         let threads = std::array::from_fn(|_| (0..rng.random_range(1..=steps_max)).map(|_| step(rng)).collect());
         Program { threads, nodes: if rng.random_range(0..3) == 0 { [0, 0] } else { [0, 1] }, faults: None }
     }
+
+    /// Of one step for each thread: whatever may go wrong may do so before and after.
+    fn with_faults(rng: &mut SmallRng, rule: DeathRule, faults: Faults) -> Program {
+        let threads =
+            std::array::from_fn(|_| vec![if rng.random() { step(rng) } else { step_about_faults(rng, rule) }]);
+        Program { threads, nodes: [0, 1], faults: Some((rule, faults)) }
+    }
 }
 
 fn step(rng: &mut SmallRng) -> Step {
     let word = rng.random_range(0..WORDS);
     let value = rng.random_range(1..4);
-    match rng.random_range(0..15) {
+    match rng.random_range(0..16) {
         0 | 1 => Step::Store(word, value),
         2 | 3 => Step::Load(word),
         4 => Step::CpuAdd(word),
@@ -72,20 +91,37 @@ fn step(rng: &mut SmallRng) -> Step {
         11 => Step::OwnStore(value),
         12 => Step::OwnLoad,
         13 => Step::Locked(value),
+        14 => Step::Pause,
         _ if value == 1 => Step::Fence,
         _ => Step::GlobalFence,
     }
 }
 
-/// Runs a thread's steps; what it reads.
-fn perform(
-    steps: &[Step],
-    ep: &Endpoint,
-    own: &Region,
+fn step_about_faults(rng: &mut SmallRng, rule: DeathRule) -> Step {
+    match rng.random_range(0..6) {
+        0 => Step::Tell(rng.random_range(1..4)),
+        1 => Step::Serve,
+        2 => Step::PeerState,
+        // Where the system says who is dead, nobody else does.
+        _ if rule == DeathRule::System => Step::Serve,
+        3 => Step::ShutOut,
+        4 => Step::BeFenced,
+        _ => Step::IsFenced,
+    }
+}
+
+/// What a thread works with.
+struct Place {
+    fabric: Arc<SimFabric>,
+    own: Region,
     other: RemotePtr<u64>,
-    beside: &Own,
-    read: &mut Vec<u64>,
-) -> Result<()> {
+    beside: Arc<Own>,
+}
+
+/// Runs a thread's steps; what it reads.
+fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) -> Result<()> {
+    let Place { fabric, own, other, beside } = place;
+    let peer = other.node();
     let mut unawaited = Vec::new();
     for step in steps {
         match *step {
@@ -97,8 +133,8 @@ fn perform(
             Step::PutUnawaited(word, value) => unawaited.push(ep.put_value(other.at(word), value)),
             Step::Get(word) => read.push(ep.get(other.at(word)).wait()?),
             Step::Faa(word) => read.push(ep.faa(other.at(word), 32).wait()?),
-            Step::Fence => ep.remote_fence(other.node()).wait()?,
-            Step::GlobalFence => ep.block_on(ep.global_fence([other.node()]))?,
+            Step::Fence => ep.remote_fence(peer).wait()?,
+            Step::GlobalFence => ep.block_on(ep.global_fence([peer]))?,
             Step::OwnStore(value) => beside.word.store(value),
             Step::OwnLoad => read.push(beside.word.load()),
             Step::Locked(value) => {
@@ -106,6 +142,17 @@ fn perform(
                 *locked = *locked * 2 + value;
                 read.push(*locked);
             }
+            Step::Pause => ep.block_on(ep.pause()),
+            Step::Tell(value) => fabric.send_control(peer, &[value as u8])?,
+            Step::Serve => fabric.serve(Duration::from_millis(1), &mut |event| read.push(number_of(&event))),
+            Step::PeerState => read.push(match fabric.peer_state(peer) {
+                PeerState::Up { .. } => 1,
+                PeerState::Dead { .. } => 2,
+                other => panic!("{other:?}"),
+            }),
+            Step::ShutOut => fabric.shut_out(peer, Duration::ZERO)?,
+            Step::BeFenced => fabric.fence(),
+            Step::IsFenced => read.push(u64::from(fabric.is_fenced())),
         }
     }
     for put in unawaited {
@@ -114,59 +161,87 @@ fn perform(
     Ok(())
 }
 
-/// A scenario of a program, whose outcomes are collected.
-fn scenario(program: &Program, outcomes: &Outcomes) -> Scenario {
+fn number_of(event: &ControlEvent) -> u64 {
+    match event {
+        ControlEvent::Message(_, bytes) => u64::from(bytes[0]),
+        ControlEvent::Up(_) => 10,
+        ControlEvent::Down(_) => 11,
+        ControlEvent::Suspected(_) => 12,
+        ControlEvent::Trusted(_) => 13,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn number_of_error(error: &ErrorKind) -> u64 {
+    match error {
+        ErrorKind::PeerDead { .. } => 21,
+        ErrorKind::Unreachable { .. } => 22,
+        ErrorKind::Revoked { .. } => 23,
+        ErrorKind::Fenced => 24,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a program, whose outcome is collected. Its nodes are the fabric's: they have no service threads, whose own doings
+/// would be most of the executions.
+fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) -> Outcome {
+    let (rule, faults) = program.faults.clone().unzip();
+    let death_rule = rule.unwrap_or(DeathRule::System);
+    let settings = Settings { nodes: 2, steps_max: 10_000, record: false, seed: 1, death_rule, faults };
     let (program, outcomes) = (program.clone(), Arc::clone(outcomes));
-    let may_fail = program.faults.is_some();
-    let (rule, faults) = program.faults.clone().unwrap_or((DeathRule::System, Faults::new()));
-    let scenario = Scenario::new("test/program", "a random program", 2, move |stage| {
-        let regions: Vec<Region> =
-            stage.nodes().iter().map(|node| node.alloc(GroupKey::DATA, WORDS * 8)).collect::<Result<_>>()?;
+    sim::run(settings, chooser, move |handle: Handle| {
+        let fabrics = [0, 1].map(|node| handle.join(NodeId(node)));
+        // Who has something to do learns of the other.
+        for (_, node) in program.threads.iter().zip(program.nodes).filter(|(steps, _)| !steps.is_empty()) {
+            fabrics[node].serve(Duration::ZERO, &mut |_| ());
+        }
+        let regions = [0, 1].map(|node: usize| fabrics[node].alloc(GroupKey::DATA, WORDS * 8).unwrap());
+        let beside = [0, 1].map(|_| Arc::<Own>::default());
         let read = Arc::new(Mutex::new(vec![Vec::new(); 2]));
-        let beside = Arc::new([Own::default(), Own::default()]);
-        for (me, steps) in program.threads.iter().enumerate() {
+        let mut endpoints = Vec::new();
+        for (me, steps) in program.threads.into_iter().enumerate() {
             let (node, other) = (program.nodes[me], program.nodes[1 - me]);
-            let (steps, own, read, beside) =
-                (steps.clone(), regions[node].clone(), Arc::clone(&read), Arc::clone(&beside));
-            let other = regions[other].remote(0);
-            stage.thread(node, "program", move |ep| {
+            let fabric = Arc::clone(&fabrics[node]);
+            // An endpoint outlives its thread: its end is not part of the program.
+            let ep = Rc::new(Endpoint::open(Arc::clone(&fabric) as _, EndpointOptions::default()).unwrap());
+            endpoints.push(Rc::clone(&ep));
+            let (own, other) = (regions[node].clone(), regions[other].remote(0));
+            let place = Place { fabric, own, other, beside: Arc::clone(&beside[node]) };
+            let (read, may_fail) = (Arc::clone(&read), program.faults.is_some());
+            let body = move || {
                 let mut found = Vec::new();
-                let ended = perform(&steps, ep, &own, other, &beside[node], &mut found);
-                if ended.is_err() {
-                    found.push(u64::MAX);
+                if let Err(error) = perform(&steps, &ep, &place, &mut found) {
+                    assert!(may_fail, "{error}");
+                    found.push(number_of_error(error.kind()));
                 }
                 read.lock().unwrap()[me] = found;
-                if may_fail { Ok(()) } else { ended }
-            });
+            };
+            handle.spawn(NodeId(node as u16), "program", true, body).unwrap();
         }
-        let outcomes = Arc::clone(&outcomes);
-        stage.finally(move || {
-            let mut outcome: Vec<u64> = read.lock().unwrap().concat();
-            for (node, (own, region)) in beside.iter().zip(&regions).enumerate() {
-                // What was in the memory of a dead node is nobody's business.
-                match crate::crashed(node) {
-                    true => outcome.push(u64::MAX),
-                    false => {
-                        outcome.extend([own.word.load(), *own.locked.lock()]);
-                        outcome.extend([region.word(0).load(), region.word(8).load()]);
-                    }
-                }
+        handle.explore();
+        drop(endpoints);
+        let mut outcome: Vec<u64> = read.lock().unwrap().concat();
+        for (node, fabric) in fabrics.iter().enumerate() {
+            // What was in the memory of a dead node is nobody's business.
+            if crate::crashed(node) {
+                outcome.push(u64::MAX);
+                continue;
             }
-            outcomes.lock().unwrap().insert(outcome);
-            Ok(())
-        });
-        Ok(())
-    });
-    if may_fail { scenario.rule(rule).faults(faults) } else { scenario }
+            outcome.extend([beside[node].word.load(), *beside[node].locked.lock()]);
+            outcome.extend([regions[node].word(0).load(), regions[node].word(8).load()]);
+            outcome.push(u64::from(fabric.is_fenced()));
+            fabric.serve(Duration::ZERO, &mut |event| outcome.push(number_of(&event)));
+        }
+        outcomes.lock().unwrap().insert(outcome);
+    })
 }
 
 /// The outcomes of a program, if they were all seen within so many executions.
 fn all_outcomes(program: &Program, is_reduced: bool, executions: u64) -> Option<(BTreeSet<Vec<u64>>, u64)> {
     let outcomes = Outcomes::default();
-    let scenario = scenario(program, &outcomes);
     let search = Exhaustive::with_reduction(is_reduced);
     for count in 1..=executions {
-        let outcome = run(&scenario, search.chooser(), false);
+        let outcome = execute(program, &outcomes, search.chooser());
         assert_eq!(outcome.failure, None, "{program:?}");
         if !search.advance() {
             return Some((std::mem::take(&mut outcomes.lock().unwrap()), count));
@@ -179,32 +254,32 @@ fn all_outcomes(program: &Program, is_reduced: bool, executions: u64) -> Option<
 fn the_reductions_lose_no_outcome() {
     let mut rng = SmallRng::seed_from_u64(5);
     let (mut compared, mut plain_executions, mut reduced_executions) = (0, 0, 0);
+    let mut compare = |program: &Program, executions_max: u64| {
+        let Some((plain, plain_count)) = all_outcomes(program, false, executions_max) else { return false };
+        let (reduced, reduced_count) = all_outcomes(program, true, executions_max).expect("a reduction reduces");
+        assert_eq!(reduced, plain, "{program:?}");
+        assert!(reduced_count <= plain_count, "{program:?}");
+        plain_executions += plain_count;
+        reduced_executions += reduced_count;
+        true
+    };
     // What nobody reads any more is part of the state, too: its first step's order shows at the end only, and goes with
     // each outcome of the race that follows.
     let two_races =
         |first, second| [vec![first, Step::Load(0), Step::Load(1)], vec![second, Step::CpuAdd(0), Step::CpuAdd(1)]];
     let last_words = [two_races(Step::OwnStore(1), Step::OwnStore(2)), two_races(Step::Locked(1), Step::Locked(2))];
     // And so is what an operation brought.
-    let brought = [
-        [vec![Step::Get(0), Step::Load(0), Step::Load(1)], vec![Step::CpuAdd(0), Step::Put(0, 3), Step::Put(1, 3)]],
-        [vec![Step::Faa(0), Step::Load(0), Step::Load(1)], vec![Step::CpuAdd(0), Step::Put(0, 3), Step::Put(1, 3)]],
-    ];
-    // And how far a thread has come, though what it stores again leaves memory as it was.
+    let brought = [two_races(Step::Get(0), Step::CpuAdd(0)), two_races(Step::Faa(0), Step::CpuAdd(0))];
+    // And how far a thread has come, though what it stores again leaves memory as it was, or it has only let others run.
     let again = || [Step::Store(0, 1), Step::Fence].into_iter().cycle().take(4).collect::<Vec<_>>();
     let same_again = [again(), vec![Step::CpuAdd(0), Step::Store(1, 2), Step::Load(0)]];
-    let directed =
-        last_words.into_iter().chain([same_again]).map(|threads| Program { threads, nodes: [0, 0], faults: None });
-    let mut directed = directed.chain(brought.map(|threads| Program { threads, nodes: [0, 1], faults: None }));
+    let paused = [vec![Step::Pause, Step::Pause, Step::CpuAdd(0)], vec![Step::Load(0), Step::CpuAdd(0), Step::Load(0)]];
+    for threads in last_words.into_iter().chain(brought).chain([same_again, paused]) {
+        let program = Program { threads, nodes: [0, 0], faults: None };
+        assert!(compare(&program, 300_000), "{program:?}");
+    }
     while compared < 60 {
-        let program = directed.next().unwrap_or_else(|| Program::random(&mut rng, 3));
-        let executions_max = if compared < 5 { 300_000 } else { 3000 };
-        let Some((plain, plain_count)) = all_outcomes(&program, false, executions_max) else { continue };
-        let (reduced, reduced_count) = all_outcomes(&program, true, executions_max).expect("a reduction reduces");
-        assert_eq!(reduced, plain, "{program:?}");
-        assert!(reduced_count <= plain_count, "{program:?}");
-        compared += 1;
-        plain_executions += plain_count;
-        reduced_executions += reduced_count;
+        compared += usize::from(compare(&Program::random(&mut rng, 3), 3000));
     }
     assert!(reduced_executions * 3 < plain_executions, "{reduced_executions} of {plain_executions}");
 }
@@ -212,23 +287,31 @@ fn the_reductions_lose_no_outcome() {
 #[test]
 fn the_reductions_lose_no_outcome_of_a_fault() {
     let mut rng = SmallRng::seed_from_u64(11);
-    // With a cut even the smallest program has too many executions to look at all of them.
-    let all = [
-        (DeathRule::System, Faults::new().crashes(1).of([1])),
-        (DeathRule::Majority, Faults::new().crashes(1).of([1])),
-        (DeathRule::Majority, Faults::new().stalls(1).of([1])),
+    let (system, majority, faults) = (DeathRule::System, DeathRule::Majority, || Faults::new().of([1]));
+    let both_act = [
+        (system, faults().crashes(1)),
+        (majority, faults().crashes(1)),
+        (system, faults().stalls(1)),
+        (majority, faults().stalls(1)),
+        (system, faults().pauses(1)),
+        (majority, faults().false_suspicions(1)),
     ];
-    for faults in all {
+    // Each side of a cut suspects the other and trusts it again: with two sides that have something to do it is too much.
+    let one_acts = [(majority, faults().cuts(1))];
+    for (at, (rule, faults)) in both_act.iter().chain(&one_acts).enumerate() {
         let (mut compared, mut tried) = (0, 0);
-        while compared < 8 && tried < 60 {
+        while compared < 10 && tried < 30 {
             tried += 1;
-            let program = Program { nodes: [0, 1], faults: Some(faults.clone()), ..Program::random(&mut rng, 1) };
+            let mut program = Program::with_faults(&mut rng, *rule, faults.clone());
+            if at >= both_act.len() {
+                program.threads[rng.random_range(0..2)].clear();
+            }
             let Some((plain, _)) = all_outcomes(&program, false, 20_000) else { continue };
             let (reduced, _) = all_outcomes(&program, true, 20_000).expect("a reduction reduces");
             assert_eq!(reduced, plain, "{program:?}");
             compared += 1;
         }
-        assert!(compared >= 3, "{compared} programs with {faults:?} are small enough");
+        assert_eq!(compared, 10, "programs with {faults:?} that are small enough");
     }
 }
 
@@ -239,8 +322,11 @@ fn random_executions_show_nothing_that_the_exhaustive_search_does_not() {
         let program = Program::random(&mut rng, 4);
         let Some((reduced, _)) = all_outcomes(&program, true, 20_000) else { continue };
         let outcomes = Outcomes::default();
-        let report = check(&scenario(&program, &outcomes), Budget::executions(300), seed);
-        assert!(report.finding.is_none(), "{program:?}: {:?}", report.finding);
+        for execution in 0..300 {
+            let chooser = Random::new(seed, execution, 64, false, 0);
+            let outcome = execute(&program, &outcomes, Box::new(chooser));
+            assert_eq!(outcome.failure, None, "{program:?}");
+        }
         let random = outcomes.lock().unwrap();
         assert!(random.is_subset(&reduced), "{program:?}: {:?}", random.difference(&reduced).next());
         // And nearly everything that there is shows.

@@ -87,14 +87,42 @@ impl Endpoint {
                 self.next_deadline.set(self.next_deadline.get().min(deadline));
             }
             self.watches_remote.set(true);
-            self.pause().await;
+            self.look_again().await;
         }
     }
 
-    /// Lets the endpoint's other operations run, and counts as having found nothing to do.
+    /// Lets the endpoint's other operations run, and then goes on, whatever has happened meanwhile.
+    ///
+    /// Who waits for something uses [`Endpoint::wait_until`] or [`Endpoint::look_again`]: where time stands still while a
+    /// thread can go on, in a simulation, one that pauses again and again comes to no end.
     pub async fn pause(&self) {
         let mut paused = false;
-        poll_fn(|_| if core::mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        poll_fn(|_| {
+            if core::mem::replace(&mut paused, true) {
+                return Poll::Ready(());
+            }
+            self.fabric.stay_awake();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits for a moment at which it is worth looking again, for who looks by operations, which
+    /// [`Endpoint::wait_until`] cannot: something that this thread has looked at since it last waited may have changed, or
+    /// time may have passed. It may end without either.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, asked: RemotePtr<u64>, answered: RemotePtr<u64>) -> Result<()> {
+    /// while ep.get(answered).await? != ep.get(asked).await? {
+    ///     ep.look_again().await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn look_again(&self) {
+        let mut waited = false;
+        poll_fn(|_| if core::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Runs a future to its end on this thread.

@@ -441,5 +441,14 @@ impl Fabric for SimFabric {
         }
     }
 
+    fn stay_awake(&self) {
+        self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            if let Some(current) = inner.current {
+                inner.stay_awake(current);
+            }
+        });
+    }
+
     fn wake_local(&self) {}
 }

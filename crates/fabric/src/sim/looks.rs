@@ -13,6 +13,8 @@ const COMPLETIONS: Key = 2 << 60;
 const INBOX: Key = 3 << 60;
 const PEER: Key = 4 << 60;
 pub(super) const CLOCK: Key = 5 << 60;
+/// What a thread has done that has let its other operations run.
+const PAUSED: u64 = 6 << 60;
 
 pub(super) fn cell_key(node: u16, word: u32) -> Key {
     Key::from(node) << 32 | Key::from(word)
@@ -217,6 +219,13 @@ impl Inner {
         for interest in self.threads[thread].interests() {
             interest.has_changed = interest.has_changed || interest.looks_at(key, 1);
         }
+    }
+
+    /// The thread has more to do: its next wait ends at once. It will be elsewhere in its program then, though it has seen
+    /// nothing new.
+    pub(super) fn stay_awake(&mut self, thread: usize) {
+        self.threads[thread].interest.has_changed = true;
+        self.acted(thread, PAUSED);
     }
 
     /// Threads that have looked at one of these go on, but for `by`, which knows.

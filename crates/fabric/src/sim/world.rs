@@ -542,7 +542,8 @@ impl Inner {
         true
     }
 
-    /// Nothing can happen. But who seems to wait may only have let others run (`Endpoint::pause`): all look once more.
+    /// Nothing can happen. But who seems to wait may wait for what another operation of its own thread has changed in
+    /// ordinary memory, which nobody notices: all look once more.
     fn nudge(&mut self) -> bool {
         if self.nudges == NUDGES_MAX || self.nudges_in_a_row == NUDGES_IN_A_ROW_MAX {
             return false;

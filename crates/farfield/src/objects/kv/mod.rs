@@ -736,7 +736,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.
             self.lock(endpoint, key).await?.unlock().await?;
         }
-        endpoint.pause().await;
+        endpoint.look_again().await;
         Ok(())
     }
 }
