@@ -1,0 +1,133 @@
+//! How soon after a death the survivors do at least half of what they did before it.
+//!
+//! The load is paced, so that it leaves the machine time: a thread that does less than before waits for something. What is
+//! compared are the same threads: those of the nodes that live on.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::Story;
+use crate::chaos::log::{Answer, Op};
+
+const MS: u64 = 1_000_000;
+/// What is normal is a median of so long spans, over the time before.
+const SPAN_NS: u64 = 100 * MS;
+const BEFORE_NS: u64 = 2000 * MS;
+/// So long after a load begins, or something is done to a node, nothing is normal.
+const UNREST_NS: u64 = 800 * MS;
+/// They have recovered when they do half of it over so long.
+const AFTER_NS: u64 = 2 * SPAN_NS;
+const STEP_NS: u64 = 25 * MS;
+/// That has to be so soon.
+const RECOVERY_MAX_MS: u64 = 1000;
+
+/// What became of the pace after a death.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::chaos) struct Recovery {
+    pub(in crate::chaos) node: u16,
+    /// The survivors' operations per second before it.
+    pub(in crate::chaos) before_per_s: u64,
+    /// How long they took until they did half as many again. None if they had not when the generation ended.
+    pub(in crate::chaos) took_ms: Option<u64>,
+    /// The same of each load, as a matter of interest.
+    pub(in crate::chaos) took_ms_by_load: BTreeMap<String, Option<u64>>,
+}
+
+impl Recovery {
+    pub(in crate::chaos) fn is_soon(&self) -> bool {
+        self.took_ms.is_some_and(|took_ms| took_ms <= RECOVERY_MAX_MS)
+    }
+}
+
+/// The recovery from each death.
+pub(in crate::chaos) fn recoveries(story: &Story) -> Vec<Recovery> {
+    story.deaths.iter().map(|(node, at_ns)| recovery(story, *node, *at_ns)).collect()
+}
+
+fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
+    let deaths = story.deaths.iter().map(|(_, at_ns)| (*at_ns, *at_ns));
+    let harm: Vec<(u64, u64)> =
+        story.stops.iter().map(|(_, from_ns, to_ns)| (*from_ns, *to_ns)).chain(deaths).collect();
+    // What goes before: until the first of the things that were done about the same time.
+    let first = |until_ns: u64| {
+        let near = harm.iter().filter(|(from, to)| *from < until_ns && to + UNREST_NS > until_ns);
+        near.map(|it| it.0).min()
+    };
+    let mut until_ns = died_ns;
+    while let Some(earlier) = first(until_ns) {
+        until_ns = earlier;
+    }
+    let rest = harm.iter().map(|it| it.1).filter(|to| *to < until_ns).max().unwrap_or(0).max(story.load_ns.0);
+    let from_ns = (rest + UNREST_NS).max(until_ns.saturating_sub(BEFORE_NS)).min(until_ns);
+    // They go on when nobody is stopped any more.
+    let over_ns = harm.iter().filter(|(from, to)| *from <= died_ns && *to >= died_ns).map(|it| it.1).max();
+    let calm_ns = over_ns.unwrap_or(died_ns);
+
+    let survivors = |node: u16| story.death_of(node).is_none_or(|at_ns| at_ns > calm_ns + RECOVERY_MAX_MS * MS);
+    let mut done: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for call in story.calls.iter().filter(|call| survivors(call.node)) {
+        // Finding a ring full is no progress.
+        let is_refusal = |answer: &Answer| matches!(call.op, Op::Send { .. }) && *answer == Answer::Changed(false);
+        if let Some((at_ns, _)) = call.success().filter(|it| !is_refusal(it.1)) {
+            let load = call.thread.split('-').next().unwrap_or_default();
+            done.entry(load).or_default().push(at_ns);
+        }
+    }
+    let took = |done: &[u64]| took_ms(done, (from_ns, until_ns), calm_ns, story.load_ns.1);
+    let all: Vec<u64> = done.values().flatten().copied().collect();
+    let normal = median_of_spans(&all, from_ns, until_ns);
+    Recovery {
+        node,
+        before_per_s: normal * (1_000 * MS / SPAN_NS),
+        took_ms: took(&all),
+        took_ms_by_load: done.iter().map(|(load, done)| (load.to_string(), took(done))).collect(),
+    }
+}
+
+fn count(done: &[u64], from_ns: u64, to_ns: u64) -> u64 {
+    done.iter().filter(|at_ns| (from_ns..to_ns).contains(at_ns)).count() as u64
+}
+
+fn median_of_spans(done: &[u64], from_ns: u64, until_ns: u64) -> u64 {
+    let begins = (from_ns..).step_by(SPAN_NS as usize).take_while(|begin| begin + SPAN_NS <= until_ns);
+    let mut counts: Vec<u64> = begins.map(|begin| count(done, begin, begin + SPAN_NS)).collect();
+    counts.sort_unstable();
+    counts.get(counts.len() / 2).copied().unwrap_or(0)
+}
+
+fn took_ms(done: &[u64], before: (u64, u64), calm_ns: u64, end_ns: u64) -> Option<u64> {
+    let enough = (median_of_spans(done, before.0, before.1) * (AFTER_NS / SPAN_NS)).div_ceil(2);
+    let mut begins = (calm_ns..).step_by(STEP_NS as usize).take_while(|begin| begin + AFTER_NS <= end_ns);
+    let recovered = begins.find(|begin| count(done, *begin, begin + AFTER_NS) >= enough);
+    recovered.map(|begin| (begin - calm_ns) / MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, story};
+    use super::*;
+
+    /// Three nodes that add once a millisecond each, until node 2 dies at 3 s; then the others do nothing for a while.
+    fn pace_after(pause_ms: u64) -> Recovery {
+        let add = |node, at_ms: u64| {
+            call(node, at_ms * MS, Op::Add { counter: 0 }, Some((at_ms * MS + 5, Ok(Answer::Value(0)))))
+        };
+        let is_done = |node: &u16, at_ms: u64| at_ms < 3000 || *node < 2 && at_ms >= 3000 + pause_ms;
+        let calls = (0..6000)
+            .flat_map(|at_ms| (0..3).filter(move |node| is_done(node, at_ms)).map(move |node| add(node, at_ms)));
+        let story =
+            super::super::Story { load_ns: (0, 6000 * MS), deaths: vec![(2, 3000 * MS)], ..story(calls.collect()) };
+        recoveries(&story).remove(0)
+    }
+
+    #[test]
+    fn a_pause_is_measured() {
+        let recovery = pace_after(0);
+        assert_eq!((recovery.before_per_s, recovery.took_ms), (2000, Some(0)));
+        let recovery = pace_after(700);
+        assert!((600..=700).contains(&recovery.took_ms.expect("they go on")) && recovery.is_soon());
+        assert!(!pace_after(1500).is_soon());
+        assert_eq!(pace_after(2900).took_ms, None);
+    }
+}
