@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use farfield::mutants::{self, Mutant};
 
 use self::judge::Findings;
 use self::plan::Fault;
@@ -67,9 +68,13 @@ pub(crate) struct ChaosArgs {
     /// Append the report as a line of JSON to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Seed a bug, to see that it is found
+    #[arg(long, hide = true, value_name = "NAME")]
+    mutant: Option<Mutant>,
 }
 
 pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
+    mutants::enable(args.mutant)?;
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let nodes = usize::from(args.nodes);
     let plan = plan::draw(seed, nodes, args.seconds, &args.faults);
@@ -90,7 +95,7 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
         Report { seed, nodes, seconds, plan, again, generations: 0, injected, operations: 0, findings, recoveries };
     let bar = tell::progress("chaos", args.seconds);
     let plan = report.plan.clone();
-    let ended = Director::new(seed, nodes, &folder, &bar).conduct(nodes, &plan, &mut report);
+    let ended = Director::new(seed, nodes, &folder, args.mutant, &bar).conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
         report.findings.violations.push(format!("{error:#}"));

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use farfield::mutants::Mutant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +82,7 @@ struct Process {
 pub(super) struct Processes {
     session: String,
     folder: PathBuf,
+    mutant: Option<Mutant>,
     places: Vec<Option<Process>>,
     lives: Vec<usize>,
     say: mpsc::Sender<Heard>,
@@ -88,11 +90,11 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(places: usize, folder: &Path) -> Processes {
+    pub(super) fn new(places: usize, folder: &Path, mutant: Option<Mutant>) -> Processes {
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
         let (say, heard) = mpsc::channel();
         let none = std::iter::repeat_with(|| None).take(places).collect();
-        Processes { session, folder: folder.into(), places: none, lives: vec![0; places], say, heard }
+        Processes { session, folder: folder.into(), mutant, places: none, lives: vec![0; places], say, heard }
     }
 
     /// Starts a process at a place where none is.
@@ -104,6 +106,7 @@ impl Processes {
         let errors = errors.with_context(|| format!("creating {}", path.display()))?;
         let mut child = Command::new(std::env::current_exe().context("finding this program")?)
             .args(["__chaos".as_ref(), self.folder.as_os_str()])
+            .args(self.mutant.iter().flat_map(|mutant| ["--mutant", mutant.name()]))
             .env("FARFIELD_SESSION", &self.session)
             .env("FARFIELD_NODE", place.to_string())
             .env("FARFIELD_NODES", self.places.len().to_string())

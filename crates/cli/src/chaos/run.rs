@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use farfield::mutants::Mutant;
 use indicatif::ProgressBar;
 use rustix::process::Signal;
 
-use super::judge::{self, Findings, Story, pace};
+use super::judge::{self, Story, pace};
+use super::load;
 use super::log::{self, now_ns};
 use super::plan::{Action, Generation};
 use super::processes::{Heard, Opening, Order, Processes, Said, Step};
@@ -40,8 +42,14 @@ pub(super) struct Director<'a> {
 }
 
 impl Director<'_> {
-    pub(super) fn new<'a>(seed: u64, places: usize, folder: &Path, bar: &'a ProgressBar) -> Director<'a> {
-        let processes = Processes::new(places, folder);
+    pub(super) fn new<'a>(
+        seed: u64,
+        places: usize,
+        folder: &Path,
+        mutant: Option<Mutant>,
+        bar: &'a ProgressBar,
+    ) -> Director<'a> {
+        let processes = Processes::new(places, folder, mutant);
         let elapsed = Duration::ZERO;
         Director { seed, folder: folder.into(), processes, present: BTreeMap::new(), bar, elapsed }
     }
@@ -60,11 +68,7 @@ impl Director<'_> {
             let story = self.generation(number, generation, report)?;
             let mut findings = judge::judge(&story);
             for recovery in pace::recoveries(&story) {
-                if !recovery.is_soon() {
-                    let why =
-                        format!("after the death of node {} the survivors did not recover in time", recovery.node);
-                    findings.violations.push(format!("{why}: {recovery:?}"));
-                }
+                findings.violations.extend(recovery.violation());
                 report.recoveries.push(recovery);
             }
             let is_right = findings.violations.is_empty();
@@ -116,6 +120,7 @@ impl Director<'_> {
             path: format!("chaos/{number}/"),
             is_placed_by_hash,
             load_ns: (now_ns(), 0),
+            homes: load::homes_of(number as u64, &members).collect(),
             members,
             deaths: Vec::new(),
             stops: Vec::new(),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use farfield::Node;
+use farfield::mutants::{self, Mutant};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::load::{self, Load, Place};
@@ -27,14 +28,17 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(crate) struct WorkerArgs {
     /// Where to log
     folder: PathBuf,
+    /// A seeded bug
+    #[arg(long)]
+    mutant: Option<Mutant>,
 }
 
 /// What the threads of a generation are to do now, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum Phase {
-    Waiting,
-    Running,
+    /// After waiting for the beginning.
+    Running = 1,
     Settling,
     Looking,
     Closing,
@@ -81,6 +85,7 @@ pub(super) fn say(said: &Said) {
 /// To be called first in a process of a run.
 pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
+    mutants::enable(args.mutant)?;
     let node = Node::builder().environment()?.timeout(OPEN_MAX).start()?;
     say(&Said::Here(node.id().0));
     let mut crew: Option<Crew> = None;

@@ -36,6 +36,8 @@ enum Input {
     },
     /// The death of a node.
     Loss(u16),
+    /// A lost key is absent for a moment while it is inserted again.
+    Forget,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +67,9 @@ impl Model for MortalKey {
                     }
                     _ => None,
                 };
+            }
+            Input::Forget => {
+                return Some(if matches!(state, State::Lost { .. }) { State::Absent } else { state.clone() });
             }
         };
         let is_sure = output.is_some();
@@ -120,16 +125,33 @@ fn event_of(call: &Call, op: KvOp) -> Option<Event<Input, Output>> {
     Some(Event { client: u32::from(call.node), call_ns: call.begin_ns, return_ns, input, output })
 }
 
+/// What an insert does first if the key is lost, as far as others can see it.
+fn forgetting(event: &Event<Input, Output>) -> Option<Event<Input, Output>> {
+    let inserts = matches!(event.input, Input::Call { op: KvOp::Insert(_) | KvOp::Upsert(_), .. });
+    let forgets = inserts && event.output != Some(Output::Changed(false));
+    let output = event.output.map(|_| Output::Done);
+    forgets.then_some(Event { input: Input::Forget, output, ..*event })
+}
+
 pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let first_death_ns = story.deaths.iter().map(|death| death.1).min().unwrap_or(u64::MAX);
     let mut keys: BTreeMap<u64, Vec<Event<Input, Output>>> = BTreeMap::new();
     for call in &story.calls {
-        if let Op::Kv { key, op } = call.op {
-            keys.entry(key).or_default().extend(event_of(call, op));
+        if let Op::Kv { key, op } = call.op
+            && let Some(event) = event_of(call, op)
+        {
+            let events = keys.entry(key).or_default();
+            // Before that nothing was lost.
+            if event.answered_ns().is_none_or(|at_ns| at_ns > first_death_ns) {
+                events.extend(forgetting(&event));
+            }
+            events.push(event);
         }
     }
     let model = MortalKey { is_placed_by_hash: story.is_placed_by_hash };
     for (key, mut events) in keys {
-        findings.count("operations on keys", events.len() as u64);
+        let calls = events.iter().filter(|event| matches!(event.input, Input::Call { .. }));
+        findings.count("operations on keys", calls.count() as u64);
         findings.count("lost values seen", events.iter().filter(|it| it.output == Some(Output::Lost)).count() as u64);
         for (node, at_ns) in &story.deaths {
             events.push(Event::pending(u32::from(*node), *at_ns, Input::Loss(*node)));
@@ -172,6 +194,9 @@ mod tests {
         assert_eq!(found(judge, vec![inserted_by(2), lost(20)]).len(), 1, "before the death");
         assert_eq!(found(judge, vec![inserted_by(2), got(1100, None)]).len(), 1, "lost, and nothing else");
         assert_eq!(found(judge, vec![inserted_by(2), lost(1100), again, lost(1300)]).len(), 1, "it is there again");
+        let slowly = call(1, 1200, Op::Kv { key: 1, op: KvOp::Insert(8) }, Some((1400, Ok(Answer::Changed(true)))));
+        let meanwhile = [inserted_by(2), lost(1100), slowly, got(1300, None)];
+        assert_eq!(found(judge, meanwhile.to_vec()), [""; 0], "absent while it is inserted again");
     }
 
     #[test]

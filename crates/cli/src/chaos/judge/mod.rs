@@ -24,6 +24,8 @@ pub(super) struct Story {
     /// From when to when the load ran.
     pub(super) load_ns: (u64, u64),
     pub(super) members: Vec<u16>,
+    /// Those on which objects lie that lie on one.
+    pub(super) homes: Vec<u16>,
     /// Who was killed, and when.
     pub(super) deaths: Vec<(u16, u64)>,
     /// Who was stopped, from when to when.
@@ -113,6 +115,7 @@ mod tests {
             is_placed_by_hash: false,
             load_ns: (0, 10_000),
             members: vec![0, 1, 2],
+            homes: vec![0, 1, 2],
             deaths: vec![(2, 1000)],
             stops: Vec::new(),
             calls,

@@ -16,12 +16,12 @@ struct Holding {
     written: Option<[u64; 2]>,
 }
 
-/// The holdings of a lock in order, by the calls on it; and from when on what it protects is gone.
-fn holdings_of(calls: &[&Call], death_ns: Option<u64>) -> (Vec<Holding>, u64) {
+/// The holdings of a lock in order, by the calls on it; and from when on what it protects may be gone: a call has failed.
+fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     let mut holdings: Vec<Holding> = Vec::new();
-    let mut gone_ns = death_ns.unwrap_or(u64::MAX);
+    let mut gone_ns = u64::MAX;
     for call in calls {
-        if call.failure().is_some() {
+        if call.failure().is_some_and(|it| it.1.is_death()) {
             gone_ns = gone_ns.min(call.begin_ns);
         }
         // One thread of each node uses the lock: what it does belongs to its latest holding.
@@ -47,7 +47,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         _ => None,
     });
     for (lock, calls) in locks {
-        let (holdings, gone_ns) = holdings_of(&calls, story.death_of(lock));
+        let (holdings, gone_ns) = holdings_of(&calls);
         findings.count("locks taken", holdings.len() as u64);
         // A death in the middle of taking or releasing it: it may have been held, or not.
         let may_have_held = calls.iter().any(|call| {
@@ -61,7 +61,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 let free_ns = before.to_ns.or(story.death_of(before.node)).unwrap_or(u64::MAX);
                 findings.verify("handovers of locks", free_ns <= now.from_ns, || {
                     format!(
-                        "the lock on node {lock}: node {} has it at {} ns, while node {} has it from {} to {free_ns} ns",
+                        "mutex/{lock}: node {} has it at {} ns, while node {} has it from {} to {free_ns} ns",
                         now.node, now.from_ns, before.node, before.from_ns
                     )
                 });
@@ -71,10 +71,10 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             }
             if died_holding {
                 findings.verify("deaths of holders told", now.is_after_death, || {
-                    format!("the lock on node {lock}: its holder died, and node {} was not told", now.node)
+                    format!("mutex/{lock}: its holder died, and node {} was not told", now.node)
                 });
             } else if now.is_after_death && !may_have_held {
-                findings.violation(format!("the lock on node {lock}: node {} was told of a death, of none", now.node));
+                findings.violation(format!("mutex/{lock}: node {} was told of a death, of none", now.node));
             }
             if let Some(seen) = now.seen {
                 let is_right = |at: usize| match (died_holding, before.and_then(|before| before.written)) {
@@ -83,7 +83,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     _ => seen[at] == words[at] || now.is_after_death,
                 };
                 findings.verify("states under locks", is_right(0) && is_right(1), || {
-                    format!("the lock on node {lock}: node {} found {seen:?}, after {words:?}", now.node)
+                    format!("mutex/{lock}: node {} found {seen:?}, after {words:?}", now.node)
                 });
             }
             died_holding = now.to_ns.is_none();

@@ -26,6 +26,12 @@ const KV_THREADS: usize = 2;
 /// Objects of a kind that lie on one node: on so many nodes there is one.
 const HOMES_MAX: usize = 5;
 
+/// The nodes on which objects lie that lie on one: others in each generation, where not on all.
+pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {
+    let first = generation as usize % members.len();
+    members.iter().cycle().skip(first).take(HOMES_MAX.min(members.len())).copied()
+}
+
 /// One thread's work on the objects of a generation.
 pub(super) trait Load: Send {
     /// One operation, or a few that belong together.
@@ -52,8 +58,7 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     pub(super) fn new<'a>(node: &'a Node, opening: &Opening, log: Recorder) -> Place<'a> {
         let members: Vec<NodeId> = opening.members.iter().copied().map(NodeId).collect();
-        let first = opening.generation as usize % members.len();
-        let homes = members.iter().cycle().skip(first).take(HOMES_MAX.min(members.len())).copied().collect();
+        let homes = homes_of(opening.generation, &opening.members).map(NodeId).collect();
         Place {
             node,
             log,
@@ -93,9 +98,12 @@ impl Place<'_> {
     }
 }
 
-/// Opens the objects, all nodes in the same order; the loads with their threads' names.
-pub(super) fn open_all(place: &mut Place<'_>) -> Result<Vec<(String, Box<dyn Load>)>, Failure> {
-    let mut loads: Vec<(String, Box<dyn Load>)> = Vec::new();
+/// Loads with the names of their threads.
+pub(super) type Loads = Vec<(String, Box<dyn Load>)>;
+
+/// Opens the objects, all nodes in the same order.
+pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
+    let mut loads = Loads::new();
     for (thread, load) in kv::KvLoad::open(place, KV_THREADS)?.into_iter().enumerate() {
         loads.push((format!("kv-{thread}"), Box::new(load)));
     }

@@ -1,13 +1,19 @@
-//! Locks that each protect two words, on two nodes: they are equal unless a holder has died between writing one and the
-//! other, of which the lock tells.
+//! Locks that each protect two words, on one node or on two: they are equal unless a holder has died between writing one and
+//! the other, of which the lock tells.
+
+use std::time::Duration;
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::{CustomObject, Endpoint, Mutex, NodeId, Opening};
+use farfield::{CustomObject, Endpoint, Mutex, Opening};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use super::{Load, Place};
 use crate::chaos::log::{Answer, Failure, Op, Recorder};
+
+/// How long a holder lingers between the two words, at times: so that some die there.
+const LINGER: Duration = Duration::from_millis(4);
+const LINGER_SHARE: f64 = 0.25;
 
 pub(super) struct MutexLoad {
     /// Those whose nodes live, as far as is known.
@@ -18,8 +24,7 @@ pub(super) struct MutexLoad {
 
 /// A lock and what it protects.
 struct Pair {
-    /// The lock's home, and that of the first word.
-    home: NodeId,
+    number: u16,
     mutex: Mutex,
     words: [RemotePtr<u64>; 2],
     object: CustomObject,
@@ -28,19 +33,23 @@ struct Pair {
 impl MutexLoad {
     pub(super) fn open(place: &mut Place<'_>) -> Result<MutexLoad, Failure> {
         let mut pairs = Vec::new();
-        for (index, home) in place.homes.clone().into_iter().enumerate() {
-            let mutex = place.open(&format!("mutex/{home}"), |node, path| Mutex::open(node, path, home))?;
-            let second = place.homes[(index + 1) % place.homes.len()];
-            pairs.push(place.open(&format!("pair/{home}"), |node, path| {
+        // One that needs this node only, and one that needs the next, too, for every home.
+        let homes = place.homes.clone();
+        let next = homes.iter().cycle().skip(1);
+        let places = homes.iter().zip(next).flat_map(|(home, next)| [[*home, *home], [*home, *next]]);
+        for (number, [home, second]) in (0..).zip(places) {
+            let mutex = place.open(&format!("mutex/{number}"), |node, path| Mutex::open(node, path, home))?;
+            pairs.push(place.open(&format!("pair/{number}"), |node, path| {
                 let mut opening = Opening::new(node, path, "Pair");
                 if [home, second].contains(&node.id()) {
-                    opening = opening.region("word", node.alloc(GroupKey::DATA, 8)?);
+                    opening = opening.region("words", node.alloc(GroupKey::DATA, 16)?);
                 }
-                let needs = move |peer| if [home, second].contains(&peer) { vec![("word".into(), 8)] } else { vec![] };
+                let needs =
+                    move |peer| if [home, second].contains(&peer) { vec![("words".into(), 16)] } else { vec![] };
                 let object = opening.expect(needs).announce()?;
                 object.wait(node.timeout())?;
-                let words = [object.remote(home, "word")?, object.remote(second, "word")?];
-                Ok(Pair { home, mutex, words, object })
+                let words = [object.remote(home, "words")?, object.remote::<u64>(second, "words")?.at(1)];
+                Ok(Pair { number, mutex, words, object })
             })?);
         }
         Ok(MutexLoad { pairs, endpoint: place.endpoint()?, rng: place.rng("mutex") })
@@ -49,11 +58,11 @@ impl MutexLoad {
 
 impl Pair {
     /// Takes the lock, adds one to both words, and releases it.
-    fn add(&self, log: &mut Recorder, endpoint: &Endpoint) -> Result<(), Failure> {
-        let lock = self.home.0;
+    fn add(&self, log: &mut Recorder, endpoint: &Endpoint, linger: Duration) -> Result<(), Failure> {
+        let lock = self.number;
         let held = |guard: &farfield::Guard<'_>| Answer::Held { is_after_death: guard.is_after_death() };
         let mut guard = log.call(Op::Lock { lock }, endpoint, self.mutex.lock(endpoint), held)?;
-        let changed = self.change(log, endpoint, guard.is_after_death());
+        let changed = self.change(log, endpoint, guard.is_after_death(), linger);
         if changed.is_ok() {
             guard.repaired();
         }
@@ -61,8 +70,14 @@ impl Pair {
         changed.and(unlocked)
     }
 
-    fn change(&self, log: &mut Recorder, endpoint: &Endpoint, is_after_death: bool) -> Result<(), Failure> {
-        let lock = self.home.0;
+    fn change(
+        &self,
+        log: &mut Recorder,
+        endpoint: &Endpoint,
+        is_after_death: bool,
+        linger: Duration,
+    ) -> Result<(), Failure> {
+        let lock = self.number;
         let named = |error: farfield::fabric::Error| farfield::Error::from(error).of(self.object.path());
         let look = async {
             let (first, second) = (endpoint.get(self.words[0]), endpoint.get(self.words[1]));
@@ -77,6 +92,7 @@ impl Pair {
         let change = async {
             // Not a fence: the release has to make them visible.
             endpoint.put_value(self.words[0], to[0]).await.map_err(named)?;
+            std::thread::sleep(linger);
             endpoint.put_value(self.words[1], to[1]).await.map_err(named)
         };
         log.call(Op::Change { lock, from, to }, endpoint, change, |()| Answer::Done)
@@ -89,7 +105,8 @@ impl Load for MutexLoad {
             return;
         }
         let at = self.rng.random_range(0..self.pairs.len());
-        let done = self.pairs[at].add(log, &self.endpoint);
+        let linger = if self.rng.random_bool(LINGER_SHARE) { LINGER } else { Duration::ZERO };
+        let done = self.pairs[at].add(log, &self.endpoint, linger);
         if done.is_err_and(|failure| failure.is_death()) {
             self.pairs.swap_remove(at);
         }
@@ -98,7 +115,7 @@ impl Load for MutexLoad {
     fn look(&mut self, log: &mut Recorder) {
         for pair in &self.pairs {
             // Its changes are judged as all others.
-            let _ = pair.add(log, &self.endpoint);
+            let _ = pair.add(log, &self.endpoint, Duration::ZERO);
         }
     }
 }
