@@ -63,7 +63,7 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "K")]
     seed: Option<u64>,
     /// What may be done to nodes
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
     /// Append the report as a line of JSON to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]

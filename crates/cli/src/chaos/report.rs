@@ -81,15 +81,18 @@ impl Report {
             lines.push(format!("{:<32}{:>12}", format!("errors: {variant}"), grouped(*times)));
         }
         if !self.recoveries.is_empty() {
-            lines.push(format!("\n{:<12}{:>16}{:>20}  slowest load", "death of", "before, per s", "half of it after"));
+            let title = ["death of", "before, per s", "half of it after", "slowest load", "later, least"];
+            lines.push(format!("\n{:<10}{:>14}{:>18}  {:<18}{}", title[0], title[1], title[2], title[3], title[4]));
         }
-        for Recovery { node, before_per_s, took_ms, took_ms_by_load } in &self.recoveries {
+        for Recovery { node, before_per_s, took_ms, took_ms_by_load, later_percent } in &self.recoveries {
             let after = |took: &Option<u64>| took.map_or("never".into(), |ms| format!("{ms} ms"));
             // Never is later than any time.
             let slowest = took_ms_by_load.iter().max_by_key(|it| it.1.unwrap_or(u64::MAX));
             let slowest = slowest.map_or(String::new(), |(load, took)| format!("{load} {}", after(took)));
-            let node = format!("node {node}");
-            lines.push(format!("{node:<12}{:>16}{:>20}  {slowest}", grouped(*before_per_s), after(took_ms)));
+            let least = later_percent.iter().min_by_key(|it| it.1);
+            let least = least.map_or(String::new(), |(load, percent)| format!("{load} {percent} %"));
+            let (before, after) = (grouped(*before_per_s), after(took_ms));
+            lines.push(format!("{:<10}{before:>14}{after:>18}  {slowest:<18}{least}", format!("node {node}")));
         }
         let violations = &self.findings.violations;
         for violation in violations.iter().take(SHOWN) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Story;
-use crate::chaos::log::{Answer, Op};
+use crate::chaos::log::{Answer, Call, Op};
 
 const MS: u64 = 1_000_000;
 /// What is normal is a median of so long spans, over the time before.
@@ -79,10 +79,9 @@ fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
 
     let survivors = |node: u16| story.death_of(node).is_none_or(|at_ns| at_ns > calm_ns + RECOVERY_MAX_MS * MS);
     let mut done: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    for call in story.calls.iter().filter(|call| survivors(call.node)) {
-        // Finding a ring full is no progress.
-        let is_refusal = |answer: &Answer| matches!(call.op, Op::Send { .. }) && *answer == Answer::Changed(false);
-        if let Some((at_ns, _)) = call.success().filter(|it| !is_refusal(it.1)) {
+    let during_load = |call: &&Call| call.begin_ns >= story.load_ns.0 && survivors(call.node);
+    for call in story.calls.iter().filter(during_load) {
+        if let Some(at_ns) = progress_ns(call) {
             let load = call.thread.split('-').next().unwrap_or_default();
             done.entry(load).or_default().push(at_ns);
         }
@@ -107,6 +106,18 @@ fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
             true => done.iter().map(|(load, done)| (load.to_string(), later(done))).collect(),
             false => BTreeMap::new(),
         },
+    }
+}
+
+/// When a call has got something done, if it has.
+fn progress_ns(call: &Call) -> Option<u64> {
+    match (&call.op, call.success(), call.failure()) {
+        // Finding a ring full is none.
+        (Op::Send { .. }, Some((_, Answer::Changed(false))), _) => None,
+        (_, Some((at_ns, _)), _) => Some(at_ns),
+        // It has gone to those that live.
+        (Op::Announce { .. } | Op::Push { .. }, _, Some((at_ns, failure))) => failure.is_death().then_some(at_ns),
+        _ => None,
     }
 }
 
@@ -155,7 +166,7 @@ mod tests {
         let recovery = pace_after(700, 6000);
         assert!((600..=700).contains(&recovery.took_ms.expect("they go on")) && recovery.violation().is_none());
         assert!(pace_after(1500, 6000).violation().is_some());
-        assert_eq!(pace_after(2900, 6000).took_ms, None);
+        assert_eq!(pace_after(2990, 6000).took_ms, None);
         let stuck = pace_after(0, 5000);
         assert_eq!(stuck.took_ms, Some(0));
         assert!(stuck.violation().is_some(), "it goes on at first only");
