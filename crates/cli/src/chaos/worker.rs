@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -85,14 +85,13 @@ pub(super) fn say(said: &Said) {
 /// To be called first in a process of a run.
 pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
-    mutants::enable(args.mutant)?;
     let node = Node::builder().environment()?.timeout(OPEN_MAX).start()?;
     say(&Said::Here(node.id().0));
     let mut crew: Option<Crew> = None;
     for line in std::io::stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?).context("an order")?;
         match (order, &mut crew) {
-            (Order::Open(opening), crew @ None) => *crew = Some(Crew::open(&node, &opening, &args.folder)?),
+            (Order::Open(opening), crew @ None) => *crew = Some(Crew::open(&node, &opening, args)?),
             (Order::Run, Some(crew)) => crew.go_on(Phase::Running, Step::Running),
             (Order::Settle, Some(crew)) => crew.go_on(Phase::Settling, Step::Settled),
             (Order::Look, Some(crew)) => crew.go_on(Phase::Looking, Step::Looked),
@@ -107,7 +106,7 @@ pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
 }
 
 impl Crew {
-    fn open(node: &Node, opening: &Opening, folder: &Path) -> Result<Crew> {
+    fn open(node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<Crew> {
         // One that has just come knows of the others' deaths, and the others of its coming, a moment later only.
         let present = |node: &Node| node.survivors().iter().map(|node| node.0).collect::<Vec<_>>();
         let start = Instant::now();
@@ -115,7 +114,7 @@ impl Crew {
             ensure!(start.elapsed() < OPEN_MAX, "nodes {:?} are there, not {:?}", present(node), opening.members);
             std::thread::sleep(LOOK);
         }
-        let log = |thread: &str| Recorder::create(folder, &log_name(opening.generation, node.id().0, thread));
+        let log = |thread: &str| Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, thread));
         let mut place = Place::new(node, opening, log("open")?);
         let loads = load::open_all(&mut place).map_err(|failure| anyhow::anyhow!("{}", failure.text))?;
         let shared = Arc::new(Shared::default());
@@ -124,7 +123,12 @@ impl Crew {
             let begun = Arc::new(AtomicU64::new(0));
             crew.begun.insert(name.clone(), Arc::clone(&begun));
             let (shared, log, pace) = (Arc::clone(&shared), log(&name)?, opening.pace);
-            let body = move || work(load, log, &shared, &begun, pace);
+            let mutant = args.mutant;
+            let body = move || {
+                // It is on for the thread that says so.
+                mutants::enable(mutant).expect("the parent has done so, too");
+                work(load, log, &shared, &begun, pace);
+            };
             crew.threads.push(std::thread::Builder::new().name(name).spawn(body).context("starting a thread")?);
         }
         let (shared, begun) = (Arc::clone(&shared), crew.begun.clone());
