@@ -1,8 +1,9 @@
-//! `farfield chaos`: all objects at work in real processes, while nodes are killed, stopped, continued and started again.
+//! `farfield chaos`: all objects at work in real processes, while nodes are killed, stopped, continued and started
+//! again.
 //!
-//! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes and [`worker`] is one of
-//! them. [`load`] is what their threads do to the objects, each call of which they [`log`]; [`judge`] says what must be true
-//! of the logs, and [`report`] tells.
+//! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes and [`worker`] is one
+//! of them. [`load`] is what their threads do to the objects, each call of which they [`log`]; [`judge`] says what must
+//! be true of the logs, and [`report`] tells.
 
 mod judge;
 mod load;
@@ -30,12 +31,12 @@ use crate::run::parse_seconds;
 use crate::tell;
 
 const HELP: &str = "\
-Each node is a process. Its threads work on a key-value store, queues, locks, rings, barriers and variables, all shared by
-all nodes, and log each call. A seed is a plan: who is killed, stopped or started again, and when. The processes' own
-interleaving is the machine's, so the same plan may end differently.
+Each node is a process. Its threads work on a key-value store, queues, locks, rings, barriers and variables, all
+shared by all nodes, and log each call. A seed is a plan: who is killed, stopped or started again, and when. The
+processes' own interleaving is the machine's, so the same plan may end differently.
 
-A plan has generations of some seconds. The nodes that are there open new objects, work on them while some are harmed, and
-come to rest; then the logs are judged:
+A plan has generations of some seconds. The nodes that are there open new objects, work on them while some are harmed,
+and come to rest; then the logs are judged:
 
   histories    those of each key and of each queue are linearizable; lost is what lay on a node that was killed, only
   invariants   locks exclude and tell of dead holders, messages come once and in order, nobody passes a barrier alone,

@@ -47,7 +47,7 @@ fn a_node_that_was_killed_returns() {
 
 #[test]
 fn seeded_bugs_are_found() {
-    for mutant in ["ring-dead-reader-awaited", "atomic-add-by-put"] {
+    for mutant in ["ring-dead-reader-awaited", "barrier-last-row", "queue-take-unchecked"] {
         let plan = ["--seconds", "6", "--seed", SEED, "--faults", "kill,stop"];
         let output = chaos(&[&plan[..], &["--mutant", mutant, "--json", "-"]].concat());
         let report = report(&output);

@@ -1,5 +1,5 @@
-//! What the threads of the nodes do, as they log it: a line of JSON before each call, and one after it. A call to the system
-//! for each, so that what was logged stays when the process is killed.
+//! What the threads of the nodes do, as they log it: a line of JSON before each call, and one after it. A call to the
+//! system for each, so that what was logged stays when the process is killed.
 
 use std::fs::File;
 use std::io::Write;

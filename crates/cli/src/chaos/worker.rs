@@ -1,4 +1,5 @@
-//! A node of a run: it opens the objects of each generation, and lets a thread for each load work on them, as it is told.
+//! A node of a run: it opens the objects of each generation, and lets a thread for each load work on them, as it is
+//! told.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};

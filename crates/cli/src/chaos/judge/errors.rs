@@ -1,5 +1,5 @@
-//! What calls failed with: only deaths of nodes that were killed, and timeouts while somebody was stopped or had just died.
-//! A timeout comes neither before its time nor long after it, and nothing else takes longer either.
+//! What calls failed with: only deaths of nodes that were killed, and timeouts while somebody was stopped or had just
+//! died. A timeout comes neither before its time nor long after it, and nothing else takes longer either.
 
 use super::{Findings, Story};
 use crate::chaos::log::{Call, Failure, Op};

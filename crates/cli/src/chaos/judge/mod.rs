@@ -1,5 +1,5 @@
-//! What must be true of the logs of a generation. Each module judges one kind of object, [`errors`] what calls failed with,
-//! and [`pace`] how soon the survivors of a death went on.
+//! What must be true of the logs of a generation. Each module judges one kind of object, [`errors`] what calls failed
+//! with, and [`pace`] how soon the survivors of a death went on.
 
 mod barrier;
 mod errors;

@@ -1,5 +1,5 @@
-//! Nobody holds a lock while another does; what it protects is as the last holder left it; and whoever follows a holder that
-//! died is told so, and nobody else.
+//! Nobody holds a lock while another does; what it protects is as the last holder left it; and whoever follows a holder
+//! that died is told so, and nobody else.
 
 use super::{Findings, Story};
 use crate::chaos::log::{Answer, Call, Op};
@@ -16,7 +16,8 @@ struct Holding {
     written: Option<[u64; 2]>,
 }
 
-/// The holdings of a lock in order, by the calls on it; and from when on what it protects may be gone: a call has failed.
+/// The holdings of a lock in order, by the calls on it; and from when on what it protects may be gone: a call has
+/// failed.
 fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     let mut holdings: Vec<Holding> = Vec::new();
     let mut gone_ns = u64::MAX;

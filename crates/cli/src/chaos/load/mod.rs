@@ -1,5 +1,5 @@
-//! What the threads of a node do to the objects. Each load calls, and logs what it was told; what must be true of that is
-//! said in `judge`. A load itself judges only what it sees at a glance, and cannot log.
+//! What the threads of a node do to the objects. Each load calls, and logs what it was told; what must be true of that
+//! is said in `judge`. A load itself judges only what it sees at a glance, and cannot log.
 
 mod barrier;
 mod kv;

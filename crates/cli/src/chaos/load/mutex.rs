@@ -1,5 +1,5 @@
-//! Locks that each protect two words, on one node or on two: they are equal unless a holder has died between writing one and
-//! the other, of which the lock tells.
+//! Locks that each protect two words, on one node or on two: they are equal unless a holder has died between writing
+//! one and the other, of which the lock tells.
 
 use std::time::Duration;
 
