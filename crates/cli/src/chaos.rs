@@ -43,7 +43,7 @@ and come to rest; then the logs are judged:
                values are never torn and never go back, each addition counts once
   errors       name a node that was killed before, or come of somebody who was stopped; no timeout before its time, nor
                at more than ten times of it
-  pace         a second after each death the survivors do at least half of what they did before
+  pace         within a second of each death the survivors do at least half of what they did before, and each load goes on
   hangs        every step is over within 30 seconds
 
 Exit status:
