@@ -84,6 +84,8 @@ pub(super) struct Processes {
     folder: PathBuf,
     mutant: Option<Mutant>,
     places: Vec<Option<Process>>,
+    /// Those that were killed there last.
+    killed: Vec<Option<Child>>,
     lives: Vec<usize>,
     say: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
@@ -93,12 +95,15 @@ impl Processes {
     pub(super) fn new(places: usize, folder: &Path, mutant: Option<Mutant>) -> Processes {
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
         let (say, heard) = mpsc::channel();
-        let none = std::iter::repeat_with(|| None).take(places).collect();
-        Processes { session, folder: folder.into(), mutant, places: none, lives: vec![0; places], say, heard }
+        let (none, killed) = ((0..places).map(|_| None).collect(), (0..places).map(|_| None).collect());
+        Processes { session, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
     }
 
     /// Starts a process at a place where none is.
     pub(super) fn start(&mut self, place: usize) -> Result<()> {
+        if let Some(mut before) = self.killed[place].take() {
+            before.wait().with_context(|| format!("waiting for the end of the process at place {place}"))?;
+        }
         let life = self.lives[place];
         self.lives[place] += 1;
         let path = self.errors_of(place);
@@ -165,11 +170,10 @@ impl Processes {
         kill_process(pid, signal).with_context(|| format!("sending {signal:?} to place {place}"))
     }
 
-    /// Kills a process, and waits until the system has seen it off.
+    /// Kills a process. When the system has seen it off, its place can be taken.
     pub(super) fn kill(&mut self, place: usize) -> Result<()> {
         self.signal(place, Signal::KILL)?;
-        let mut process = self.places[place].take().context("nobody is there")?;
-        process.child.wait().with_context(|| format!("waiting for the end of place {place}"))?;
+        self.killed[place] = self.places[place].take().map(|process| process.child);
         Ok(())
     }
 
@@ -201,9 +205,10 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        for process in self.places.iter_mut().flatten() {
-            let _ = process.child.kill();
-            let _ = process.child.wait();
+        let present = self.places.iter_mut().flatten().map(|process| &mut process.child);
+        for child in present.chain(self.killed.iter_mut().flatten()) {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }

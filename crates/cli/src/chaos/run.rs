@@ -144,8 +144,10 @@ impl Director<'_> {
         }
         let end = (generation.load, None);
         let events = generation.events.iter().map(|event| (event.at, Some(event)));
+        // What is late makes all that follows late: the plan's distances stay.
+        let mut late = Duration::ZERO;
         for (at, event) in events.chain([end]) {
-            while let Some(left) = at.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            while let Some(left) = (at + late).checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
                 self.bar.set_position((self.elapsed + start.elapsed()).as_millis() as u64);
                 if let Some(heard) = self.processes.hear(left.min(TICK)) {
                     self.understand(heard)?;
@@ -153,6 +155,7 @@ impl Director<'_> {
                 self.check_progress(start)?;
             }
             if let Some(event) = event {
+                late = start.elapsed() - at;
                 let node = self.harm(event.place, event.action, story)?;
                 let action = format!("{:?}", event.action).to_lowercase();
                 let at_ms = start.elapsed().as_millis() as u64;

@@ -50,14 +50,14 @@ impl BarrierLoad {
         Ok(load)
     }
 
-    /// Those that are left have a barrier of their own, with their numbers in its name.
+    /// Those that are left open the barrier anew. For the log, their numbers are in its name.
     fn open_among_survivors(&mut self, log: &mut Recorder) -> Result<(), Failure> {
-        let survivors = self.node.survivors();
-        let numbers: Vec<String> = survivors.iter().map(|node| node.0.to_string()).collect();
-        let path = format!("{}-{}", self.path, numbers.join("-"));
-        let open = |path: &str| Barrier::open(&self.node, path, 1)?.thread();
-        self.barrier = Some((path.clone(), log.open(&self.node, &path, open)?));
-        (self.gone, self.round, self.again) = ((self.members.len() - survivors.len()) as u64, 0, false);
+        let barrier = log.open(&self.node, &self.path, |path| Barrier::open(&self.node, path, 1))?;
+        let thread = log.open(&self.node, "the part in barrier", |_| barrier.thread())?;
+        let members = barrier.members();
+        let numbers: Vec<String> = members.iter().map(|node| node.0.to_string()).collect();
+        self.barrier = Some((format!("{}-{}", self.path, numbers.join("-")), thread));
+        (self.gone, self.round, self.again) = ((self.members.len() - members.len()) as u64, 0, false);
         Ok(())
     }
 
