@@ -1,5 +1,5 @@
 //! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), looks for executions
-//! that fail (`check`), and says what this machine offers and lacks (`doctor`).
+//! that fail (`check`), harms nodes at work (`chaos`), and says what this machine offers and lacks (`doctor`).
 
 #![forbid(unsafe_code)]
 // The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
@@ -10,6 +10,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod bench;
+mod chaos;
 mod check;
 mod doctor;
 mod run;
@@ -36,11 +37,16 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Search the simulated executions of objects for one that fails, or show one again
     Check(check::CheckArgs),
+    /// Kill, stop and restart nodes at work, and check all that they have seen
+    Chaos(chaos::ChaosArgs),
     /// Say what this machine offers and lacks, and what to do about it
     Doctor(doctor::DoctorArgs),
     /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
+    /// What `chaos` starts for each node
+    #[command(name = "__chaos", hide = true)]
+    ChaosWorker(chaos::WorkerArgs),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +55,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Chaos(args) => chaos::main(&args),
+        Command::ChaosWorker(args) => chaos::worker_main(&args).map(|()| ExitCode::SUCCESS),
         Command::Child(args) => Ok(run::child_main(&args)),
     };
     outcome.unwrap_or_else(|error| {

@@ -83,6 +83,12 @@ impl Barrier {
         Ok(Barrier(Arc::new(shared)))
     }
 
+    /// The nodes whose threads meet: those that belonged to the session when it was opened.
+    pub fn members(&self) -> Vec<NodeId> {
+        let rows = self.0.arrived.rows().step_by(self.0.threads_per_node);
+        rows.map(|row| row.owner()).collect()
+    }
+
     /// The part of one more thread of this node.
     ///
     /// # Errors

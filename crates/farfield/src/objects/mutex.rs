@@ -41,7 +41,7 @@
 //! until a holder says [`Guard::repaired`]; each until then learns by [`Guard::is_after_death`] that what the lock protects
 //! may be half-written. A holder that left in good order has taken the lock along: an error names its node.
 //!
-//! *A waiter's.* Nobody takes its turn. If a free lock has not changed for [`STUCK_LONG`] and some node is dead, those who
+//! *A waiter's.* Nobody takes its turn. If nobody has taken a free lock for [`STUCK_LONG`] and some node is dead, those who
 //! wait pass the turn over. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
 //! the lock is not.
 //!
@@ -141,6 +141,11 @@ impl State {
     fn is_past(self, ticket: u64) -> bool {
         let past = self.serving().wrapping_sub(ticket) & TICKET_MASK;
         (1..=TICKET_MASK / 2).contains(&past)
+    }
+
+    /// Whether the lock is with the same holder, or at the same turn, as in another state: only tickets were drawn since.
+    fn is_still(self, other: State) -> bool {
+        (self.0 ^ other.0) & (DRAW - 1) == 0
     }
 
     /// The same without a holder, as a guess at the word of a lock that was held when last seen.
@@ -386,9 +391,12 @@ impl MutexArray {
             let (late, stuck) = (now >= deadline, now - unchanged_since >= STUCK_LONG);
             let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
             if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
-                let found = endpoint.cas(word, state.0, left.0).await.of(path)?;
-                state = if found == state.0 { left } else { State(found) };
-                unchanged_since = endpoint.now();
+                let found = State(endpoint.cas(word, state.0, left.0).await.of(path)?);
+                let now = if found == state { left } else { found };
+                if !now.is_still(state) {
+                    unchanged_since = endpoint.now();
+                }
+                state = now;
                 continue;
             }
             // Who is dead will be shut out; who has left never comes back to release it.
@@ -411,7 +419,13 @@ impl MutexArray {
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
             match endpoint.wait_remote(word, state.0, slice).await {
-                Ok(changed) => (state, unchanged_since) = (State(changed), endpoint.now()),
+                Ok(changed) => {
+                    // Whoever else comes to wait does not make a turn younger that nobody takes.
+                    if !State(changed).is_still(state) {
+                        unchanged_since = endpoint.now();
+                    }
+                    state = State(changed);
+                }
                 Err(error) if error.is_timeout() => {}
                 Err(error) => return Err(error).of(path),
             }
@@ -483,7 +497,7 @@ impl MutexArray {
         let now = endpoint.now();
         let mut refused = self.refused.lock();
         let (before, since) = refused.get(&index).copied().unwrap_or((state, now));
-        let since = if before == state { since } else { now };
+        let since = if state.is_still(before) { since } else { now };
         refused.insert(index, (state, since));
         now - since >= STUCK_LONG
     }

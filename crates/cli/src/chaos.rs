@@ -1,0 +1,127 @@
+//! `farfield chaos`: all objects at work in real processes, while nodes are killed, stopped, continued and started
+//! again.
+//!
+//! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes and [`worker`] is one
+//! of them. [`load`] is what their threads do to the objects, each call of which they [`log`]; [`judge`] says what must
+//! be true of the logs, and [`report`] tells.
+
+mod judge;
+mod load;
+mod log;
+mod plan;
+mod processes;
+mod report;
+mod run;
+mod worker;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use farfield::mutants::{self, Mutant};
+
+use self::judge::Findings;
+use self::plan::Fault;
+use self::report::Report;
+use self::run::Director;
+pub(crate) use self::worker::{WorkerArgs, main as worker_main};
+use crate::run::parse_seconds;
+use crate::tell;
+
+const HELP: &str = "\
+Each node is a process. Its threads work on a key-value store, queues, locks, rings, barriers and variables, all
+shared by all nodes, and log each call. A seed is a plan: who is killed, stopped or started again, and when. The
+processes' own interleaving is the machine's, so the same plan may end differently.
+
+A plan has generations of some seconds. The nodes that are there open new objects, work on them while some are harmed,
+and come to rest; then the logs are judged:
+
+  histories    those of each key and of each queue are linearizable; lost is what lay on a node that was killed, only
+  invariants   locks exclude and tell of dead holders, messages come once and in order, nobody passes a barrier alone,
+               values are never torn and never go back, each addition counts once
+  errors       name a node that was killed before, or come of somebody who was stopped; no timeout before its time, nor
+               at more than ten times of it
+  pace         within a second of each death the survivors do at least half of what they did before, and each load goes on
+  hangs        every step is over within 30 seconds
+
+Exit status:
+  0    nothing was wrong
+  1    a violation, which is printed with the command line for the same plan again, or a mistake in the arguments";
+
+/// What `farfield chaos` takes.
+#[derive(clap::Args)]
+#[command(after_long_help = HELP, after_help = "What is verified: --help")]
+pub(crate) struct ChaosArgs {
+    /// Nodes, each a process. Two at least are left alive
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
+    nodes: u16,
+    /// How long the nodes work; judging them comes on top
+    #[arg(long, value_name = "S", default_value = "60", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// The plan [default: a random one, which is printed]
+    #[arg(long, value_name = "K")]
+    seed: Option<u64>,
+    /// What may be done to nodes
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
+    faults: Vec<Fault>,
+    /// Append the report as a line of JSON to this file, or `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Seed a bug, to see that it is found
+    #[arg(long, hide = true, value_name = "NAME")]
+    mutant: Option<Mutant>,
+}
+
+pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
+    mutants::enable(args.mutant)?;
+    let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let nodes = usize::from(args.nodes);
+    let plan = plan::draw(seed, nodes, args.seconds, &args.faults);
+    let again = args.line(seed);
+    let mut out = io::stderr().lock();
+    // Whoever does not listen to that may still want the report.
+    let _ = writeln!(out, "{again}");
+    for (number, generation) in plan.iter().enumerate() {
+        let _ = writeln!(out, "  generation {number}: {generation}");
+    }
+    drop(out);
+    let folder =
+        std::env::temp_dir().join(format!("farfield-chaos-{}-{:08x}", std::process::id(), rand::random::<u32>()));
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let seconds = args.seconds.as_secs_f64();
+    let (findings, injected, recoveries) = (Findings::default(), Vec::new(), Vec::new());
+    let mut report =
+        Report { seed, nodes, seconds, plan, again, generations: 0, injected, operations: 0, findings, recoveries };
+    let bar = tell::progress("chaos", args.seconds);
+    let plan = report.plan.clone();
+    let ended = Director::new(seed, nodes, &folder, args.mutant, &bar).conduct(nodes, &plan, &mut report);
+    bar.finish_and_clear();
+    if let Err(error) = ended {
+        report.findings.violations.push(format!("{error:#}"));
+    }
+    report.publish(args.json.as_deref())?;
+    if report.is_right() {
+        remove(&folder);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _ = writeln!(io::stderr(), "The logs of the last generation are in {}", folder.display());
+    Ok(ExitCode::FAILURE)
+}
+
+/// What cannot be removed harms nobody.
+fn remove(folder: &Path) {
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+impl ChaosArgs {
+    /// The command line for the same plan.
+    fn line(&self, seed: u64) -> String {
+        let name =
+            |fault: &Fault| clap::ValueEnum::to_possible_value(fault).map_or(String::new(), |it| it.get_name().into());
+        let faults: Vec<String> = self.faults.iter().map(name).collect();
+        let seconds = self.seconds.as_secs_f64();
+        format!("farfield chaos --nodes {} --seconds {seconds} --seed {seed} --faults {}", self.nodes, faults.join(","))
+    }
+}

@@ -1,0 +1,51 @@
+//! Nobody passes a barrier before all others have come to it.
+
+use std::collections::BTreeMap;
+
+use super::{Findings, Story};
+use crate::chaos::log::Op;
+
+/// The nodes that a barrier was opened among: they are in its name.
+fn members_of(path: &str) -> impl Iterator<Item = u16> {
+    path.rsplit('/').next().unwrap_or_default().split('-').filter_map(|number| number.parse().ok())
+}
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let rounds = story.by(|call| match &call.op {
+        Op::Meet { path, round, .. } => Some((path.clone(), *round)),
+        _ => None,
+    });
+    for ((path, round), calls) in rounds {
+        let mut arrived_ns: BTreeMap<u16, u64> = BTreeMap::new();
+        for call in &calls {
+            let at_ns = arrived_ns.entry(call.node).or_insert(call.begin_ns);
+            *at_ns = call.begin_ns.min(*at_ns);
+        }
+        for call in &calls {
+            let Some((passed_ns, _)) = call.success() else { continue };
+            let late = members_of(&path).find(|node| arrived_ns.get(node).is_none_or(|at_ns| *at_ns > passed_ns));
+            findings.verify("meetings at barriers", late.is_none(), || {
+                format!("{path}: node {} has passed round {round} without node {}", call.node, late.unwrap_or_default())
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, found};
+    use super::*;
+    use crate::chaos::log::{Answer, Call};
+
+    fn met(node: u16, from_ns: u64, to_ns: u64) -> Call {
+        let path = "chaos/0/barrier-0-1".into();
+        call(node, from_ns, Op::Meet { path, round: 1, again: false }, Some((to_ns, Ok(Answer::Done))))
+    }
+
+    #[test]
+    fn nobody_passes_alone() {
+        assert_eq!(found(judge, vec![met(0, 10, 30), met(1, 20, 25)]), [""; 0]);
+        assert_eq!(found(judge, vec![met(0, 10, 19), met(1, 20, 25)]).len(), 1);
+        assert_eq!(found(judge, vec![met(0, 10, 19)]).len(), 1);
+    }
+}

@@ -1,0 +1,143 @@
+//! What calls failed with: only deaths of nodes that were killed, and timeouts while somebody was stopped or had just
+//! died. A timeout comes neither before its time nor long after it, and nothing else takes longer either.
+
+use super::{Findings, Story};
+use crate::chaos::log::{Call, Failure, Op};
+
+/// Calls take no longer than so many times their limit.
+const LIMITS_MAX: u64 = 10;
+/// For so long after a node has died or gone on, others may still have waited for it.
+const AFTERMATH_NS: u64 = 1_000_000_000;
+
+impl Story {
+    /// Whether a node was stopped, or dead for less than a moment, at some time in a span.
+    fn was_harmed(&self, node: u16, from_ns: u64, to_ns: u64) -> bool {
+        let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(AFTERMATH_NS);
+        self.death_of(node).is_some_and(|at_ns| overlaps(at_ns, at_ns))
+            || self.stops.iter().any(|stop| stop.0 == node && overlaps(stop.1, stop.2))
+    }
+
+    /// How long a node was stopped in a span.
+    fn stopped_ns(&self, node: u16, from_ns: u64, to_ns: u64) -> u64 {
+        let within = |stop: &&(u16, u64, u64)| stop.0 == node;
+        let stops = self.stops.iter().filter(within);
+        stops.map(|stop| stop.2.min(to_ns).saturating_sub(stop.1.max(from_ns))).sum()
+    }
+}
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    for call in &story.calls {
+        let Some((at_ns, outcome)) = &call.end else {
+            if story.survives(call.node) {
+                findings.violation(format!("node {}: {:?} has not returned", call.node, call.op));
+            }
+            continue;
+        };
+        let took_ns = at_ns.saturating_sub(call.begin_ns);
+        let ran_ns = took_ns - story.stopped_ns(call.node, call.begin_ns, *at_ns).min(took_ns);
+        findings.verify("calls within their time", ran_ns <= LIMITS_MAX * call.limit_ns, || {
+            format!(
+                "node {}: {:?} took {} ms, with a limit of {} ms",
+                call.node,
+                call.op,
+                ms(ran_ns),
+                ms(call.limit_ns)
+            )
+        });
+        if let Err(failure) = outcome {
+            *findings.errors.entry(failure.variant.clone()).or_default() += 1;
+            let wrong = judge_failure(story, call, *at_ns, failure);
+            findings.verify("errors by variant and node", wrong.is_none(), || {
+                let why = wrong.unwrap_or_default();
+                format!("node {}: {:?} failed with `{}`: {why}", call.node, call.op, failure.text)
+            });
+        }
+    }
+}
+
+fn ms(ns: u64) -> u64 {
+    ns / 1_000_000
+}
+
+/// What is wrong with an error, if anything.
+fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> Option<String> {
+    let is_of_object = failure.object.as_ref().is_some_and(|object| object.starts_with(&story.path));
+    // A fence is the endpoint's, not an object's.
+    if !is_of_object && call.op != Op::Flush {
+        return Some("it does not name the object".into());
+    }
+    if let Some(stranger) = failure.nodes.iter().find(|node| !story.members.contains(node)) {
+        return Some(format!("node {stranger} does not take part"));
+    }
+    match failure.variant.as_str() {
+        "PeerDead" | "Lost" => match failure.nodes[..] {
+            _ if failure.variant == "Lost" && !matches!(call.op, Op::Kv { .. }) => Some("nothing can be lost".into()),
+            [node] if story.death_of(node).is_some_and(|killed_ns| killed_ns <= at_ns) => None,
+            _ => Some("that node has not been killed".into()),
+        },
+        "Timeout" => {
+            let took_ns = at_ns - call.begin_ns;
+            if took_ns < call.limit_ns {
+                return Some(format!("after {} ms, before its {} ms were over", ms(took_ns), ms(call.limit_ns)));
+            }
+            let was_harmed = |node: &u16| story.was_harmed(*node, call.begin_ns, at_ns);
+            // That nothing comes from a queue needs no reason.
+            let is_dequeue = matches!(call.op, Op::Dequeue { .. });
+            if let Some(named) = failure.nodes.iter().find(|node| !was_harmed(node) && story.survives(**node)) {
+                return Some(format!("node {named} was not stopped"));
+            }
+            let has_reason = is_dequeue || story.members.iter().any(was_harmed);
+            (!has_reason).then(|| "nobody was stopped or had died".into())
+        }
+        _ => Some("no such error may come of what was done".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, death_of, found, story};
+    use super::*;
+
+    fn failed(begin_ns: u64, end_ns: u64, failure: Failure) -> Call {
+        call(0, begin_ns, Op::Add { counter: 2 }, Some((end_ns, Err(failure))))
+    }
+
+    fn timeout(nodes: &[u16]) -> Failure {
+        Failure { variant: "Timeout".into(), nodes: nodes.into(), ..death_of(2) }
+    }
+
+    #[test]
+    fn an_error_names_who_was_killed() {
+        assert_eq!(found(judge, vec![failed(1001, 1002, death_of(2))]), [""; 0]);
+        assert_eq!(found(judge, vec![failed(900, 999, death_of(2))]).len(), 1, "before its death");
+        assert_eq!(found(judge, vec![failed(1001, 1002, death_of(1))]).len(), 1, "it lives");
+        let nameless = Failure { object: None, ..death_of(2) };
+        assert_eq!(found(judge, vec![failed(1001, 1002, nameless)]).len(), 1, "of what object?");
+        let other = Failure { variant: "PeerLeft".into(), ..death_of(2) };
+        assert_eq!(found(judge, vec![failed(1001, 1002, other)]).len(), 1);
+    }
+
+    #[test]
+    fn a_timeout_has_a_reason_and_comes_in_time() {
+        assert_eq!(found(judge, vec![failed(1001, 1101, timeout(&[]))]), [""; 0]);
+        assert_eq!(found(judge, vec![failed(1001, 1100, timeout(&[]))]).len(), 1, "too early");
+        assert_eq!(found(judge, vec![failed(1001, 2101, timeout(&[]))]).len(), 1, "too late");
+        assert_eq!(found(judge, vec![failed(100, 201, timeout(&[]))]).len(), 1, "of nothing");
+        assert_eq!(found(judge, vec![failed(1001, 1101, timeout(&[1]))]).len(), 1, "it runs");
+    }
+
+    #[test]
+    fn the_time_in_which_a_node_was_stopped_itself_does_not_count() {
+        let mut stopped = story(vec![failed(1001, 5000, timeout(&[]))]);
+        stopped.stops.push((0, 1050, 4900));
+        let mut findings = Findings::default();
+        judge(&stopped, &mut findings);
+        assert_eq!(findings.violations, [""; 0]);
+    }
+
+    #[test]
+    fn a_survivors_call_returns() {
+        assert_eq!(found(judge, vec![call(0, 1, Op::Flush, None)]).len(), 1);
+        assert_eq!(found(judge, vec![call(2, 1, Op::Flush, None)]), [""; 0]);
+    }
+}

@@ -1,0 +1,140 @@
+//! What must be true of the logs of a generation. Each module judges one kind of object, [`errors`] what calls failed
+//! with, and [`pace`] how soon the survivors of a death went on.
+
+mod barrier;
+mod errors;
+mod kv;
+mod mutex;
+pub(super) mod pace;
+mod queue;
+mod ring;
+mod vars;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::log::Call;
+
+/// What was done in a generation, by whom and to whom.
+pub(super) struct Story {
+    /// The path of its objects, with a slash.
+    pub(super) path: String,
+    pub(super) is_placed_by_hash: bool,
+    /// From when to when the load ran.
+    pub(super) load_ns: (u64, u64),
+    pub(super) members: Vec<u16>,
+    /// Those on which objects lie that lie on one.
+    pub(super) homes: Vec<u16>,
+    /// Who was killed, and when.
+    pub(super) deaths: Vec<(u16, u64)>,
+    /// Who was stopped, from when to when.
+    pub(super) stops: Vec<(u16, u64, u64)>,
+    /// In the order in which they began.
+    pub(super) calls: Vec<Call>,
+}
+
+impl Story {
+    /// When a node was killed, if it was.
+    fn death_of(&self, node: u16) -> Option<u64> {
+        self.deaths.iter().find(|death| death.0 == node).map(|death| death.1)
+    }
+
+    fn survives(&self, node: u16) -> bool {
+        self.death_of(node).is_none()
+    }
+
+    /// The calls on each object: those that `of` gives a name for.
+    fn by<K: Ord>(&self, of: impl Fn(&Call) -> Option<K>) -> BTreeMap<K, Vec<&Call>> {
+        let mut groups: BTreeMap<K, Vec<&Call>> = BTreeMap::new();
+        for call in &self.calls {
+            if let Some(key) = of(call) {
+                groups.entry(key).or_default().push(call);
+            }
+        }
+        groups
+    }
+}
+
+/// What was found.
+#[derive(Default, Serialize)]
+pub(super) struct Findings {
+    /// What was verified, and how often.
+    pub(super) verified: BTreeMap<String, u64>,
+    /// Errors of each kind, all as they may be unless a violation says otherwise.
+    pub(super) errors: BTreeMap<String, u64>,
+    pub(super) violations: Vec<String>,
+}
+
+impl Findings {
+    fn count(&mut self, what: &str, number: u64) {
+        *self.verified.entry(what.into()).or_default() += number;
+    }
+
+    fn violation(&mut self, what: impl Into<String>) {
+        self.violations.push(what.into());
+    }
+
+    /// Counts `what`, which must be true; else there is the violation that `why` tells.
+    fn verify(&mut self, what: &str, is_true: bool, why: impl FnOnce() -> String) {
+        self.count(what, 1);
+        if !is_true {
+            self.violation(why());
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Findings) {
+        for (what, number) in other.verified {
+            *self.verified.entry(what).or_default() += number;
+        }
+        for (what, number) in other.errors {
+            *self.errors.entry(what).or_default() += number;
+        }
+        self.violations.extend(other.violations);
+    }
+}
+
+/// Judges all but the pace.
+pub(super) fn judge(story: &Story) -> Findings {
+    let mut findings = Findings::default();
+    for judge in [kv::judge, queue::judge, mutex::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
+        judge(story, &mut findings);
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::{Answer, Failure, Op};
+    use super::*;
+
+    /// A story of three nodes, the last of which is killed at 1000.
+    pub(super) fn story(calls: Vec<Call>) -> Story {
+        Story {
+            path: "chaos/0/".into(),
+            is_placed_by_hash: false,
+            load_ns: (0, 10_000),
+            members: vec![0, 1, 2],
+            homes: vec![0, 1, 2],
+            deaths: vec![(2, 1000)],
+            stops: Vec::new(),
+            calls,
+        }
+    }
+
+    pub(super) fn call(node: u16, begin_ns: u64, op: Op, end: Option<(u64, Result<Answer, Failure>)>) -> Call {
+        Call { node, thread: "t".into(), op, limit_ns: 100, begin_ns, end }
+    }
+
+    pub(super) fn death_of(node: u16) -> Failure {
+        let object = Some("chaos/0/it".into());
+        Failure { variant: "PeerDead".into(), nodes: vec![node], object, text: "it is dead".into() }
+    }
+
+    /// The violations that one judge finds.
+    pub(super) fn found(judge: fn(&Story, &mut Findings), calls: Vec<Call>) -> Vec<String> {
+        let mut findings = Findings::default();
+        judge(&story(calls), &mut findings);
+        findings.violations
+    }
+}

@@ -1,0 +1,60 @@
+//! Each queue's history is linearizable: values come once, in order, and none is lost.
+
+use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+use farfield::history::{Event, check};
+
+use super::{Findings, Story};
+use crate::chaos::load::QUEUE_CAPACITY;
+use crate::chaos::log::{Answer, Call, Op};
+
+fn event_of(call: &Call) -> Event<QueueInput, QueueOutput> {
+    let input = match &call.op {
+        Op::Enqueue { values, .. } => QueueInput::Enqueue(values.clone()),
+        _ => QueueInput::Dequeue,
+    };
+    let output = match &call.end {
+        Some((_, Ok(Answer::Changed(done)))) => Some(QueueOutput::Enqueued(*done)),
+        Some((_, Ok(Answer::Found(value)))) => Some(QueueOutput::Dequeued(*value)),
+        // Nothing came while it waited.
+        Some((_, Err(failure))) if failure.is_timeout() && input == QueueInput::Dequeue => {
+            Some(QueueOutput::Dequeued(None))
+        }
+        _ => None,
+    };
+    let return_ns = call.end.as_ref().map(|end| end.0);
+    Event { client: u32::from(call.node), call_ns: call.begin_ns, return_ns, input, output }
+}
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let queues = story.by(|call| match call.op {
+        Op::Enqueue { queue, .. } | Op::Dequeue { queue } => Some(queue),
+        _ => None,
+    });
+    for (queue, calls) in queues {
+        let events: Vec<_> = calls.iter().map(|call| event_of(call)).collect();
+        let dequeued = events.iter().filter(|event| matches!(event.output, Some(QueueOutput::Dequeued(Some(_)))));
+        findings.count("values dequeued", dequeued.count() as u64);
+        findings.count("operations on queues", events.len() as u64);
+        let verdict = check(&QueueModel { capacity: QUEUE_CAPACITY }, &events, Default::default());
+        findings.verify("histories of queues", verdict.is_linearizable(), || {
+            format!("the history of the queue on node {queue} is wrong, or cannot be judged: {verdict}")
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, found};
+    use super::*;
+
+    #[test]
+    fn values_come_once_and_none_is_lost() {
+        let put = call(1, 0, Op::Enqueue { queue: 0, values: vec![5] }, Some((10, Ok(Answer::Changed(true)))));
+        let take = |at, value| call(0, at, Op::Dequeue { queue: 0 }, Some((at + 5, Ok(Answer::Found(value)))));
+        assert_eq!(found(judge, vec![put.clone(), take(20, Some(5)), take(30, None)]), [""; 0]);
+        assert_eq!(found(judge, vec![put.clone(), take(20, Some(5)), take(30, Some(5))]).len(), 1);
+        assert_eq!(found(judge, vec![put.clone(), take(20, None)]).len(), 1);
+        let cut = call(2, 15, Op::Dequeue { queue: 0 }, None);
+        assert_eq!(found(judge, vec![put, cut, take(2000, None)]), [""; 0], "the dead may have taken it");
+    }
+}

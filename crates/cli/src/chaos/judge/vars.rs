@@ -1,0 +1,136 @@
+//! Each addition counts once, in an order that fits the times; what is pushed never goes back, and has come in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Findings, Story};
+use crate::chaos::log::{Answer, Call, Op};
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let counters = story.by(|call| match call.op {
+        Op::Add { counter } | Op::Total { counter } => Some(counter),
+        _ => None,
+    });
+    for (counter, calls) in counters {
+        judge_counter(counter, &calls, findings);
+    }
+    let pushed = story.by(|call| match call.op {
+        Op::Push { .. } => Some(call.node),
+        Op::Pull { of } | Op::Copy { of } => Some(of),
+        _ => None,
+    });
+    for (owner, calls) in pushed {
+        judge_pushed(story, owner, &calls, findings);
+    }
+}
+
+/// The value that a call answered.
+fn value_of(call: &Call) -> Option<(u64, u64)> {
+    match call.success() {
+        Some((at_ns, Answer::Value(value))) => Some((at_ns, *value)),
+        _ => None,
+    }
+}
+
+fn judge_counter(counter: u16, calls: &[&Call], findings: &mut Findings) {
+    let adds: Vec<&&Call> = calls.iter().filter(|call| matches!(call.op, Op::Add { .. })).collect();
+    let mut ended: Vec<(u64, u64)> = adds.iter().filter_map(|call| value_of(call)).collect();
+    ended.sort_unstable();
+    let distinct: BTreeSet<u64> = ended.iter().map(|it| it.1).collect();
+    findings.count("additions", ended.len() as u64);
+    if distinct.len() < ended.len() {
+        findings.violation(format!("counter/{counter}: two additions found the same value"));
+    }
+    // Whoever begins when another has ended finds more.
+    let (mut ended_before, mut least) = (ended.iter().peekable(), None);
+    for call in &adds {
+        while let Some((_, old)) = ended_before.next_if(|it| it.0 < call.begin_ns) {
+            least = least.max(Some(*old));
+        }
+        if let Some((_, old)) = value_of(call)
+            && least.is_some_and(|least| old <= least)
+        {
+            findings.violation(format!("counter/{counter}: an addition found {old} after one that found {least:?}"));
+        }
+    }
+    let cut_short = adds.len() - ended.len();
+    for call in calls.iter().filter(|call| matches!(call.op, Op::Total { .. })) {
+        let Some((_, total)) = value_of(call) else { continue };
+        let possible = ended.len()..=ended.len() + cut_short;
+        let is_right = possible.contains(&(total as usize)) && distinct.last().is_none_or(|last| *last < total);
+        findings.verify("totals of counters", is_right, || {
+            format!("counter/{counter}: node {} found {total} in the end, after {possible:?} additions", call.node)
+        });
+    }
+}
+
+fn judge_pushed(story: &Story, owner: u16, calls: &[&Call], findings: &mut Findings) {
+    let mut begun = 0;
+    let mut pulled: BTreeMap<u16, u64> = BTreeMap::new();
+    let mut pushes = 0;
+    // In the order in which they began: a push that begins while a value is pulled may be in it.
+    let begun_by = |at_ns: u64| {
+        let begun = calls.iter().take_while(|call| call.begin_ns <= at_ns);
+        begun.filter(|call| matches!(call.op, Op::Push { .. })).count() as u64
+    };
+    for call in calls {
+        match (&call.op, call.success()) {
+            (Op::Push { value }, _) => (begun, pushes) = (*value, pushes + 1),
+            (Op::Pull { .. }, Some((at_ns, Answer::Value(value)))) => {
+                let last = pulled.insert(call.node, *value).unwrap_or(0);
+                let is_right = (last..=begun).contains(value) || (last..=begun_by(at_ns)).contains(value);
+                findings.verify("values pulled", is_right, || {
+                    format!("wide/{owner}: node {} pulled {value} after {last}, with {begun} pushed", call.node)
+                });
+            }
+            (Op::Copy { .. }, Some((_, Answer::Words(copies)))) => {
+                // The last push of the dead may have come to some and not to others.
+                let is_right = match story.survives(owner) {
+                    true => *copies == [begun; 2],
+                    false => copies.iter().all(|copy| (begun.saturating_sub(1)..=begun).contains(copy)),
+                };
+                findings.verify("copies in the end", is_right, || {
+                    format!("word and wide/{owner}: node {} has {copies:?} in the end, of {begun}", call.node)
+                });
+            }
+            _ => {}
+        }
+    }
+    findings.count("values pushed", pushes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, found};
+    use super::*;
+
+    fn added(node: u16, from_ns: u64, old: u64) -> Call {
+        call(node, from_ns, Op::Add { counter: 0 }, Some((from_ns + 5, Ok(Answer::Value(old)))))
+    }
+
+    fn total(value: u64) -> Call {
+        call(0, 5000, Op::Total { counter: 0 }, Some((5001, Ok(Answer::Value(value)))))
+    }
+
+    #[test]
+    fn each_addition_counts_once() {
+        let both = [added(0, 10, 0), added(1, 20, 1)];
+        assert_eq!(found(judge, [&both[..], &[total(2)]].concat()), [""; 0]);
+        assert_eq!(found(judge, [&both[..], &[total(1)]].concat()).len(), 1);
+        assert_eq!(found(judge, [&both[..], &[total(3)]].concat()).len(), 1);
+        assert_eq!(found(judge, vec![added(0, 10, 1), added(1, 20, 0)]).len(), 1, "the order");
+        assert_eq!(found(judge, vec![added(0, 10, 0), added(1, 12, 0)]).len(), 1, "twice the same");
+        let cut = call(2, 30, Op::Add { counter: 0 }, None);
+        assert_eq!(found(judge, [&both[..], &[cut, total(3)]].concat()), [""; 0], "the dead's may count");
+    }
+
+    #[test]
+    fn what_is_pushed_comes_and_does_not_go_back() {
+        let push = |value| call(1, value * 10, Op::Push { value }, Some((value * 10 + 1, Ok(Answer::Done))));
+        let pull = |at, value| call(0, at, Op::Pull { of: 1 }, Some((at + 1, Ok(Answer::Value(value)))));
+        let copy = |value| call(0, 3000, Op::Copy { of: 1 }, Some((3001, Ok(Answer::Words([value; 2])))));
+        assert_eq!(found(judge, vec![push(1), pull(15, 1), push(2), copy(2)]), [""; 0]);
+        assert_eq!(found(judge, vec![push(1), push(2), copy(1)]).len(), 1);
+        assert_eq!(found(judge, vec![push(1), push(2), pull(25, 2), pull(35, 1)]).len(), 1);
+        assert_eq!(found(judge, vec![push(1), pull(15, 3)]).len(), 1);
+    }
+}

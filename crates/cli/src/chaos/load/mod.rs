@@ -1,0 +1,121 @@
+//! What the threads of a node do to the objects. Each load calls, and logs what it was told; what must be true of that
+//! is said in `judge`. A load itself judges only what it sees at a glance, and cannot log.
+
+mod barrier;
+mod kv;
+mod mutex;
+mod queue;
+mod ring;
+mod vars;
+
+use std::time::Duration;
+
+use farfield::{Endpoint, Node, NodeId};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+pub(super) use self::queue::CAPACITY as QUEUE_CAPACITY;
+use super::log::{Failure, Recorder};
+use super::processes::{Opening, Said};
+use super::worker;
+
+/// The timeout of operations. Shorter than the longest stop, so that some end in it.
+const OPERATION_MAX: Duration = Duration::from_millis(1500);
+/// Threads on the key-value store.
+const KV_THREADS: usize = 2;
+/// Objects of a kind that lie on one node: on so many nodes there is one.
+const HOMES_MAX: usize = 5;
+
+/// The nodes on which objects lie that lie on one: others in each generation, where not on all.
+pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {
+    let first = generation as usize % members.len();
+    members.iter().cycle().skip(first).take(HOMES_MAX.min(members.len())).copied()
+}
+
+/// One thread's work on the objects of a generation.
+pub(super) trait Load: Send {
+    /// One operation, or a few that belong together.
+    fn step(&mut self, log: &mut Recorder);
+    /// Makes what it has done visible. No node is harmed from here on.
+    fn settle(&mut self, _: &mut Recorder) {}
+    /// Looks at what is there in the end. All have settled.
+    fn look(&mut self, _: &mut Recorder) {}
+}
+
+/// Where loads are opened.
+pub(super) struct Place<'a> {
+    pub(super) node: &'a Node,
+    pub(super) log: Recorder,
+    /// The generation's path, with a slash.
+    pub(super) path: String,
+    pub(super) members: Vec<NodeId>,
+    /// The nodes on which objects lie that lie on one.
+    pub(super) homes: Vec<NodeId>,
+    seed: u64,
+    is_placed_by_hash: bool,
+}
+
+impl Place<'_> {
+    pub(super) fn new<'a>(node: &'a Node, opening: &Opening, log: Recorder) -> Place<'a> {
+        let members: Vec<NodeId> = opening.members.iter().copied().map(NodeId).collect();
+        let homes = homes_of(opening.generation, &opening.members).map(NodeId).collect();
+        Place {
+            node,
+            log,
+            path: format!("chaos/{}/", opening.generation),
+            members,
+            homes,
+            seed: opening.seed,
+            is_placed_by_hash: opening.is_placed_by_hash,
+        }
+    }
+
+    /// The others that take part.
+    fn others(&self) -> Vec<NodeId> {
+        self.members.iter().copied().filter(|member| *member != self.node.id()).collect()
+    }
+
+    /// An endpoint for a thread.
+    fn endpoint(&mut self) -> Result<Endpoint, Failure> {
+        let endpoint = self.log.open(self.node, "an endpoint", |_| self.node.endpoint())?;
+        endpoint.set_timeout(OPERATION_MAX);
+        Ok(endpoint)
+    }
+
+    /// Opens an object of the generation.
+    fn open<T>(&mut self, name: &str, open: impl FnOnce(&Node, &str) -> farfield::Result<T>) -> Result<T, Failure> {
+        let path = format!("{}{name}", self.path);
+        self.log.open(self.node, &path, |path| open(self.node, path))
+    }
+
+    /// Choices of a thread's own.
+    fn rng(&self, thread: &str) -> SmallRng {
+        let mut seed = self.seed ^ u64::from(self.node.id().0) << 32;
+        for byte in thread.bytes() {
+            seed = seed.rotate_left(8) ^ u64::from(byte);
+        }
+        SmallRng::seed_from_u64(seed)
+    }
+}
+
+/// Loads with the names of their threads.
+pub(super) type Loads = Vec<(String, Box<dyn Load>)>;
+
+/// Opens the objects, all nodes in the same order.
+pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
+    let mut loads = Loads::new();
+    for (thread, load) in kv::KvLoad::open(place, KV_THREADS)?.into_iter().enumerate() {
+        loads.push((format!("kv-{thread}"), Box::new(load)));
+    }
+    loads.push(("queue".into(), Box::new(queue::QueueLoad::open(place)?)));
+    loads.push(("mutex".into(), Box::new(mutex::MutexLoad::open(place)?)));
+    loads.push(("ring".into(), Box::new(ring::RingLoad::open(place)?)));
+    loads.push(("barrier".into(), Box::new(barrier::BarrierLoad::open(place)?)));
+    loads.push(("vars".into(), Box::new(vars::VarsLoad::open(place)?)));
+    Ok(loads)
+}
+
+/// Tells of what must not be.
+fn violation(what: String) {
+    worker::say(&Said::Violation(what));
+}

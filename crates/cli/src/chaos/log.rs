@@ -1,0 +1,302 @@
+//! What the threads of the nodes do, as they log it: a line of JSON before each call, and one after it. A call to the
+//! system for each, so that what was logged stays when the process is killed.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use farfield::{Endpoint, ErrorKind};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// An operation on a key.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum KvOp {
+    Get,
+    Insert(u64),
+    Update(u64),
+    Upsert(u64),
+    Delete,
+}
+
+/// A call. Objects that have a home are told apart by it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub(super) enum Op {
+    Open {
+        path: String,
+    },
+    Kv {
+        key: u64,
+        op: KvOp,
+    },
+    Enqueue {
+        queue: u16,
+        values: Vec<u64>,
+    },
+    Dequeue {
+        queue: u16,
+    },
+    Lock {
+        lock: u16,
+    },
+    Look {
+        lock: u16,
+    },
+    Change {
+        lock: u16,
+        from: [u64; 2],
+        to: [u64; 2],
+    },
+    Unlock {
+        lock: u16,
+    },
+    Send {
+        ring: u16,
+        number: u64,
+    },
+    Receive {
+        ring: u16,
+    },
+    /// Makes what was sent visible to those that live.
+    Flush,
+    Meet {
+        path: String,
+        round: u64,
+        again: bool,
+    },
+    Announce {
+        value: u64,
+    },
+    Add {
+        counter: u16,
+    },
+    Total {
+        counter: u16,
+    },
+    Push {
+        value: u64,
+    },
+    Pull {
+        of: u16,
+    },
+    /// What has come to this node in the end.
+    Copy {
+        of: u16,
+    },
+}
+
+/// What a call answered.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Done,
+    Found(Option<u64>),
+    Changed(bool),
+    Value(u64),
+    Held { is_after_death: bool },
+    Words([u64; 2]),
+}
+
+/// An error, as far as it is judged.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub(super) struct Failure {
+    /// The name of its kind, the fabric's if it is one of those.
+    pub(super) variant: String,
+    /// The nodes that it names.
+    pub(super) nodes: Vec<u16>,
+    pub(super) object: Option<String>,
+    pub(super) text: String,
+}
+
+impl Failure {
+    fn of(error: &farfield::Error) -> Failure {
+        let (debug, nodes) = match error.kind() {
+            ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
+            kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
+            kind => (format!("{kind:?}"), error.node().into_iter().collect()),
+        };
+        Failure {
+            variant: debug.chars().take_while(char::is_ascii_alphanumeric).collect(),
+            nodes: nodes.iter().map(|node| node.0).collect(),
+            object: error.object().map(Into::into),
+            text: error.to_string(),
+        }
+    }
+
+    /// Whether a node that was needed is dead.
+    pub(super) fn is_death(&self) -> bool {
+        ["PeerDead", "Lost"].contains(&self.variant.as_str())
+    }
+
+    pub(super) fn is_timeout(&self) -> bool {
+        self.variant == "Timeout"
+    }
+}
+
+pub(super) type Outcome = Result<Answer, Failure>;
+
+#[derive(Serialize, Deserialize)]
+enum Record {
+    Begin { at_ns: u64, limit_ns: u64, op: Op },
+    End { at_ns: u64, outcome: Result<Answer, Failure> },
+}
+
+/// The log of one thread.
+pub(super) struct Recorder(File);
+
+/// Now, on the clock that all processes of the host share.
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Recorder {
+    pub(super) fn create(place: &Path, name: &str) -> Result<Recorder> {
+        let path = place.join(name);
+        let file = File::create(&path).with_context(|| format!("creating the log {}", path.display()))?;
+        Ok(Recorder(file))
+    }
+
+    fn write(&mut self, record: &Record) {
+        let mut line = serde_json::to_string(record).expect("records are plain data");
+        line.push('\n');
+        // A log that cannot be written is a run that cannot be judged.
+        self.0.write_all(line.as_bytes()).expect("writing the log: is the disk full?");
+    }
+
+    /// Logs what is about to be called, and how long it may take.
+    pub(super) fn begin(&mut self, op: Op, limit: Duration) {
+        self.write(&Record::Begin { at_ns: now_ns(), limit_ns: limit.as_nanos() as u64, op });
+    }
+
+    /// Logs how the call ended.
+    pub(super) fn end<T>(
+        &mut self,
+        result: farfield::Result<T>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> Result<T, Failure> {
+        let at_ns = now_ns();
+        let result = result.map_err(|error| Failure::of(&error));
+        let outcome = result.as_ref().map(answer).map_err(Failure::clone);
+        self.write(&Record::End { at_ns, outcome });
+        result
+    }
+
+    /// A call with the endpoint's timeout.
+    pub(super) fn call<T>(
+        &mut self,
+        op: Op,
+        endpoint: &Endpoint,
+        call: impl Future<Output = farfield::Result<T>>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> Result<T, Failure> {
+        self.begin(op, endpoint.timeout());
+        let result = endpoint.block_on(call);
+        self.end(result, answer)
+    }
+
+    /// Opens an object.
+    pub(super) fn open<T>(
+        &mut self,
+        node: &farfield::Node,
+        path: &str,
+        open: impl FnOnce(&str) -> farfield::Result<T>,
+    ) -> Result<T, Failure> {
+        self.begin(Op::Open { path: path.into() }, node.timeout());
+        self.end(open(path), |_| Answer::Done)
+    }
+}
+
+/// A call as it was logged.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) node: u16,
+    /// The thread: the kind of its load, and a number if there are several.
+    pub(super) thread: String,
+    pub(super) op: Op,
+    pub(super) limit_ns: u64,
+    pub(super) begin_ns: u64,
+    /// None if the node was killed before.
+    pub(super) end: Option<(u64, Outcome)>,
+}
+
+impl Call {
+    /// When it succeeded, and with what.
+    pub(super) fn success(&self) -> Option<(u64, &Answer)> {
+        self.end.as_ref().and_then(|(at_ns, outcome)| outcome.as_ref().ok().map(|answer| (*at_ns, answer)))
+    }
+
+    pub(super) fn failure(&self) -> Option<(u64, &Failure)> {
+        self.end.as_ref().and_then(|(at_ns, outcome)| outcome.as_ref().err().map(|failure| (*at_ns, failure)))
+    }
+}
+
+/// The name of a thread's log.
+pub(super) fn log_name(generation: u64, node: u16, thread: &str) -> String {
+    format!("{generation}-{node}-{thread}.log")
+}
+
+/// Reads the logs of a generation.
+pub(super) fn read(place: &Path, generation: u64) -> Result<Vec<Call>> {
+    let mut calls = Vec::new();
+    let entries = std::fs::read_dir(place).with_context(|| format!("reading {}", place.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".log"));
+        let mut parts = name.unwrap_or_default().splitn(3, '-');
+        let (Some(of), Some(node), Some(thread)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        if of.parse() != Ok(generation) {
+            continue;
+        }
+        let node = node.parse().with_context(|| format!("the name of {}", path.display()))?;
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        read_one(&text, node, thread, &mut calls).with_context(|| format!("the log {}", path.display()))?;
+    }
+    calls.sort_by_key(|call| call.begin_ns);
+    Ok(calls)
+}
+
+fn read_one(text: &str, node: u16, thread: &str, calls: &mut Vec<Call>) -> Result<()> {
+    let mut open: Option<Call> = None;
+    // What follows the last line's end was being written when the process was killed.
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        match (serde_json::from_str(line)?, open.take()) {
+            (Record::Begin { at_ns, limit_ns, op }, None) => {
+                let thread = thread.to_owned();
+                open = Some(Call { node, thread, op, limit_ns, begin_ns: at_ns, end: None });
+            }
+            (Record::End { at_ns, outcome }, Some(mut call)) => {
+                call.end = Some((at_ns, outcome));
+                calls.push(call);
+            }
+            _ => bail!("it does not go from call to return and on: {line}"),
+        }
+    }
+    calls.extend(open);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_is_read_again_and_a_line_cut_short_is_left_out() {
+        let place = std::env::temp_dir().join(format!("farfield-chaos-log-{}", std::process::id()));
+        std::fs::create_dir_all(&place).expect("a folder");
+        let mut log = Recorder::create(&place, &log_name(3, 1, "kv-0")).expect("a log");
+        let get = Op::Kv { key: 5, op: KvOp::Get };
+        log.begin(get.clone(), Duration::from_secs(1));
+        log.end(Ok(Some(7)), |value| Answer::Found(*value)).expect("what was given");
+        log.begin(Op::Kv { key: 5, op: KvOp::Insert(9) }, Duration::from_secs(1));
+        log.0.write_all(b"{\"End\":").expect("half a line");
+        let calls = read(&place, 3).expect("the log");
+        assert!(read(&place, 2).expect("no log").is_empty());
+        std::fs::remove_dir_all(&place).expect("the folder");
+        assert_eq!(calls.len(), 2);
+        assert_eq!((calls[0].node, calls[0].thread.as_str(), &calls[0].op), (1, "kv-0", &get));
+        assert_eq!(calls[0].success().expect("a success").1, &Answer::Found(Some(7)));
+        assert!(calls[1].end.is_none());
+    }
+}

@@ -1,0 +1,230 @@
+//! What will happen to whom: drawn from the seed before anything begins, so that a seed is a plan.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+/// What may be done to nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Fault {
+    /// SIGKILL
+    Kill,
+    /// SIGSTOP, and SIGCONT a while later
+    Stop,
+    /// A node that was killed is started again, for the next generation
+    Restart,
+}
+
+/// One thing that is done to a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Event {
+    /// Since the beginning of the generation's load.
+    #[serde(rename = "at_ms", serialize_with = "as_millis")]
+    pub(super) at: Duration,
+    /// The node's place: its number among those that were started first.
+    pub(super) place: usize,
+    pub(super) action: Action,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Action {
+    Kill,
+    Stop,
+    Continue,
+}
+
+/// A time in which the same nodes work on the same objects, but for those that are killed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Generation {
+    #[serde(rename = "load_ms", serialize_with = "as_millis")]
+    pub(super) load: Duration,
+    /// Dead places that are started again before it.
+    pub(super) restarts: Vec<usize>,
+    /// In order of time.
+    pub(super) events: Vec<Event>,
+}
+
+fn as_millis<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(time.as_millis() as u64)
+}
+
+/// Those that are never killed together: two can still talk to each other.
+const ALIVE_MIN: usize = 2;
+/// A generation has about so much load.
+const GENERATION: Duration = Duration::from_secs(8);
+/// Before the first event, and between one that has ended and the next: what is normal can be measured.
+const QUIET_MS: std::ops::RangeInclusive<u64> = 1300..=1900;
+/// After the last event.
+const END: Duration = Duration::from_millis(1300);
+/// How long a node is stopped. Some stops outlast the operations' timeout.
+const STOP_MS: std::ops::RangeInclusive<u64> = 200..=2500;
+/// How long a node is stopped before it is killed, or beside the death of another.
+const STOP_BRIEFLY_MS: std::ops::RangeInclusive<u64> = 50..=600;
+
+/// Draws the plan.
+pub(super) fn draw(seed: u64, nodes: usize, time: Duration, faults: &[Fault]) -> Vec<Generation> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let count = (time.as_secs_f64() / GENERATION.as_secs_f64()).round().max(1.0) as u32;
+    let mut alive: BTreeSet<usize> = (0..nodes).collect();
+    (0..count)
+        .map(|_| {
+            let mut restarts = Vec::new();
+            if faults.contains(&Fault::Restart) {
+                // Not always: a generation may also begin without those that are gone.
+                restarts = (0..nodes).filter(|place| !alive.contains(place) && rng.random_bool(0.8)).collect();
+                alive.extend(&restarts);
+            }
+            let load = time / count;
+            let events = draw_events(&mut rng, load, &mut alive, faults);
+            Generation { load, restarts, events }
+        })
+        .collect()
+}
+
+fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, faults: &[Fault]) -> Vec<Event> {
+    let mut events = Vec::new();
+    let ms = Duration::from_millis;
+    let mut now = ms(rng.random_range(QUIET_MS));
+    loop {
+        let (may_kill, may_stop) =
+            (faults.contains(&Fault::Kill) && alive.len() > ALIVE_MIN, faults.contains(&Fault::Stop));
+        let places: Vec<usize> = alive.iter().copied().collect();
+        let two: Vec<usize> = places.sample(rng, 2).copied().collect();
+        let (first, other) = (two[0], two[1]);
+        // What is done, when it is over, and who is dead then.
+        let mut story = Vec::new();
+        let mut event = |at, place, action| story.push(Event { at, place, action });
+        let (over, dead) = match rng.random_range(0..8) {
+            0..3 if may_kill => {
+                event(now, first, Action::Kill);
+                (now, Some(first))
+            }
+            3 if may_kill && may_stop => {
+                let kill = now + ms(rng.random_range(STOP_BRIEFLY_MS));
+                event(now, first, Action::Stop);
+                event(kill, first, Action::Kill);
+                (kill, Some(first))
+            }
+            4 if may_kill && may_stop => {
+                // A survivor is stopped when another dies: it finds out later than the others.
+                let kill = now + ms(rng.random_range(STOP_BRIEFLY_MS));
+                let go_on = kill + ms(rng.random_range(STOP_BRIEFLY_MS));
+                event(now, other, Action::Stop);
+                event(kill, first, Action::Kill);
+                event(go_on, other, Action::Continue);
+                (go_on, Some(first))
+            }
+            5 if may_kill && alive.len() > ALIVE_MIN + 1 => {
+                let second = now + ms(rng.random_range(0..=30));
+                event(now, first, Action::Kill);
+                event(second, other, Action::Kill);
+                alive.remove(&other);
+                (second, Some(first))
+            }
+            _ if may_stop => {
+                let go_on = now + ms(rng.random_range(STOP_MS));
+                event(now, first, Action::Stop);
+                event(go_on, first, Action::Continue);
+                (go_on, None)
+            }
+            _ if may_kill => {
+                event(now, first, Action::Kill);
+                (now, Some(first))
+            }
+            _ => return events,
+        };
+        if over + END > load {
+            // There is no time left for it. Who was to die has not.
+            alive.extend(two);
+            return events;
+        }
+        events.append(&mut story);
+        if let Some(dead) = dead {
+            alive.remove(&dead);
+        }
+        now = over + ms(rng.random_range(QUIET_MS));
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s", self.load.as_secs_f64())?;
+        for place in &self.restarts {
+            write!(f, ", restart {place} before")?;
+        }
+        for Event { at, place, action } in &self.events {
+            let action = match action {
+                Action::Kill => "kill",
+                Action::Stop => "stop",
+                Action::Continue => "continue",
+            };
+            write!(f, ", {:.2} s {action} {place}", at.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Restart];
+
+    #[test]
+    fn a_seed_is_a_plan() {
+        let plan = |seed| draw(seed, 4, Duration::from_secs(60), &ALL);
+        assert_eq!(plan(1), plan(1));
+        assert_ne!(plan(1), plan(2));
+    }
+
+    #[test]
+    fn plans_can_be_carried_out() {
+        for (seed, nodes) in (0..300).zip((2..=8).cycle()) {
+            let mut alive: BTreeSet<usize> = (0..nodes).collect();
+            let mut kinds = BTreeSet::new();
+            for generation in draw(seed, nodes, Duration::from_secs(60), &ALL) {
+                for place in &generation.restarts {
+                    assert!(alive.insert(*place), "it was dead");
+                    kinds.insert("restart");
+                }
+                let mut stopped = BTreeSet::new();
+                let mut last = Duration::ZERO;
+                for Event { at, place, action } in &generation.events {
+                    assert!(last <= *at && *at + END <= generation.load, "{generation}");
+                    last = *at;
+                    assert!(alive.contains(place), "{generation}");
+                    match action {
+                        Action::Kill => {
+                            alive.remove(place);
+                            stopped.remove(place);
+                            kinds.insert("kill");
+                        }
+                        Action::Stop => assert!(stopped.insert(*place)),
+                        Action::Continue => assert!(stopped.remove(place)),
+                    }
+                }
+                assert!(stopped.is_empty() && alive.len() >= ALIVE_MIN, "{generation}");
+            }
+            assert!(nodes == 2 || kinds.contains("kill"), "seed {seed}, {nodes} nodes");
+        }
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_done() {
+        for seed in 0..100 {
+            for generation in draw(seed, 4, Duration::from_secs(60), &[Fault::Stop]) {
+                assert!(generation.events.iter().all(|event| event.action != Action::Kill), "{generation}");
+            }
+            let kills = draw(seed, 4, Duration::from_secs(60), &[Fault::Kill]);
+            assert!(kills.iter().all(|it| it.events.iter().all(|event| event.action == Action::Kill)));
+            assert_eq!(kills.iter().map(|it| it.events.len()).sum::<usize>(), 2);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The processes of a run: one for each node, started from this binary, which talk to it by lines of JSON.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use farfield::mutants::Mutant;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+/// What a node is told.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) enum Order {
+    /// Open the objects of a generation together with these nodes.
+    Open(Opening),
+    /// Work on them.
+    Run,
+    /// Come to rest.
+    Settle,
+    /// Look at everything once more: nobody changes it now.
+    Look,
+    /// Close the objects: nobody uses them now.
+    Close,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Opening {
+    pub(super) generation: u64,
+    /// The nodes that take part, by their numbers.
+    pub(super) members: Vec<u16>,
+    pub(super) seed: u64,
+    /// From the beginning of one operation of a thread to that of the next, at least.
+    pub(super) pace: Duration,
+    pub(super) is_placed_by_hash: bool,
+}
+
+/// What a node says.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) enum Said {
+    /// It has come, as this node.
+    Here(u16),
+    /// It has done what it was told.
+    Did(Step),
+    /// It lives; how many operations each of its threads has begun.
+    Beat(BTreeMap<String, u64>),
+    /// It has seen what must not be.
+    Violation(String),
+}
+
+/// What a node answers to.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Opened,
+    Running,
+    Settled,
+    Looked,
+    Closed,
+}
+
+/// A message, or the end of a process: by place, and the life that it is from.
+pub(super) struct Heard {
+    pub(super) place: usize,
+    pub(super) life: usize,
+    /// None when it has ended.
+    pub(super) said: Option<String>,
+}
+
+/// One process.
+struct Process {
+    child: Child,
+    /// None when there will be no more.
+    orders: Option<ChildStdin>,
+    life: usize,
+}
+
+/// The processes of a run. Dropping it ends them.
+pub(super) struct Processes {
+    session: String,
+    folder: PathBuf,
+    mutant: Option<Mutant>,
+    places: Vec<Option<Process>>,
+    /// Those that were killed there last.
+    killed: Vec<Option<Child>>,
+    lives: Vec<usize>,
+    say: mpsc::Sender<Heard>,
+    heard: mpsc::Receiver<Heard>,
+}
+
+impl Processes {
+    pub(super) fn new(places: usize, folder: &Path, mutant: Option<Mutant>) -> Processes {
+        let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
+        let (say, heard) = mpsc::channel();
+        let (none, killed) = ((0..places).map(|_| None).collect(), (0..places).map(|_| None).collect());
+        Processes { session, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
+    }
+
+    /// Starts a process at a place where none is.
+    pub(super) fn start(&mut self, place: usize) -> Result<()> {
+        if let Some(mut before) = self.killed[place].take() {
+            before.wait().with_context(|| format!("waiting for the end of the process at place {place}"))?;
+        }
+        let life = self.lives[place];
+        self.lives[place] += 1;
+        let path = self.errors_of(place);
+        let errors = File::options().create(true).append(true).open(&path);
+        let errors = errors.with_context(|| format!("creating {}", path.display()))?;
+        let mut child = Command::new(std::env::current_exe().context("finding this program")?)
+            .args(["__chaos".as_ref(), self.folder.as_os_str()])
+            .args(self.mutant.iter().flat_map(|mutant| ["--mutant", mutant.name()]))
+            .env("FARFIELD_SESSION", &self.session)
+            .env("FARFIELD_NODE", place.to_string())
+            .env("FARFIELD_NODES", self.places.len().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("starting a process for place {place}"))?;
+        let stdout = child.stdout.take().context("a pipe was asked for")?;
+        let orders = child.stdin.take().context("a pipe was asked for")?;
+        let say = self.say.clone();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok).map(Some);
+            for said in lines.chain([None]) {
+                if say.send(Heard { place, life, said }).is_err() {
+                    return;
+                }
+            }
+        });
+        self.places[place] = Some(Process { child, orders: Some(orders), life });
+        Ok(())
+    }
+
+    fn errors_of(&self, place: usize) -> PathBuf {
+        self.folder.join(format!("{place}.err"))
+    }
+
+    /// The end of what a place has written to its standard error.
+    pub(super) fn tail_of(&self, place: usize) -> String {
+        let text = std::fs::read_to_string(self.errors_of(place)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// What is heard next from those that live; none within `timeout`.
+    pub(super) fn hear(&mut self, timeout: Duration) -> Option<Heard> {
+        let heard = self.heard.recv_timeout(timeout).ok()?;
+        let lives = |process: &Process| process.life == heard.life;
+        // The dead may have said something before, which nobody waits for.
+        self.places[heard.place].as_ref().is_some_and(lives).then_some(heard)
+    }
+
+    /// Tells a place something.
+    pub(super) fn tell(&mut self, place: usize, order: &Order) -> Result<()> {
+        let process = self.places[place].as_mut().context("nobody is there")?;
+        let mut line = serde_json::to_string(order)?;
+        line.push('\n');
+        let orders = process.orders.as_mut().context("it was dismissed")?;
+        orders.write_all(line.as_bytes()).with_context(|| format!("telling place {place} to {order:?}"))
+    }
+
+    pub(super) fn signal(&self, place: usize, signal: Signal) -> Result<()> {
+        let process = self.places[place].as_ref().context("nobody is there")?;
+        // Not reaped yet, so its number is nobody else's.
+        let pid = Pid::from_raw(process.child.id() as i32).context("a process has a number")?;
+        kill_process(pid, signal).with_context(|| format!("sending {signal:?} to place {place}"))
+    }
+
+    /// Kills a process. When the system has seen it off, its place can be taken.
+    pub(super) fn kill(&mut self, place: usize) -> Result<()> {
+        self.signal(place, Signal::KILL)?;
+        self.killed[place] = self.places[place].take().map(|process| process.child);
+        Ok(())
+    }
+
+    /// There are no more orders for a place: its process is to leave the session, and end.
+    pub(super) fn dismiss(&mut self, place: usize) {
+        if let Some(process) = &mut self.places[place] {
+            process.orders = None;
+        }
+    }
+
+    /// How the process at a place has ended; none if it has not in time.
+    pub(super) fn wait_for_end(&mut self, place: usize, timeout: Duration) -> Result<Option<ExitStatus>> {
+        let process = self.places[place].as_mut().context("nobody is there")?;
+        let start = Instant::now();
+        loop {
+            match process.child.try_wait().context("waiting for the end of a process")? {
+                None if start.elapsed() < timeout => std::thread::sleep(Duration::from_millis(5)),
+                ended => return Ok(ended),
+            }
+        }
+    }
+
+    /// How a process has ended that says no more.
+    pub(super) fn end_of(&mut self, place: usize) -> String {
+        let Some(mut process) = self.places[place].take() else { return "nobody is there".into() };
+        process.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        let present = self.places.iter_mut().flatten().map(|process| &mut process.child);
+        for child in present.chain(self.killed.iter_mut().flatten()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What was done to the nodes, and what was verified.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::judge::Findings;
+use super::judge::pace::Recovery;
+use super::plan::Generation;
+use crate::tell::{append, grouped};
+
+/// Violations that are printed; all are in the JSON.
+const SHOWN: usize = 5;
+
+/// Something that was done to a node.
+#[derive(Serialize)]
+pub(super) struct Injected {
+    pub(super) generation: usize,
+    /// Since the beginning of the generation's load.
+    pub(super) at_ms: u64,
+    pub(super) action: String,
+    pub(super) node: u16,
+}
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) seed: u64,
+    pub(super) nodes: usize,
+    pub(super) seconds: f64,
+    pub(super) plan: Vec<Generation>,
+    /// The command line that does the same again.
+    pub(super) again: String,
+    /// Generations that were judged.
+    pub(super) generations: usize,
+    pub(super) injected: Vec<Injected>,
+    pub(super) operations: u64,
+    #[serde(flatten)]
+    pub(super) findings: Findings,
+    pub(super) recoveries: Vec<Recovery>,
+}
+
+impl Report {
+    pub(super) fn is_right(&self) -> bool {
+        self.findings.violations.is_empty()
+    }
+
+    /// Prints it, or appends it as a line of JSON to a file; `-` is the standard output.
+    pub(super) fn publish(&self, json: Option<&Path>) -> Result<()> {
+        let text = match json {
+            None => self.text(),
+            Some(path) => {
+                let line = format!("{}\n", serde_json::to_string(self).context("writing the report")?);
+                if path != Path::new("-") {
+                    append(path, &line)?;
+                    self.text()
+                } else {
+                    line
+                }
+            }
+        };
+        match io::stdout().lock().write_all(text.as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec![format!("{:<12}{:>10}  {:<10}{}", "generation", "at", "injected", "node")];
+        for Injected { generation, at_ms, action, node } in &self.injected {
+            let at = format!("{:.2} s", *at_ms as f64 / 1000.0);
+            lines.push(format!("{generation:<12}{at:>10}  {action:<10}{node}"));
+        }
+        lines.push(format!("\n{:<32}{:>12}", "verified", "times"));
+        lines.push(format!("{:<32}{:>12}", "calls", grouped(self.operations)));
+        for (what, times) in &self.findings.verified {
+            lines.push(format!("{what:<32}{:>12}", grouped(*times)));
+        }
+        for (variant, times) in &self.findings.errors {
+            lines.push(format!("{:<32}{:>12}", format!("errors: {variant}"), grouped(*times)));
+        }
+        if !self.recoveries.is_empty() {
+            let title = ["death of", "before, per s", "half of it after", "slowest load", "later, least"];
+            lines.push(format!("\n{:<10}{:>14}{:>18}  {:<18}{}", title[0], title[1], title[2], title[3], title[4]));
+        }
+        for Recovery { node, before_per_s, took_ms, took_ms_by_load, later_percent } in &self.recoveries {
+            let after = |took: &Option<u64>| took.map_or("never".into(), |ms| format!("{ms} ms"));
+            // Never is later than any time.
+            let slowest = took_ms_by_load.iter().max_by_key(|it| it.1.unwrap_or(u64::MAX));
+            let slowest = slowest.map_or(String::new(), |(load, took)| format!("{load} {}", after(took)));
+            let least = later_percent.iter().min_by_key(|it| it.1);
+            let least = least.map_or(String::new(), |(load, percent)| format!("{load} {percent} %"));
+            let (before, after) = (grouped(*before_per_s), after(took_ms));
+            lines.push(format!("{:<10}{before:>14}{after:>18}  {slowest:<18}{least}", format!("node {node}")));
+        }
+        let violations = &self.findings.violations;
+        for violation in violations.iter().take(SHOWN) {
+            lines.push(format!("\nviolation: {violation}"));
+        }
+        lines.push(match violations.len() {
+            0 => format!("\nno violation in {} generations, seed {}", self.generations, self.seed),
+            many => format!("\n{many} violations, seed {}; the same plan again:\n  {}", self.seed, self.again),
+        });
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}

@@ -1,0 +1,312 @@
+//! Carries out a plan: leads the nodes through the generations, harms them, and watches that everything ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use farfield::mutants::Mutant;
+use indicatif::ProgressBar;
+use rustix::process::Signal;
+
+use super::judge::{self, Story, pace};
+use super::load;
+use super::log::{self, now_ns};
+use super::plan::{Action, Generation};
+use super::processes::{Heard, Opening, Order, Processes, Said, Step};
+use super::report::{Injected, Report};
+
+/// Longer than any step takes.
+const STEP_MAX: Duration = Duration::from_secs(30);
+/// How often it is looked whether all go on.
+const TICK: Duration = Duration::from_millis(50);
+/// From one operation of a thread to the next, for each node: so that all together leave the machine time.
+const PACE_PER_NODE: Duration = Duration::from_micros(1500);
+
+/// What is known of the process at a place.
+struct Present {
+    node: u16,
+    /// What each of its threads had begun when that last changed.
+    begun: BTreeMap<String, (u64, Instant)>,
+    is_stopped: bool,
+}
+
+pub(super) struct Director<'a> {
+    seed: u64,
+    folder: PathBuf,
+    processes: Processes,
+    present: BTreeMap<usize, Present>,
+    bar: &'a ProgressBar,
+    /// Load so far.
+    elapsed: Duration,
+}
+
+impl Director<'_> {
+    pub(super) fn new<'a>(
+        seed: u64,
+        places: usize,
+        folder: &Path,
+        mutant: Option<Mutant>,
+        bar: &'a ProgressBar,
+    ) -> Director<'a> {
+        let processes = Processes::new(places, folder, mutant);
+        let elapsed = Duration::ZERO;
+        Director { seed, folder: folder.into(), processes, present: BTreeMap::new(), bar, elapsed }
+    }
+
+    /// Carries out the plan, up to the first violation. What was done and found is in the report, also after an error.
+    pub(super) fn conduct(&mut self, places: usize, plan: &[Generation], report: &mut Report) -> Result<()> {
+        self.start(0..places)?;
+        for (number, generation) in plan.iter().enumerate() {
+            self.start(generation.restarts.iter().copied())?;
+            report.injected.extend(generation.restarts.iter().map(|place| Injected {
+                generation: number,
+                at_ms: 0,
+                action: "restart".into(),
+                node: self.present.get(place).map_or(0, |it| it.node),
+            }));
+            let story = self.generation(number, generation, report)?;
+            let mut findings = judge::judge(&story);
+            for recovery in pace::recoveries(&story) {
+                findings.violations.extend(recovery.violation());
+                report.recoveries.push(recovery);
+            }
+            let is_right = findings.violations.is_empty();
+            report.operations += story.calls.len() as u64;
+            report.generations += 1;
+            report.findings.merge(findings);
+            if !is_right {
+                return Ok(());
+            }
+            self.forget_logs(number)?;
+        }
+        self.dismiss()
+    }
+
+    fn start(&mut self, places: impl Iterator<Item = usize>) -> Result<()> {
+        let mut awaited = BTreeSet::new();
+        for place in places {
+            self.processes.start(place)?;
+            awaited.insert(place);
+        }
+        let start = Instant::now();
+        while !awaited.is_empty() {
+            self.check_step("coming", &awaited, start)?;
+            let Some(heard) = self.processes.hear(TICK) else { continue };
+            let place = heard.place;
+            if let Said::Here(node) = self.understand(heard)? {
+                self.present.insert(place, Present { node, begun: BTreeMap::new(), is_stopped: false });
+                awaited.remove(&place);
+            }
+        }
+        Ok(())
+    }
+
+    /// One generation, from opening its objects to closing them.
+    fn generation(&mut self, number: usize, generation: &Generation, report: &mut Report) -> Result<Story> {
+        let mut members: Vec<u16> = self.present.values().map(|it| it.node).collect();
+        members.sort_unstable();
+        let is_placed_by_hash = number % 2 == 1;
+        let opening = Opening {
+            generation: number as u64,
+            members: members.clone(),
+            seed: self.seed.wrapping_add(number as u64),
+            pace: PACE_PER_NODE * members.len() as u32,
+            is_placed_by_hash,
+        };
+        self.order(&Order::Open(opening), Step::Opened)?;
+        self.order(&Order::Run, Step::Running)?;
+        let mut story = Story {
+            path: format!("chaos/{number}/"),
+            is_placed_by_hash,
+            load_ns: (now_ns(), 0),
+            homes: load::homes_of(number as u64, &members).collect(),
+            members,
+            deaths: Vec::new(),
+            stops: Vec::new(),
+            calls: Vec::new(),
+        };
+        self.load(number, generation, &mut story, report)?;
+        story.load_ns.1 = now_ns();
+        for (order, step) in [(Order::Settle, Step::Settled), (Order::Look, Step::Looked), (Order::Close, Step::Closed)]
+        {
+            self.order(&order, step)?;
+        }
+        story.calls = log::read(&self.folder, number as u64)?;
+        Ok(story)
+    }
+
+    /// The time of a generation in which nodes are harmed.
+    fn load(&mut self, number: usize, generation: &Generation, story: &mut Story, report: &mut Report) -> Result<()> {
+        let start = Instant::now();
+        for present in self.present.values_mut() {
+            present.begun.clear();
+        }
+        let end = (generation.load, None);
+        let events = generation.events.iter().map(|event| (event.at, Some(event)));
+        // What is late makes all that follows late: the plan's distances stay.
+        let mut late = Duration::ZERO;
+        for (at, event) in events.chain([end]) {
+            while let Some(left) = (at + late).checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+                self.bar.set_position((self.elapsed + start.elapsed()).as_millis() as u64);
+                if let Some(heard) = self.processes.hear(left.min(TICK)) {
+                    self.understand(heard)?;
+                }
+                self.check_progress(start)?;
+            }
+            if let Some(event) = event {
+                late = start.elapsed() - at;
+                let node = self.harm(event.place, event.action, story)?;
+                let action = format!("{:?}", event.action).to_lowercase();
+                let at_ms = start.elapsed().as_millis() as u64;
+                report.injected.push(Injected { generation: number, at_ms, action, node });
+            }
+        }
+        self.elapsed += generation.load;
+        Ok(())
+    }
+
+    /// Does something to the process at a place; its node.
+    fn harm(&mut self, place: usize, action: Action, story: &mut Story) -> Result<u16> {
+        let present = self.present.get_mut(&place).context("a plan is for those that live")?;
+        let node = present.node;
+        let at_ns = now_ns();
+        let goes_on = |story: &mut Story| {
+            for stop in story.stops.iter_mut().filter(|stop| stop.0 == node && stop.2 == u64::MAX) {
+                stop.2 = now_ns();
+            }
+        };
+        match action {
+            Action::Kill => {
+                self.present.remove(&place);
+                self.processes.kill(place)?;
+                goes_on(story);
+                story.deaths.push((node, at_ns));
+            }
+            Action::Stop => {
+                present.is_stopped = true;
+                self.processes.signal(place, Signal::STOP)?;
+                story.stops.push((node, at_ns, u64::MAX));
+            }
+            Action::Continue => {
+                present.is_stopped = false;
+                present.begun.clear();
+                self.processes.signal(place, Signal::CONT)?;
+                goes_on(story);
+            }
+        }
+        Ok(node)
+    }
+
+    /// Tells all to do something, and waits until they have.
+    fn order(&mut self, order: &Order, step: Step) -> Result<()> {
+        let mut awaited: BTreeSet<usize> = self.present.keys().copied().collect();
+        for place in &awaited {
+            self.processes.tell(*place, order)?;
+        }
+        let start = Instant::now();
+        while !awaited.is_empty() {
+            self.check_step(&format!("{step:?}").to_lowercase(), &awaited, start)?;
+            let Some(heard) = self.processes.hear(TICK) else { continue };
+            let place = heard.place;
+            if matches!(self.understand(heard)?, Said::Did(did) if did == step) {
+                awaited.remove(&place);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was said. A violation, or that a process has ended, is an error.
+    fn understand(&mut self, heard: Heard) -> Result<Said> {
+        let who = self.describe(heard.place);
+        let Some(line) = heard.said else {
+            bail!(
+                "{who} has ended by itself: {}\n{}",
+                self.processes.end_of(heard.place),
+                self.last_words(heard.place)
+            );
+        };
+        let said: Said = serde_json::from_str(&line).with_context(|| format!("{who} says `{line}`"))?;
+        match &said {
+            Said::Violation(what) => bail!("{who} has seen {what}"),
+            Said::Beat(begun) => {
+                if let Some(present) = self.present.get_mut(&heard.place) {
+                    for (thread, begun) in begun {
+                        let latest = present.begun.entry(thread.clone()).or_insert((*begun, Instant::now()));
+                        if latest.0 != *begun {
+                            *latest = (*begun, Instant::now());
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(said)
+    }
+
+    fn describe(&self, place: usize) -> String {
+        self.present.get(&place).map_or(format!("place {place}"), |it| format!("node {} (place {place})", it.node))
+    }
+
+    fn last_words(&self, place: usize) -> String {
+        let tail = self.processes.tail_of(place);
+        if tail.is_empty() { "it has said nothing".into() } else { format!("it said:\n{tail}") }
+    }
+
+    /// The watchdog of a step.
+    fn check_step(&self, step: &str, awaited: &BTreeSet<usize>, since: Instant) -> Result<()> {
+        if since.elapsed() > STEP_MAX {
+            let who = awaited.iter().map(|place| format!("{}; {}", self.describe(*place), self.last_words(*place)));
+            bail!("a hang: not {step} within {STEP_MAX:?}: {}", who.collect::<Vec<_>>().join("\n"));
+        }
+        Ok(())
+    }
+
+    /// The watchdog of the load: every thread of those that are not stopped goes on, and says so.
+    fn check_progress(&self, since: Instant) -> Result<()> {
+        for (place, present) in self.present.iter().filter(|it| !it.1.is_stopped) {
+            ensure!(
+                !present.begun.is_empty() || since.elapsed() <= STEP_MAX,
+                "a hang: {} has not said for {STEP_MAX:?} that it lives; {}",
+                self.describe(*place),
+                self.last_words(*place)
+            );
+            if let Some((thread, _)) = present.begun.iter().find(|it| it.1.1.elapsed() > STEP_MAX) {
+                bail!(
+                    "a hang: thread {thread} of {} has begun nothing for {STEP_MAX:?}; {}",
+                    self.describe(*place),
+                    self.last_words(*place)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the logs of a generation that was as it should be.
+    fn forget_logs(&self, number: usize) -> Result<()> {
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&format!("{number}-")) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all leave in good order.
+    fn dismiss(&mut self) -> Result<()> {
+        let places: Vec<usize> = self.present.keys().copied().collect();
+        for place in &places {
+            self.processes.dismiss(*place);
+        }
+        for place in places {
+            let who = self.describe(place);
+            let Some(status) = self.processes.wait_for_end(place, STEP_MAX)? else {
+                bail!("a hang: {who} has not ended within {STEP_MAX:?}; {}", self.last_words(place));
+            };
+            ensure!(status.success(), "{who} ended badly: {status}; {}", self.last_words(place));
+        }
+        self.present.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! A node of a run: it opens the objects of each generation, and lets a thread for each load work on them, as it is
+//! told.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use farfield::Node;
+use farfield::mutants::{self, Mutant};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::load::{self, Load, Place};
+use super::log::{Recorder, log_name};
+use super::processes::{Opening, Order, Said, Step};
+
+/// How long opening an object may take: nothing is done to nodes meanwhile.
+const OPEN_MAX: Duration = Duration::from_secs(20);
+const BEAT: Duration = Duration::from_millis(250);
+/// How often threads that wait for an order look for it.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What the hidden `farfield __chaos` takes.
+#[derive(clap::Args)]
+pub(crate) struct WorkerArgs {
+    /// Where to log
+    folder: PathBuf,
+    /// A seeded bug
+    #[arg(long)]
+    mutant: Option<Mutant>,
+}
+
+/// What the threads of a generation are to do now, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Phase {
+    /// After waiting for the beginning.
+    Running = 1,
+    Settling,
+    Looking,
+    Closing,
+}
+
+/// What the threads of a generation share with the main one.
+#[derive(Default)]
+struct Shared {
+    phase: AtomicU8,
+    /// How many threads have settled, and have looked.
+    settled: AtomicU64,
+    looked: AtomicU64,
+}
+
+impl Shared {
+    fn has_come_to(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) >= phase as u8
+    }
+
+    fn wait_for(&self, phase: Phase) {
+        while !self.has_come_to(phase) {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// A generation's threads.
+struct Crew {
+    shared: Arc<Shared>,
+    /// What each thread has begun.
+    begun: BTreeMap<String, Arc<AtomicU64>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// One line, whole, to the parent.
+pub(super) fn say(said: &Said) {
+    let mut line = serde_json::to_string(said).expect("plain data");
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    // A parent that does not listen any more has ended this process, or will.
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}
+
+/// To be called first in a process of a run.
+pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
+    let node = Node::builder().environment()?.timeout(OPEN_MAX).start()?;
+    say(&Said::Here(node.id().0));
+    let mut crew: Option<Crew> = None;
+    for line in std::io::stdin().lock().lines() {
+        let order: Order = serde_json::from_str(&line?).context("an order")?;
+        match (order, &mut crew) {
+            (Order::Open(opening), crew @ None) => *crew = Some(Crew::open(&node, &opening, args)?),
+            (Order::Run, Some(crew)) => crew.go_on(Phase::Running, Step::Running),
+            (Order::Settle, Some(crew)) => crew.go_on(Phase::Settling, Step::Settled),
+            (Order::Look, Some(crew)) => crew.go_on(Phase::Looking, Step::Looked),
+            (Order::Close, crew @ Some(_)) => {
+                crew.take().context("a crew")?.close()?;
+                say(&Said::Did(Step::Closed));
+            }
+            (order, _) => bail!("it makes no sense now to {order:?}"),
+        }
+    }
+    Ok(())
+}
+
+impl Crew {
+    fn open(node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<Crew> {
+        // One that has just come knows of the others' deaths, and the others of its coming, a moment later only.
+        let present = |node: &Node| node.survivors().iter().map(|node| node.0).collect::<Vec<_>>();
+        let start = Instant::now();
+        while present(node) != opening.members {
+            ensure!(start.elapsed() < OPEN_MAX, "nodes {:?} are there, not {:?}", present(node), opening.members);
+            std::thread::sleep(LOOK);
+        }
+        let log = |thread: &str| Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, thread));
+        let mut place = Place::new(node, opening, log("open")?);
+        let loads = load::open_all(&mut place).map_err(|failure| anyhow::anyhow!("{}", failure.text))?;
+        let shared = Arc::new(Shared::default());
+        let mut crew = Crew { shared: Arc::clone(&shared), begun: BTreeMap::new(), threads: Vec::new() };
+        for (name, load) in loads {
+            let begun = Arc::new(AtomicU64::new(0));
+            crew.begun.insert(name.clone(), Arc::clone(&begun));
+            let (shared, log, pace) = (Arc::clone(&shared), log(&name)?, opening.pace);
+            let mutant = args.mutant;
+            let body = move || {
+                // It is on for the thread that says so.
+                mutants::enable(mutant).expect("the parent has done so, too");
+                work(load, log, &shared, &begun, pace);
+            };
+            crew.threads.push(std::thread::Builder::new().name(name).spawn(body).context("starting a thread")?);
+        }
+        let (shared, begun) = (Arc::clone(&shared), crew.begun.clone());
+        crew.threads.push(std::thread::spawn(move || {
+            while !shared.has_come_to(Phase::Closing) {
+                let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
+                say(&Said::Beat(begun.iter().map(count).collect()));
+                std::thread::sleep(BEAT);
+            }
+        }));
+        say(&Said::Did(Step::Opened));
+        Ok(crew)
+    }
+
+    /// Lets the threads go on to the next phase, and says so when all have ended the one before.
+    fn go_on(&self, phase: Phase, step: Step) {
+        self.shared.phase.store(phase as u8, Ordering::Release);
+        let all = self.begun.len() as u64;
+        let ended = match phase {
+            Phase::Settling => Some(&self.shared.settled),
+            Phase::Looking => Some(&self.shared.looked),
+            _ => None,
+        };
+        // The parent watches over how long it takes.
+        while ended.is_some_and(|ended| ended.load(Ordering::Acquire) < all) {
+            std::thread::sleep(LOOK);
+        }
+        say(&Said::Did(step));
+    }
+
+    fn close(self) -> Result<()> {
+        self.shared.phase.store(Phase::Closing as u8, Ordering::Release);
+        for thread in self.threads {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread panicked: see above"))?;
+        }
+        Ok(())
+    }
+}
+
+/// One thread's generation.
+fn work(mut load: Box<dyn Load>, mut log: Recorder, shared: &Shared, begun: &AtomicU64, pace: Duration) {
+    shared.wait_for(Phase::Running);
+    while !shared.has_come_to(Phase::Settling) {
+        let start = Instant::now();
+        begun.fetch_add(1, Ordering::Relaxed);
+        load.step(&mut log);
+        std::thread::sleep(pace.saturating_sub(start.elapsed()));
+    }
+    load.settle(&mut log);
+    shared.settled.fetch_add(1, Ordering::Release);
+    shared.wait_for(Phase::Looking);
+    load.look(&mut log);
+    shared.looked.fetch_add(1, Ordering::Release);
+    // Whoever drops an object is missed by those that still use it.
+    shared.wait_for(Phase::Closing);
+}

@@ -1,0 +1,72 @@
+//! `farfield chaos`, end to end: short runs with real deaths, and seeded bugs that they have to find.
+
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// One run at a time: the pace of each is judged.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+fn chaos(arguments: &[&str]) -> Output {
+    let _alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.arg("chaos").args(arguments).output().expect("the binary runs")
+}
+
+fn report(output: &Output) -> Value {
+    let said = || String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}; it said {}", said()))
+}
+
+/// How often something was done to a node.
+fn injected(report: &Value, action: &str) -> usize {
+    let all = report["injected"].as_array().expect("a list");
+    all.iter().filter(|it| it["action"] == action).count()
+}
+
+/// A plan of a few seconds in which one node is killed, and another stopped for a moment.
+const SEED: &str = "6";
+
+#[test]
+fn nodes_are_killed_and_stopped_and_nothing_is_wrong() {
+    let output = chaos(&["--seconds", "6", "--seed", SEED, "--faults", "kill,stop", "--json", "-"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert!(injected(&report, "kill") > 0 && injected(&report, "stop") > 0, "{report:#}");
+    assert_eq!(injected(&report, "kill"), report["recoveries"].as_array().expect("a list").len());
+    for what in ["histories of keys", "histories of queues", "locks taken", "messages received", "additions"] {
+        assert!(report["verified"][what].as_u64().expect("a number") > 0, "{what}: {report:#}");
+    }
+    assert!(report["errors"]["PeerDead"].as_u64().expect("a number") > 0, "{report:#}");
+}
+
+/// Two generations: the node that is killed in the first takes part in the second, as another one.
+#[test]
+fn a_node_that_was_killed_returns() {
+    let output = chaos(&["--seconds", "14", "--seed", SEED, "--json", "-"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert!(injected(&report, "restart") > 0 && report["generations"] == 2, "{report:#}");
+}
+
+#[test]
+fn seeded_bugs_are_found() {
+    for mutant in ["ring-dead-reader-awaited", "barrier-last-row", "queue-take-unchecked"] {
+        let plan = ["--seconds", "6", "--seed", SEED, "--faults", "kill,stop"];
+        let output = chaos(&[&plan[..], &["--mutant", mutant, "--json", "-"]].concat());
+        let report = report(&output);
+        assert!(!output.status.success(), "{mutant}: {report:#}");
+        assert!(!report["violations"].as_array().expect("a list").is_empty(), "{mutant}: {report:#}");
+        let again = report["again"].as_str().expect("a command line");
+        assert!(again.contains(&format!("--seed {SEED}")), "{again}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for arguments in [&["--nodes", "1"][..], &["--seconds", "0"], &["--faults", "flood"]] {
+        let output = chaos(arguments);
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{arguments:?}");
+    }
+}
