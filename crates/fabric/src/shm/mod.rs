@@ -586,7 +586,7 @@ impl Fabric for ShmFabric {
                 if failed {
                     return;
                 }
-                let fence = FenceOnPanic(&*fabric);
+                let fence = FenceOnPanic(&fabric);
                 body();
                 drop(fence);
                 drop(guard); // the node is no longer alive; whether it left or died was said before
