@@ -81,9 +81,11 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
                 return Some(format!("after {} ms, before its {} ms were over", ms(took_ns), ms(call.limit_ns)));
             }
             let was_harmed = |node: &u16| story.was_harmed(*node, call.begin_ns, at_ns);
-            // That nothing comes from a queue needs no reason.
+            // That nothing comes from a queue needs no reason. Who holds a lock may himself wait for one that was harmed.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
-            if let Some(named) = failure.nodes.iter().find(|node| !was_harmed(node) && story.survives(**node)) {
+            let is_of_lock =
+                matches!(call.op, Op::Lock { .. }) || failure.object.as_ref().is_some_and(|it| it.ends_with("/locks"));
+            if let Some(named) = failure.nodes.iter().find(|node| !was_harmed(node) && !is_of_lock) {
                 return Some(format!("node {named} was not stopped"));
             }
             let has_reason = is_dequeue || story.members.iter().any(was_harmed);
@@ -124,6 +126,12 @@ mod tests {
         assert_eq!(found(judge, vec![failed(1001, 2101, timeout(&[]))]).len(), 1, "too late");
         assert_eq!(found(judge, vec![failed(100, 201, timeout(&[]))]).len(), 1, "of nothing");
         assert_eq!(found(judge, vec![failed(1001, 1101, timeout(&[1]))]).len(), 1, "it runs");
+        let of_lock = |begin_ns| {
+            let held_by_1 = Failure { object: Some("chaos/0/kv/locks".into()), ..timeout(&[1]) };
+            found(judge, vec![failed(begin_ns, begin_ns + 100, held_by_1)])
+        };
+        assert_eq!(of_lock(1001), [""; 0], "it waits itself");
+        assert_eq!(of_lock(100).len(), 1, "for nobody");
     }
 
     #[test]
