@@ -81,11 +81,13 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
                 return Some(format!("after {} ms, before its {} ms were over", ms(took_ns), ms(call.limit_ns)));
             }
             let was_harmed = |node: &u16| story.was_harmed(*node, call.begin_ns, at_ns);
+            // Those that are gone are named beside the others.
+            let may_be_missing = |node: &u16| was_harmed(node) || story.death_of(*node).is_some_and(|it| it <= at_ns);
             // That nothing comes from a queue needs no reason. Who holds a lock may himself wait for one that was harmed.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock =
                 matches!(call.op, Op::Lock { .. }) || failure.object.as_ref().is_some_and(|it| it.ends_with("/locks"));
-            if let Some(named) = failure.nodes.iter().find(|node| !was_harmed(node) && !is_of_lock) {
+            if let Some(named) = failure.nodes.iter().find(|node| !is_of_lock && !may_be_missing(node)) {
                 return Some(format!("node {named} was not stopped"));
             }
             let has_reason = is_dequeue || story.members.iter().any(was_harmed);
