@@ -15,7 +15,11 @@ struct MortalKey {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
-    Absent,
+    Absent {
+        /// Where the value lay, if its delete was cut short: who has seen that it is absent has seen it there, and the
+        /// others know of it still.
+        lay: Option<u16>,
+    },
     There {
         value: u64,
         home: u16,
@@ -54,7 +58,7 @@ impl Model for MortalKey {
     type State = State;
 
     fn initial(&self) -> State {
-        State::Absent
+        State::Absent { lay: None }
     }
 
     fn step(&self, state: &State, input: &Input, output: Option<&Output>) -> Option<State> {
@@ -65,16 +69,20 @@ impl Model for MortalKey {
                     State::There { home, is_sure, .. } if home == dead || self.is_placed_by_hash => {
                         Some(State::Lost { is_sure })
                     }
+                    State::Absent { lay: Some(home) } if home == dead || self.is_placed_by_hash => {
+                        Some(State::Lost { is_sure: false })
+                    }
                     _ => None,
                 };
             }
             Input::Forget => {
-                return Some(if matches!(state, State::Lost { .. }) { State::Absent } else { state.clone() });
+                let is_lost = matches!(state, State::Lost { .. });
+                return Some(if is_lost { State::Absent { lay: None } } else { state.clone() });
             }
         };
         let is_sure = output.is_some();
         let (is_there, may_seem_absent) = match *state {
-            State::Absent => (false, true),
+            State::Absent { .. } => (false, true),
             State::There { .. } => (true, false),
             State::Lost { is_sure } => (false, !is_sure),
         };
@@ -94,7 +102,14 @@ impl Model for MortalKey {
             (KvOp::Update(_) | KvOp::Delete, Some(Output::Changed(false))) => may_seem_absent.then(|| state.clone()),
             (KvOp::Update(value), None | Some(Output::Changed(true))) => is_there.then(|| changed(value)),
             (KvOp::Upsert(value), None | Some(Output::Done)) => Some(changed(value)),
-            (KvOp::Delete, None | Some(Output::Changed(true))) => (*state != State::Absent).then_some(State::Absent),
+            (KvOp::Delete, Some(Output::Changed(true))) => {
+                (!matches!(state, State::Absent { .. })).then_some(State::Absent { lay: None })
+            }
+            (KvOp::Delete, None) => match *state {
+                State::There { home, .. } => Some(State::Absent { lay: Some(home) }),
+                State::Lost { .. } => Some(State::Absent { lay: None }),
+                State::Absent { .. } => None,
+            },
             _ => None,
         }
     }
@@ -213,5 +228,13 @@ mod tests {
             assert_eq!(found(judge, [vec![cut.clone()], seen].concat()), [""; 0]);
         }
         assert_eq!(found(judge, vec![cut, got(1100, Some(9))]).len(), 1);
+    }
+
+    #[test]
+    fn what_the_dead_had_begun_to_delete_may_have_been_seen_to_be_absent() {
+        let cut = call(2, 900, Op::Kv { key: 1, op: KvOp::Delete }, None);
+        assert_eq!(found(judge, vec![inserted_by(2), cut, got(950, None), lost(1100)]), [""; 0]);
+        let done = on_key(2, 900, KvOp::Delete, Ok(Answer::Changed(true)));
+        assert_eq!(found(judge, vec![inserted_by(2), done, got(950, None), lost(1100)]).len(), 1, "it was told so");
     }
 }

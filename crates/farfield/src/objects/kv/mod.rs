@@ -62,7 +62,8 @@
 //!
 //! - **Its values are lost.** Operations on such a key answer [`ErrorKind::Lost`], until it is
 //!   inserted again: `insert` and `upsert` take it for absent, `delete` removes it. What [`Placement::Hash`] would place
-//!   there goes to the next node. Its share of the others' slots is lost with it.
+//!   there goes to the next node. Its share of the others' slots is lost with it. A delete that was under way clears a bit
+//!   there first: who has looked meanwhile has missed the key, and may find it lost then, until it is deleted or inserted.
 //! - **All else goes on.** Nobody waits for its acknowledgements.
 //! - **Its locks move.** Keys whose lock lay there wait until the survivors have agreed that none of them works under it any
 //!   more (`death.rs`: a few messages). Then the lock of the next node stands in, of the same row.
