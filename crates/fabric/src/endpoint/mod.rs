@@ -629,10 +629,10 @@ impl Endpoint {
         self.fabric.explain(code, remote, len as usize)
     }
 
-    /// The error that an operation to `node` would end in now, if the node is gone.
+    /// The error that an operation to `node` would end in now, if the node is gone; or this one, on shared memory.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerDead`] or [`ErrorKind::PeerLeft`].
+    /// [`ErrorKind::PeerDead`], [`ErrorKind::PeerLeft`] or [`ErrorKind::Fenced`].
     #[inline]
     pub fn check_alive(&self, node: NodeId) -> Result<()> {
         match &self.inner {
@@ -646,6 +646,8 @@ impl Endpoint {
         match self.fabric.peer_state(node) {
             PeerState::Dead { incarnation } => Err(ErrorKind::PeerDead { node, incarnation }.into()),
             PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
+            // Elsewhere who is fenced learns it from the next operation.
+            _ if matches!(self.inner, Inner::Shm(..)) && self.fabric.is_fenced() => Err(ErrorKind::Fenced.into()),
             PeerState::Absent | PeerState::Up { .. } => Ok(()),
         }
     }

@@ -395,7 +395,8 @@ impl Control {
 
     /// A node begins its life only after the one before it at its place has ended: that one is reported first.
     fn bury_earlier_lives(&self, fabric: &ShmFabric, node: NodeId, event: &mut dyn FnMut(ControlEvent)) {
-        for index in (usize::from(node.0) % fabric.places..node.index()).step_by(fabric.places) {
+        let earlier = (node.index() % fabric.places..node.index()).step_by(fabric.places);
+        for index in earlier.filter(|index| *index != fabric.me.index()) {
             fabric.memory.know(NodeId(index as u16));
             let _ = fabric.memory.peers[index].set(None); // unless it was seen
         }

@@ -325,13 +325,24 @@ impl ShmFabric {
     }
 }
 
-/// A service thread that panics takes its node along: the others are told that it is dead, and so are its own threads.
+/// A service thread that panics takes its node along: its own threads are fenced, and then the others are told that it is
+/// dead. What they take for dead writes nothing any more, though its process lives.
 struct FenceOnPanic<'f>(&'f ShmFabric);
 
 impl Drop for FenceOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fence();
+        if !std::thread::panicking() {
+            return;
+        }
+        self.0.fence();
+        // A thread that sets its mark after this finds that it has no right; the others' writes come to their end.
+        if heavy_fence().is_err() {
+            std::process::abort(); // nobody could tell when they have
+        }
+        for mark in &self.0.memory.own.card().marks {
+            while mark.0.load(Ordering::Acquire) % 2 == 1 {
+                std::thread::yield_now();
+            }
         }
     }
 }

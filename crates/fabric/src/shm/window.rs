@@ -63,9 +63,12 @@ impl Windows {
         self.0.get(index)
     }
 
-    /// Closes all windows for good: whatever is posted finds nobody alive.
+    /// Closes all windows for good: whatever is posted finds nobody alive, and what is about to write has no right to.
     pub(super) fn close(&self) {
-        self.0.iter().for_each(|window| window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release));
+        for window in &self.0 {
+            window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release);
+            window.right.store(ptr::from_ref(&NO_RIGHT).cast_mut(), Ordering::Release);
+        }
     }
 
     /// Opens a window.

@@ -143,8 +143,8 @@ impl Builder {
     /// Starts on a fabric that has joined its session already, a simulated one for example, instead of joining one on
     /// shared memory. The fabric says which node of how many this is.
     pub fn fabric(mut self, fabric: Arc<dyn Fabric>) -> Builder {
-        self.config.node = fabric.me().0;
-        self.config.nodes = fabric.nodes().try_into().unwrap_or(u16::MAX);
+        self.config.node = fabric.me().0 % fabric.places() as u16;
+        self.config.nodes = fabric.places() as u16;
         self.config.fabric = Some(fabric);
         self
     }

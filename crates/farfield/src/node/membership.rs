@@ -137,22 +137,20 @@ fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
 }
 
 impl Membership {
-    /// A session begins with the first life of each place. A later one finds out who is there: where the system says who is
-    /// dead, by asking the fabric who is `gone`; otherwise the members let it in and tell it.
-    pub(super) fn new(me: NodeId, places: u16, gone: &[u16], rule: DeathRule, rng: Rng) -> Membership {
-        let is_first = me.0 < places;
-        let is_told = !is_first && rule == DeathRule::Majority;
-        let gone: BTreeSet<u16> = if is_told { BTreeSet::new() } else { gone.iter().copied().collect() };
-        let firsts = (0..places).filter(|node| !is_told && !gone.contains(node));
+    /// A session begins with the first life of each place. Where nodes vote, the members let a later one in, and tell it who
+    /// they are; until then it knows of none.
+    pub(super) fn new(me: NodeId, places: u16, rule: DeathRule, rng: Rng) -> Membership {
+        let is_told = me.0 >= places && rule == DeathRule::Majority;
+        let firsts = (0..places).filter(|_| !is_told);
         Membership {
             me: me.0,
             places,
             rule,
             epoch: 0,
-            members: firsts.chain((!is_told).then_some(me.0)).collect(),
+            members: firsts.collect(),
             arriving: BTreeSet::new(),
             early: BTreeMap::new(),
-            removed: gone.into_iter().map(|node| (node, Removed { epoch: 0, departed: true })).collect(),
+            removed: BTreeMap::new(),
             suspects: BTreeSet::new(),
             fenced: BTreeSet::new(),
             departing: BTreeSet::new(),
@@ -166,7 +164,18 @@ impl Membership {
             is_fenced: false,
             rng,
             actions: Vec::new(),
-            has_changed: !is_first,
+            has_changed: false,
+        }
+    }
+
+    /// What a node finds when it starts where nodes return: who is gone, and who lives. Where the system says who is dead,
+    /// these are the members.
+    pub(super) fn finds(&mut self, gone: &[u16], living: &[NodeId]) {
+        self.has_changed = true;
+        if self.rule == DeathRule::System {
+            self.members.retain(|node| !gone.contains(node));
+            self.members.extend(living.iter().map(|node| node.0).chain([self.me]));
+            self.removed.extend(gone.iter().map(|node| (*node, Removed { epoch: 0, departed: true })));
         }
     }
 
@@ -256,6 +265,10 @@ impl Membership {
 
     /// A node has come. The first lives are members before they do.
     pub(super) fn came(&mut self, node: NodeId) {
+        // The others have let it in already; what this node has told it then did not reach it.
+        if node.0 >= self.places && self.members.contains(&node.0) {
+            self.welcome(node.0);
+        }
         let is_new = node.0 >= self.places && !self.members.contains(&node.0) && !self.removed.contains_key(&node.0);
         if is_new && self.arriving.insert(node.0) {
             self.has_changed = true;
@@ -592,14 +605,16 @@ impl Membership {
         }
         self.report_shut_out();
         // Whoever told this node may not get to tell them.
-        if self.rule == DeathRule::Majority && self.is_member() {
-            for node in newcomers {
-                let (members, removed, shut_out) = (self.members.clone(), self.removed.clone(), self.shut_out.clone());
-                let welcome = Message::Welcome { epoch: self.epoch, members, removed, shut_out };
-                self.actions.push(Action::Send(NodeId(node), welcome));
-            }
-        }
+        newcomers.into_iter().for_each(|node| self.welcome(node));
         self.let_in();
+    }
+
+    fn welcome(&mut self, node: u16) {
+        if self.rule == DeathRule::Majority && self.is_member() && node != self.me {
+            let (members, removed, shut_out) = (self.members.clone(), self.removed.clone(), self.shut_out.clone());
+            let welcome = Message::Welcome { epoch: self.epoch, members, removed, shut_out };
+            self.actions.push(Action::Send(NodeId(node), welcome));
+        }
     }
 
     /// Who is no member any more, or is one now, neither comes nor is suspected to go.

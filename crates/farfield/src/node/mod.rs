@@ -117,13 +117,13 @@ impl Node {
         let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
         let handle = Handle { shared: Arc::clone(&shared), service: LocalMutex::new(Some(thread)) };
         let node = Node { shared, handle: Some(Arc::new(handle)) };
-        if node.id().index() >= node.nodes() {
+        if fabric.nodes() > fabric.places() {
             node.wait_to_be_let_in()?;
         }
         Ok(node)
     }
 
-    /// A node that returns belongs to the session when the members have let it in, and it knows who they are.
+    /// Where nodes return, one belongs to the session when the members have let it in, and it knows who they are.
     fn wait_to_be_let_in(&self) -> Result<()> {
         let endpoint = self.endpoint()?;
         let start = endpoint.now();
@@ -201,7 +201,7 @@ impl Node {
 
     /// The error of a node that is gone, once nothing of it can land any more.
     pub(crate) fn silence_of(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
-        let gone = endpoint.check_alive(node).err()?;
+        let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
         let may_land =
             matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.standing_of(node) != Standing::ShutOut;
         (!may_land).then_some(gone)

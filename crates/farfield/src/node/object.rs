@@ -40,12 +40,15 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Whether the participants differ by nodes only that one of the two knows to be gone: one of them does not know yet,
-    /// and will open it anew.
-    fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16]) -> bool {
+    /// Whether the participants differ by nodes only that one of the two knows to be gone, and others in their places: one
+    /// of them does not know yet, and will open it anew.
+    fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
         let differs = |node: &&u16| self.participants.contains(node) != theirs.participants.contains(node);
-        let mut differing = self.participants.iter().chain(&theirs.participants).filter(differs).peekable();
-        differing.peek().is_some() && differing.all(|node| gone.contains(node) || theirs.gone.contains(node))
+        let differing: Vec<u16> =
+            self.participants.iter().chain(&theirs.participants).filter(differs).copied().collect();
+        let is_gone = |node: &u16| gone.contains(node) || theirs.gone.contains(node);
+        let replaces = |node: u16| differing.iter().any(|it| *it < node && it % places == node % places && is_gone(it));
+        !differing.is_empty() && differing.iter().all(|node| is_gone(node) || replaces(*node))
     }
 
     /// What differs from another node's, if anything.
@@ -199,7 +202,7 @@ impl OpenObject {
     }
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
-        if self.own.is_of_another_epoch(theirs, &shared.gone()) {
+        if self.own.is_of_another_epoch(theirs, &shared.gone(), shared.fabric.places() as u16) {
             return false;
         }
         match self.own.differs(theirs).or_else(|| self.moved(from, opening)) {

@@ -194,12 +194,13 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
     let mut waiting = Waiting::of_service();
     let mut round = 0u32;
-    let gone = match fabric.me().index() < fabric.places() {
-        true => Vec::new(),
-        false => shared.gone(),
-    };
     let (places, rng) = (fabric.places() as u16, shared.rng(MEMBERSHIP_STREAM));
-    let mut membership = Membership::new(fabric.me(), places, &gone, fabric.death_rule(), rng);
+    let mut membership = Membership::new(fabric.me(), places, fabric.death_rule(), rng);
+    if fabric.nodes() > fabric.places() {
+        let all = (0..fabric.nodes() as u16).map(NodeId);
+        let is_up = |node: &NodeId| matches!(fabric.peer_state(*node), PeerState::Up { .. });
+        membership.finds(&shared.gone(), &all.filter(is_up).collect::<Vec<_>>());
+    }
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
         let mut busy = false;
@@ -305,7 +306,11 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
         ControlEvent::Up(node) => {
             service.up.lock().insert(node);
             service.refused.lock().retain(|(refused, _)| *refused != node);
-            membership.came(node);
+            // If it is gone by now, that was reported before, and is not again.
+            let returns = node.index() >= shared.fabric.places();
+            if returns && matches!(shared.fabric.peer_state(node), PeerState::Up { .. }) {
+                membership.came(node);
+            }
             // What was opened before it came is announced now.
             let objects: Vec<_> = service.objects.lock().values().cloned().collect();
             for object in objects {

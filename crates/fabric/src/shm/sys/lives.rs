@@ -4,8 +4,8 @@
 //! lives of place `p` of `n` have the numbers `p`, `p + n`, `p + 2n`, … Its peers never mistake one life for another, and
 //! pointers to the memory of an earlier one reach nothing.
 //!
-//! How many lives each place has had is kept in the session's lock file, a `u16` (little-endian) for each, for as long as
-//! any node of the session lives. When nobody does, the session begins anew.
+//! How many places there are, and how many lives each has had, is kept in the session's lock file (`u16`s, little-endian),
+//! for as long as any node of the session lives. When nobody does, the session begins anew.
 
 use std::os::fd::OwnedFd;
 
@@ -42,18 +42,26 @@ impl SessionDir {
         is_alive: impl Fn(&CardMapping) -> bool,
     ) -> Result<Entry, SessionError> {
         let lock = self.lock()?;
-        let mut lives = self.lives(&lock, of.places)?;
-        let latest = |place: u32, lives: u16| (lives > 0).then(|| place + (u32::from(lives) - 1) * of.places);
         let mut here = Vec::new();
-        for (place, lives) in (0..of.places).zip(&lives) {
-            let Some(node) = latest(place, *lives) else { continue };
-            if matches!(self.judge(node, &is_alive)?, State::Taken { .. } | State::OtherVersion { .. }) {
-                here.push(node);
+        for node in self.nodes()? {
+            match self.judge(node, &is_alive)? {
+                State::Taken { .. } | State::OtherVersion { .. } => here.push(node),
+                // Whoever is slow to start has lost its place, and finds out.
+                State::Leftover => self.clear(&lock, node)?,
+                State::Absent => {}
             }
         }
-        if here.is_empty() {
-            lives.fill(0); // all that have been are gone, and nobody remembers them
+        // If nobody is here, nobody remembers those that have been.
+        let lives = if here.is_empty() { Vec::new() } else { self.lives(&lock)? };
+        let (before, mut lives) = match lives.split_first() {
+            Some((before, lives)) if *before > 0 => (u32::from(*before), lives.to_vec()),
+            _ => (of.places, Vec::new()),
+        };
+        if before != of.places {
+            return Err(SessionError::OtherPlaces { ours: of.places, theirs: before });
         }
+        lives.resize(of.places as usize, 0);
+        let latest = |place: u32, lives: u16| (lives > 0).then(|| place + (u32::from(lives) - 1) * of.places);
         let index = place as usize;
         let node = match latest(place, lives[index]) {
             // It runs already, and the claim says so.
@@ -66,25 +74,26 @@ impl SessionDir {
         }
         let claim = self.claim(&lock, node, card_len, &is_alive)?;
         lives[index] += 1;
-        self.set_lives(&lock, &lives)?;
-
+        if let Err(error) = self.set_lives(&lock, of.places, &lives) {
+            drop(lock); // giving the place up takes it
+            return Err(error);
+        }
         let gone = (0..of.places).zip(&lives).flat_map(|(place, lives)| {
             (0..u32::from(*lives)).map(move |life| place + life * of.places).filter(|node| *node != claim.node())
         });
         let gone = gone.filter(|node| !here.contains(node)).collect();
         let mut living = Vec::new();
         for node in here {
-            // One that is starting comes by itself, or never.
-            if let Some(card) = self.open_peer(node)?.filter(|card| card.len() == card_len && is_alive(card)) {
-                living.push((node, card));
-            }
+            // One that is starting comes by itself, or never; so does one whose card cannot be read.
+            let card = self.open_peer(node).ok().flatten();
+            living.extend(card.filter(|card| card.len() == card_len && is_alive(card)).map(|card| (node, card)));
         }
         Ok(Entry { claim, gone, living })
     }
 
-    /// How many lives each place has had.
-    fn lives(&self, lock: &OwnedFd, places: u32) -> Result<Vec<u16>, SessionError> {
-        let mut bytes = vec![0; places as usize * 2];
+    /// How many places there are, and how many lives each has had; nothing, if it was never said.
+    fn lives(&self, lock: &OwnedFd) -> Result<Vec<u16>, SessionError> {
+        let mut bytes = vec![0; 2 * (1 + usize::from(u8::MAX) + 1)];
         let mut filled = 0;
         while filled < bytes.len() {
             match pread(lock, &mut bytes[filled..], filled as u64) {
@@ -94,11 +103,14 @@ impl SessionDir {
                 Err(errno) => return Err(system("reading", &self.lock_path())(errno)),
             }
         }
-        Ok(bytes.as_chunks().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect())
+        let numbers: Vec<u16> = bytes[..filled].as_chunks().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+        let places = numbers.first().map_or(0, |places| usize::from(*places));
+        Ok(numbers.into_iter().take(1 + places).collect())
     }
 
-    fn set_lives(&self, lock: &OwnedFd, lives: &[u16]) -> Result<(), SessionError> {
-        let bytes: Vec<u8> = lives.iter().flat_map(|lives| lives.to_le_bytes()).collect();
+    fn set_lives(&self, lock: &OwnedFd, places: u32, lives: &[u16]) -> Result<(), SessionError> {
+        let numbers = [places as u16].into_iter().chain(lives.iter().copied());
+        let bytes: Vec<u8> = numbers.flat_map(u16::to_le_bytes).collect();
         match pwrite(lock, &bytes, 0) {
             Ok(written) if written == bytes.len() => Ok(()),
             Ok(_) => Err(system("writing", &self.lock_path())(Errno::NOSPC)),
@@ -133,6 +145,8 @@ mod tests {
         let second = enter(&session, 1).unwrap();
         assert_eq!((second.claim.node(), living(&second)), (1, vec![0]));
         assert!(matches!(enter(&session, 1), Err(SessionError::AlreadyRunning { node: 1, .. })));
+        let other = session.enter(3, Places { places: 4, ..OF }, 4096, is_alive).unwrap_err();
+        assert!(matches!(other, SessionError::OtherPlaces { ours: 4, theirs: 2 }), "{other}");
 
         // It dies, or leaves: the next life has the next number, and knows who is gone.
         crash(second.claim);

@@ -106,6 +106,16 @@ pub(crate) enum SessionError {
         /// Its process.
         pid: u32,
     },
+    /// Others say that the session has another number of places.
+    #[error(
+        "the nodes of this session that run say that it has {theirs} nodes, and this one says {ours}: choose another session"
+    )]
+    OtherPlaces {
+        /// What this node was told.
+        ours: u32,
+        /// What they were told.
+        theirs: u32,
+    },
     /// The place has no lives left.
     #[error(
         "place {place} of this session has had {lives} lives, which is the most for {places} places: end the session and \
@@ -331,6 +341,12 @@ impl SessionDir {
             let _ = fs::remove_dir(&self.dir);
         }
         Ok(removed)
+    }
+
+    /// Removes what a node has left, under the session's lock.
+    pub(super) fn clear(&self, _lock: &OwnedFd, node: u32) -> Result<(), SessionError> {
+        remove_file(&self.card_path(node))?;
+        remove_file(&self.socket_path(node))
     }
 
     pub(super) fn judge(&self, node: u32, is_alive: &impl Fn(&CardMapping) -> bool) -> Result<State, SessionError> {

@@ -52,7 +52,7 @@ impl Session {
     /// A life begins.
     fn begin(&mut self, node: usize) {
         let rng = Rng::seed_from_u64(self.rng.random());
-        let machine = Membership::new(NodeId(node as u16), self.places as u16, &[], DeathRule::Majority, rng);
+        let machine = Membership::new(NodeId(node as u16), self.places as u16, DeathRule::Majority, rng);
         self.open[node] = machine.is_member();
         self.nodes[node] = Some(machine);
     }
@@ -222,7 +222,7 @@ fn quorums_of_the_same_members_meet() {
 
 #[test]
 fn what_the_system_calls_dead_needs_no_vote() {
-    let mut node = Membership::new(NodeId(1), 3, &[], DeathRule::System, Rng::seed_from_u64(1));
+    let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (1, vec![NodeId(1), NodeId(2)]));
     assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![NodeId(0)], Some(Standing::Dead)));
@@ -236,7 +236,7 @@ fn what_the_system_calls_dead_needs_no_vote() {
 #[test]
 fn of_two_the_lower_goes_on_and_the_other_says_that_it_is_fenced() {
     let rng = || Rng::seed_from_u64(1);
-    let mut nodes = [0, 1].map(|me| Membership::new(NodeId(me), 2, &[], DeathRule::Majority, rng()));
+    let mut nodes = [0, 1].map(|me| Membership::new(NodeId(me), 2, DeathRule::Majority, rng()));
     nodes[0].suspect(NodeId(1));
     nodes[1].suspect(NodeId(0));
     let start = Instant::default() + Duration::from_secs(1);
@@ -250,7 +250,7 @@ fn of_two_the_lower_goes_on_and_the_other_says_that_it_is_fenced() {
 
 #[test]
 fn what_is_late_counts_for_nothing() {
-    let mut node = Membership::new(NodeId(2), 4, &[], DeathRule::Majority, Rng::seed_from_u64(1));
+    let mut node = Membership::new(NodeId(2), 4, DeathRule::Majority, Rng::seed_from_u64(1));
     let view = |members: &[u16]| View { members: members.into(), departed: Vec::new() };
     node.receive(NodeId(0), Message::Decided { epoch: 1, view: view(&[0, 1, 2]) });
     node.take_actions();
@@ -267,15 +267,37 @@ fn what_is_late_counts_for_nothing() {
 
 #[test]
 fn who_returns_is_let_in_when_the_life_before_is_over() {
-    let mut node = Membership::new(NodeId(1), 3, &[], DeathRule::System, Rng::seed_from_u64(1));
+    let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.came(NodeId(3));
     assert_eq!((node.epoch(), node.standing_of(NodeId(3))), (0, None));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (2, [1, 2, 3].map(NodeId).into()));
     // The one that returns knows who is gone from the fabric, and hears of the others that have returned.
-    let mut back = Membership::new(NodeId(3), 3, &[0, 2], DeathRule::System, Rng::seed_from_u64(1));
+    let mut back = Membership::new(NodeId(3), 3, DeathRule::System, Rng::seed_from_u64(1));
+    back.finds(&[0, 2], &[NodeId(1)]);
     back.came(NodeId(5));
     assert_eq!(back.members().collect::<Vec<_>>(), [1, 3, 5].map(NodeId));
     assert_eq!(back.standing_of(NodeId(0)), Some(Standing::Departed));
     assert_eq!((back.standing_of(NodeId(4)), back.to_shut_out()), (None, vec![]));
+}
+
+#[test]
+fn who_starts_late_knows_those_that_have_returned() {
+    let mut late = Membership::new(NodeId(2), 3, DeathRule::System, Rng::seed_from_u64(1));
+    late.finds(&[0], &[NodeId(1), NodeId(2), NodeId(3)]);
+    assert_eq!(late.members().collect::<Vec<_>>(), [1, 2, 3].map(NodeId));
+    late.came(NodeId(3));
+    assert_eq!((late.epoch(), late.standing_of(NodeId(0))), (0, Some(Standing::Departed)));
+}
+
+#[test]
+fn who_comes_is_welcomed_by_whom_it_has_not_heard() {
+    let mut node = Membership::new(NodeId(1), 3, DeathRule::Majority, Rng::seed_from_u64(1));
+    let view = View { members: vec![1, 2, 3], departed: Vec::new() };
+    node.receive(NodeId(2), Message::Decided { epoch: 1, view });
+    let is_welcome = |action: &Action| matches!(action, Action::Send(NodeId(3), Message::Welcome { epoch: 1, .. }));
+    assert!(node.take_actions().iter().any(is_welcome));
+    // That was lost: the two were not connected yet.
+    node.came(NodeId(3));
+    assert!(node.take_actions().iter().any(is_welcome));
 }
