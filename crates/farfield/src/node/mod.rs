@@ -117,7 +117,7 @@ impl Node {
         let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
         let handle = Handle { shared: Arc::clone(&shared), service: LocalMutex::new(Some(thread)) };
         let node = Node { shared, handle: Some(Arc::new(handle)) };
-        if fabric.nodes() > fabric.places() {
+        if node.fabric().nodes() > node.nodes() {
             node.wait_to_be_let_in()?;
         }
         Ok(node)

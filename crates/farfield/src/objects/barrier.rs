@@ -26,7 +26,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, Instant, NodeId, Word};
+use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -185,10 +185,13 @@ impl BarrierThread {
                         continue;
                     }
                     // Any of those that are left may be gone, and this one wait for it, too. Its row is looked at after its
-                    // life: who arrived and then left has arrived.
-                    return arrived.rows().skip(next).find_map(|row| {
+                    // life: who arrived and then left has arrived. Who arrived and then died has, too, but those that are
+                    // left may know of its death since they opened the barrier, and never come.
+                    return arrived.rows().find_map(|row| {
                         let error = endpoint.check_alive(row.owner()).err()?;
-                        row.try_load().is_none_or(|count| count < round).then_some(Err(error))
+                        let is_behind = row.try_load().is_none_or(|count| count < round);
+                        let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
+                        (is_behind || is_dead).then_some(Err(error))
                     });
                 }
                 Some(Ok(()))

@@ -453,7 +453,7 @@ impl Acknowledgements {
         match waited {
             Ok(()) => Ok(()),
             Err(_) => {
-                let mut missing: Vec<NodeId> = behind().collect();
+                let mut missing: Vec<NodeId> = behind().filter(|owner| self.counts(endpoint, *owner)).collect();
                 missing.dedup();
                 let waited = endpoint.now() - start;
                 Err(ErrorKind::Timeout { what: what.into(), waited, missing }).of(self.shared.object.path())

@@ -23,13 +23,17 @@ use super::worker;
 const OPERATION_MAX: Duration = Duration::from_millis(1500);
 /// Threads on the key-value store.
 const KV_THREADS: usize = 2;
-/// Objects of a kind that lie on one node: on so many nodes there is one.
+/// Objects of a kind that lie on one node: on so many nodes there is one. On fewer where nodes are many, since each
+/// object is opened by all.
 const HOMES_MAX: usize = 5;
+const HOMES_MIN: usize = 2;
+const OPENINGS: usize = 32;
 
 /// The nodes on which objects lie that lie on one: others in each generation, where not on all.
 pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {
     let first = generation as usize % members.len();
-    members.iter().cycle().skip(first).take(HOMES_MAX.min(members.len())).copied()
+    let count = (OPENINGS / members.len()).clamp(HOMES_MIN, HOMES_MAX).min(members.len());
+    members.iter().cycle().skip(first).take(count).copied()
 }
 
 /// One thread's work on the objects of a generation.
