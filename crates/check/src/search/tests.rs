@@ -37,6 +37,7 @@ enum Step {
     // What has to do with faults.
     Tell(u64),
     Serve,
+    ServeNow,
     PeerState,
     ShutOut,
     BeFenced,
@@ -98,14 +99,15 @@ fn step(rng: &mut SmallRng) -> Step {
 }
 
 fn step_about_faults(rng: &mut SmallRng, rule: DeathRule) -> Step {
-    match rng.random_range(0..6) {
+    match rng.random_range(0..7) {
         0 => Step::Tell(rng.random_range(1..4)),
         1 => Step::Serve,
-        2 => Step::PeerState,
+        2 => Step::ServeNow,
+        3 => Step::PeerState,
         // Where the system says who is dead, nobody else does.
         _ if rule == DeathRule::System => Step::Serve,
-        3 => Step::ShutOut,
-        4 => Step::BeFenced,
+        4 => Step::ShutOut,
+        5 => Step::BeFenced,
         _ => Step::IsFenced,
     }
 }
@@ -145,6 +147,7 @@ fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) ->
             Step::Pause => ep.block_on(ep.pause()),
             Step::Tell(value) => fabric.send_control(peer, &[value as u8])?,
             Step::Serve => fabric.serve(Duration::from_millis(1), &mut |event| read.push(number_of(&event))),
+            Step::ServeNow => fabric.serve(Duration::ZERO, &mut |event| read.push(number_of(&event))),
             Step::PeerState => read.push(match fabric.peer_state(peer) {
                 PeerState::Up { .. } => 1,
                 PeerState::Dead { .. } => 2,

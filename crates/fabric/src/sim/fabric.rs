@@ -307,7 +307,8 @@ impl Fabric for SimFabric {
             }
             loop {
                 world.inner.borrow_mut().nodes[self.me.index()].wake = false;
-                if !has_news(world) || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
+                let looks = has_news(world) || world.inner.borrow().looks_in_vain();
+                if !looks || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
                     return;
                 }
                 // More may have come until it was this thread's turn; nobody else takes any.
@@ -317,7 +318,12 @@ impl Fabric for SimFabric {
                     (0..inbox.len()).filter(|from| !inbox[*from].is_empty()).collect()
                 };
                 if senders.is_empty() {
-                    continue; // what was there is lost
+                    let mut inner = world.inner.borrow_mut();
+                    if let Some(current) = inner.current {
+                        let digest = inner.nodes[self.me.index()].inbox_digest;
+                        inner.saw(current, inbox_key(self.me.0), digest);
+                    }
+                    return;
                 }
                 // Each sender's messages come in order; those of different senders in any.
                 let from = senders[super::threads::choose(senders.len())];
