@@ -308,7 +308,8 @@ impl ShmFabric {
     }
 
     fn check_member(&self, node: NodeId) -> Result<()> {
-        if node.index() < NODES_MAX { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: NODES_MAX }.into()) }
+        let is_known = node.index() < self.memory.known_peers().len();
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
     }
 
     /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
