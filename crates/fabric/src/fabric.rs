@@ -126,8 +126,8 @@ pub trait Fabric: Send + Sync + 'static {
     fn idle(&self, waiting: &mut Waiting);
     /// The end of a wait that may have begun to sleep.
     fn idle_end(&self, waiting: &mut Waiting);
-    /// The calling thread has more to do, whatever it has looked at: its next step of waiting ends by itself. (Where all of
-    /// them do, this does nothing.)
+    /// The calling thread has more to do, whatever it has looked at: its next step of waiting ends by itself. (Where
+    /// all steps do, this does nothing.)
     fn stay_awake(&self) {}
     /// Wakes threads of this node that sleep until a word changes, after a local store that they wait for.
     fn wake_local(&self);

@@ -185,8 +185,8 @@ fn number_of_error(error: &ErrorKind) -> u64 {
     }
 }
 
-/// Runs a program, whose outcome is collected. Its nodes are the fabric's: they have no service threads, whose own doings
-/// would be most of the executions.
+/// Runs a program, whose outcome is collected. Its nodes are the fabric's: they have no service threads, whose own
+/// doings would be most of the executions.
 fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) -> Outcome {
     let (rule, faults) = program.faults.clone().unzip();
     let death_rule = rule.unwrap_or(DeathRule::System);
@@ -273,7 +273,7 @@ fn the_reductions_lose_no_outcome() {
     let last_words = [two_races(Step::OwnStore(1), Step::OwnStore(2)), two_races(Step::Locked(1), Step::Locked(2))];
     // And so is what an operation brought.
     let brought = [two_races(Step::Get(0), Step::CpuAdd(0)), two_races(Step::Faa(0), Step::CpuAdd(0))];
-    // And how far a thread has come, though what it stores again leaves memory as it was, or it has only let others run.
+    // And how far a thread has come, though what it stores again leaves memory as it was, or it only lets others run.
     let again = || [Step::Store(0, 1), Step::Fence].into_iter().cycle().take(4).collect::<Vec<_>>();
     let same_again = [again(), vec![Step::CpuAdd(0), Step::Store(1, 2), Step::Load(0)]];
     let paused = [vec![Step::Pause, Step::Pause, Step::CpuAdd(0)], vec![Step::Load(0), Step::CpuAdd(0), Step::Load(0)]];
@@ -299,7 +299,7 @@ fn the_reductions_lose_no_outcome_of_a_fault() {
         (system, faults().pauses(1)),
         (majority, faults().false_suspicions(1)),
     ];
-    // Each side of a cut suspects the other and trusts it again: with two sides that have something to do it is too much.
+    // Each side of a cut suspects the other and trusts it again: if both have something to do it is too much.
     let one_acts = [(majority, faults().cuts(1))];
     for (at, (rule, faults)) in both_act.iter().chain(&one_acts).enumerate() {
         let (mut compared, mut tried) = (0, 0);

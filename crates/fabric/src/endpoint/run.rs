@@ -93,8 +93,8 @@ impl Endpoint {
 
     /// Lets the endpoint's other operations run, and then goes on, whatever has happened meanwhile.
     ///
-    /// Who waits for something uses [`Endpoint::wait_until`] or [`Endpoint::look_again`]: where time stands still while a
-    /// thread can go on, in a simulation, one that pauses again and again comes to no end.
+    /// Who waits for something uses [`Endpoint::wait_until`] or [`Endpoint::look_again`]: in a simulation time stands
+    /// still while a thread can go on, so one that pauses again and again comes to no end.
     pub async fn pause(&self) {
         let mut paused = false;
         poll_fn(|_| {
@@ -108,8 +108,8 @@ impl Endpoint {
     }
 
     /// Waits for a moment at which it is worth looking again, for who looks by operations, which
-    /// [`Endpoint::wait_until`] cannot: something that this thread has looked at since it last waited may have changed, or
-    /// time may have passed. It may end without either.
+    /// [`Endpoint::wait_until`] cannot: something that this thread has looked at since it last waited may have
+    /// changed, or time may have passed. It may end without either.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};

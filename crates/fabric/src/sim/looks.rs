@@ -221,7 +221,7 @@ impl Inner {
         }
     }
 
-    /// The thread has more to do: its next wait ends at once. It will be elsewhere in its program then, though it has seen
+    /// The thread has more to do: its next wait ends at once. It is elsewhere in its program then, though it has seen
     /// nothing new.
     pub(super) fn stay_awake(&mut self, thread: usize) {
         self.threads[thread].interest.has_changed = true;

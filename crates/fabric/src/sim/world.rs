@@ -401,8 +401,8 @@ impl Inner {
         self.phase == Phase::Explored && (self.open_membership || self.faults.is_some())
     }
 
-    /// Whether looking into an empty inbox is a scheduling point. Without, it goes with what the thread did before, which a
-    /// search that takes steps eagerly does early: it would never find a message that comes in between.
+    /// Whether looking into an empty inbox is a scheduling point. Without, it goes with what the thread did before,
+    /// which a search that takes steps eagerly does early: it would never find a message that comes in between.
     pub(super) fn looks_in_vain(&self) -> bool {
         self.membership_may_change() && self.chooser.as_ref().is_some_and(|chooser| chooser.eager())
     }
