@@ -185,6 +185,36 @@ fn who_pauses_goes_on_early_or_late_though_others_never_come_to_rest() {
     assert_eq!(outcomes(&seen, &scenario).into_iter().collect::<Vec<_>>(), [[0, 1], [1, 0]]);
 }
 
+#[test]
+fn waits_that_look_by_operations_do_not_wake_each_other_for_ever() {
+    let scenario = Scenario::new("test/looks", "three waits of one thread, the last in vain", 2, |stage| {
+        let words = stage.node(0).alloc(GroupKey::SIGNAL, 24)?;
+        let remote = words.remote::<u64>(0);
+        for word in 0..2 {
+            let words = words.clone();
+            stage.thread(0, "stores", move |_| {
+                words.word(word * 8).store(1);
+                Ok(())
+            });
+        }
+        stage.thread(1, "waits", move |ep| {
+            let (start, mut ended) = (ep.now(), [None; 3]);
+            let waits = (0..3).map(|word| async move {
+                let hours = Duration::from_secs(3600) * (word as u32 + 1);
+                (word, ep.wait_remote(remote.at(word), 0, start + hours).await)
+            });
+            ep.run_window(3, waits, |(word, waited)| ended[word] = Some((waited.ok(), ep.now() - start)));
+            let hours = |count| Duration::from_secs(3600) * count;
+            assert!(ended[..2].iter().all(|end| end.is_some_and(|(value, at)| value == Some(1) && at < hours(1))));
+            assert_eq!(ended[2], Some((None, hours(3))));
+            Ok(())
+        });
+        Ok(())
+    });
+    let report = exhaust(&scenario, Budget::unlimited());
+    assert!(report.is_complete && report.finding.is_none(), "{report:?}");
+}
+
 /// Two threads take two locks in opposite orders.
 fn opposite_locks() -> Scenario {
     Scenario::new("test/opposite-locks", "two locks taken in opposite orders", 1, |stage| {

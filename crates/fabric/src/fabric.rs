@@ -71,8 +71,8 @@ pub trait Fabric: Send + Sync + 'static {
     /// As [`Fabric::revoke`]; to be called again then.
     fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()>;
 
-    /// This node was shut out by the others, or its service thread has died: whatever it posts from now on, and whatever it has under way, ends in
-    /// [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
+    /// This node was shut out by the others, or its service thread has died: whatever it posts from now on, and whatever
+    /// it has under way, ends in [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
     fn fence(&self);
 
     /// Whether it was.
@@ -231,6 +231,9 @@ pub struct Waiting {
     pub(crate) announced: Option<u32>,
     /// A word of another node is waited for, too, whose change rings no bell here.
     pub(crate) remote: bool,
+    /// The last step ended because operations of the thread itself were complete, and not because something else may have
+    /// changed. (Where all steps end by themselves, none does for this reason alone.)
+    pub(crate) only_completions: bool,
     /// It is the service thread that waits.
     pub(crate) service: bool,
     /// The next moment at which something that waits gives up, if it has said so.
@@ -239,7 +242,15 @@ pub struct Waiting {
 
 impl Default for Waiting {
     fn default() -> Waiting {
-        Waiting { round: 0, spins: 0, announced: None, remote: false, service: false, deadline: Instant::NEVER }
+        Waiting {
+            round: 0,
+            spins: 0,
+            announced: None,
+            remote: false,
+            only_completions: false,
+            service: false,
+            deadline: Instant::NEVER,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use farfield::{
     Result, RingBuffer, RingOptions, SharedVar, Standing,
 };
 
-use session::{STEP_MAX, Session, all_is_right, role};
+use session::{STEP_MAX, Session};
 
 /// The one that dies.
 const VICTIM: NodeId = NodeId(2);
@@ -97,25 +97,18 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
 /// Not a test: what a child does.
 #[test]
 fn node_process() {
-    let Some(role) = role() else { return };
-    let builder = Node::builder().environment().expect("an environment");
-    let node = builder.timeout(Duration::from_secs(20)).start().expect("the node starts");
-    node.wait_for_all(STEP_MAX).expect("all come");
-    let endpoint = node.endpoint().expect("an endpoint");
-    let done = match role.as_str() {
-        "barrier" => barrier(&node, &endpoint),
-        "mutex-holder" => mutex_holder(&node, &endpoint),
-        "mutex-waiter" => mutex_waiter(&node, &endpoint),
-        "ring-reader" => ring_reader(&node, &endpoint),
-        "ring-writer" => ring_writer(&node, &endpoint),
-        "ring-stopped" => ring_stopped(&node, &endpoint),
-        "vars" => vars(&node, &endpoint),
-        "epochs" => epochs(&node, &endpoint),
-        "opened-after" => opened_after(&node, &endpoint),
+    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+        "barrier" => barrier(node, endpoint),
+        "mutex-holder" => mutex_holder(node, endpoint),
+        "mutex-waiter" => mutex_waiter(node, endpoint),
+        "ring-reader" => ring_reader(node, endpoint),
+        "ring-writer" => ring_writer(node, endpoint),
+        "ring-stopped" => ring_stopped(node, endpoint),
+        "vars" => vars(node, endpoint),
+        "epochs" => epochs(node, endpoint),
+        "opened-after" => opened_after(node, endpoint),
         role => panic!("no role {role}"),
-    };
-    done.expect("no error but those that are expected");
-    all_is_right();
+    });
 }
 
 fn wait_to_be_killed() -> ! {

@@ -12,7 +12,7 @@ use farfield::{
     Result, RingBuffer, RingOptions, Standing,
 };
 
-use session::{STEP_MAX, Session, all_is_right, role};
+use session::Session;
 
 const PLACES: u16 = 4;
 /// The place that is replaced after each round, and whether its node is killed or leaves. In the end nobody is left of those
@@ -56,20 +56,11 @@ fn two_return_at_once() {
 /// Not a test: what a child does.
 #[test]
 fn node_process() {
-    let Some(role) = role() else { return };
-    let builder = Node::builder().environment().expect("an environment");
-    let node = builder.timeout(Duration::from_secs(20)).start().expect("the node starts");
-    node.wait_for_all(STEP_MAX).expect("all come");
-    let endpoint = node.endpoint().expect("an endpoint");
-    let done = match role.as_str() {
-        "rounds" => rounds(&node, &endpoint),
-        "two" => two(&node, &endpoint),
+    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+        "rounds" => rounds(node, endpoint),
+        "two" => two(node, endpoint),
         role => panic!("no role {role}"),
-    };
-    done.expect("no error but those that are expected");
-    drop(endpoint);
-    node.leave();
-    all_is_right();
+    });
 }
 
 /// Waits until these are the members, as this node sees it.

@@ -14,7 +14,7 @@ use farfield::{
     QueueOptions, Result, RingBuffer, RingOptions, Standing,
 };
 
-use session::{STEP_MAX, Session, all_is_right, role};
+use session::{STEP_MAX, Session};
 
 /// What calls wait for, and what opening an object does.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -30,13 +30,7 @@ fn who_waits_for_a_stopped_process_is_told_so_in_time() {
 /// Not a test: what a child does.
 #[test]
 fn node_process() {
-    let Some(role) = role() else { return };
-    assert_eq!(role, "stopped");
-    let node = Node::builder().environment().expect("an environment").timeout(OPENING).start().expect("it starts");
-    node.wait_for_all(STEP_MAX).expect("all come");
-    let endpoint = node.endpoint().expect("an endpoint");
-    stopped(&node, &endpoint).expect("no error but those that are expected");
-    all_is_right();
+    session::play(OPENING, |_, node, endpoint| stopped(node, endpoint));
 }
 
 /// Calls what cannot be done while the other is stopped.

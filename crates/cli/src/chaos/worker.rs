@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use super::processes::{Opening, Order, Said, Step};
 /// How long opening an object may take: nothing is done to nodes meanwhile.
 const OPEN_MAX: Duration = Duration::from_secs(20);
 const BEAT: Duration = Duration::from_millis(250);
-/// How often threads that wait for an order look for it.
+/// How often the members are looked at until they are those that are to be there.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What the hidden `farfield __chaos` takes.
@@ -35,34 +35,55 @@ pub(crate) struct WorkerArgs {
 }
 
 /// What the threads of a generation are to do now, in this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// After waiting for the beginning.
-    Running = 1,
+    #[default]
+    Waiting,
+    Running,
     Settling,
     Looking,
     Closing,
 }
 
+/// Where a generation is.
+#[derive(Default)]
+struct Stage {
+    phase: Phase,
+    /// How many threads have settled, and have looked.
+    settled: usize,
+    looked: usize,
+}
+
 /// What the threads of a generation share with the main one.
 #[derive(Default)]
 struct Shared {
-    phase: AtomicU8,
-    /// How many threads have settled, and have looked.
-    settled: AtomicU64,
-    looked: AtomicU64,
+    stage: Mutex<Stage>,
+    changed: Condvar,
 }
 
 impl Shared {
-    fn has_come_to(&self, phase: Phase) -> bool {
-        self.phase.load(Ordering::Acquire) >= phase as u8
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner) // it is as it should be between any two changes
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Stage)) {
+        change(&mut self.stage());
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, condition: impl Fn(&Stage) -> bool) {
+        let waited = self.changed.wait_while(self.stage(), |stage| !condition(stage));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits for a phase for at most `time`; whether it has come.
+    fn wait_for_up_to(&self, phase: Phase, time: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.stage(), time, |stage| stage.phase < phase);
+        waited.unwrap_or_else(PoisonError::into_inner).0.phase >= phase
     }
 
     fn wait_for(&self, phase: Phase) {
-        while !self.has_come_to(phase) {
-            std::thread::sleep(LOOK);
-        }
+        self.wait_until(|stage| stage.phase >= phase);
     }
 }
 
@@ -134,10 +155,12 @@ impl Crew {
         }
         let (shared, begun) = (Arc::clone(&shared), crew.begun.clone());
         crew.threads.push(std::thread::spawn(move || {
-            while !shared.has_come_to(Phase::Closing) {
-                let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
+            let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
+            loop {
                 say(&Said::Beat(begun.iter().map(count).collect()));
-                std::thread::sleep(BEAT);
+                if shared.wait_for_up_to(Phase::Closing, BEAT) {
+                    return;
+                }
             }
         }));
         say(&Said::Did(Step::Opened));
@@ -146,22 +169,19 @@ impl Crew {
 
     /// Lets the threads go on to the next phase, and says so when all have ended the one before.
     fn go_on(&self, phase: Phase, step: Step) {
-        self.shared.phase.store(phase as u8, Ordering::Release);
-        let all = self.begun.len() as u64;
-        let ended = match phase {
-            Phase::Settling => Some(&self.shared.settled),
-            Phase::Looking => Some(&self.shared.looked),
-            _ => None,
-        };
+        self.shared.change(|stage| stage.phase = phase);
+        let all = self.begun.len();
         // The parent watches over how long it takes.
-        while ended.is_some_and(|ended| ended.load(Ordering::Acquire) < all) {
-            std::thread::sleep(LOOK);
-        }
+        self.shared.wait_until(|stage| match phase {
+            Phase::Settling => stage.settled == all,
+            Phase::Looking => stage.looked == all,
+            _ => true,
+        });
         say(&Said::Did(step));
     }
 
     fn close(self) -> Result<()> {
-        self.shared.phase.store(Phase::Closing as u8, Ordering::Release);
+        self.shared.change(|stage| stage.phase = Phase::Closing);
         for thread in self.threads {
             thread.join().map_err(|_| anyhow::anyhow!("a thread panicked: see above"))?;
         }
@@ -172,17 +192,19 @@ impl Crew {
 /// One thread's generation.
 fn work(mut load: Box<dyn Load>, mut log: Recorder, shared: &Shared, begun: &AtomicU64, pace: Duration) {
     shared.wait_for(Phase::Running);
-    while !shared.has_come_to(Phase::Settling) {
+    loop {
         let start = Instant::now();
         begun.fetch_add(1, Ordering::Relaxed);
         load.step(&mut log);
-        std::thread::sleep(pace.saturating_sub(start.elapsed()));
+        if shared.wait_for_up_to(Phase::Settling, pace.saturating_sub(start.elapsed())) {
+            break;
+        }
     }
     load.settle(&mut log);
-    shared.settled.fetch_add(1, Ordering::Release);
+    shared.change(|stage| stage.settled += 1);
     shared.wait_for(Phase::Looking);
     load.look(&mut log);
-    shared.looked.fetch_add(1, Ordering::Release);
+    shared.change(|stage| stage.looked += 1);
     // Whoever drops an object is missed by those that still use it.
     shared.wait_for(Phase::Closing);
 }

@@ -38,6 +38,8 @@ pub struct Endpoint {
     depth: Cell<u64>,
     /// Grows whenever something that was waited for has happened.
     progress: Cell<u64>,
+    /// Grows whenever something else than the thread's own operations may have changed since it looked.
+    changes: Cell<u64>,
     asleep: Cell<bool>,
     /// A remote word is being waited for, whose change rings no bell here.
     watches_remote: Cell<bool>,
@@ -113,6 +115,7 @@ impl Endpoint {
             counters: Arc::default(),
             depth: Cell::new(0),
             progress: Cell::new(0),
+            changes: Cell::new(0),
             asleep: Cell::new(false),
             watches_remote: Cell::new(false),
             next_deadline: Cell::new(Instant::NEVER),
@@ -629,7 +632,8 @@ impl Endpoint {
         self.fabric.explain(code, remote, len as usize)
     }
 
-    /// The error that an operation to `node` would end in now, if the node is gone; or this one, on shared memory.
+    /// The error that an operation to `node` would end in now, if the node is gone. A fabric may also say that this node
+    /// is fenced; where it does not, the next operation does.
     ///
     /// # Errors
     /// [`ErrorKind::PeerDead`], [`ErrorKind::PeerLeft`] or [`ErrorKind::Fenced`].

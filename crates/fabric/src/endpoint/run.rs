@@ -84,10 +84,8 @@ impl Endpoint {
                 if now >= deadline {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());
                 }
-                self.next_deadline.set(self.next_deadline.get().min(deadline));
             }
-            self.watches_remote.set(true);
-            self.look_again().await;
+            self.look_again(deadline).await;
         }
     }
 
@@ -109,20 +107,29 @@ impl Endpoint {
 
     /// Waits for a moment at which it is worth looking again, for who looks by operations, which
     /// [`Endpoint::wait_until`] cannot: something that this thread has looked at since it last waited may have
-    /// changed, or time may have passed. It may end without either.
+    /// changed, or the moment `until` has come. It may end without either.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
     /// # async fn f(ep: &Endpoint, asked: RemotePtr<u64>, answered: RemotePtr<u64>) -> Result<()> {
-    /// while ep.get(answered).await? != ep.get(asked).await? {
-    ///     ep.look_again().await;
+    /// let deadline = ep.deadline();
+    /// while ep.get(answered).await? != ep.get(asked).await? && ep.now() < deadline {
+    ///     ep.look_again(deadline).await;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn look_again(&self) {
-        let mut waited = false;
-        poll_fn(|_| if core::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    pub async fn look_again(&self, until: Instant) {
+        let before = self.changes.get();
+        poll_fn(|_| {
+            if self.changes.get() != before {
+                return Poll::Ready(());
+            }
+            self.watches_remote.set(true);
+            self.next_deadline.set(self.next_deadline.get().min(until));
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Runs a future to its end on this thread.
@@ -160,6 +167,9 @@ impl Endpoint {
         waiting.remote = self.watches_remote.take();
         waiting.deadline = self.next_deadline.replace(Instant::NEVER);
         self.fabric.idle(waiting);
+        if !core::mem::take(&mut waiting.only_completions) {
+            self.changes.set(self.changes.get() + 1);
+        }
         self.asleep.set(waiting.is_asleep());
     }
 

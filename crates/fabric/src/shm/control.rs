@@ -1,8 +1,8 @@
 //! The control plane: who is there, whose memory is where, and the messages of the layers above.
 //!
-//! Every pair of nodes has one connection, which the node with the higher number makes. Its first message each way is a
-//! greeting that names layout, session and node; a greeting that does not fit is answered with a refusal that says why,
-//! to the log of both sides. Then each side sends its permission groups, with their memory as file descriptors.
+//! Every pair of nodes has one connection, which the node makes that has entered the session later. Its first message each
+//! way is a greeting that names layout, session and node; a greeting that does not fit is answered with a refusal that says
+//! why, to the log of both sides. Then each side sends its permission groups, with their memory as file descriptors.
 //!
 //! When a later life of a place comes, the lives before it are gone; a node that has not seen one of them learns it then.
 
@@ -17,7 +17,7 @@ use super::card::Card;
 use super::sys::liveness;
 use super::sys::session::SessionDir;
 use super::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
-use super::{NODES_MAX, OwnGroup, Peer, ShmFabric, ShmOptions, lock};
+use super::{NODES_MAX, OwnGroup, ShmFabric, ShmOptions, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
 use crate::local::Instant;
@@ -62,6 +62,8 @@ struct Link {
 }
 
 struct Service {
+    /// Who was in the session before this node, and has not been heard of: to be called.
+    to_call: Vec<u32>,
     /// Callers that have not greeted.
     strangers: Vec<(Conn, Instant)>,
     last_try: Instant,
@@ -75,6 +77,7 @@ impl Control {
         socket: &Path,
         options: &ShmOptions,
         me: NodeId,
+        to_call: Vec<u32>,
     ) -> Result<Control, String> {
         let greeting = Greeting {
             layout: options.layout.clone(),
@@ -90,6 +93,7 @@ impl Control {
             layout: options.layout.clone(),
             links: std::iter::repeat_with(Mutex::default).take(NODES_MAX).collect(),
             service: Mutex::new(Service {
+                to_call,
                 strangers: Vec::new(),
                 last_try: Instant::default(),
                 bytes: Vec::new(),
@@ -156,7 +160,7 @@ impl Control {
         self.send_missing_groups(fabric);
         self.receive(fabric, service, &mut event);
         self.accept(fabric, service, &mut event);
-        self.call(fabric, service);
+        self.call(service);
         self.look_for_deaths(fabric, &mut event);
         if quiet && !timeout.is_zero() {
             self.wait(fabric, service, timeout.min(WAIT_MAX));
@@ -204,7 +208,7 @@ impl Control {
                 match conn.recv(&mut service.bytes, &mut service.fds) {
                     RecvOutcome::Empty => break,
                     RecvOutcome::Gone => {
-                        // Whether it died or left is said by its card; a refused peer tries again later.
+                        // Whether it died or left is said by its card.
                         guard.conn = None;
                         break;
                     }
@@ -269,7 +273,7 @@ impl Control {
     fn refuse(&self, node: NodeId, error: Error, event: &mut dyn FnMut(ControlEvent)) {
         let mut link = lock(&self.links[node.index()]);
         link.conn = None;
-        // Reported once, though the peers go on trying: it may be replaced by a right build.
+        // Reported once. A right build that takes its place is another node.
         if !std::mem::replace(&mut link.refused, true) {
             drop(link);
             event(ControlEvent::Refused(node, error));
@@ -292,24 +296,26 @@ impl Control {
         Err(ErrorKind::Control { node: greeting.node, why }.into())
     }
 
-    /// Calls the nodes with lower numbers that are not there yet.
-    fn call(&self, fabric: &ShmFabric, service: &mut Service) {
+    /// Calls those that were in the session before: one that was starting then may take a moment to listen.
+    fn call(&self, service: &mut Service) {
         let now = Instant::monotonic();
         if now.since(service.last_try) < RETRY {
             return;
         }
         service.last_try = now;
-        for index in 0..fabric.me.index() {
-            let mut link = lock(&self.links[index]);
-            if link.up || link.down || link.conn.is_some() {
-                continue;
+        service.to_call.retain(|node| {
+            let mut link = lock(&self.links[*node as usize]);
+            if link.up || link.down || link.refused {
+                return false;
             }
-            if let Ok(Some(conn)) = Conn::connect(&self.directory.socket_path(index as u32))
+            if link.conn.is_none()
+                && let Ok(Some(conn)) = Conn::connect(&self.directory.socket_path(*node))
                 && conn.send(&self.greeting, &[]) == SendOutcome::Sent
             {
                 link.conn = Some(conn);
             }
-        }
+            true
+        });
     }
 
     /// Takes the calls of the nodes with higher numbers.
@@ -367,7 +373,6 @@ impl Control {
             event(ControlEvent::Refused(node, error));
             return;
         }
-        self.bury_earlier_lives(fabric, node, event);
         let card = match self.directory.open_peer(u32::from(node.0)) {
             Ok(Some(card)) if card.len() == Card::file_bytes() => Ok(card),
             Ok(Some(_)) => Err("its card has another length".to_string()),
@@ -378,8 +383,9 @@ impl Control {
             Ok(card) => card,
             Err(why) => return event(ControlEvent::Refused(node, ErrorKind::Control { node, why }.into())),
         };
+        self.bury_earlier_lives(fabric, node, event);
         // It may be known already: who joins maps the cards of all that live.
-        let _ = slot.set(Some(Peer { card }));
+        let _ = slot.set(Some(card));
         fabric.memory.know(node);
         // The groups are locked first, as in `new_group`: a group is either sent here or announced by it.
         let groups = lock(&fabric.groups);
@@ -406,7 +412,7 @@ impl Control {
     fn look_for_deaths(&self, fabric: &ShmFabric, event: &mut dyn FnMut(ControlEvent)) {
         for (index, peer) in fabric.memory.known_peers().iter().enumerate() {
             let Some(peer) = peer.get() else { continue };
-            let life = peer.as_ref().map(|peer| Card::of(&peer.card).life.word().load(Ordering::Acquire));
+            let life = peer.as_ref().map(|card| Card::of(card).life.word().load(Ordering::Acquire));
             if life.is_some_and(liveness::is_alive) {
                 continue;
             }

@@ -11,7 +11,7 @@ mod sys;
 mod window;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ struct Memory {
     windows: Arc<Windows>,
     own: Arc<OwnCard>,
     /// By their numbers. None for one that was gone before it could be seen.
-    peers: Vec<OnceLock<Option<Peer>>>,
+    peers: Vec<OnceLock<Option<CardMapping>>>,
     /// One more than the highest number of a node that has been heard of.
     known: AtomicUsize,
     /// Arenas of this node and mappings of the others', only ever added to.
@@ -116,11 +116,6 @@ impl OwnCard {
     fn card(&self) -> &Card {
         Card::of(self.mapping())
     }
-}
-
-/// A peer whose card is known.
-struct Peer {
-    card: CardMapping,
 }
 
 struct OwnGroup {
@@ -186,7 +181,7 @@ impl ShmFabric {
         let directory = SessionDir::open(session).map_err(|why| session_error(&why))?;
         directory.sweep(Card::is_alive).map_err(|why| session_error(&why))?;
         let of = Places { places: places as u32, numbers: NODES_MAX as u32 };
-        let Entry { claim, gone, living } = directory
+        let Entry { claim, gone, here, living } = directory
             .enter(u32::from(place), of, Card::file_bytes(), Card::is_alive)
             .map_err(|why| session_error(&why))?;
         let me = NodeId(claim.node() as u16);
@@ -194,7 +189,8 @@ impl ShmFabric {
         let own = Arc::new(OwnCard(claim));
         own.card().incarnation.store(rand::random(), Ordering::Relaxed);
 
-        let control = Control::open(directory, own.0.socket_path(), options, me).map_err(|why| session_error(&why))?;
+        let control =
+            Control::open(directory, own.0.socket_path(), options, me, here).map_err(|why| session_error(&why))?;
         let memory = Arc::new(Memory {
             windows: Arc::new(Windows::new(NODES_MAX)),
             own,
@@ -210,7 +206,7 @@ impl ShmFabric {
         }
         for (node, card) in living {
             memory.know(NodeId(node as u16));
-            let _ = memory.peers[node as usize].set(Some(Peer { card }));
+            let _ = memory.peers[node as usize].set(Some(card));
         }
         let fabric = ShmFabric {
             me,
@@ -274,15 +270,15 @@ impl ShmFabric {
         reserve: usize,
         fd: std::os::fd::OwnedFd,
     ) -> Result<()> {
-        let Some(link) = self.memory.peer(peer) else {
+        let Some(mapped) = self.memory.peer(peer) else {
             return Err(ErrorKind::NotConnected { node: peer }.into());
         };
         let mapping = Mapping::attach(fd, reserve).map_err(|why| system("memory of a peer")(&why))?;
-        let card = Card::of(&link.card);
+        let card = Card::of(mapped);
         let attach = Attach {
             base: mapping.base(),
             life: card.life.word(),
-            right: Card::right(&link.card, key, self.me),
+            right: Card::right(mapped, key, self.me),
             bell: bell_of(card, bell),
             len_now: &card.group_bytes.0[usize::from(key.0)],
         };
@@ -302,6 +298,7 @@ impl ShmFabric {
 
     /// After opening a window: who fences closes those that it finds.
     fn close_if_fenced(&self) {
+        fence(Ordering::SeqCst);
         if self.fenced.load(Ordering::SeqCst) {
             self.memory.windows.close();
         }
@@ -316,8 +313,8 @@ impl ShmFabric {
     fn cores_suffice(&self) -> bool {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
         for peer in self.memory.known_peers() {
-            let Some(Some(peer)) = peer.get() else { continue };
-            let card = Card::of(&peer.card);
+            let Some(Some(card)) = peer.get() else { continue };
+            let card = Card::of(card);
             if liveness::is_alive(card.life.word().load(Ordering::Relaxed)) {
                 lanes += card.lanes.load(Ordering::Relaxed) as usize;
             }
@@ -366,8 +363,8 @@ impl Memory {
         Card::right(self.own.mapping(), key, peer)
     }
 
-    /// A peer whose card is known.
-    fn peer(&self, node: NodeId) -> Option<&Peer> {
+    /// The card of a peer, if it is known.
+    fn peer(&self, node: NodeId) -> Option<&CardMapping> {
         self.peers.get(node.index())?.get()?.as_ref()
     }
 
@@ -376,7 +373,7 @@ impl Memory {
         self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
     }
 
-    fn known_peers(&self) -> &[OnceLock<Option<Peer>>] {
+    fn known_peers(&self) -> &[OnceLock<Option<CardMapping>>] {
         &self.peers[..self.known.load(Ordering::Relaxed)]
     }
 }
@@ -465,7 +462,7 @@ impl Fabric for ShmFabric {
             self.memory.own.card()
         } else {
             match self.memory.peer(peer) {
-                Some(link) => Card::of(&link.card),
+                Some(card) => Card::of(card),
                 None => return Ok(()), // it was never seen here, so it has written nothing
             }
         };
@@ -512,6 +509,7 @@ impl Fabric for ShmFabric {
     /// go on.
     fn fence(&self) {
         self.fenced.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
         self.memory.windows.close();
     }
 
@@ -538,7 +536,7 @@ impl Fabric for ShmFabric {
             self.memory.own.card()
         } else {
             match self.memory.peers.get(peer.index()).and_then(OnceLock::get) {
-                Some(Some(peer)) => Card::of(&peer.card),
+                Some(Some(card)) => Card::of(card),
                 Some(None) => return PeerState::Left,
                 None => return PeerState::Absent,
             }

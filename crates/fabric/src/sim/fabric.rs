@@ -433,7 +433,11 @@ impl Fabric for SimFabric {
             });
         }
         let deadline = (waiting.deadline != Instant::NEVER).then_some(waiting.deadline);
-        self.at(|world| self.wait(world, deadline, waiting.service));
+        self.at(|world| {
+            world.inner.borrow_mut().keep_interest(waiting.remote);
+            self.wait(world, deadline, waiting.service);
+            waiting.only_completions = world.inner.borrow().was_kept();
+        });
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {

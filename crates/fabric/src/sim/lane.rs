@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use foldhash::HashMap;
 use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
+use smallvec::SmallVec;
 
 use super::SimFabric;
-use super::looks::{cell_key, completions_key};
+use super::looks::{Told, cell_key, completions_key};
 use super::record::What;
 use super::threads::with_world;
 use super::world::Pending;
@@ -134,7 +135,6 @@ impl SimLane {
             if let Some(current) = inner.current {
                 let key = completions_key(self.lane);
                 inner.watch(current, key);
-                inner.told_of(current, results.len());
                 for result in &results {
                     inner.saw_completion(current, self.lane, result);
                     if let Some((op, _)) = inner.operation(self.lane, result.0, result.1) {
@@ -145,13 +145,15 @@ impl SimLane {
             results
         });
         let mut results = results.unwrap_or_default();
-        for (peer, sequence, words, failure) in results.drain(..) {
-            let peer = &mut self.peers[usize::from(peer)];
+        let mut told: SmallVec<[Told; 8]> = SmallVec::new();
+        for (node, sequence, words, failure) in results.drain(..) {
+            let peer = &mut self.peers[usize::from(node)];
             let found = peer.pending.iter_mut().find(|flight| flight.machine_sequence == sequence);
             if let Some(flight) = found
                 && !core::mem::replace(&mut flight.done, true)
             {
                 self.outstanding -= 1;
+                told.push((self.lane, node, flight.sequence));
                 if let Some(code) = failure {
                     peer.failed.insert(flight.sequence, code);
                 } else if flight.result_bytes > 0 {
@@ -163,8 +165,13 @@ impl SimLane {
             }
             peer.pending.retain(|flight| !flight.done);
         }
-        // Its room serves the next.
-        with_world(|world| world.inner.borrow_mut().lanes[self.index].results = results);
+        with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            inner.lanes[self.index].results = results; // its room serves the next
+            if let Some(current) = inner.current {
+                inner.told_of(current, &told);
+            }
+        });
     }
 
     /// Whether the execution is over for this thread: then nothing is pending any more.
@@ -318,7 +325,7 @@ impl DynLane for SimLane {
         with_world(|world| {
             let mut inner = world.inner.borrow_mut();
             if let Some(current) = inner.current {
-                inner.took(current);
+                inner.took(current, (self.lane, peer.0, sequence));
             }
         });
         // Only now does the thread know: another of its operations may have waited when the result came.

@@ -50,9 +50,12 @@ pub(super) struct Interest {
     pub(super) has_changed: bool,
     /// Completions have come that the thread has not been told of.
     pub(super) has_arrivals: bool,
-    /// Completions that it has been told of, and that nobody has taken the result of yet.
-    untaken: u32,
+    /// Completions that it has been told of since, and that nobody has taken the result of yet.
+    untaken: SmallVec<[Told; 4]>,
 }
+
+/// Names an operation whose completion a thread was told of: its lane, the peer, and its number there.
+pub(super) type Told = (Cpu, u16, u64);
 
 #[inline]
 fn bit(key: Key) -> u64 {
@@ -82,14 +85,32 @@ impl Interest {
     }
 
     /// Forgets everything, to begin anew.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.watch.clear();
-        (self.bits, self.untaken) = (0, 0);
+        self.untaken.clear();
+        self.bits = 0;
         (self.watches_all, self.has_changed, self.has_arrivals) = (false, false, false);
     }
 
+    /// Ends a wait, and begins anew. If it has ended for nothing but completions and what was looked at is to be `kept`,
+    /// that stays; whether it has.
+    pub(super) fn end(&mut self, kept: bool) -> bool {
+        let stays = kept && !self.has_changed && self.has_completions();
+        if stays {
+            self.has_arrivals = false;
+            self.untaken.clear();
+        } else {
+            self.clear();
+        }
+        stays
+    }
+
+    fn has_completions(&self) -> bool {
+        self.has_arrivals || !self.untaken.is_empty()
+    }
+
     fn is_woken(&self) -> bool {
-        self.has_changed || self.has_arrivals || self.untaken > 0
+        self.has_changed || self.has_completions()
     }
 }
 
@@ -147,19 +168,19 @@ impl Inner {
     }
 
     /// The thread is told of completions: what is left to be told of others.
-    pub(super) fn told_of(&mut self, thread: usize, completions: usize) {
+    pub(super) fn told_of(&mut self, thread: usize, completions: &[Told]) {
         let lanes = &self.lanes;
         for interest in self.threads[thread].interests() {
             let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.lane), 1);
             interest.has_arrivals = lanes.iter().any(waits);
-            interest.untaken += completions as u32;
+            interest.untaken.extend_from_slice(completions);
         }
     }
 
     /// The result of an operation was handed on: the thread need not be woken for it.
-    pub(super) fn took(&mut self, thread: usize) {
+    pub(super) fn took(&mut self, thread: usize, operation: Told) {
         for interest in self.threads[thread].interests() {
-            interest.untaken = interest.untaken.saturating_sub(1);
+            interest.untaken.retain(|told| *told != operation);
         }
     }
 
@@ -204,6 +225,20 @@ impl Inner {
             state.outer.push(state.interest.clone());
         }
         state.waits += 1;
+    }
+
+    /// The next wait is also of who looks by operations, and has nothing under way meanwhile: if it ends for completions
+    /// of others, what was looked at goes on to count. Two such waits would wake each other for ever otherwise, each by
+    /// its looking.
+    pub(super) fn keep_interest(&mut self, keep: bool) {
+        if let Some(current) = self.current {
+            self.threads[current].keeps_interest = keep;
+        }
+    }
+
+    /// Whether the last wait of the current thread has ended for completions only, and what it had looked at was kept.
+    pub(super) fn was_kept(&self) -> bool {
+        self.current.is_some_and(|current| self.threads[current].keeps_interest)
     }
 
     pub(super) fn end_wait(&mut self, thread: usize) {

@@ -56,6 +56,8 @@ pub(super) struct ThreadState {
     /// The same of the waits in the middle of which it waits: an operation that is polled may block.
     pub(super) outer: SmallVec<[Interest; 2]>,
     pub(super) waits: u32,
+    /// Before a wait, what was looked at is to be kept; after it, it was. See [`Inner::keep_interest`].
+    pub(super) keeps_interest: bool,
     pub(super) deadline: Option<u64>,
     pub(super) reads_clock: bool,
     /// A digest of what it has seen, in order.
@@ -255,6 +257,7 @@ impl Inner {
             outer: SmallVec::new(),
             waits: 0,
             deadline: None,
+            keeps_interest: false,
             reads_clock: false,
             seen: mix(0, index as u64),
             completions_seen: 0,
@@ -630,7 +633,7 @@ impl Inner {
     fn resume(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         if let Pending::Idle(_) = thread.pending {
-            thread.interest.clear();
+            thread.keeps_interest = thread.interest.end(thread.keeps_interest);
             thread.deadline = None;
             thread.reads_clock = false;
             if self.events.is_some() {

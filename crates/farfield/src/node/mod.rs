@@ -391,6 +391,8 @@ impl Shared {
     /// Whether a node does not belong to the session any more.
     fn is_gone(&self, node: NodeId) -> bool {
         // Asked of the fabric: whoever has got an error that names a dead node does not take it for a survivor.
+        // Of those that were gone before a node came it is told by the membership: it has never seen them. Only one that
+        // returns, or comes after one that did, can have missed any.
         matches!(self.fabric.peer_state(node), PeerState::Left | PeerState::Dead { .. })
             || (self.fabric.me().index() >= self.fabric.places() && self.service.is_removed(node))
     }

@@ -18,9 +18,10 @@
 //!
 //! What the others take to arrive is not counted.
 //!
-//! *When a node dies*, those who wait for it get an error that names it. Some may have passed: those that had seen it
-//! arrive. The survivors go on with a new barrier, opened under another path: it is one of those that belong to the session
-//! then ([`Node::survivors`]).
+//! *When a node dies*, those who wait get an error that names it, as long as anybody is missing: even if it had arrived
+//! itself, since others may know of its death before they come, and then do not. Some may have passed: those that had
+//! seen all arrive. One that leaves after it has arrived has arrived. The survivors go on with a new barrier, opened under
+//! another path: it is one of those that belong to the session then ([`Node::survivors`]).
 //!
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
 

@@ -263,17 +263,6 @@ impl MutexArray {
         homes: Vec<NodeId>,
         participants: Vec<NodeId>,
     ) -> Result<MutexArray> {
-        let locks = MutexArray::announce(node, path, count, homes.clone(), participants)?;
-        locks.connect(homes)
-    }
-
-    fn announce(
-        node: &Node,
-        path: &str,
-        count: usize,
-        homes: Vec<NodeId>,
-        participants: Vec<NodeId>,
-    ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
         let mut regions = Vec::new();
         if homes.contains(&node.id()) {
@@ -285,22 +274,19 @@ impl MutexArray {
             layout: format!("count={count}, homes={homes:?}"),
             participants,
             regions,
-            expect: Box::new(
-                move |peer| {
-                    if homes.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] }
-                },
-            ),
+            expect: {
+                let homes = homes.clone();
+                Box::new(
+                    move |peer| {
+                        if homes.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] }
+                    },
+                )
+            },
         };
-        let object = Object::announce(node, spec)?;
+        let object = Object::open(node, spec)?;
+        let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
-        Ok(MutexArray { object, bases: Vec::new(), seen, refused: LocalMutex::default() })
-    }
-
-    fn connect(mut self, homes: Vec<NodeId>) -> Result<MutexArray> {
-        let node = self.object.node();
-        self.object.connected(&node.endpoint()?, node.timeout())?;
-        self.bases = homes.into_iter().map(|home| self.object.remote(home, "tickets")).collect::<Result<_>>()?;
-        Ok(self)
+        Ok(MutexArray { object, bases, seen, refused: LocalMutex::default() })
     }
 
     /// How many there are.

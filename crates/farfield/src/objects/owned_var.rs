@@ -305,7 +305,7 @@ impl<T: Plain> OwnedVar<T> {
                 .waiting_for("a whole value was fetched")
                 .of(path);
             }
-            endpoint.look_again().await;
+            endpoint.look_again(deadline).await;
         }
     }
 }

@@ -47,7 +47,7 @@ use crate::node::{Node, Object, Spec};
 pub struct SharedVar<T> {
     object: Object,
     copy: Region,
-    /// Of all that take part.
+    /// Of all that take part, in the order of their numbers.
     copies: Vec<RemotePtr<T>>,
     _type: PhantomData<T>,
 }
@@ -62,16 +62,17 @@ impl<T: Plain> SharedVar<T> {
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
         let () = Self::WORD;
         let copy = node.alloc(GroupKey::SIGNAL, 8).of(path)?;
+        let participants = node.survivors();
         let spec = Spec {
             path: path.into(),
             kind: "SharedVar",
             layout: core::any::type_name::<T>().into(),
-            participants: node.survivors(),
+            participants: participants.clone(),
             regions: vec![("copy", copy.clone())],
             expect: Box::new(|_| vec![("copy".into(), 8)]),
         };
         let object = Object::open(node, spec)?;
-        let copies = node.members().filter_map(|peer| object.remote(peer, "copy").ok()).collect();
+        let copies = participants.into_iter().map(|peer| object.remote(peer, "copy")).collect::<Result<_>>()?;
         Ok(SharedVar { object, copy, copies, _type: PhantomData })
     }
 
@@ -92,8 +93,9 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node that is gone; the others get it nevertheless.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        let copy_of = |node| self.copies.iter().copied().find(|copy| copy.node() == node);
-        let pointers = nodes.into_iter().filter_map(copy_of);
+        // Those that came after it was opened have no copy.
+        let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
+        let pointers = nodes.into_iter().filter_map(copy_of).map(|index| self.copies[index]);
         let puts: Vec<_> = pointers.map(|copy| endpoint.put_live(copy, self.copy.span(0, 8))).collect();
         if mutants::is_on(Mutant::SharedPushNotAwaited) {
             return Ok(());

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use farfield::NodeId;
+use farfield::{Endpoint, Node, NodeId, Result};
 
 const ROLE: &str = "FARFIELD_TEST_ROLE";
 /// Longer than any step takes.
@@ -92,18 +92,21 @@ impl Drop for Session {
     }
 }
 
-/// The role of this process, if it is one of a session. Whatever happens to the parent, it ends.
-pub(crate) fn role() -> Option<String> {
-    let role = std::env::var(ROLE).ok()?;
+/// Plays the role of this process, if it is one of a session, on a node that waits for `timeout`, when all others have
+/// come. Whatever happens to the parent, it ends.
+pub(crate) fn play(timeout: Duration, play: impl FnOnce(&str, &Node, &Endpoint) -> Result<()>) {
+    let Ok(role) = std::env::var(ROLE) else { return };
     std::thread::spawn(|| {
         std::thread::sleep(2 * STEP_MAX);
         eprintln!("not ended within {:?}", 2 * STEP_MAX);
         std::process::abort();
     });
-    Some(role)
-}
-
-/// What a child says at last.
-pub(crate) fn all_is_right() {
+    let builder = Node::builder().environment().expect("an environment");
+    let node = builder.timeout(timeout).start().expect("the node starts");
+    node.wait_for_all(STEP_MAX).expect("all come");
+    let endpoint = node.endpoint().expect("an endpoint");
+    play(&role, &node, &endpoint).expect("no error but those that are expected");
+    drop(endpoint);
+    node.leave();
     println!("all is right");
 }

@@ -15,7 +15,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 pub(super) use self::queue::CAPACITY as QUEUE_CAPACITY;
-use super::log::{Failure, Recorder};
+use super::log::{Answer, Failure, Op, Recorder};
 use super::processes::{Opening, Said};
 use super::worker;
 
@@ -44,6 +44,13 @@ pub(super) trait Load: Send {
     fn settle(&mut self, _: &mut Recorder) {}
     /// Looks at what is there in the end. All have settled.
     fn look(&mut self, _: &mut Recorder) {}
+}
+
+/// Makes what an endpoint has put to the others visible, where they live.
+fn flush(endpoint: &Endpoint, others: &[NodeId], log: &mut Recorder) {
+    let living = others.iter().copied().filter(|node| endpoint.check_alive(*node).is_ok());
+    let flush = async { endpoint.global_fence(living).await.map_err(Into::into) };
+    let _ = log.call(Op::Flush, endpoint, flush, |()| Answer::Done);
 }
 
 /// Where loads are opened.

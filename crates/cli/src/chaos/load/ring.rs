@@ -4,7 +4,7 @@ use farfield::{Endpoint, NodeId, RingBuffer, RingOptions, RingReceiver, RingSend
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use super::{Load, Place, violation};
+use super::{Load, Place, flush, violation};
 use crate::chaos::log::{Answer, Failure, Op, Recorder};
 
 const CAPACITY_BYTES: usize = 4096;
@@ -92,10 +92,7 @@ impl Load for RingLoad {
     }
 
     fn settle(&mut self, log: &mut Recorder) {
-        let endpoint = &self.endpoint;
-        let living = self.others.iter().copied().filter(|node| endpoint.check_alive(*node).is_ok());
-        let flush = async { endpoint.global_fence(living).await.map_err(Into::into) };
-        let _ = log.call(Op::Flush, endpoint, flush, |()| Answer::Done);
+        flush(&self.endpoint, &self.others, log);
     }
 
     fn look(&mut self, log: &mut Recorder) {

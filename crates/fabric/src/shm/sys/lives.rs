@@ -28,7 +28,9 @@ pub(crate) struct Entry {
     pub(crate) claim: Claim,
     /// The nodes that have been, and are no more.
     pub(crate) gone: Vec<u32>,
-    /// The nodes that live, with their cards.
+    /// The nodes that have entered before it and are not gone: they live, or start.
+    pub(crate) here: Vec<u32>,
+    /// Those of them that live, with their cards.
     pub(crate) living: Vec<(u32, CardMapping)>,
 }
 
@@ -52,7 +54,7 @@ impl SessionDir {
             }
         }
         // If nobody is here, nobody remembers those that have been.
-        let lives = if here.is_empty() { Vec::new() } else { self.lives(&lock)? };
+        let lives = if here.is_empty() { Vec::new() } else { self.lives(&lock, of)? };
         let (before, mut lives) = match lives.split_first() {
             Some((before, lives)) if *before > 0 => (u32::from(*before), lives.to_vec()),
             _ => (of.places, Vec::new()),
@@ -83,17 +85,17 @@ impl SessionDir {
         });
         let gone = gone.filter(|node| !here.contains(node)).collect();
         let mut living = Vec::new();
-        for node in here {
+        for &node in &here {
             // One that is starting comes by itself, or never; so does one whose card cannot be read.
             let card = self.open_peer(node).ok().flatten();
             living.extend(card.filter(|card| card.len() == card_len && is_alive(card)).map(|card| (node, card)));
         }
-        Ok(Entry { claim, gone, living })
+        Ok(Entry { claim, gone, here, living })
     }
 
     /// How many places there are, and how many lives each has had; nothing, if it was never said.
-    fn lives(&self, lock: &OwnedFd) -> Result<Vec<u16>, SessionError> {
-        let mut bytes = vec![0; 2 * (1 + usize::from(u8::MAX) + 1)];
+    fn lives(&self, lock: &OwnedFd, of: Places) -> Result<Vec<u16>, SessionError> {
+        let mut bytes = vec![0; 2 * (1 + of.numbers as usize)]; // no session has more places than numbers
         let mut filled = 0;
         while filled < bytes.len() {
             match pread(lock, &mut bytes[filled..], filled as u64) {

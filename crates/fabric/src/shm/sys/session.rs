@@ -235,7 +235,7 @@ impl SessionDir {
     /// If `card_len` is not between [`CARD_HEADER_BYTES`] and [`CARD_BYTES_MAX`].
     pub(super) fn claim(
         &self,
-        _lock: &OwnedFd,
+        lock: &OwnedFd,
         node: u32,
         card_len: usize,
         is_alive: impl Fn(&CardMapping) -> bool,
@@ -245,10 +245,7 @@ impl SessionDir {
         let path = self.card_path(node);
         match self.judge(node, &is_alive)? {
             State::Absent => {}
-            State::Leftover => {
-                remove_file(&path)?;
-                remove_file(&socket_path)?;
-            }
+            State::Leftover => self.clear(lock, node)?,
             State::Taken { pid } => return Err(SessionError::AlreadyRunning { node, pid }),
             State::OtherVersion { version, pid } => return Err(SessionError::OtherVersion { path, version, pid }),
         }

@@ -17,7 +17,8 @@
 //!    reports that it has *settled*, and where;
 //! 4. when all survivors have settled at the same place, D is settled here.
 //!
-//! (Nodes, here: those that take part in the store.) A survivor that dies meanwhile is waited for no longer, once nothing of it can land; it is settled itself.
+//! (Nodes, here: those that take part in the store.) A survivor that dies meanwhile is waited for no longer, once
+//! nothing of it can land; it is settled itself.
 //!
 //! *Nobody settles further later.* One does so only if another one that lives has reported more. Were all settled at
 //! one place and then some went further, the first of them would have needed one before it.

@@ -728,7 +728,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
     #[cold]
     async fn torn(&self, endpoint: &Endpoint, key: &K, since: &mut Option<Instant>) -> Result<()> {
         let now = endpoint.now();
-        let waited = now - *since.get_or_insert(now);
+        let since = *since.get_or_insert(now);
+        let waited = now - since;
         if waited >= endpoint.timeout() {
             let error = farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited });
             return Err(error).waiting_for("a whole value was read").of(self.object.path());
@@ -737,7 +738,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.
             self.lock(endpoint, key).await?.unlock().await?;
         }
-        endpoint.look_again().await;
+        endpoint.look_again((now + TORN_LONG).min(since + endpoint.timeout())).await;
         Ok(())
     }
 }
