@@ -83,6 +83,9 @@ impl Fabric for Decorated {
     fn leave(&self) {
         self.inner.leave();
     }
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
         self.inner.explain(code, remote, len)
     }
@@ -97,6 +100,12 @@ impl Fabric for Decorated {
     }
     fn seed(&self) -> u64 {
         self.inner.seed()
+    }
+    fn wait_begins(&self) {
+        self.inner.wait_begins();
+    }
+    fn wait_ends(&self) {
+        self.inner.wait_ends();
     }
     fn idle(&self, waiting: &mut Waiting) {
         self.inner.idle(waiting);

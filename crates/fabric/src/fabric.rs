@@ -98,6 +98,10 @@ pub trait Fabric: Send + Sync + 'static {
     /// thread as its last act.
     fn leave(&self);
 
+    /// Goes without a goodbye, because something is left undone that others wait for: they take this node for dead, and
+    /// repair what it leaves. Its own threads are fenced first. Called by the service thread as its last act.
+    fn abandon(&self);
+
     /// The error behind a code.
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error;
 
@@ -122,6 +126,10 @@ pub trait Fabric: Send + Sync + 'static {
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;
 
+    /// The calling thread begins to wait, or to poll what it will wait for, perhaps in the middle of another wait.
+    fn wait_begins(&self) {}
+    /// The wait that has begun last is over.
+    fn wait_ends(&self) {}
     /// One step of waiting by an endpoint's thread that found nothing to do. See [`Waiting`].
     fn idle(&self, waiting: &mut Waiting);
     /// The end of a wait that may have begun to sleep.

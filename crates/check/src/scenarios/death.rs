@@ -104,7 +104,7 @@ fn stays(stage: &Stage, node: usize) {
     });
 }
 
-/// For the quorum's and the instance's mutants.
+/// Who is cut off learns it, or is told; those that are left decide once.
 fn decided() -> Scenario {
     Scenario::new("membership/decided", "three nodes, one cut off and one dead: who is left agrees", 3, |stage| {
         (0..3).for_each(|node| stays(stage, node));

@@ -65,7 +65,8 @@ pub struct Report {
     pub trace: u64,
     /// Different states at which there was a choice; of an exhaustive search.
     pub states: u64,
-    /// Whether all executions have been seen, up to the reduction.
+    /// Whether all executions have been seen, up to the reduction. Never said of scenarios of which it takes too little
+    /// into account: time passes early, or rights or membership change and there are neither faults nor a rule.
     pub is_complete: bool,
     /// How long it took.
     pub elapsed: Duration,
@@ -125,18 +126,19 @@ pub fn exhaust(scenario: &Scenario, budget: Budget) -> Report {
 
 /// [`exhaust`], telling now and then how far it has come.
 pub fn exhaust_with(scenario: &Scenario, budget: Budget, progress: impl FnMut(&Report)) -> Report {
-    let exhaustive = Exhaustive::new();
+    let (exhaustive, mut changes_rights) = (Exhaustive::new(), false);
     let execute = |report: &mut Report| {
         let mut outcome = run(scenario, exhaustive.chooser(), false);
         if exhaustive.has_diverged() && outcome.failure.is_none() {
             outcome.failure = Some(unrepeatable(&outcome));
         }
         report.states = exhaustive.states();
+        changes_rights |= outcome.changes_rights;
         Execution { outcome, eager: true, early_timeouts: false, is_last: !exhaustive.advance() }
     };
     let mut report = search(scenario, budget, execute, progress);
     // Time that passes early is not among the choices here.
-    report.is_complete &= !scenario.early_timeouts;
+    report.is_complete &= !scenario.early_timeouts && !changes_rights;
     report
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use farfield::fabric::sim::{Chooser, Handle, SimFabric};
 use farfield::fabric::{
-    ControlEvent, DeathRule, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, LocalMutex, NodeId, PeerState,
-    Region, RemotePtr, Result, Word,
+    ControlEvent, DeathRule, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, Instant, LocalMutex, NodeId,
+    PeerState, Region, RemotePtr, Result, Word,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -34,6 +34,10 @@ enum Step {
     /// A number under a local lock is doubled, and this added.
     Locked(u64),
     Pause,
+    /// Until an own word is so large, or another's is not zero; each of two, in the order in which they end.
+    WaitUntil(usize, u64),
+    WaitRemote(usize),
+    WaitBoth,
     // What has to do with faults.
     Tell(u64),
     Serve,
@@ -80,7 +84,7 @@ impl Program {
 fn step(rng: &mut SmallRng) -> Step {
     let word = rng.random_range(0..WORDS);
     let value = rng.random_range(1..4);
-    match rng.random_range(0..16) {
+    match rng.random_range(0..19) {
         0 | 1 => Step::Store(word, value),
         2 | 3 => Step::Load(word),
         4 => Step::CpuAdd(word),
@@ -93,6 +97,9 @@ fn step(rng: &mut SmallRng) -> Step {
         12 => Step::OwnLoad,
         13 => Step::Locked(value),
         14 => Step::Pause,
+        15 => Step::WaitUntil(word, value),
+        16 => Step::WaitRemote(word),
+        17 => Step::WaitBoth,
         _ if value == 1 => Step::Fence,
         _ => Step::GlobalFence,
     }
@@ -145,6 +152,22 @@ fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) ->
                 read.push(*locked);
             }
             Step::Pause => ep.block_on(ep.pause()),
+            Step::WaitUntil(word, value) => {
+                let enough = || Some(own.word(word * 8).load()).filter(|found| *found >= value);
+                read.push(ep.block_on(ep.wait_until(soon(ep), enough)).unwrap_or(TIMED_OUT));
+            }
+            Step::WaitRemote(word) => {
+                let waited = ep.block_on(ep.wait_remote(other.at(word), 0, soon(ep)));
+                read.push(in_time(waited)?);
+            }
+            Step::WaitBoth => {
+                let mut results = Vec::new();
+                let waits = (0..2).map(|word| ep.wait_remote(other.at(word), 0, soon(ep)));
+                ep.run_window(2, waits, |waited| results.push(waited));
+                for waited in results {
+                    read.push(in_time(waited)?);
+                }
+            }
             Step::Tell(value) => fabric.send_control(peer, &[value as u8])?,
             Step::Serve => fabric.serve(Duration::from_millis(1), &mut |event| read.push(number_of(&event))),
             Step::ServeNow => fabric.serve(Duration::ZERO, &mut |event| read.push(number_of(&event))),
@@ -162,6 +185,20 @@ fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) ->
         put.wait()?;
     }
     Ok(())
+}
+
+/// What is read of a wait that is over before anything came.
+const TIMED_OUT: u64 = 99;
+
+fn soon(ep: &Endpoint) -> Instant {
+    ep.now() + Duration::from_millis(1)
+}
+
+fn in_time(waited: Result<u64>) -> Result<u64> {
+    match waited {
+        Err(error) if error.is_timeout() => Ok(TIMED_OUT),
+        waited => waited,
+    }
 }
 
 fn number_of(event: &ControlEvent) -> u64 {

@@ -14,6 +14,7 @@ use std::time::Duration;
 pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
+use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Span, Waiting};
@@ -163,6 +164,7 @@ impl Endpoint {
     #[cold]
     pub(crate) fn wait_for_block(&self, block: &Block) {
         // Every operation ends, at the latest with an error when its peer dies, so this does.
+        let _wait = WaitScope::begin(self);
         let mut waiting = Waiting::default();
         while !block.is_idle() {
             self.poll_lane();
@@ -466,6 +468,18 @@ impl Endpoint {
             Inner::Dyn(state) => {
                 let peers = state.peers.borrow();
                 peers.get(node.index()).is_some_and(|peer| peer.last_put > peer.flushed)
+            }
+        }
+    }
+
+    /// Says that nobody will look at what was put to a node, since it is gone for good: fences leave it out from now on.
+    pub fn forget_puts(&self, node: NodeId) {
+        match &self.inner {
+            Inner::Shm(_, marks) => marks.read(node, true),
+            Inner::Dyn(state) => {
+                if let Some(peer) = state.peers.borrow_mut().get_mut(node.index()) {
+                    peer.flushed = peer.flushed.max(peer.last_put);
+                }
             }
         }
     }

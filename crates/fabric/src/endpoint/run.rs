@@ -5,7 +5,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::Endpoint;
+use super::{Endpoint, Inner};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::Waiting;
 use crate::local::Instant;
@@ -137,6 +137,8 @@ impl Endpoint {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
+        // On shared memory nothing is lost when waits lie within each other: their steps end by themselves.
+        let _wait = (!matches!(self.inner, Inner::Shm(..))).then(|| WaitScope::begin(self));
         let output = match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => output,
             Poll::Pending => self.block_on_slow(future),
@@ -246,5 +248,30 @@ impl Endpoint {
     #[inline]
     pub fn wake_local(&self) {
         self.fabric.wake_local();
+    }
+}
+
+/// A wait of the endpoint's thread. It may lie in the middle of another, if an operation blocks that is polled: what the
+/// others have said that they wait for is kept for them meanwhile, since they are not polled again before the outer wait
+/// goes on.
+pub(super) struct WaitScope<'e> {
+    endpoint: &'e Endpoint,
+    outer: (bool, Instant),
+}
+
+impl<'e> WaitScope<'e> {
+    pub(super) fn begin(endpoint: &'e Endpoint) -> WaitScope<'e> {
+        endpoint.fabric.wait_begins();
+        let outer = (endpoint.watches_remote.take(), endpoint.next_deadline.replace(Instant::NEVER));
+        WaitScope { endpoint, outer }
+    }
+}
+
+impl Drop for WaitScope<'_> {
+    fn drop(&mut self) {
+        let (watches_remote, deadline) = self.outer;
+        self.endpoint.watches_remote.set(watches_remote);
+        self.endpoint.next_deadline.set(deadline);
+        self.endpoint.fabric.wait_ends();
     }
 }

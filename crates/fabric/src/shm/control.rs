@@ -308,17 +308,19 @@ impl Control {
             if link.up || link.down || link.refused {
                 return false;
             }
-            if link.conn.is_none()
-                && let Ok(Some(conn)) = Conn::connect(&self.directory.socket_path(*node))
-                && conn.send(&self.greeting, &[]) == SendOutcome::Sent
-            {
-                link.conn = Some(conn);
+            if link.conn.is_some() {
+                return true;
+            }
+            match Conn::connect(&self.directory.socket_path(*node)) {
+                Ok(Some(conn)) if conn.send(&self.greeting, &[]) == SendOutcome::Sent => link.conn = Some(conn),
+                // It may have died before it was there at all.
+                _ => return !self.directory.is_gone(*node, Card::is_alive),
             }
             true
         });
     }
 
-    /// Takes the calls of the nodes with higher numbers.
+    /// Takes the calls of the nodes that have come later.
     fn accept(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
         let now = Instant::monotonic();
         while let Ok(Some(conn)) = self.listener.accept() {

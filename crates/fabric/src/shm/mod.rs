@@ -189,8 +189,8 @@ impl ShmFabric {
         let own = Arc::new(OwnCard(claim));
         own.card().incarnation.store(rand::random(), Ordering::Relaxed);
 
-        let control =
-            Control::open(directory, own.0.socket_path(), options, me, here).map_err(|why| session_error(&why))?;
+        let control = Control::open(directory, own.0.socket_path(), options, me, here.clone())
+            .map_err(|why| session_error(&why))?;
         let memory = Arc::new(Memory {
             windows: Arc::new(Windows::new(NODES_MAX)),
             own,
@@ -199,13 +199,13 @@ impl ShmFabric {
             arenas: Mutex::default(),
             mappings: Mutex::default(),
         });
-        memory.know(me);
+        for node in [u32::from(me.0)].iter().chain(&here).chain(&gone) {
+            memory.know(NodeId(*node as u16));
+        }
         for node in gone {
-            memory.know(NodeId(node as u16));
             let _ = memory.peers[node as usize].set(None);
         }
         for (node, card) in living {
-            memory.know(NodeId(node as u16));
             let _ = memory.peers[node as usize].set(Some(card));
         }
         let fabric = ShmFabric {
@@ -284,7 +284,7 @@ impl ShmFabric {
         };
         // The owner says in `len_now` how long its memory is; it has made it that long before.
         let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
-        let real = mapping.refresh_len().map_err(|why| system("memory of a peer")(&why))?;
+        let real = mapping.len();
         if said > real as u64 {
             return Err(system("memory of a peer")(&format!("{said} bytes are said to be there, {real} are")));
         }
@@ -301,6 +301,20 @@ impl ShmFabric {
         fence(Ordering::SeqCst);
         if self.fenced.load(Ordering::SeqCst) {
             self.memory.windows.close();
+        }
+    }
+
+    /// Fences this node's threads. When it returns, none of them writes anything any more.
+    fn fence_threads(&self) {
+        self.fence();
+        // A thread that sets its mark after this finds that it has no right; the others' writes come to their end.
+        if heavy_fence().is_err() {
+            std::process::abort(); // nobody could tell when they have
+        }
+        for mark in &self.memory.own.card().marks {
+            while mark.0.load(Ordering::Acquire) % 2 == 1 {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -329,18 +343,8 @@ struct FenceOnPanic<'f>(&'f ShmFabric);
 
 impl Drop for FenceOnPanic<'_> {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
-        self.0.fence();
-        // A thread that sets its mark after this finds that it has no right; the others' writes come to their end.
-        if heavy_fence().is_err() {
-            std::process::abort(); // nobody could tell when they have
-        }
-        for mark in &self.0.memory.own.card().marks {
-            while mark.0.load(Ordering::Acquire) % 2 == 1 {
-                std::thread::yield_now();
-            }
+        if std::thread::panicking() {
+            self.0.fence_threads();
         }
     }
 }
@@ -555,6 +559,11 @@ impl Fabric for ShmFabric {
         // Before the life word goes to zero, so that nobody takes leaving for dying.
         self.memory.own.card().left.store(1, Ordering::SeqCst);
         self.control.goodbye();
+    }
+
+    fn abandon(&self) {
+        self.fence_threads();
+        self.control.goodbye(); // the life word goes to zero without `left`
     }
 
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {

@@ -10,7 +10,7 @@ use super::lane::SimLane;
 use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
 use super::threads::{Turn, World, with_world};
-use super::world::{Pending, RESERVED_WORDS};
+use super::world::{Inner, Pending, RESERVED_WORDS};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -39,6 +39,8 @@ impl SimFabric {
             let mut inner = world.inner.borrow_mut();
             let state = &mut inner.nodes[me.index()];
             assert!(!state.joined || state.left, "{me} has joined already");
+            inner.rights_change();
+            let state = &mut inner.nodes[me.index()];
             (state.joined, state.knows[me.index()]) = (true, true);
             let present: Vec<u16> = (0..nodes as u16)
                 .filter(|node| *node != me.0 && inner.nodes[usize::from(*node)].joined)
@@ -75,6 +77,16 @@ impl SimFabric {
         if self.is_here() && !self.is_crashed() { with_world(f) } else { None }
     }
 
+    /// Calls `f` with the thread that runs.
+    fn of_current(&self, f: impl FnOnce(&mut Inner, usize)) {
+        self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            if let Some(current) = inner.current {
+                f(&mut inner, current);
+            }
+        });
+    }
+
     /// Whether this node has crashed: then its calls do nothing.
     pub(super) fn is_crashed(&self) -> bool {
         with_world(|world| world.inner.borrow().is_crashed(self.me.0)) == Some(true)
@@ -94,7 +106,7 @@ impl SimFabric {
     }
 
     /// Waits until something that this thread has looked at may have changed, or, if `news` is asked for, there is any.
-    fn wait(&self, world: &World, deadline: Option<Instant>, news: bool) {
+    fn wait(&self, world: &World, deadline: Option<Instant>, news: bool) -> Turn {
         let current = world.inner.borrow().current;
         if let Some(me) = current {
             let mut inner = world.inner.borrow_mut();
@@ -102,7 +114,7 @@ impl SimFabric {
             inner.threads[me].deadline = deadline.map(|deadline| deadline.ns);
             inner.note(me, What::Waits);
         }
-        world.point(Pending::Idle(news.then_some(self.me.0)));
+        world.point(Pending::Idle(news.then_some(self.me.0)))
     }
 }
 
@@ -190,6 +202,7 @@ impl Fabric for SimFabric {
             self.check_group(world, group)?;
             world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
+            inner.rights_change();
             inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()] = true;
             Ok(())
         })
@@ -201,7 +214,9 @@ impl Fabric for SimFabric {
         self.at(|world| {
             self.check_group(world, group)?;
             world.point(Pending::Write(peer_key(self.me.0)));
-            world.inner.borrow_mut().revoke(self.me.0, peer.0, group);
+            let mut inner = world.inner.borrow_mut();
+            inner.rights_change();
+            inner.revoke(self.me.0, peer.0, group);
             Ok(())
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
@@ -366,6 +381,7 @@ impl Fabric for SimFabric {
         self.at(|world| {
             world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
+            inner.rights_change();
             inner.nodes[self.me.index()].left = true;
             inner.notify(peer_key(self.me.0), 1, None);
             for other in 0..self.nodes as u16 {
@@ -374,6 +390,12 @@ impl Fabric for SimFabric {
                 }
             }
         });
+    }
+
+    fn abandon(&self) {
+        // To the others it looks like leaving: only faults that a scenario asks for make the dead.
+        self.fence();
+        self.leave();
     }
 
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
@@ -423,41 +445,30 @@ impl Fabric for SimFabric {
     }
 
     fn idle(&self, waiting: &mut Waiting) {
-        // Each look at the clock and at deadlines counts: no time passes unseen. The first step of a wait begins it.
-        if waiting.announced.replace(0).is_none() {
-            self.at(|world| {
-                let mut inner = world.inner.borrow_mut();
-                if let Some(current) = inner.current {
-                    inner.begin_wait(current);
-                }
-            });
-        }
+        // Each look at the clock and at deadlines counts: no time passes unseen.
+        waiting.announced = Some(0);
         let deadline = (waiting.deadline != Instant::NEVER).then_some(waiting.deadline);
         self.at(|world| {
             world.inner.borrow_mut().keep_interest(waiting.remote);
-            self.wait(world, deadline, waiting.service);
-            waiting.only_completions = world.inner.borrow().was_kept();
+            let turn = self.wait(world, deadline, waiting.service);
+            waiting.only_completions = turn != Turn::Unwinding && world.inner.borrow().was_kept();
         });
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {
-        if waiting.announced.take().is_some() {
-            self.at(|world| {
-                let mut inner = world.inner.borrow_mut();
-                if let Some(current) = inner.current {
-                    inner.end_wait(current);
-                }
-            });
-        }
+        waiting.announced = None;
+    }
+
+    fn wait_begins(&self) {
+        self.of_current(Inner::begin_wait);
+    }
+
+    fn wait_ends(&self) {
+        self.of_current(Inner::end_wait);
     }
 
     fn stay_awake(&self) {
-        self.at(|world| {
-            let mut inner = world.inner.borrow_mut();
-            if let Some(current) = inner.current {
-                inner.stay_awake(current);
-            }
-        });
+        self.of_current(Inner::stay_awake);
     }
 
     fn wake_local(&self) {}

@@ -381,6 +381,9 @@ pub struct Outcome {
     pub labels: Vec<(u16, u32, u32, String)>,
     /// The faults that happened, in words.
     pub faults: Option<String>,
+    /// Rights or membership have changed among what was explored, and the settings have neither faults nor a rule: what an
+    /// exhaustive search leaves out does not take that into account.
+    pub changes_rights: bool,
     /// The chooser, back.
     pub chooser: Box<dyn Chooser>,
 }
@@ -444,6 +447,7 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
         events: inner.events.unwrap_or_default(),
         threads: inner.threads.into_iter().map(|thread| (NodeId(thread.node), thread.name)).collect(),
         labels: inner.labels,
+        changes_rights: inner.changes_rights,
         chooser: inner.chooser.expect("it is there between choices"),
     }
 }

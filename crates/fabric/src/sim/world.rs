@@ -163,6 +163,8 @@ pub(super) struct Inner {
     pub(super) failure: Option<Failure>,
     pub(super) has_invariants: bool,
     pub(super) open_membership: bool,
+    /// See [`Outcome::changes_rights`](super::Outcome::changes_rights).
+    pub(super) changes_rights: bool,
     pub(super) death_rule: DeathRule,
     /// What is wrong, if the scenario has faults.
     pub(super) faults: Option<Box<FaultState>>,
@@ -234,6 +236,7 @@ impl Inner {
             failure: None,
             has_invariants: false,
             open_membership: false,
+            changes_rights: false,
             death_rule,
             faults: settings.faults.clone().map(|faults| Box::new(FaultState::new(faults, nodes))),
             changed: false,
@@ -404,6 +407,11 @@ impl Inner {
         self.phase == Phase::Explored && (self.open_membership || self.faults.is_some())
     }
 
+    /// Rights or membership change.
+    pub(super) fn rights_change(&mut self) {
+        self.changes_rights |= self.phase == Phase::Explored && self.faults.is_none();
+    }
+
     /// Whether looking into an empty inbox is a scheduling point. Without, it goes with what the thread did before,
     /// which a search that takes steps eagerly does early: it would never find a message that comes in between.
     pub(super) fn looks_in_vain(&self) -> bool {
@@ -505,11 +513,10 @@ impl Inner {
                 Pending::Calm => (11, 0),
                 Pending::Empty => (12, 0),
             };
+            // What has woken a thread matters to who keeps what it has looked at.
+            let woken = u64::from(thread.is_woken()) + u64::from(thread.keeps_interest && thread.interest.has_changed);
             // Who runs does not matter: it is at a point like all others.
-            digest = mix(
-                mix(digest, thread.seen ^ thread.completions_seen),
-                mix(kind << 1 | u64::from(thread.is_woken()), key),
-            );
+            digest = mix(mix(digest, thread.seen ^ thread.completions_seen), mix(kind << 2 | woken, key));
         }
         digest = self.nodes.iter().fold(digest, |digest, node| mix(digest, node.inbox_digest));
         if self.faults.is_some() { mix(digest, self.faults_digest()) } else { digest }

@@ -225,7 +225,8 @@ impl Node {
             match endpoint.global_fence([node]).await {
                 Err(error) if !error.is_out_of_reach() => return Err(error.into()),
                 Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
-                _ => {}
+                Err(_) => endpoint.forget_puts(node),
+                Ok(()) => {}
             }
         }
         Ok(lost)

@@ -210,7 +210,10 @@ impl OpenObject {
             Some(differs) => {
                 let (path, differs_there) = (self.own.path.clone(), differs.seen_there());
                 Message::Refuse { answers: opening, path, differs: differs_there }.send(shared, from);
-                self.refused(from, differs.seen_here());
+                // Who does not take part here cannot keep those that do from it: it may have come after they opened it.
+                if self.own.participants.contains(&from.0) {
+                    self.refused(from, differs.seen_here());
+                }
                 false
             }
         }
@@ -334,7 +337,7 @@ impl Object {
             others.filter(|node| !state.connected.contains_key(node)).copied().collect::<Vec<_>>()
         };
         let start = endpoint.now();
-        let mut seen = u64::MAX;
+        let (mut seen, mut gone_since) = (u64::MAX, None);
         let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
@@ -344,8 +347,15 @@ impl Object {
                     return Some(Ok(()));
                 }
             }
-            let gone = missing().into_iter().find_map(|node| endpoint.check_alive(node).err());
-            gone.map(|error| Err(error.into()))
+            let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
+            if let Some(error) = gone_of(missing()) {
+                return Some(Err(error.into()));
+            }
+            // One that was there is gone. Whoever is missing knows, or will before it comes, and then it opens the object
+            // without that one, unless its join is on the way already.
+            let error = gone_of(self.others().collect())?;
+            let since = *gone_since.get_or_insert_with(|| endpoint.now());
+            (endpoint.now() - since >= ON_THE_WAY_MAX).then(|| Err(error.into()))
         }));
         let waited = match waited {
             Ok(result) => result,
@@ -387,6 +397,9 @@ impl Object {
         })
     }
 }
+
+/// How long a join may be on its way, when its sender has known for as long that somebody is gone.
+const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
 
 impl Drop for Object {
     fn drop(&mut self) {

@@ -20,7 +20,8 @@ pub trait Poller: Send {
     /// Does what there is to do now.
     fn poll(&mut self, endpoint: &Endpoint) -> Progress;
 
-    /// Whether others depend on its end: the node then leaves only when it is done, or after [`PARTING_MAX`].
+    /// Whether others depend on its end: the node then leaves only when it is done. If that takes longer than
+    /// [`PARTING_MAX`], it goes as if it had died, and the others repair what it leaves.
     fn is_owed(&self) -> bool {
         false
     }
@@ -193,6 +194,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let fabric = &shared.fabric;
     let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
     let mut waiting = Waiting::of_service();
+    fabric.wait_begins(); // what blocks below lies in the middle of it
     let mut round = 0u32;
     let (places, rng) = (fabric.places() as u16, shared.rng(MEMBERSHIP_STREAM));
     let mut membership = Membership::new(fabric.me(), places, fabric.death_rule(), rng);
@@ -230,6 +232,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         }
     }
     fabric.idle_end(&mut waiting);
+    fabric.wait_ends();
     // What others wait for is finished first, as far as it can be.
     pollers.append(&mut service.new_pollers.lock());
     let parting = endpoint.now() + PARTING_MAX;
@@ -238,8 +241,9 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         lead(shared, &mut membership); // some wait until others are decided to be dead
         fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, &mut membership, event));
     }
+    let owes = pollers.iter().any(|poller| poller.is_owed());
     // The others agree that it goes before it does: who has gone has no voice in what is decided.
-    if fabric.death_rule() == DeathRule::Majority {
+    if fabric.death_rule() == DeathRule::Majority && !owes {
         membership.depart(endpoint.now());
         while membership.is_member() && !membership.is_fenced() && endpoint.now() < parting {
             let tick = lead(shared, &mut membership).unwrap_or(PARTING_MAX);
@@ -254,8 +258,13 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     if let Err(error) = endpoint.block_on(endpoint.global_fence(service.known())) {
         tracing::debug!("leaving: {error}");
     }
+    if owes {
+        tracing::warn!("{} leaves something undone after {PARTING_MAX:?}: it goes as if it had died", fabric.me());
+        fabric.abandon();
+    } else {
+        fabric.leave();
+    }
     // Objects and pollers may own handles: let go.
-    fabric.leave();
     drop(pollers);
     service.new_pollers.lock().clear();
     service.objects.lock().clear();

@@ -41,8 +41,9 @@
 //! until a holder says [`Guard::repaired`]; each until then learns by [`Guard::is_after_death`] that what the lock protects
 //! may be half-written. A holder that left in good order has taken the lock along: an error names its node.
 //!
-//! *A waiter's.* Nobody takes its turn. If nobody has taken a free lock for [`STUCK_LONG`] and some node is dead, those who
-//! wait pass the turn over. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
+//! *A waiter's.* Nobody takes its turn. If nobody has taken a free lock for [`STUCK_LONG`] and some node is gone, those who
+//! wait pass the turn over: each further one in half the time, down to [`STUCK_SHORT`], until nobody waits, since many
+//! operations of one node may have waited. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
 //! the lock is not.
 //!
 //! *The home's.* The lock is gone with it; every call says so, naming the node.
@@ -52,6 +53,7 @@
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use core::time::Duration;
 
 use std::collections::HashMap;
 
@@ -174,6 +176,8 @@ pub struct MutexArray {
     seen: Box<[Word]>,
     /// Free locks that were not to be had without waiting: their state, and since when.
     refused: LocalMutex<HashMap<usize, (State, Instant)>>,
+    /// How many turns this node has passed over since nobody waited.
+    passed_over: LocalMutex<HashMap<usize, u32>>,
 }
 
 /// One lock, shared by all nodes.
@@ -286,7 +290,7 @@ impl MutexArray {
         let object = Object::open(node, spec)?;
         let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
-        Ok(MutexArray { object, bases, seen, refused: LocalMutex::default() })
+        Ok(MutexArray { object, bases, seen, refused: LocalMutex::default(), passed_over: LocalMutex::default() })
     }
 
     /// How many there are.
@@ -342,7 +346,7 @@ impl MutexArray {
             state = found;
         }
         // A held one: a ticket, which `waiting` gives up if this operation is dropped or fails.
-        let (mut number, after) = self.draw(endpoint, word).await.of(path)?;
+        let (mut number, after) = self.draw(endpoint, index).await.of(path)?;
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = after;
         let start = endpoint.now();
@@ -351,7 +355,7 @@ impl MutexArray {
             if state.is_past(number) {
                 // It was taken for one of the dead.
                 waiting.number = None;
-                (number, state) = self.draw(endpoint, word).await.of(path)?;
+                (number, state) = self.draw(endpoint, index).await.of(path)?;
                 waiting.number = Some(number);
                 continue;
             }
@@ -374,11 +378,11 @@ impl MutexArray {
                 continue;
             }
             let now = endpoint.now();
-            let (late, stuck) = (now >= deadline, now - unchanged_since >= STUCK_LONG);
+            let patience = self.patience(index);
+            let (late, stuck) = (now >= deadline, now - unchanged_since >= patience);
             let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
             if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
-                let found = State(endpoint.cas(word, state.0, left.0).await.of(path)?);
-                let now = if found == state { left } else { found };
+                let now = self.take_from_the_dead(endpoint, index, state, left).await.of(path)?;
                 if !now.is_still(state) {
                     unchanged_since = endpoint.now();
                 }
@@ -403,7 +407,7 @@ impl MutexArray {
                 return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing }).of(path);
             }
             // In slices, so that the death of the holder's node is noticed.
-            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY);
+            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience));
             match endpoint.wait_remote(word, state.0, slice).await {
                 Ok(changed) => {
                     // Whoever else comes to wait does not make a turn younger that nobody takes.
@@ -442,8 +446,7 @@ impl MutexArray {
                         None => self.object.node().epoch() > 0 && self.is_stuck(endpoint, index, state),
                     };
                     let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
-                    let found = State(endpoint.cas(word, state.0, left.0).await.of(self.object.path())?);
-                    if found == state { left } else { found }
+                    self.take_from_the_dead(endpoint, index, state, left).await.of(self.object.path())?
                 }
             };
             state = found;
@@ -452,11 +455,15 @@ impl MutexArray {
     }
 
     /// Draws a ticket; its number, and the state with it.
-    async fn draw(&self, endpoint: &Endpoint, word: RemotePtr<u64>) -> fabric::Result<(u64, State)> {
+    async fn draw(&self, endpoint: &Endpoint, index: usize) -> fabric::Result<(u64, State)> {
+        let word = self.word(index);
         let drawn = Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
             drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
         });
         let drawn = State(drawn.await?);
+        if drawn.nobody_waits() && self.object.node().epoch() > 0 {
+            self.passed_over.lock().remove(&index);
+        }
         Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
     }
 
@@ -478,6 +485,34 @@ impl MutexArray {
         }
     }
 
+    /// Takes what a dead node held, if the lock is still in this state; the state after that.
+    async fn take_from_the_dead(
+        &self,
+        endpoint: &Endpoint,
+        index: usize,
+        state: State,
+        left: State,
+    ) -> fabric::Result<State> {
+        let found = State(endpoint.cas(self.word(index), state.0, left.0).await?);
+        if found != state {
+            return Ok(found);
+        }
+        if state.holder().is_none() {
+            *self.passed_over.lock().entry(index).or_default() += 1;
+        }
+        Ok(left)
+    }
+
+    /// How long nobody may take a free lock before the turn is passed over.
+    fn patience(&self, index: usize) -> Duration {
+        // As long as nobody is gone, nobody's turn is lost.
+        let passed = match self.object.node().epoch() {
+            0 => 0,
+            _ => self.passed_over.lock().get(&index).copied().unwrap_or(0),
+        };
+        (STUCK_LONG / 2u32.saturating_pow(passed)).max(STUCK_SHORT)
+    }
+
     /// Whether a lock that cannot be had at once has been in this state for long: somebody else has looked before.
     fn is_stuck(&self, endpoint: &Endpoint, index: usize, state: State) -> bool {
         let now = endpoint.now();
@@ -485,7 +520,7 @@ impl MutexArray {
         let (before, since) = refused.get(&index).copied().unwrap_or((state, now));
         let since = if state.is_still(before) { since } else { now };
         refused.insert(index, (state, since));
-        now - since >= STUCK_LONG
+        now - since >= self.patience(index)
     }
 
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
@@ -512,9 +547,11 @@ impl MutexArray {
 }
 
 /// If nobody takes a free lock for so long and some node is gone, the queue's head is taken to be an operation of it.
-pub const STUCK_LONG: core::time::Duration = core::time::Duration::from_millis(500);
+pub const STUCK_LONG: Duration = Duration::from_millis(200);
+/// The same, of the last of many in a row.
+pub const STUCK_SHORT: Duration = Duration::from_millis(4);
 /// How often a waiter looks whether the holder's node still lives.
-const HOLDER_CHECK_EVERY: core::time::Duration = core::time::Duration::from_millis(20);
+const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
 /// end, which is a round trip away at most.
@@ -655,7 +692,7 @@ impl Guard<'_> {
         if let Ok(before) = released {
             self.locks.seen[self.index].store(before.wrapping_sub(me));
         }
-        fenced?;
+        fenced.of(path)?;
         released.map(|_| ()).of(path)
     }
 

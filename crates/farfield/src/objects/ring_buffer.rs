@@ -339,7 +339,7 @@ impl RingSender {
             endpoint.wake_local();
         }
         self.head = end;
-        let mut result = Ok(());
+        let (mut result, mut some_gone) = (Ok(()), false);
         for copy in &self.copies {
             // To one node, in this order: message, then head.
             let send_head = || match mutants::is_on(Mutant::RingHeadLive) {
@@ -358,7 +358,14 @@ impl RingSender {
             }
             sent = sent.and_then(|()| send_head());
             // Who is gone does not get it, and does not keep the others from it.
+            some_gone |= sent.as_ref().is_err_and(farfield_fabric::Error::is_gone);
             result = result.and(sent.or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) }));
+        }
+        if some_gone {
+            // It never comes back. One copy stays, to say so if all are gone.
+            let is_gone = |copy: &RemoteCopy| endpoint.check_alive(copy.head.node()).is_err();
+            let mut stays = self.copies.iter().all(is_gone);
+            self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
         }
         result.of(self.shared.object.path()).map(|()| true)
     }
@@ -376,13 +383,10 @@ impl RingSender {
     /// # Errors
     /// As `send`.
     pub async fn send_deadline(&mut self, endpoint: &Endpoint, message: &[u8], deadline: Instant) -> Result<()> {
-        if self.try_send(endpoint, message)? {
-            return Ok(());
+        while !self.try_send(endpoint, message)? {
+            let needed = (self.head + framed_bytes(message.len()) as u64) - self.shared.options.capacity_bytes as u64;
+            self.wait_tails(endpoint, needed, deadline, "room in the ring").await?;
         }
-        let needed = (self.head + framed_bytes(message.len()) as u64) - self.shared.options.capacity_bytes as u64;
-        self.wait_tails(endpoint, needed, deadline, "room in the ring").await?;
-        let sent = self.try_send(endpoint, message)?;
-        debug_assert!(sent, "there is room, and nobody else sends");
         Ok(())
     }
 

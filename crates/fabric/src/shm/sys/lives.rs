@@ -84,6 +84,7 @@ impl SessionDir {
             (0..u32::from(*lives)).map(move |life| place + life * of.places).filter(|node| *node != claim.node())
         });
         let gone = gone.filter(|node| !here.contains(node)).collect();
+        here.retain(|node| *node < of.numbers); // another build may count further
         let mut living = Vec::new();
         for &node in &here {
             // One that is starting comes by itself, or never; so does one whose card cannot be read.

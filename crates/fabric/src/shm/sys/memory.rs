@@ -258,8 +258,7 @@ impl Arena {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     range: Range,
-    fd: OwnedFd,
-    len: AtomicUsize,
+    len: usize,
 }
 
 impl Mapping {
@@ -292,21 +291,14 @@ impl Mapping {
         let range = Range::map(fd.as_fd(), reserve_bytes)?;
         // A core dump of this process need not hold every peer's memory; while dumping, a process is not yet dead.
         let _ = range.advise(Advice::LinuxDontDump);
-        let mapping = Self { range, fd, len: AtomicUsize::new(0) };
-        mapping.refresh_len()?;
-        Ok(mapping)
-    }
-
-    /// Asks the kernel how far the peer's arena has grown, remembers and returns it.
-    pub(crate) fn refresh_len(&self) -> Result<usize, MemoryError> {
-        let stat = fstat(&self.fd).map_err(system("fstat of a peer's memory"))?;
+        let stat = fstat(&fd).map_err(system("fstat of a peer's memory"))?;
         // Mapping a file of huge pages moves its end to that of the mapping, without pages behind it; the blocks count
         // what is allocated, from the start on and without holes. For ordinary pages both say the same.
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        let len = usize::try_from(size.min(allocated)).unwrap_or(0).min(self.range.len);
-        // It never shrinks, and of two threads the later answer need not be stored last.
-        Ok(self.len.fetch_max(len, Ordering::AcqRel).max(len))
+        let len = usize::try_from(size.min(allocated)).unwrap_or(0).min(range.len);
+        // The file is closed here: the mapping keeps the memory.
+        Ok(Self { range, len })
     }
 
     /// Where it is mapped here; fixed for its life, aligned to 2 MiB.
@@ -314,10 +306,9 @@ impl Mapping {
         self.range.base.as_ptr()
     }
 
-    /// Usable bytes as of the last [`Mapping::refresh_len`].
-    #[cfg(test)]
+    /// Usable bytes when it was attached. Its owner says how many there are later.
     pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Acquire)
+        self.len
     }
 
     /// Bytes of address space.
@@ -436,10 +427,10 @@ mod tests {
         assert_eq!(arena.len(), 2 * MIB);
         arena.grow_to(3 * MIB).unwrap();
         assert_eq!((arena.len(), peer.len()), (4 * MIB, 0));
-        assert_eq!(peer.refresh_len().unwrap(), 4 * MIB);
+        assert_eq!(attach(&arena).len(), 4 * MIB);
         arena.grow_to(4 * MIB + 1).unwrap();
         assert_eq!(arena.len(), 8 * MIB, "doubled");
-        assert_eq!(peer.refresh_len().unwrap(), 8 * MIB);
+        assert_eq!((attach(&arena).len(), peer.len()), (8 * MIB, 0));
         assert_eq!(arena.base(), base);
         // SAFETY: both addresses are the last usable byte of mappings that live, and nothing else touches it.
         unsafe {

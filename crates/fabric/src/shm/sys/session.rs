@@ -284,6 +284,11 @@ impl SessionDir {
         }
     }
 
+    /// Whether a node is dead or has left, or has never been.
+    pub(crate) fn is_gone(&self, node: u32, is_alive: impl Fn(&CardMapping) -> bool) -> bool {
+        matches!(self.judge(node, &is_alive), Ok(State::Absent | State::Leftover))
+    }
+
     /// The nodes that have a card, alive or not, in order.
     pub(crate) fn nodes(&self) -> Result<Vec<u32>, SessionError> {
         let mut nodes: Vec<u32> = match fs::read_dir(&self.dir) {

@@ -177,17 +177,26 @@ impl Deaths {
         waited.map_err(|_| self.unsettled_in_time(endpoint, start))
     }
 
-    fn unsettled(&self, endpoint: &Endpoint) -> impl Iterator<Item = NodeId> {
-        let ranked = self.participants.iter().zip(&self.settled);
-        ranked
-            .filter(|(node, settled)| endpoint.check_alive(*node).is_err() && settled.load() == 0)
-            .map(|(node, _)| node)
+    /// Nodes that are gone and not settled, with their ranks.
+    fn unsettled(&self, endpoint: &Endpoint) -> impl Iterator<Item = (usize, NodeId)> {
+        let ranked = self.participants.iter().enumerate();
+        ranked.filter(|(rank, node)| endpoint.check_alive(*node).is_err() && !self.is_settled(*rank))
     }
 
     #[cold]
     fn unsettled_in_time(&self, endpoint: &Endpoint, start: Instant) -> Error {
         let what = "the survivors have agreed on what a node that is gone had done".into();
-        let missing = self.unsettled(endpoint).collect();
+        // Those of them that have not said that they are done with it.
+        let has_settled = |rank, gone| self.report(rank, gone).is_some_and(|report| report.settled);
+        let lives = |node: NodeId| endpoint.check_alive(node).is_ok();
+        let mut missing: Vec<NodeId> = Vec::new();
+        for (gone, _) in self.unsettled(endpoint) {
+            let ranked = self.participants.iter().enumerate();
+            missing
+                .extend(ranked.filter(|(rank, node)| lives(*node) && !has_settled(*rank, gone)).map(|found| found.1));
+        }
+        missing.sort_unstable();
+        missing.dedup();
         ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into()
     }
 
