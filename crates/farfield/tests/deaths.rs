@@ -47,6 +47,29 @@ fn the_turn_of_a_dead_waiter_is_passed_over() {
     session.end([0, 1]);
 }
 
+/// A store's operations on one key queue up by the dozen. Each of their turns was waited for half a second.
+#[test]
+fn many_turns_of_a_dead_node_are_passed_over_in_a_second() {
+    killed("mutex-window");
+}
+
+/// Who had everybody but one went on waiting for that one, which opened the object without the dead.
+#[test]
+fn an_opening_ends_when_one_that_was_there_dies() {
+    killed("opening");
+}
+
+/// A node that left while an insert of its was cut short took the lock of the key along, for ever.
+#[test]
+fn who_cannot_finish_what_it_owes_goes_as_if_it_had_died() {
+    let mut session = Session::start("owes", 3);
+    session.hear(NodeId(1), "ready");
+    session.signal(NodeId(1), "-STOP");
+    session.ends(NodeId(0));
+    session.signal(NodeId(1), "-CONT");
+    session.end([1, 2]);
+}
+
 #[test]
 fn a_dead_reader_gives_its_room_back() {
     killed("ring-reader");
@@ -101,6 +124,9 @@ fn node_process() {
         "barrier" => barrier(node, endpoint),
         "mutex-holder" => mutex_holder(node, endpoint),
         "mutex-waiter" => mutex_waiter(node, endpoint),
+        "mutex-window" => mutex_window(node, endpoint),
+        "opening" => opening(node, endpoint),
+        "owes" => owes(node, endpoint),
         "ring-reader" => ring_reader(node, endpoint),
         "ring-writer" => ring_writer(node, endpoint),
         "ring-stopped" => ring_stopped(node, endpoint),
@@ -212,6 +238,107 @@ fn mutex_holder(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let (values, deaths) = (pair.read(endpoint)?, endpoint.block_on(deaths.load(endpoint))?);
     assert_eq!(deaths, 1);
     assert_eq!(values[0], values[1]);
+    meet_survivors(node, endpoint, "over")
+}
+
+fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    const OPERATIONS: usize = 64;
+    let mutex = Mutex::open(node, "lock", NodeId(0))?;
+    let queued = farfield::AtomicVar::open(node, "queued", NodeId(0))?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(mutex.lock(endpoint))?) } else { None };
+    endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    if node.id() == VICTIM {
+        let operations = (0..=OPERATIONS).map(async |index| {
+            if index < OPERATIONS {
+                let _guard = mutex.lock(endpoint).await;
+                panic!("it is killed while it waits");
+            }
+            // The others have drawn their tickets before this one is polled.
+            queued.store(endpoint, 1).await.expect("its home lives");
+            println!("ready");
+        });
+        endpoint.run_window(OPERATIONS + 1, operations, |()| ());
+    }
+    endpoint.block_on(async {
+        while queued.load(endpoint).await? == 0 {
+            endpoint.pause().await;
+        }
+        Ok::<(), Error>(())
+    })?;
+    wait_shut_out(node, VICTIM);
+    let start = Instant::now();
+    match guard {
+        Some(guard) => endpoint.block_on(guard.unlock())?,
+        // Behind all of them.
+        None => endpoint.block_on(endpoint.block_on(mutex.lock(endpoint))?.unlock())?,
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    meet_survivors(node, endpoint, "over")
+}
+
+fn opening(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    let announce = || {
+        let cells = node.alloc(GroupKey::DATA, 64)?;
+        let say = |peer: NodeId, _: &farfield::Announcement| println!("connected to {}", peer.0);
+        farfield::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()
+    };
+    if node.id() == VICTIM {
+        let cells = node.alloc(GroupKey::DATA, 64)?;
+        let say = |peer: NodeId, _: &farfield::Announcement| match peer {
+            NodeId(0) => println!("ready"),
+            _ => panic!("{peer} opens it when this node is dead"),
+        };
+        let _late = farfield::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()?;
+        loop {
+            std::thread::park();
+        }
+    }
+    if node.id() == NodeId(0) {
+        let start = Instant::now();
+        let error = announce()?.wait(node.timeout()).expect_err("one of three has died, and one never opened it");
+        assert_names_the_dead(&error);
+        assert!(start.elapsed() < node.timeout() / 2, "{:?}", start.elapsed());
+    } else {
+        wait_shut_out(node, VICTIM);
+    }
+    announce()?.wait(node.timeout())?;
+    meet_survivors(node, endpoint, "over")
+}
+
+fn owes(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let options = KvOptions { slots_per_node: 256, locks: 8, ..KvOptions::default() };
+    let store = KvStore::<u64, u64>::open(node, "store", options)?;
+    endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    match node.id() {
+        NodeId(0) => {
+            endpoint.set_timeout(Duration::from_millis(100));
+            // Until the other one is stopped, which acknowledges none of them then.
+            let mut keys = 0..;
+            let error = loop {
+                let key = keys.next().expect("there are enough");
+                let changed = async { store.insert(endpoint, &key, &0).await.and(store.delete(endpoint, &key).await) };
+                if let Err(error) = endpoint.block_on(changed) {
+                    break error;
+                }
+            };
+            assert!(error.is_timeout(), "{error:?}");
+            return Ok(());
+        }
+        NodeId(1) => println!("ready"),
+        _ => {}
+    }
+    wait_shut_out(node, NodeId(0));
+    let start = Instant::now();
+    endpoint.block_on(async {
+        for key in 0..64 {
+            let key = 1_000_000 + 100 * u64::from(node.id().0) + key;
+            assert!(store.insert(endpoint, &key, &1).await?);
+        }
+        Ok::<(), Error>(())
+    })?;
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     meet_survivors(node, endpoint, "over")
 }
 
