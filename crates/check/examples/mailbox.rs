@@ -44,6 +44,12 @@ fn scenario(endpoints: usize) -> Scenario {
         let mut mailboxes = stage.on_each(Mailbox::open)?.into_iter();
         let (sender, receiver) = (mailboxes.next().expect("node 0"), mailboxes.next().expect("node 1"));
         let second = stage.node(0).endpoint()?;
+        // Looked at after every change of memory, whatever the threads do meanwhile.
+        let here = receiver.here.clone();
+        stage.invariant("the flag is set when the letter is there", move || {
+            let [letter, more, flag] = [0, 8, 16].map(|at| here.word(at).load());
+            if flag == 0 || [letter, more] == [1, 2] { Ok(()) } else { Err(format!("the letter is [{letter}, {more}]")) }
+        });
         stage.thread(0, "sender", move |ep| sender.send(ep, if endpoints == 1 { ep } else { &second }, [1, 2]));
         stage.thread(1, "receiver", move |ep| {
             assert_eq!(ep.block_on(receiver.receive(ep))?, [1, 2], "the flag came before the letter");

@@ -186,6 +186,11 @@ fn fig_12_a_flush_of_the_wrong_node_is_not_enough() {
         &["1: put z = 1; get p = v as d; wait d; put x = 1", "2: until x 1; put y = x", "3: until y 1; a = z"],
     )
     .allows("a=0");
+    // One that flushes all nodes is.
+    let first = "1: put z = 1; get p = v as d; get q = w as e; wait d; wait e; put x = 1";
+    litmus("p@1 q@1 x@2 v@2 w@3 y@3 z@3", &[first, "2: until x 1; put y = x", "3: until y 1; a = z"])
+        .allows("a=1")
+        .forbids("a=0");
 }
 
 #[test]
