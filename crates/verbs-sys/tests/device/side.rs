@@ -25,6 +25,14 @@ pub(crate) fn succeeds(what: &str, errno: i32) {
     assert_eq!(errno, 0, "{what}: {}", io::Error::from_raw_os_error(errno));
 }
 
+/// Panics as [`succeeds`], unless a test has failed already.
+#[track_caller]
+pub(crate) fn frees(what: &str, errno: i32) {
+    if !std::thread::panicking() {
+        succeeds(what, errno);
+    }
+}
+
 /// Panics with errno, if a function returned null.
 #[track_caller]
 pub(crate) fn not_null<T>(what: &str, pointer: *mut T) -> *mut T {
@@ -107,9 +115,9 @@ impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: every side holds its device, so nothing belongs to the domain any more.
         unsafe {
-            succeeds("ibv_dealloc_pd", (self.verbs.ibv_dealloc_pd)(self.pd));
+            frees("ibv_dealloc_pd", (self.verbs.ibv_dealloc_pd)(self.pd));
             if !self.lent {
-                assert_eq!((self.verbs.ibv_close_device)(self.context), 0);
+                frees("ibv_close_device", (self.verbs.ibv_close_device)(self.context));
             }
         }
     }
@@ -473,15 +481,15 @@ impl Side {
                 // SAFETY: the queue is alive and polled by this thread alone; it is read only while the poll stands at
                 // a completion.
                 unsafe {
-                    let mut errno = ibv_start_poll(self.cq_ex, &mut attr);
-                    let has_begun = errno == 0;
-                    while errno == 0 {
+                    loop {
+                        let errno = ibv_start_poll(self.cq_ex, &mut attr);
+                        if errno != 0 {
+                            assert_eq!(errno, libc::ENOENT);
+                            break;
+                        }
                         let (wr_id, status) = ((*self.cq_ex).wr_id, (*self.cq_ex).status);
                         completions.push(Completion { wr_id, status, opcode: ibv_wc_read_opcode(self.cq_ex) });
-                        errno = ibv_next_poll(self.cq_ex);
-                    }
-                    assert_eq!(errno, libc::ENOENT);
-                    if has_begun {
+                        // One at a time: see `ibv_next_poll`.
                         ibv_end_poll(self.cq_ex);
                     }
                 }
@@ -544,9 +552,9 @@ impl Drop for Side {
         // SAFETY: the objects were made with the side, and nothing uses them after this. Destroying the queue pair
         // first ends what is under way, so the device does not touch the memory any more.
         unsafe {
-            succeeds("ibv_destroy_qp", (verbs.ibv_destroy_qp)(self.qp));
-            succeeds("ibv_destroy_cq", (verbs.ibv_destroy_cq)(self.cq));
-            succeeds("ibv_dereg_mr", (verbs.ibv_dereg_mr)(self.mr));
+            frees("ibv_destroy_qp", (verbs.ibv_destroy_qp)(self.qp));
+            frees("ibv_destroy_cq", (verbs.ibv_destroy_cq)(self.cq));
+            frees("ibv_dereg_mr", (verbs.ibv_dereg_mr)(self.mr));
         }
     }
 }
