@@ -199,9 +199,9 @@ pub unsafe fn ibv_start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) ->
 
 /// Goes to the next completion: 0, or `ENOENT` if there is none, or another errno value. [`ibv_end_poll`] is still due.
 ///
-/// Soft-RoCE breaks the queue at the end of such a batch: after `ENOENT`, [`ibv_end_poll`] takes one completion more than
-/// there was (rdma-core's pull request 1512). A loop of [`ibv_start_poll`] and [`ibv_end_poll`], one completion each, is
-/// right with every provider.
+/// Soft-RoCE breaks the queue at the end of such a batch: after `ENOENT`, [`ibv_end_poll`] takes one completion more
+/// than there was (rdma-core's pull request 1512). A loop of [`ibv_start_poll`] and [`ibv_end_poll`], one completion
+/// each, is right with every provider.
 ///
 /// # Safety
 /// This thread has opened a poll of `cq` by [`ibv_start_poll`].
