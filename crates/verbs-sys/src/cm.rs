@@ -8,6 +8,7 @@ use crate::declare::{c_constants, c_types};
 use crate::{Skipped, be16, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_qp_type};
 
 c_constants! {
+    /// What happened to a connection.
     enum rdma_cm_event_type: c_uint {
         RDMA_CM_EVENT_ADDR_RESOLVED = 0,
         RDMA_CM_EVENT_ADDR_ERROR = 1,
@@ -27,10 +28,12 @@ c_constants! {
         RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
     }
 
+    /// What kind of connection it is; others than reliable ones are left out.
     enum rdma_port_space: c_uint {
         RDMA_PS_TCP = 0x0106,
     }
 
+    /// What an option belongs to.
     flags rdma_option_level: c_int {
         RDMA_OPTION_ID = 0,
         RDMA_OPTION_IB = 1,
@@ -56,6 +59,7 @@ c_constants! {
 }
 
 c_types! {
+    /// The InfiniBand addresses of both ends.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct rdma_ib_addr {
         sgid: ibv_gid,
@@ -63,6 +67,7 @@ c_types! {
         pkey: be16,
     }
 
+    /// The addresses of both ends.
     #[derive(Clone, Copy)]
     fixed struct rdma_addr {
         src as "src_storage": libc::sockaddr_storage,
@@ -70,6 +75,7 @@ c_types! {
         ibaddr as "addr.ibaddr": rdma_ib_addr,
     }
 
+    /// The way from one end to the other.
     #[derive(Clone, Copy)]
     fixed struct rdma_route {
         addr: rdma_addr,
@@ -77,6 +83,7 @@ c_types! {
         num_paths: c_int,
     }
 
+    /// Where events arrive.
     fixed struct rdma_event_channel {
         /// Readable when there is an event; may be made non-blocking.
         fd: c_int,
@@ -102,6 +109,7 @@ c_types! {
         qp_type: ibv_qp_type,
     }
 
+    /// What the ends of a connection tell each other.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct rdma_conn_param {
         private_data: *const c_void,
@@ -118,6 +126,7 @@ c_types! {
         qp_num: u32,
     }
 
+    /// Something that happened to an identifier; each is acknowledged once.
     growing struct rdma_cm_event {
         id: *mut rdma_cm_id,
         listen_id: *mut rdma_cm_id,

@@ -8,6 +8,7 @@ use crate::declare::{c_constants, c_types};
 use crate::{Skipped, SkippedFn, be32, ibv_context, ibv_pd};
 
 c_constants! {
+    /// How a work request ended.
     enum ibv_wc_status: c_uint {
         IBV_WC_SUCCESS = 0,
         IBV_WC_LOC_LEN_ERR = 1,
@@ -48,6 +49,7 @@ c_constants! {
         IBV_WC_RECV_RDMA_WITH_IMM = (1 << 7) + 1,
     }
 
+    /// What more a completion carries.
     flags ibv_wc_flags: c_uint {
         IBV_WC_GRH = 1 << 0,
         IBV_WC_WITH_IMM = 1 << 1,
@@ -77,6 +79,7 @@ c_constants! {
 }
 
 c_types! {
+    /// A completion queue.
     fixed struct ibv_cq {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
@@ -90,6 +93,7 @@ c_types! {
         async_events_completed: u32,
     }
 
+    /// A completion.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_wc {
         wr_id: u64,
@@ -108,6 +112,7 @@ c_types! {
         dlid_path_bits: u8,
     }
 
+    /// How to poll: there is no choice, so far.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_poll_cq_attr {
         comp_mask: u32,
@@ -149,6 +154,7 @@ c_types! {
         read_completion_wallclock_ns: SkippedFn,
     }
 
+    /// What an extended completion queue is to be.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ibv_cq_init_attr_ex {
         cqe: u32,

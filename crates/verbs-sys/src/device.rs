@@ -12,6 +12,7 @@ use crate::{
 };
 
 c_constants! {
+    /// What kind of device it is.
     enum ibv_node_type: c_int {
         IBV_NODE_UNKNOWN = -1,
         IBV_NODE_CA = 1,
@@ -23,6 +24,7 @@ c_constants! {
         IBV_NODE_UNSPECIFIED = 7,
     }
 
+    /// What a device speaks.
     enum ibv_transport_type: c_int {
         IBV_TRANSPORT_UNKNOWN = -1,
         IBV_TRANSPORT_IB = 0,
@@ -55,6 +57,7 @@ c_constants! {
         IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP = 1 << 2,
     }
 
+    /// The size of packets: 128 bytes times two to this power.
     enum ibv_mtu: c_uint {
         IBV_MTU_256 = 1,
         IBV_MTU_512 = 2,
@@ -63,6 +66,7 @@ c_constants! {
         IBV_MTU_4096 = 5,
     }
 
+    /// Where a port is; only an active one carries data.
     enum ibv_port_state: c_uint {
         IBV_PORT_NOP = 0,
         IBV_PORT_DOWN = 1,
@@ -85,12 +89,14 @@ c_constants! {
         IBV_QPF_GRH_REQUIRED = 1 << 0,
     }
 
+    /// What a GID stands for: an InfiniBand address, or one of either version of RoCE.
     enum ibv_gid_type: c_uint {
         IBV_GID_TYPE_IB = 0,
         IBV_GID_TYPE_ROCE_V1 = 1,
         IBV_GID_TYPE_ROCE_V2 = 2,
     }
 
+    /// What happened to a device, a port, a completion queue or a queue pair.
     enum ibv_event_type: c_uint {
         IBV_EVENT_CQ_ERR = 0,
         IBV_EVENT_QP_FATAL = 1,
@@ -114,6 +120,7 @@ c_constants! {
         IBV_EVENT_WQ_FATAL = 19,
     }
 
+    /// Whether `fork` is prepared for.
     enum ibv_fork_status: c_uint {
         IBV_FORK_DISABLED = 0,
         IBV_FORK_ENABLED = 1,
@@ -129,6 +136,7 @@ c_types! {
         raw: [u8; 16],
     }
 
+    /// A line of a GID table.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ibv_gid_entry {
         gid: ibv_gid,
@@ -152,6 +160,7 @@ c_types! {
         ibdev_path: [c_char; 256],
     }
 
+    /// What a device can do.
     #[derive(Clone, Copy, Debug)]
     fixed struct ibv_device_attr {
         fw_ver: [c_char; 64],
@@ -198,6 +207,7 @@ c_types! {
         phys_port_cnt: u8,
     }
 
+    /// What an extended query asks for: nothing but everything, so far.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_query_device_ex_input {
         comp_mask: u32,
@@ -211,6 +221,7 @@ c_types! {
         compare_swap: ibv_pci_atomic_op_size,
     }
 
+    /// What a device can do, with what was added later.
     #[derive(Clone, Copy, Debug)]
     growing struct ibv_device_attr_ex {
         orig_attr: ibv_device_attr,
@@ -233,6 +244,7 @@ c_types! {
         phys_port_cnt_ex: u32,
     }
 
+    /// What a port can do and how it is.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ibv_port_attr {
         state: ibv_port_state,
@@ -388,6 +400,7 @@ c_types! {
         port_num: c_int,
     }
 
+    /// Something that happened; each is acknowledged once.
     #[derive(Clone, Copy)]
     fixed struct ibv_async_event {
         /// `cq` for [`IBV_EVENT_CQ_ERR`], `qp` for what is named `QP` and for [`IBV_EVENT_COMM_EST`] and
@@ -414,7 +427,7 @@ pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut
 #[inline]
 pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> *mut verbs_context {
     // SAFETY: the context is open. If it says that it is extended, it is the last field of a `verbs_context`, so going
-    // back by the field's offset stays inside: the library is of version 33 or later (the loader asks for a symbol of
+    // back by the field's offset stays inside: the library is of version 32 or later (the loader asks for a symbol of
     // that version), whose structure is as long as ours or longer.
     unsafe {
         if (*context).abi_compat != VERBS_ABI_IS_EXTENDED {
@@ -568,4 +581,97 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: by the contract of this function; a provider that allocates windows frees them.
     unsafe { (*(*mw).context).ops.dealloc_mw.map_or(libc::EOPNOTSUPP, |dealloc_mw| dealloc_mw(mw)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ibv_poll_cq, ibv_post_send, ibv_wc_status};
+    use std::io;
+
+    /// A context that a test made, with these operations.
+    fn stub(ops: ibv_context_ops) -> Box<verbs_context> {
+        // SAFETY: integers, raw pointers, optional functions and a mutex, for all of which zero is valid.
+        let mut stub: Box<verbs_context> = unsafe { Box::new(core::mem::zeroed()) };
+        stub.sz = size_of::<verbs_context>();
+        stub.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+        stub.context.ops = ops;
+        stub
+    }
+
+    fn context_of(stub: &mut verbs_context) -> *mut ibv_context {
+        // By way of the whole, so that the pointer is good for all of it.
+        (&raw mut *stub).wrapping_byte_add(offset_of!(verbs_context, context)).cast()
+    }
+
+    unsafe extern "C" fn query_port(
+        _: *mut ibv_context,
+        port_num: u8,
+        attr: *mut ibv_port_attr,
+        attr_len: usize,
+    ) -> c_int {
+        assert_eq!(attr_len, size_of::<ibv_port_attr>());
+        // SAFETY: the caller's attributes are valid to write.
+        unsafe { (*attr).lid = port_num.into() };
+        0
+    }
+
+    #[test]
+    fn operations_are_found_if_they_are_there() {
+        let mut stub = stub(ibv_context_ops::default());
+        stub.query_port = Some(query_port);
+        let context = context_of(&mut stub);
+        let (mut attr, mut input) = (ibv_port_attr::default(), ibv_cq_init_attr_ex::default());
+        // SAFETY: the stub is alive and whole.
+        unsafe {
+            assert_eq!(extended_op!(context, query_port).unwrap()(context, 7, &mut attr, size_of_val(&attr)), 0);
+            assert!(ibv_create_cq_ex(context, &mut input).is_null());
+        }
+        assert_eq!(attr.lid, 7);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
+        // An older library's structure ends before the newest operation.
+        stub.sz -= 1;
+        let context = context_of(&mut stub);
+        // SAFETY: as above.
+        assert!(unsafe { extended_op!(context, query_port) }.is_none());
+        stub.context.abi_compat = core::ptr::null_mut();
+        let context = context_of(&mut stub);
+        // SAFETY: as above.
+        assert!(unsafe { verbs_get_ctx(context) }.is_null());
+    }
+
+    unsafe extern "C" fn post_send(_: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {
+        // SAFETY: the caller's request is valid to read, and there is room for a pointer.
+        unsafe {
+            assert_eq!((*wr).wr_id, 11);
+            *bad_wr = wr;
+        }
+        libc::ENOMEM
+    }
+
+    unsafe extern "C" fn poll_cq(_: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+        assert_eq!(num_entries, 1);
+        // SAFETY: the caller has room for one completion.
+        unsafe { (*wc).status = crate::IBV_WC_RETRY_EXC_ERR };
+        1
+    }
+
+    #[test]
+    fn posting_and_polling_call_the_context() {
+        let ops = ibv_context_ops { post_send: Some(post_send), poll_cq: Some(poll_cq), ..Default::default() };
+        let mut stub = stub(ops);
+        let context = context_of(&mut stub);
+        let (mut request, mut bad) = (ibv_send_wr { wr_id: 11, ..Default::default() }, core::ptr::null_mut());
+        let mut completion = ibv_wc::default();
+        // SAFETY: zero is valid for both, as for the context; all are alive for the calls.
+        let status: ibv_wc_status = unsafe {
+            let (mut qp, mut cq): (ibv_qp, ibv_cq) = core::mem::zeroed();
+            (qp.context, cq.context) = (context, context);
+            assert_eq!(ibv_post_send(&mut qp, &mut request, &mut bad), libc::ENOMEM);
+            assert_eq!(ibv_poll_cq(&mut cq, 1, &mut completion), 1);
+            completion.status
+        };
+        assert_eq!(bad, &raw mut request);
+        assert_eq!(status, crate::IBV_WC_RETRY_EXC_ERR);
+    }
 }

@@ -32,7 +32,7 @@ pub enum LoadError {
     },
     /// A library is too old.
     #[error(
-        "{library} has no function {symbol} ({reason}): it is older than version 33 of rdma-core; install a newer one"
+        "{library} has no function {symbol} ({reason}): it is older than version 32 of rdma-core; install a newer one"
     )]
     Symbol {
         /// The library's name.
@@ -125,7 +125,7 @@ c_functions! {
     /// The functions of libibverbs, under their C names.
     struct Verbs from "libibverbs.so.1";
     required {
-        /// The devices of this machine, a null behind the last. Null and errno.
+        /// The devices of this machine, a null behind the last. Null and errno: `ENOSYS` where the kernel has no RDMA.
         fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
         /// Frees the list, and with it the devices that were not opened.
         fn ibv_free_device_list(list: *mut *mut ibv_device);
@@ -218,7 +218,7 @@ c_functions! {
         fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char;
     }
     optional {
-        /// Whether messages of the queue pair are placed in order, 1 or 0 (since version 41).
+        /// Whether messages of the queue pair are placed in order, 1 or 0 (since version 36).
         fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> c_int;
         /// Whether `fork` is prepared for, or needs no preparation (since version 35).
         fn ibv_is_fork_initialized() -> ibv_fork_status;

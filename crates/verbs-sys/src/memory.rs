@@ -8,6 +8,7 @@ use crate::declare::{c_constants, c_types};
 use crate::ibv_context;
 
 c_constants! {
+    /// Who may do what with memory, or through a queue pair.
     flags ibv_access_flags: c_uint {
         IBV_ACCESS_LOCAL_WRITE = 1 << 0,
         IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -20,6 +21,7 @@ c_constants! {
         IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
     }
 
+    /// How a window is bound: by a call, or by a work request.
     enum ibv_mw_type: c_uint {
         IBV_MW_TYPE_1 = 1,
         IBV_MW_TYPE_2 = 2,
@@ -27,11 +29,13 @@ c_constants! {
 }
 
 c_types! {
+    /// A protection domain: regions, windows and queue pairs of one domain go together.
     fixed struct ibv_pd {
         context: *mut ibv_context,
         handle: u32,
     }
 
+    /// A region of registered memory.
     fixed struct ibv_mr {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
@@ -42,6 +46,7 @@ c_types! {
         rkey: u32,
     }
 
+    /// A window into a region, which can be opened and closed without registering.
     fixed struct ibv_mw {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
@@ -51,6 +56,7 @@ c_types! {
         kind as "type": ibv_mw_type,
     }
 
+    /// What a window shows.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_mw_bind_info {
         mr: *mut ibv_mr,

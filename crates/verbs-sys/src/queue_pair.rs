@@ -10,10 +10,12 @@ use crate::{
 };
 
 c_constants! {
+    /// How a queue pair is connected; others than reliable ones are left out.
     enum ibv_qp_type: c_uint {
         IBV_QPT_RC = 2,
     }
 
+    /// Where a queue pair is.
     enum ibv_qp_state: c_uint {
         IBV_QPS_RESET = 0,
         IBV_QPS_INIT = 1,
@@ -25,6 +27,7 @@ c_constants! {
         IBV_QPS_UNKNOWN = 7,
     }
 
+    /// Where a queue pair is on its way to another path.
     enum ibv_mig_state: c_uint {
         IBV_MIG_MIGRATED = 0,
         IBV_MIG_REARM = 1,
@@ -72,6 +75,7 @@ c_constants! {
         IBV_QP_EX_WITH_BIND_MW = 1 << 8,
     }
 
+    /// What a work request does.
     enum ibv_wr_opcode: c_uint {
         IBV_WR_RDMA_WRITE = 0,
         IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -84,6 +88,7 @@ c_constants! {
         IBV_WR_BIND_MW = 8,
     }
 
+    /// How a work request is done.
     flags ibv_send_flags: c_uint {
         /// Starts only when the earlier reads and atomics of this queue pair are complete.
         IBV_SEND_FENCE = 1 << 0,
@@ -100,6 +105,7 @@ c_constants! {
         IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 1 << 0,
     }
 
+    /// What `ibv_query_qp_data_in_order` returns if asked so.
     newer ibv_query_qp_data_in_order_caps: c_int {
         /// The bytes of a message are placed in order.
         IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 1 << 0,
@@ -109,6 +115,7 @@ c_constants! {
 }
 
 c_types! {
+    /// The way to a peer beyond the local subnet, and always on Ethernet.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_global_route {
         dgid: ibv_gid,
@@ -131,6 +138,7 @@ c_types! {
         port_num: u8,
     }
 
+    /// How much a queue pair holds.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_qp_cap {
         max_send_wr: u32,
@@ -140,6 +148,7 @@ c_types! {
         max_inline_data: u32,
     }
 
+    /// What a queue pair is to be.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_qp_init_attr {
         qp_context: *mut c_void,
@@ -151,6 +160,7 @@ c_types! {
         sq_sig_all: c_int,
     }
 
+    /// What a queue pair is to be, with what was added later.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ibv_qp_init_attr_ex {
         qp_context: *mut c_void,
@@ -171,6 +181,7 @@ c_types! {
         send_ops_flags: ibv_qp_create_send_ops_flags,
     }
 
+    /// The attributes of a queue pair; a mask says which of them count.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_qp_attr {
         qp_state: ibv_qp_state,
@@ -204,6 +215,7 @@ c_types! {
         rate_limit: u32,
     }
 
+    /// A queue pair.
     fixed struct ibv_qp {
         context: *mut ibv_context,
         qp_context: *mut c_void,
@@ -268,12 +280,14 @@ c_types! {
         lkey: u32,
     }
 
+    /// The remote side of a read or write.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_wr_rdma as "__typeof__(((struct ibv_send_wr *)0)->wr.rdma)" {
         remote_addr: u64,
         rkey: u32,
     }
 
+    /// The remote side of an atomic.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_wr_atomic as "__typeof__(((struct ibv_send_wr *)0)->wr.atomic)" {
         remote_addr: u64,
@@ -290,6 +304,7 @@ c_types! {
         atomic: ibv_wr_atomic,
     }
 
+    /// What a work request binds.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_wr_bind_mw as "__typeof__(((struct ibv_send_wr *)0)->bind_mw)" {
         mw: *mut ibv_mw,
@@ -297,6 +312,7 @@ c_types! {
         bind_info: ibv_mw_bind_info,
     }
 
+    /// A work request.
     #[derive(Clone, Copy)]
     fixed struct ibv_send_wr {
         wr_id: u64,
@@ -312,6 +328,7 @@ c_types! {
         bind_mw: ibv_wr_bind_mw,
     }
 
+    /// A receive.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_recv_wr {
         wr_id: u64,

@@ -3,7 +3,8 @@
 //! A machine without a device passes and says so, unless `FARFIELD_NEED_DEVICE=1`. Without hardware:
 //!
 //! ```sh
-//! FARFIELD_NEED_DEVICE=1 ci/soft-roce-vm cargo test -p farfield-verbs-sys --test device
+//! export FARFIELD_NEED_DEVICE=1 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$PWD/ci/soft-roce-vm
+//! cargo test -p farfield-verbs-sys --test device
 //! ```
 
 mod cm;
