@@ -4,8 +4,9 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
+use crate::context::{extended_op, set_errno};
 use crate::declare::{c_constants, c_types};
-use crate::{Skipped, SkippedFn, be32, ibv_context, ibv_pd};
+use crate::{Skipped, SkippedFn, be32, ibv_context, ibv_pd, verbs_context, verbs_get_ctx};
 
 c_constants! {
     /// How a work request ended.
@@ -172,6 +173,23 @@ c_types! {
 #[repr(C)]
 pub struct ibv_comp_channel {
     _opaque: Skipped<[u8; 0]>,
+}
+
+/// Creates an extended completion queue. Null and errno: `EOPNOTSUPP` where there are none.
+///
+/// # Safety
+/// `context` is open as for [`verbs_get_ctx`], and `attr` is what the manual page asks for.
+pub unsafe fn ibv_create_cq_ex(context: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        match extended_op!(context, create_cq_ex) {
+            Some(create_cq_ex) => create_cq_ex(context, attr),
+            None => {
+                set_errno(libc::EOPNOTSUPP);
+                core::ptr::null_mut()
+            }
+        }
+    }
 }
 
 /// The classic view of an extended completion queue.

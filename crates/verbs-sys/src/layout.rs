@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::{RdmaCm, Verbs, cm, completion, device, memory, queue_pair};
+use crate::{RdmaCm, Verbs, cm, completion, context, device, memory, queue_pair};
 
 /// A struct or union that `c_types` declared.
 pub(crate) struct Type {
@@ -57,13 +57,22 @@ pub(crate) struct Function {
 }
 
 fn types() -> impl Iterator<Item = &'static Type> {
-    [device::TYPES, memory::TYPES, completion::TYPES, queue_pair::TYPES, cm::TYPES].into_iter().flatten()
+    [device::TYPES, context::TYPES, memory::TYPES, completion::TYPES, queue_pair::TYPES, cm::TYPES]
+        .into_iter()
+        .flatten()
 }
 
 fn constants() -> impl Iterator<Item = &'static Constants> {
-    [device::CONSTANTS, memory::CONSTANTS, completion::CONSTANTS, queue_pair::CONSTANTS, cm::CONSTANTS]
-        .into_iter()
-        .flatten()
+    [
+        device::CONSTANTS,
+        context::CONSTANTS,
+        memory::CONSTANTS,
+        completion::CONSTANTS,
+        queue_pair::CONSTANTS,
+        cm::CONSTANTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn functions() -> impl Iterator<Item = &'static Function> {

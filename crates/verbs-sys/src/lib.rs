@@ -45,6 +45,7 @@
 
 mod cm;
 mod completion;
+mod context;
 mod declare;
 mod device;
 mod load;
@@ -56,6 +57,7 @@ mod layout;
 
 pub use cm::*;
 pub use completion::*;
+pub use context::*;
 pub use device::*;
 pub use load::{LoadError, RdmaCm, Verbs};
 pub use memory::*;

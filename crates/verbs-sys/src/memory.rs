@@ -2,8 +2,9 @@
 
 #![allow(missing_docs, reason = "fields and constants are those of the manual pages, and documented where it matters")]
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
+use crate::context::set_errno;
 use crate::declare::{c_constants, c_types};
 use crate::ibv_context;
 
@@ -70,6 +71,32 @@ c_types! {
 #[must_use]
 pub const fn ibv_inc_rkey(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
+}
+
+/// Allocates a memory window. Null and errno: `EOPNOTSUPP` where there are none.
+///
+/// # Safety
+/// `pd` is a protection domain of an open context.
+pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        match (*(*pd).context).ops.alloc_mw {
+            Some(alloc_mw) => alloc_mw(pd, kind),
+            None => {
+                set_errno(libc::EOPNOTSUPP);
+                core::ptr::null_mut()
+            }
+        }
+    }
+}
+
+/// Frees a memory window. Errno value.
+///
+/// # Safety
+/// `mw` came from [`ibv_alloc_mw`] and is not used afterwards.
+pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: by the contract of this function; a provider that allocates windows frees them.
+    unsafe { (*(*mw).context).ops.dealloc_mw.map_or(libc::EOPNOTSUPP, |dealloc_mw| dealloc_mw(mw)) }
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
+use crate::context::{extended_op, set_errno};
 use crate::declare::{c_constants, c_types};
 use crate::{
-    Skipped, SkippedFn, be32, ibv_access_flags, ibv_context, ibv_cq, ibv_gid, ibv_mtu, ibv_mw, ibv_mw_bind_info, ibv_pd,
+    Skipped, SkippedFn, be32, ibv_access_flags, ibv_context, ibv_cq, ibv_gid, ibv_mtu, ibv_mw, ibv_mw_bind_info,
+    ibv_pd, verbs_context, verbs_get_ctx,
 };
 
 c_constants! {
@@ -358,6 +360,24 @@ impl Default for ibv_send_wr {
             wr: ibv_wr_remote::default(),
             qp_type: Skipped(0),
             bind_mw: ibv_wr_bind_mw::default(),
+        }
+    }
+}
+
+/// Creates a queue pair with more attributes, as extended send operations. Null and errno: `EOPNOTSUPP` where there are
+/// none.
+///
+/// # Safety
+/// `context` is open as for [`verbs_get_ctx`], and `attr` is what the manual page asks for.
+pub unsafe fn ibv_create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        match extended_op!(context, create_qp_ex) {
+            Some(create_qp_ex) => create_qp_ex(context, attr),
+            None => {
+                set_errno(libc::EOPNOTSUPP);
+                core::ptr::null_mut()
+            }
         }
     }
 }
