@@ -48,7 +48,11 @@ fn scenario(endpoints: usize) -> Scenario {
         let here = receiver.here.clone();
         stage.invariant("the flag is set when the letter is there", move || {
             let [letter, more, flag] = [0, 8, 16].map(|at| here.word(at).load());
-            if flag == 0 || [letter, more] == [1, 2] { Ok(()) } else { Err(format!("the letter is [{letter}, {more}]")) }
+            if flag == 0 || [letter, more] == [1, 2] {
+                Ok(())
+            } else {
+                Err(format!("the letter is [{letter}, {more}]"))
+            }
         });
         stage.thread(0, "sender", move |ep| sender.send(ep, if endpoints == 1 { ep } else { &second }, [1, 2]));
         stage.thread(1, "receiver", move |ep| {

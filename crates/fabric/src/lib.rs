@@ -8,7 +8,8 @@
 //! The fabrics are [`shm`] (processes of one host over shared memory) and decorators of any fabric: [`weak`] (as late
 //! and as reordered as the model allows, for tests), [`fault`] and [`record`].
 //!
-//! This is the only crate of Farfield with `unsafe` code.
+//! This crate, and `farfield-verbs-sys` which it will load RDMA's libraries by, are the only ones of Farfield with `unsafe`
+//! code.
 
 mod buf;
 mod cell;
