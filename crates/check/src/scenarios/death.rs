@@ -46,7 +46,7 @@ fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 /// Tries again after a timeout. Where something is wrong, time may pass before anybody notices.
-fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+pub(super) fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {
             Err(error) if error.is_timeout() && (0..3).any(crashed) => {}
@@ -56,7 +56,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 /// Whether a node still speaks for the session.
-fn goes_on(node: &Node) -> bool {
+pub(super) fn goes_on(node: &Node) -> bool {
     !crashed(node.id().index()) && !node.fabric().is_fenced()
 }
 
@@ -418,4 +418,5 @@ fn member_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["join-epoch-unchecked"])
 }
