@@ -25,9 +25,9 @@
 //! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
 //! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
 //!
-//! *When the owner dies*, every copy stays as it was; they may differ by what was pushed since the last global fence. A copy
-//! in which a push ends stays torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the owner.
-//! *When another node dies*, a push says so, and all others get it.
+//! *When the owner dies*, every copy stays as it was; they may differ by what was pushed since the last global fence. A
+//! copy in which a push ends stays torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the
+//! owner. *When another node dies*, a push says so, and all others get it.
 //!
 //! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).
 

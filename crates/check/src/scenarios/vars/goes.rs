@@ -1,7 +1,7 @@
 //! Variables when a node dies, or is cut off.
 //!
-//! What is read is whole, was stored by somebody, and is never older than what was read before, whatever ended in the middle.
-//! What goes to the dead ends in an error that names it, and copies on other nodes stay.
+//! What is read is whole, was stored by somebody, and is never older than what was read before, whatever ended in the
+//! middle. What goes to the dead ends in an error that names it, and copies on other nodes stay.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use farfield::{AtomicVar, Error, Node, NodeId, OwnedVar, Result, SharedVar, Sst,
 
 use super::{Add, Call, Calls, Exchange, Load, N0, N1, N2, Seen, Store, Swap, keep, name_of, shared};
 use crate::Faults;
-use crate::scenario::{Log, Scenario, Stage, crashed};
+use crate::scenario::{Log, Scenario, Stage, crashed, stood_still};
 use crate::scenarios::death::{comes_of_faults, goes_on, is_decided, patiently};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -43,9 +43,18 @@ impl Goes {
         }
     }
 
+    /// Tries again after a timeout that this may cause. Of one that may be cut off nobody knows whether it will ever answer.
+    fn patiently<T>(self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        match self {
+            Dies(_) => patiently(attempt),
+            IsCutOff => attempt(),
+        }
+    }
+
     /// An error that only this may cause, and that names who is dead.
     fn excuses(self, error: &Error) {
         match self {
+            Dies(_) if error.is_timeout() && stood_still() => {}
             Dies(node) => assert!(crashed(node) && error.is_gone() && names(error, node), "{error}"),
             IsCutOff => {
                 assert!(comes_of_faults(error) && (error.node().is_some() || !error.is_out_of_reach()), "{error}")
@@ -152,7 +161,7 @@ fn waits_for_change(stage: &Stage, goes: Goes) -> Result<()> {
         Ok(())
     });
     stage.thread(1, "waits", move |ep| {
-        match patiently(|| ep.block_on(vars[1].wait_change(ep, 0, ep.deadline()))) {
+        match goes.patiently(|| ep.block_on(vars[1].wait_change(ep, 0, ep.deadline()))) {
             Ok(seen) => assert_eq!(seen, 7, "a value that nobody wrote"),
             Err(error) => goes.excuses(&error),
         }
@@ -163,8 +172,8 @@ fn waits_for_change(stage: &Stage, goes: Goes) -> Result<()> {
 
 // ---- SharedVar ----------------------------------------------------------------------------------------------------
 
-/// Node 0 pushes versions of `x`; all others look at theirs, and pull versions of `y`, which it only stores. Those that are
-/// left when all is over use `x` again.
+/// Node 0 pushes versions of `x`; all others look at theirs, and pull versions of `y`, which it only stores. Those that
+/// are left when all is over use `x` again.
 fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> {
     let vars = shared::<2>(stage)?;
     let nodes = stage.nodes();
@@ -318,8 +327,8 @@ struct Found {
     rest: Option<Option<u64>>,
 }
 
-/// Node 0 owns a value, and pushes versions of it; the first of several is fenced. A push that is cut short leaves each copy
-/// old, new or torn, and a torn one is never taken for a value.
+/// Node 0 owns a value, and pushes versions of it; the first of several is fenced. A push that is cut short leaves each
+/// copy old, new or torn, and a torn one is never taken for a value.
 fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u64, waits: bool) -> Result<()> {
     let vars = keep(stage, stage.on_each(move |node| OwnedVar::<V>::open_with(node, "v", N0, wholeness))?);
     let nodes = stage.nodes();
@@ -347,14 +356,14 @@ fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u
             var.try_load().into_iter().for_each(|value| value.seen(&mut seen));
             if waits {
                 var.try_load().into_iter().for_each(|value| value.seen(&mut seen));
-                match patiently(|| ep.block_on(var.load(ep))) {
+                match goes.patiently(|| ep.block_on(var.load(ep))) {
                     Ok(value) => value.seen(&mut seen),
                     Err(error) => {
                         goes.excuses(&error);
                         is_torn = error.is_gone() && names(&error, 0);
                     }
                 }
-                match patiently(|| ep.block_on(var.pull(ep))) {
+                match goes.patiently(|| ep.block_on(var.pull(ep))) {
                     Ok(value) => value.seen(&mut pulled),
                     Err(error) => goes.excuses(&error),
                 }
@@ -458,7 +467,8 @@ fn owned_reader_dies() -> Scenario {
 
 // ---- Sst ----------------------------------------------------------------------------------------------------------
 
-/// Everybody pushes versions of its row, and looks at all rows. Those of the others are not disturbed by the one that ends.
+/// Everybody pushes versions of its row, and looks at all rows. Those of the others are not disturbed by the one that
+/// ends.
 fn rows(stage: &Stage, goes: Goes) -> Result<()> {
     const VERSIONS: u64 = 2;
     let tables = keep(stage, stage.on_each(|node| Sst::<[u64; 2]>::open(node, "t"))?);
@@ -476,7 +486,7 @@ fn rows(stage: &Stage, goes: Goes) -> Result<()> {
                 }
             }
             assert_eq!(seen[me].last, VERSIONS, "its own row is another's");
-            match patiently(|| ep.block_on(tables[me].row(0).load(ep))) {
+            match goes.patiently(|| ep.block_on(tables[me].row(0).load(ep))) {
                 Ok(value) => seen[0].pair(value),
                 Err(error) => goes.excuses(&error),
             }
