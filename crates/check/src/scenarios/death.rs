@@ -426,30 +426,18 @@ fn member_dies() -> Scenario {
 
 // ---- small enough to look at all executions -----------------------------------------------------------------------
 
-/// `NRW`s of what a holder puts, and the `NAW` of its release, of which any may be the last.
+/// `NRW`s of what a holder puts, and the `NAW` of its release, of which any may be the last. For `mutex-death-unmarked`.
 fn holder_of_two_dies() -> Scenario {
     let about = "of a pair that a dead holder has put, the next one finds all, or is told that it may be half-written";
     Scenario::new("mutex/holder-of-two-dies", about, 2, |stage| {
         let mutexes = keep(stage, stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?);
         let pair = [word(stage, 0, "x")?, word(stage, 0, "y")?];
         let there = pair.each_ref().map(|word| word.remote::<u64>(0));
-        let look = Rc::new(move |guard: &Guard<'_>| {
-            let [x, y] = pair.each_ref().map(|word| word.word(0).load());
-            assert!(x == y || guard.is_after_death(), "it is half-written, and nobody says so");
-            assert!(!guard.is_after_death() || crashed(1), "nobody has died");
-        });
-        let (holds, tries, takes, looks) = (Rc::clone(&mutexes), Rc::clone(&mutexes), mutexes, Rc::clone(&look));
+        let (holds, takes) = (Rc::clone(&mutexes), mutexes);
         stage.thread(1, "holds", move |ep| {
             ep.block_on(async {
                 let guard = holds[1].lock(ep).await?;
                 there.into_iter().try_for_each(|word| ep.put_value(word, 1).detach())?;
-                guard.unlock().await
-            })
-        });
-        stage.thread(0, "tries", move |ep| {
-            ep.block_on(async {
-                let Some(guard) = tries[0].try_lock(ep).await? else { return Ok(()) };
-                looks(&guard);
                 guard.unlock().await
             })
         });
@@ -458,7 +446,9 @@ fn holder_of_two_dies() -> Scenario {
             let ep = node.endpoint()?;
             ep.block_on(async {
                 let guard = takes[0].lock(&ep).await?;
-                look(&guard);
+                let [x, y] = pair.each_ref().map(|word| word.word(0).load());
+                assert!(x == y || guard.is_after_death(), "it is half-written, and nobody says so");
+                assert!(!guard.is_after_death() || crashed(1), "nobody has died");
                 guard.unlock().await
             })
         });
@@ -468,17 +458,16 @@ fn holder_of_two_dies() -> Scenario {
     .small()
 }
 
-/// Who waits passes, or is told of the death. The one that may die says that it is there, and does not wait.
+/// Who has come and waits passes, or is told of the death. The one that may die says that it is there, and does not wait.
 fn one_of_two_dies() -> Scenario {
     Scenario::new("barrier/one-of-two-dies", "who waits for one that dies passes, or is told which", 2, |stage| {
         let barriers = keep(stage, stage.on_each(|node| Barrier::open(node, "all", 1))?);
         let (mut waits, mut comes) = (barriers[0].thread()?, barriers[1].thread()?);
+        let ep = stage.node(0).endpoint()?;
+        let alone = ep.block_on(waits.wait_deadline(&ep, ep.now()));
+        assert!(alone.is_err_and(|error| error.is_timeout()), "it passed alone");
         stage.thread(0, "waits", move |ep| {
-            let passed = ep.block_on(waits.wait(ep)).or_else(|error| match error.is_timeout() {
-                true => patiently(|| ep.block_on(waits.wait_again(ep, ep.deadline()))),
-                false => Err(error),
-            });
-            if let Err(error) = passed {
+            if let Err(error) = patiently(|| ep.block_on(waits.wait_again(ep, ep.deadline()))) {
                 assert!(crashed(1) && error.is_gone() && error.node() == Some(NodeId(1)), "{error}");
             }
             Ok(())
