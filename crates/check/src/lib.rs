@@ -15,6 +15,6 @@ pub mod timeline;
 mod trace;
 
 pub use farfield::fabric::sim::{Failure, FailureKind, Faults, Outcome};
-pub use scenario::{Log, Scenario, Stage, Starter, choose, crashed, note};
+pub use scenario::{Log, Scenario, Stage, Starter, choose, crashed, note, stood_still};
 pub use search::{Budget, Finding, Replay, ReplayError, Report, check, check_with, exhaust, exhaust_with, replay};
 pub use trace::timeline_of;

@@ -190,6 +190,20 @@ impl Scenario {
         &self.kills
     }
 
+    /// The same, as a scenario of its own, in which NICs and threads of the nodes that go may stand still as well.
+    pub(crate) fn slow(mut self) -> Scenario {
+        self.name += "-slow";
+        self.about += "; NICs and threads stand still";
+        self.faults = Some(self.faults.unwrap_or_default().stalls(1).pauses(1));
+        self.kills.clear();
+        self
+    }
+
+    /// What may go wrong in it, if anything.
+    pub fn injected(&self) -> Option<&Faults> {
+        self.faults.as_ref().filter(|faults| faults.count() > 0)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -416,6 +430,11 @@ pub fn choose(options: usize) -> usize {
 /// Whether a node has crashed in this execution. For checks: a thread that acts on it knows more than a node can.
 pub fn crashed(node: usize) -> bool {
     sim::crashed(NodeId(node as u16))
+}
+
+/// Whether a NIC has stalled or a thread was paused in this execution: what it was to do may have come too late for others.
+pub fn stood_still() -> bool {
+    sim::stood_still()
 }
 
 /// Adds a remark to the timeline.

@@ -128,6 +128,17 @@ mutants! {
     /// *Scenario:* that of `owned-load-forward`.
     OwnedTrailFirst = "owned-trail-first" in "OwnedVar": "`push` sends the trailing guard before the value.";
 
+    /// *Missing:* the others' copies of what was pushed.
+    ///
+    /// *Scenario:* 3 nodes, owner n0. n1 dies; `push` says so, and n2 does not get it.
+    OwnedPushEndsAtDead = "owned-push-ends-at-dead" in "OwnedVar": "`push` ends at the first node that is gone.";
+
+    /// *Missing:* that a torn copy whose owner is gone stays torn.
+    ///
+    /// *Scenario:* 2 nodes, owner n0, `T = [u64; 2]`, guards. n0 dies in the middle of a push. n1: `load()` ends in a
+    /// timeout that names nobody.
+    OwnedDeadAwaited = "owned-dead-awaited" in "OwnedVar": "`load` waits for a whole value of a dead owner.";
+
     // ---- Barrier ----
 
     /// *Missing:* `GF_n` before the count, for all n: LOCO appendix D, Fig. 22.
@@ -489,6 +500,12 @@ mutants! {
     ///
     /// *Scenario:* 3 nodes. n0 sends more than fits into the ring; n1 dies, and n2 gets no more.
     RingDeadReaderAwaited = "ring-dead-reader-awaited" in "RingBuffer": "The writer waits for the room of a dead reader.";
+
+    /// *Missing:* that all who open an object take it to be among the same nodes.
+    ///
+    /// *Scenario:* 3 nodes; n2 dies. n1 knows, opens an object with n0 and is connected to what n0, which does not know,
+    /// has opened with n2, too. n0 is told of the death and opens it anew.
+    JoinEpochUnchecked = "join-epoch-unchecked" in "Joining": "A join or an answer of another epoch is accepted.";
 }
 
 impl FromStr for Mutant {

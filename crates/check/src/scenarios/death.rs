@@ -8,9 +8,10 @@ use farfield::{
     Barrier, BarrierThread, Error, ErrorKind, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing,
 };
 
+use super::keep;
 use super::mutex::word;
 use crate::Faults;
-use crate::scenario::{Scenario, Stage, crashed};
+use crate::scenario::{Scenario, Stage, crashed, stood_still};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -25,6 +26,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         writer_dies(),
         writer_is_cut_off(),
         member_dies(),
+        holder_of_two_dies(),
+        one_of_two_dies(),
     ]
 }
 
@@ -46,17 +49,17 @@ fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 /// Tries again after a timeout. Where something is wrong, time may pass before anybody notices.
-fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+pub(super) fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {
-            Err(error) if error.is_timeout() && (0..3).any(crashed) => {}
+            Err(error) if error.is_timeout() && (stood_still() || (0..3).any(crashed)) => {}
             done => return done,
         }
     }
 }
 
 /// Whether a node still speaks for the session.
-fn goes_on(node: &Node) -> bool {
+pub(super) fn goes_on(node: &Node) -> bool {
     !crashed(node.id().index()) && !node.fabric().is_fenced()
 }
 
@@ -407,7 +410,7 @@ fn member_dies() -> Scenario {
                 loop {
                     match Barrier::open(&me, "again", 1).and_then(|again| ep.block_on(again.thread()?.wait(ep))) {
                         // Time has passed before the death was known: the others may have it open still.
-                        Err(error) if error.is_timeout() && crashed(2) => return Ok(()),
+                        Err(error) if error.is_timeout() && (crashed(2) || stood_still()) => return Ok(()),
                         Err(error) => assert_names_the_dead(&error),
                         Ok(()) => return Ok(()),
                     }
@@ -418,4 +421,63 @@ fn member_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["join-epoch-unchecked"])
+}
+
+// ---- small enough to look at all executions -----------------------------------------------------------------------
+
+/// `NRW`s of what a holder puts, and the `NAW` of its release, of which any may be the last. For `mutex-death-unmarked`.
+fn holder_of_two_dies() -> Scenario {
+    let about = "of a pair that a dead holder has put, the next one finds all, or is told that it may be half-written";
+    Scenario::new("mutex/holder-of-two-dies", about, 2, |stage| {
+        let mutexes = keep(stage, stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?);
+        let pair = [word(stage, 0, "x")?, word(stage, 0, "y")?];
+        let there = pair.each_ref().map(|word| word.remote::<u64>(0));
+        let (holds, takes) = (Rc::clone(&mutexes), mutexes);
+        stage.thread(1, "holds", move |ep| {
+            ep.block_on(async {
+                let guard = holds[1].lock(ep).await?;
+                there.into_iter().try_for_each(|word| ep.put_value(word, 1).detach())?;
+                guard.unlock().await
+            })
+        });
+        let node = stage.node(0);
+        stage.finally(move || {
+            let ep = node.endpoint()?;
+            ep.block_on(async {
+                let guard = takes[0].lock(&ep).await?;
+                let [x, y] = pair.each_ref().map(|word| word.word(0).load());
+                assert!(x == y || guard.is_after_death(), "it is half-written, and nobody says so");
+                assert!(!guard.is_after_death() || crashed(1), "nobody has died");
+                guard.unlock().await
+            })
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .small()
+}
+
+/// Who has come and waits passes, or is told of the death. The one that may die says that it is there, and does not wait.
+fn one_of_two_dies() -> Scenario {
+    Scenario::new("barrier/one-of-two-dies", "who waits for one that dies passes, or is told which", 2, |stage| {
+        let barriers = keep(stage, stage.on_each(|node| Barrier::open(node, "all", 1))?);
+        let (mut waits, mut comes) = (barriers[0].thread()?, barriers[1].thread()?);
+        let ep = stage.node(0).endpoint()?;
+        let alone = ep.block_on(waits.wait_deadline(&ep, ep.now()));
+        assert!(alone.is_err_and(|error| error.is_timeout()), "it passed alone");
+        stage.thread(0, "waits", move |ep| {
+            if let Err(error) = patiently(|| ep.block_on(waits.wait_again(ep, ep.deadline()))) {
+                assert!(crashed(1) && error.is_gone() && error.node() == Some(NodeId(1)), "{error}");
+            }
+            Ok(())
+        });
+        stage.thread(1, "comes", move |ep| match ep.block_on(comes.wait_deadline(ep, ep.now())) {
+            Err(error) if !error.is_timeout() => Err(error),
+            _ => Ok(()),
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .small()
 }

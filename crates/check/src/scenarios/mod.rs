@@ -25,7 +25,13 @@ pub fn all() -> Vec<Scenario> {
         join::scenarios(),
         death::scenarios(),
     ];
-    scenarios.into_iter().flatten().collect()
+    let mut all = Vec::new();
+    for scenario in scenarios.into_iter().flatten() {
+        let slow = (scenario.injected().is_some() && !scenario.is_small()).then(|| scenario.clone().slow());
+        all.push(scenario);
+        all.extend(slow);
+    }
+    all
 }
 
 /// The one of a name.

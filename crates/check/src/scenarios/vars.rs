@@ -1,5 +1,7 @@
 //! Variables: the word that all update, the word that anybody pushes, and values with one owner.
 
+mod goes;
+
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         all.extend([owned_store_after_push(wholeness), owned_arrives(wholeness)]);
     }
     all.extend([owned_word(), sst_rows()]);
+    all.extend(goes::scenarios());
     all
 }
 
@@ -95,10 +98,14 @@ impl Calls {
         let mut events = Vec::new();
         for (begin, (user, call, answer)) in entries.iter().enumerate() {
             let mut rest = entries.iter().enumerate().skip(begin + 1);
-            if answer.is_none()
-                && let Some((end, (_, _, Some(answer)))) = rest.find(|(_, entry)| entry.0 == *user)
-            {
-                events.push(Event::returned(*user, begin as u64, end as u64, *call, *answer));
+            if answer.is_none() {
+                events.push(match rest.find(|(_, entry)| entry.0 == *user) {
+                    Some((end, (_, _, Some(answer)))) => {
+                        Event::returned(*user, begin as u64, end as u64, *call, *answer)
+                    }
+                    // It ended in an error, or its node died: it has taken effect, or not, or does so later.
+                    _ => Event::pending(*user, begin as u64, *call),
+                });
             }
         }
         let verdict = history::check(&OneByOne, &events, history::Budget::default());

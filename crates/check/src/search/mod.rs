@@ -81,6 +81,8 @@ pub struct Finding {
     pub failure: Failure,
     /// The execution in which it was found, from 1.
     pub execution: u64,
+    /// The faults that were drawn for it, before it began; of a random execution that may have some.
+    pub drawn: Option<String>,
     /// The choices that lead to it.
     pub replay: Replay,
 }
@@ -111,10 +113,10 @@ pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl
     let execute = |report: &mut Report| {
         let faults = scenario.faults.as_ref().map_or(0, Faults::count);
         let random = Random::new(seed, report.executions, decisions, scenario.early_timeouts, faults);
-        let (eager, early_timeouts) = (random.eager(), random.early_timeouts());
+        let (eager, early_timeouts, drawn) = (random.eager(), random.early_timeouts(), random.faults());
         let outcome = run(scenario, Box::new(random), false);
         decisions = decisions.max(outcome.choices.len());
-        Execution { outcome, eager, early_timeouts, is_last: false }
+        Execution { outcome, eager, early_timeouts, drawn, is_last: false }
     };
     search(scenario, budget, execute, progress)
 }
@@ -134,7 +136,7 @@ pub fn exhaust_with(scenario: &Scenario, budget: Budget, progress: impl FnMut(&R
         }
         report.states = exhaustive.states();
         changes_rights |= outcome.changes_rights;
-        Execution { outcome, eager: true, early_timeouts: false, is_last: !exhaustive.advance() }
+        Execution { outcome, eager: true, early_timeouts: false, drawn: None, is_last: !exhaustive.advance() }
     };
     let mut report = search(scenario, budget, execute, progress);
     // Time that passes early is not among the choices here.
@@ -156,6 +158,7 @@ struct Execution {
     outcome: Outcome,
     eager: bool,
     early_timeouts: bool,
+    drawn: Option<String>,
     /// There is none after it.
     is_last: bool,
 }
@@ -170,11 +173,11 @@ fn search(
     let start = Instant::now();
     let mut report = Report::new(scenario);
     while budget.allows(report.executions, start) {
-        let Execution { outcome, eager, early_timeouts, is_last } = execute(&mut report);
+        let Execution { outcome, eager, early_timeouts, drawn, is_last } = execute(&mut report);
         report.add(&outcome);
         if let Some(failure) = outcome.failure {
             let replay = Replay::new(&scenario.name, eager, early_timeouts, &outcome.choices);
-            report.finding = Some(Finding { failure, execution: report.executions, replay });
+            report.finding = Some(Finding { failure, execution: report.executions, drawn, replay });
             break;
         }
         if is_last {

@@ -45,6 +45,17 @@ impl Plan {
         Plan { begin, calm: last + rng.random_range(0..2 * decisions.max(1)) }
     }
 
+    fn tell(&self) -> String {
+        let moments: Vec<String> = self.begin.iter().rev().map(usize::to_string).collect();
+        match &moments[..] {
+            [] => "no fault".into(),
+            [at] => format!("1 fault, at decision {at}; all is well from decision {}", self.calm),
+            at => {
+                format!("{} faults, at decisions {}; all is well from decision {}", at.len(), at.join(", "), self.calm)
+            }
+        }
+    }
+
     /// The fault that begins or ends now, if one does.
     fn now(&mut self, view: &View<'_>, rng: &mut SmallRng) -> Option<usize> {
         let of = |is: fn(Fault) -> bool| {
@@ -103,6 +114,11 @@ impl Random {
         let salt = rng.random();
         let faults = (faults > 0).then(|| Plan::draw(&mut rng, decisions, faults));
         Random { salt, rng, eager, early_timeouts, priorities, faults }
+    }
+
+    /// The faults that were drawn, in words.
+    pub(super) fn faults(&self) -> Option<String> {
+        self.faults.as_ref().map(Plan::tell)
     }
 
     fn weight(&self, candidate: Candidate) -> u32 {

@@ -43,6 +43,8 @@ pub(super) struct Failing {
     message: String,
     /// The execution in which it was found, from 1.
     execution: u64,
+    /// The faults that were drawn for it from the seed.
+    drawn: Option<String>,
     replay: String,
     choices: usize,
     shrunk: Option<Shrunk>,
@@ -104,6 +106,7 @@ impl Failing {
             kind: format!("{:?}", finding.failure.kind),
             message: finding.failure.message.clone(),
             execution,
+            drawn: finding.drawn.clone(),
             replay: finding.replay.to_string(),
             choices: finding.replay.len(),
             shrunk: None,
@@ -123,8 +126,9 @@ impl Failing {
     pub(super) fn found(&self, scenario: &str) -> String {
         let execution = grouped(self.execution);
         let message = indented(&self.message);
+        let drawn = self.drawn.as_ref().map_or(String::new(), |drawn| format!("  drawn for it: {drawn}\n"));
         format!(
-            "{}\n  {scenario} fails in execution {execution}: {message}\n",
+            "{}\n{drawn}  {scenario} fails in execution {execution}: {message}\n",
             command(scenario, "found", &self.replay)
         )
     }
@@ -262,6 +266,33 @@ pub(super) fn list(scenarios: &[Scenario]) -> String {
         [scenario.name().into(), scenario.nodes().to_string(), small.into(), scenario.about().into()]
     });
     columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[1])
+}
+
+/// What random executions draw from the seed before they begin, of the scenarios in which something may go wrong.
+pub(super) fn faults(scenarios: &[Scenario], seed: u64) -> String {
+    let mut groups: Vec<(String, u32, Vec<&str>)> = Vec::new();
+    for scenario in scenarios {
+        let Some(faults) = scenario.injected() else { continue };
+        let (told, count) = (faults.to_string(), faults.count());
+        match groups.iter_mut().find(|group| group.0 == told) {
+            Some(group) => group.2.push(scenario.name()),
+            None => groups.push((told, count, vec![scenario.name()])),
+        }
+    }
+    if groups.is_empty() {
+        return String::new();
+    }
+    let head = ["faults", "of at most", "in"].map(String::from);
+    let rows = groups.into_iter().map(|(told, count, names)| {
+        let more = names.len().saturating_sub(3);
+        let shown = names[..names.len() - more].join(", ");
+        let names = if more > 0 { format!("{shown} and {more} more") } else { shown };
+        [format!("0 to {count}"), told, names]
+    });
+    let table = columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[]);
+    format!(
+        "Each random execution draws from seed {seed} how many faults it has, and when they begin and end:\n{table}\n"
+    )
 }
 
 /// The names of the scenarios, a line for each object.

@@ -63,6 +63,7 @@ pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -
     }
     let (events, inbox) = mpsc::channel();
     let mut search = Search::new(scenarios, plan);
+    search.tell(&report::faults(scenarios, plan.seed))?;
     for worker in 0..plan.jobs {
         let (orders, work) = mpsc::channel();
         let (events, scenarios) = (events.clone(), scenarios.to_vec());

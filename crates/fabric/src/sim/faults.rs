@@ -103,6 +103,28 @@ impl Faults {
     }
 }
 
+/// How many of each at most, and where.
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |set: u64| nodes_of(set).map(|node| format!("n{node}")).collect::<Vec<_>>().join(", ");
+        let at = self.nodes.map_or(String::new(), |nodes| format!(" of {}", names(nodes)));
+        let between = match &self.sides[..] {
+            [] => at.clone(),
+            sides => format!(" of {}", sides.iter().map(|side| names(*side)).collect::<Vec<_>>().join(" or ")),
+        };
+        let kinds = [
+            (self.crashes, "crash", "es", &at),
+            (self.cuts, "cut", "s", &between),
+            (self.stalls, "stalled NIC", "s", &at),
+            (self.pauses, "paused thread", "s", &at),
+            (self.false_suspicions, "false suspicion", "s", &at),
+        ];
+        let told = kinds.into_iter().filter(|(count, ..)| *count > 0);
+        let told = told.map(|(count, name, s, at)| format!("{count} {name}{}{at}", if count == 1 { "" } else { s }));
+        f.write_str(&told.collect::<Vec<_>>().join(", "))
+    }
+}
+
 fn set(nodes: impl IntoIterator<Item = usize>) -> u64 {
     nodes.into_iter().fold(0, |set, node| {
         assert!(node < 64, "a simulated session has 64 nodes at most");
@@ -301,6 +323,12 @@ fn pair(lane: Cpu, peer: u16) -> u64 {
 impl Inner {
     pub(super) fn is_crashed(&self, node: u16) -> bool {
         self.faults.as_ref().is_some_and(|faults| faults.is_crashed(node))
+    }
+
+    /// Whether a NIC has stalled or a thread was paused so far.
+    pub(super) fn has_stood_still(&self) -> bool {
+        let stands = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Stall(_) | Fault::Pause(_));
+        self.faults.as_ref().is_some_and(|faults| faults.happened.iter().any(stands))
     }
 
     /// Whether all know that a node is dead, since the system says so.

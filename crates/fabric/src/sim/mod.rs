@@ -35,4 +35,4 @@ pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, To
 pub use fabric::SimFabric;
 pub use faults::{Fault, Faults};
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, fail, note, run};
+pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, fail, note, run, stood_still};

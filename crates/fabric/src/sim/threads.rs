@@ -570,6 +570,11 @@ pub fn crashed(node: NodeId) -> bool {
     with_world(|world| world.inner.borrow().is_crashed(node.0)) == Some(true)
 }
 
+/// Whether a NIC has stalled or a thread was paused in this execution, so that time may have passed with work left.
+pub fn stood_still() -> bool {
+    with_world(|world| world.inner.borrow().has_stood_still()) == Some(true)
+}
+
 /// Adds a remark to the record of the execution.
 pub fn note(text: impl FnOnce() -> String) {
     with_world(|world| {

@@ -383,7 +383,12 @@ impl Inner {
         node.rights[usize::from(group.0)][usize::from(peer)] = false;
         let regions = node.regions.clone();
         let inside = |loc: Loc| {
-            regions.iter().any(|&(first, words, key)| key == group && loc.word >= first && loc.word < first + words)
+            // A fence is a get of the first word: if it went on, it would vouch for puts that were refused before it.
+            let is_fence = group == GroupKey::SIGNAL && loc.word < RESERVED_WORDS;
+            let holds = |&(first, words, key): &(u32, u32, GroupKey)| {
+                key == group && loc.word >= first && loc.word < first + words
+            };
+            is_fence || regions.iter().any(holds)
         };
         let lanes: Vec<Cpu> = self.lanes.iter().filter(|lane| lane.node == peer).map(|lane| lane.lane).collect();
         for lane in lanes {

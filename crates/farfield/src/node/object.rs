@@ -203,7 +203,7 @@ impl OpenObject {
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
         if self.own.is_of_another_epoch(theirs, &shared.gone(), shared.fabric.places() as u16) {
-            return false;
+            return mutants::is_on(Mutant::JoinEpochUnchecked);
         }
         match self.own.differs(theirs).or_else(|| self.moved(from, opening)) {
             None => true,

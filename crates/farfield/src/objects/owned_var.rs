@@ -25,9 +25,9 @@
 //! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
 //! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
 //!
-//! *When the owner dies*, every copy stays as it was; they may differ by the last push. A copy in which that push ends stays
-//! torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the owner. *When another node dies*,
-//! a push says so, and all others get it.
+//! *When the owner dies*, every copy stays as it was; they may differ by what was pushed since the last global fence. A
+//! copy in which a push ends stays torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the
+//! owner. *When another node dies*, a push says so, and all others get it.
 //!
 //! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).
 
@@ -250,7 +250,8 @@ impl<T: Plain> OwnedVar<T> {
         let shared = &self.0;
         let look = || {
             self.try_load().map(Ok).or_else(|| {
-                let gone = shared.object.node().silence_of(endpoint, shared.owner)?;
+                let gone = shared.object.node().silence_of(endpoint, shared.owner);
+                let gone = gone.filter(|_| !mutants::is_on(Mutant::OwnedDeadAwaited))?;
                 // What it has put before may have landed since.
                 Some(self.try_load().ok_or(gone))
             })
@@ -371,6 +372,9 @@ impl<T: Plain> OwnedWriter<T> {
             };
             let alive = endpoint.check_alive(peer.node());
             result = result.and(sent.and(alive).of(self.var.object.path()));
+            if mutants::is_on(Mutant::OwnedPushEndsAtDead) && result.is_err() {
+                break;
+            }
         }
         result
     }
