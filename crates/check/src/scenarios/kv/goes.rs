@@ -124,9 +124,27 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
         };
         let mut history = history_of_heard(&entries, is_heard);
         for gone in (0..3).filter(|node| !living.contains(node)) {
-            // At some moment its values were gone.
+            let of_it = |at: usize| matches!(entries[at], Entry::Called { client, .. } if client as usize == gone);
+            let said = |at: &usize| match entries[*at] {
+                Entry::Returned { call, .. } => of_it(call),
+                _ => of_it(*at),
+            };
+            // It lived, and had its values, as long as it said anything. Who is cut off lives on.
+            let lived = if is_cut { 0 } else { (0..entries.len()).rfind(said).map_or(0, |last| last as u64 + 1) };
             for key in keys.into_iter().filter(|key| is_cut || *key == lost) {
-                history.record(key, Event::pending(9 + gone as u32, 0, KvInput::Delete));
+                // At some moment they were gone.
+                history.record(key, Event::pending(9 + gone as u32, lived, KvInput::Delete));
+                // Who has missed a key that it was deleting may find it lost.
+                let deletes = |at: usize| {
+                    let ended = |entry: &Entry| matches!(entry, Entry::Returned { call, .. } if *call == at);
+                    let is_delete =
+                        matches!(entries[at], Entry::Called { key: of, input: KvInput::Delete, .. } if of == key);
+                    is_delete && !entries.iter().any(ended)
+                };
+                let called = |at: &usize| of_it(*at);
+                if (0..entries.len()).rfind(called).is_some_and(deletes) {
+                    history.record(key, Event::pending(19 + gone as u32, lived, KvInput::Insert(u64::MAX)));
+                }
             }
         }
         if let Err(failure) = history.check_each_key(Default::default()) {

@@ -76,8 +76,9 @@
 //!   while it lived: an invalid slot is a miss, on whatever node, whether its index has the key or not; a torn value is
 //!   waited for, and after a moment the reader takes the lock itself, so that it is repaired.
 //!
-//! Leaving is the same, without anything half-done: a node that cannot finish what it owes goes as if it had died. A node that stays must keep its handle for as long as any other uses the
-//! store: what is closed acknowledges nothing, and the others wait for it.
+//! Leaving is the same, without anything half-done: a node that cannot finish what it owes goes as if it had died. A node
+//! that stays must keep its handle for as long as any other uses the store: what is closed acknowledges nothing, and the
+//! others wait for it.
 //!
 //! Where a majority says who is dead, a node that was cut off and does not know yet may still find in its own index, and on
 //! itself, what the others have changed since, and change it. It can tell none of them: what they do without its
