@@ -27,6 +27,10 @@ pub(super) enum Op {
     Open {
         path: String,
     },
+    /// Where the value of a key goes, by the key's hash.
+    Home {
+        key: u64,
+    },
     Kv {
         key: u64,
         op: KvOp,

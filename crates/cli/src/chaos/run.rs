@@ -9,11 +9,11 @@ use farfield::mutants::Mutant;
 use indicatif::ProgressBar;
 use rustix::process::Signal;
 
-use super::judge::{self, Story, pace};
+use super::judge::{self, Death, Story, pace};
 use super::load;
 use super::log::{self, now_ns};
 use super::plan::{Action, Generation};
-use super::processes::{Heard, Opening, Order, Processes, Said, Step};
+use super::processes::{Gone, Heard, Opening, Order, Processes, Said, Step};
 use super::report::{Injected, Report};
 
 /// Longer than any step takes.
@@ -36,6 +36,8 @@ pub(super) struct Director<'a> {
     folder: PathBuf,
     processes: Processes,
     present: BTreeMap<usize, Present>,
+    /// Those that were killed in this generation, in the order of the story's deaths.
+    killed: Vec<Gone>,
     bar: &'a ProgressBar,
     /// Load so far.
     elapsed: Duration,
@@ -51,7 +53,8 @@ impl Director<'_> {
     ) -> Director<'a> {
         let processes = Processes::new(places, folder, mutant);
         let elapsed = Duration::ZERO;
-        Director { seed, folder: folder.into(), processes, present: BTreeMap::new(), bar, elapsed }
+        let (present, killed) = (BTreeMap::new(), Vec::new());
+        Director { seed, folder: folder.into(), processes, present, killed, bar, elapsed }
     }
 
     /// Carries out the plan, up to the first violation. What was done and found is in the report, also after an error.
@@ -132,6 +135,7 @@ impl Director<'_> {
         {
             self.order(&order, step)?;
         }
+        self.see_off(&mut story)?;
         story.calls = log::read(&self.folder, number as u64)?;
         Ok(story)
     }
@@ -179,9 +183,9 @@ impl Director<'_> {
         match action {
             Action::Kill => {
                 self.present.remove(&place);
-                self.processes.kill(place)?;
+                self.killed.push(self.processes.kill(place)?);
                 goes_on(story);
-                story.deaths.push((node, at_ns));
+                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX });
             }
             Action::Stop => {
                 present.is_stopped = true;
@@ -196,6 +200,21 @@ impl Director<'_> {
             }
         }
         Ok(node)
+    }
+
+    /// Notes when those that were killed were gone.
+    fn see_off(&mut self, story: &mut Story) -> Result<()> {
+        for (death, gone) in story.deaths.iter_mut().zip(self.killed.drain(..)) {
+            let start = Instant::now();
+            death.gone_ns = loop {
+                match gone.at_ns() {
+                    Some(at_ns) => break at_ns,
+                    None if start.elapsed() < STEP_MAX => std::thread::sleep(TICK),
+                    None => bail!("a hang: node {} was killed, and has not ended for {STEP_MAX:?}", death.node),
+                }
+            };
+        }
+        Ok(())
     }
 
     /// Tells all to do something, and waits until they have.

@@ -57,11 +57,11 @@ impl Recovery {
 
 /// The recovery from each death.
 pub(in crate::chaos) fn recoveries(story: &Story) -> Vec<Recovery> {
-    story.deaths.iter().map(|(node, at_ns)| recovery(story, *node, *at_ns)).collect()
+    story.deaths.iter().map(|death| recovery(story, death.node, death.at_ns)).collect()
 }
 
 fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
-    let deaths = story.deaths.iter().map(|(_, at_ns)| (*at_ns, *at_ns));
+    let deaths = story.deaths.iter().map(|death| (death.at_ns, death.at_ns));
     let harm: Vec<(u64, u64)> =
         story.stops.iter().map(|(_, from_ns, to_ns)| (*from_ns, *to_ns)).chain(deaths).collect();
     // What goes before: until the first of the things that were done about the same time.
@@ -143,6 +143,7 @@ fn took_ms(done: &[u64], before: u64, calm_ns: u64, end_ns: u64) -> Option<u64> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::Death;
     use super::super::tests::{call, story};
     use super::*;
 
@@ -156,8 +157,8 @@ mod tests {
             |node: &u16, at_ms: u64| at_ms < 3000 || *node < 2 && (3000 + pause_ms..until_ms).contains(&at_ms);
         let calls = (0..6000)
             .flat_map(|at_ms| (0..3).filter(move |node| is_done(node, at_ms)).map(move |node| add(node, at_ms)));
-        let story =
-            super::super::Story { load_ns: (0, 6000 * MS), deaths: vec![(2, 3000 * MS)], ..story(calls.collect()) };
+        let deaths = vec![Death { node: 2, at_ns: 3000 * MS, gone_ns: 3001 * MS }];
+        let story = Story { load_ns: (0, 6000 * MS), deaths, ..story(calls.collect()) };
         recoveries(&story).remove(0)
     }
 

@@ -28,10 +28,16 @@ impl KvLoad {
     pub(super) fn open(place: &mut Place<'_>, threads: usize) -> Result<Vec<KvLoad>, Failure> {
         let placement = if place.is_placed_by_hash { Placement::Hash } else { Placement::Inserter };
         let options = KvOptions { slots_per_node: 1024, locks: 96, placement, ..KvOptions::default() };
-        let kv = Arc::new(place.open("kv", |node, path| KvStore::open(node, path, options))?);
+        let kv: Arc<KvStore<u64, u64>> = Arc::new(place.open("kv", |node, path| KvStore::open(node, path, options))?);
         let number = |node: u16, thread: usize| u64::from(node) * threads as u64 + thread as u64;
         let clients: Vec<u64> =
             place.members.iter().flat_map(|member| (0..threads).map(|thread| number(member.0, thread))).collect();
+        for key in Self::keys(&clients) {
+            if let Some(home) = kv.home_of(&key) {
+                place.log.begin(Op::Home { key }, place.node.timeout());
+                place.log.end(Ok(home), |home| Answer::Value(u64::from(home.0)))?;
+            }
+        }
         let thread = |thread: usize| {
             let (rng, client) = (place.rng(&format!("kv-{thread}")), number(place.node.id().0, thread));
             let (kv, clients) = (Arc::clone(&kv), clients.clone());
@@ -48,6 +54,12 @@ impl KvLoad {
 
     fn own_key(client: u64, index: u64) -> u64 {
         SHARED_KEYS + client * OWN_KEYS + index
+    }
+
+    /// All keys that these clients use.
+    fn keys(clients: &[u64]) -> impl Iterator<Item = u64> {
+        let own = clients.iter().flat_map(|client| (0..OWN_KEYS).map(|index| Self::own_key(*client, index)));
+        (0..SHARED_KEYS).chain(own)
     }
 
     fn call(&self, log: &mut Recorder, key: u64, op: KvOp) -> Result<(), Failure> {
@@ -94,8 +106,7 @@ impl Load for KvLoad {
     }
 
     fn look(&mut self, log: &mut Recorder) {
-        let own = self.clients.iter().flat_map(|client| (0..OWN_KEYS).map(|index| Self::own_key(*client, index)));
-        for key in (0..SHARED_KEYS).chain(own) {
+        for key in Self::keys(&self.clients) {
             // Judged from the log, as all else.
             let _ = self.call(log, key, KvOp::Get);
         }
