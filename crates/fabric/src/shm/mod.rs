@@ -189,8 +189,9 @@ impl ShmFabric {
         let own = Arc::new(OwnCard(claim));
         own.card().incarnation.store(rand::random(), Ordering::Relaxed);
 
+        let to_call = here.clone();
         let control =
-            Control::open(directory, own.0.socket_path(), options, me, here).map_err(|why| session_error(&why))?;
+            Control::open(directory, own.0.socket_path(), options, me, to_call).map_err(|why| session_error(&why))?;
         let memory = Arc::new(Memory {
             windows: Arc::new(Windows::new(NODES_MAX)),
             own,
@@ -200,6 +201,10 @@ impl ShmFabric {
             mappings: Mutex::default(),
         });
         memory.know(me);
+        // Those that are starting, too: they are called, and their answers are listened for.
+        for node in here {
+            memory.know(NodeId(node as u16));
+        }
         for node in gone {
             memory.know(NodeId(node as u16));
             let _ = memory.peers[node as usize].set(None);
