@@ -21,6 +21,8 @@ use super::log::now_ns;
 pub(super) enum Order {
     /// Open the objects of a generation together with these nodes.
     Open(Opening),
+    /// Open an object together with a newcomer, beside those that are open and in use.
+    Join(Opening),
     /// Work on them.
     Run,
     /// Come to rest.
@@ -36,6 +38,8 @@ pub(super) struct Opening {
     pub(super) generation: u64,
     /// The nodes that take part, by their numbers.
     pub(super) members: Vec<u16>,
+    /// Those of them on which objects lie that lie on one.
+    pub(super) homes: Vec<u16>,
     pub(super) seed: u64,
     /// From the beginning of one operation of a thread to that of the next, at least.
     pub(super) pace: Duration,
@@ -59,6 +63,7 @@ pub(super) enum Said {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Opened,
+    Joined,
     Running,
     Settled,
     Looked,

@@ -24,6 +24,8 @@ pub(super) struct Story {
     /// From when to when the load ran.
     pub(super) load_ns: (u64, u64),
     pub(super) members: Vec<u16>,
+    /// Those that have come while the load ran.
+    pub(super) newcomers: Vec<u16>,
     /// Those on which objects lie that lie on one.
     pub(super) homes: Vec<u16>,
     /// Who was killed.
@@ -106,6 +108,7 @@ impl Findings {
 /// Judges all but the pace.
 pub(super) fn judge(story: &Story) -> Findings {
     let mut findings = Findings::default();
+    findings.count("nodes come under load", story.newcomers.len() as u64);
     for judge in [kv::judge, queue::judge, mutex::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
         judge(story, &mut findings);
     }
@@ -124,6 +127,7 @@ mod tests {
             is_placed_by_hash: false,
             load_ns: (0, 10_000),
             members: vec![0, 1, 2],
+            newcomers: Vec::new(),
             homes: vec![0, 1, 2],
             deaths: vec![Death { node: 2, at_ns: 1000, gone_ns: 1050 }],
             stops: Vec::new(),
