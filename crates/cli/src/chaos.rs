@@ -32,19 +32,31 @@ use crate::tell;
 
 const HELP: &str = "\
 Each node is a process. Its threads work on a key-value store, queues, locks, rings, barriers and variables, all
-shared by all nodes, and log each call. A seed is a plan: who is killed, stopped or started again, and when. The
-processes' own interleaving is the machine's, so the same plan may end differently.
+shared by all nodes, and log each call. On locks and on the store some have several calls under way at once. A seed is a
+plan: who is killed, stopped or started again, and when. The processes' own interleaving is the machine's, so the same
+plan may end differently.
 
 A plan has generations of some seconds. The nodes that are there open new objects, work on them while some are harmed,
-and come to rest; then the logs are judged:
+and come to rest. Who is killed may be started again at once: the newcomer joins the session while the others work, and
+all of them open a queue and use it; in the other objects it takes part from the next generation on. (Where the plan is
+late, the next harm waits until that queue is open.) Then the logs are judged:
 
-  histories    those of each key and of each queue are linearizable; lost is what lay on a node that was killed, only
-  invariants   locks exclude and tell of dead holders, messages come once and in order, nobody passes a barrier alone,
-               values are never torn and never go back, each addition counts once
-  errors       name a node that was killed before, or come of somebody who was stopped; no timeout before its time, nor
-               at more than ten times of it
-  pace         within a second of each death the survivors do at least half of what they did before, and each load goes on
-  hangs        every step is over within 30 seconds
+  histories    those of each key and of each queue are linearizable. A key is lost only with the node on which its value
+               lay (the inserter's, or, in every other generation, the one that its hash says), which the error names. A
+               change that fails may have happened. While a lost key is inserted or deleted, some may still find it lost
+               when others do not find it
+  invariants   locks exclude; what they protect is as the last holder left it, and the next holder after a death, and
+               nobody else, is told of it. Messages come whole, once and in order, all of them, or, of a dead writer, up
+               to its last whole one. Nobody passes a barrier alone. Variables are never torn, never go back, and have
+               come everywhere in the end. Each addition counts once
+  errors       name the object, and a node that was killed before. A timeout has a reason: somebody was stopped or had
+               died, at most a second before. It comes after its time, and no call takes longer than ten times that;
+               the time in which the caller was stopped itself does not count
+  pace         in the second that begins a second after a death, the threads of the survivors do at least half of what
+               they did in the second before it, and those of each load a quarter. If another node is stopped when one
+               dies, the clock starts when it goes on, and what was before is what was before the stop. Newcomers do
+               not count, and are no excuse
+  hangs        every step, and every call of a thread that is not stopped, is over within 30 seconds
 
 Exit status:
   0    nothing was wrong

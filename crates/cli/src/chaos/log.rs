@@ -1,6 +1,9 @@
 //! What the threads of the nodes do, as they log it: a line of JSON before each call, and one after it. A call to the
-//! system for each, so that what was logged stays when the process is killed.
+//! system for each, so that what was logged stays when the process is killed. A thread may have several calls under way,
+//! which are told apart by their numbers.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -27,6 +30,10 @@ pub(super) enum Op {
     Open {
         path: String,
     },
+    /// Where the value of a key goes, by the key's hash.
+    Home {
+        key: u64,
+    },
     Kv {
         key: u64,
         op: KvOp,
@@ -38,19 +45,24 @@ pub(super) enum Op {
     Dequeue {
         queue: u16,
     },
+    /// A thread may want a lock several times at once. All that it does in one turn has the turn's number.
     Lock {
         lock: u16,
+        turn: u64,
     },
     Look {
         lock: u16,
+        turn: u64,
     },
     Change {
         lock: u16,
+        turn: u64,
         from: [u64; 2],
         to: [u64; 2],
     },
     Unlock {
         lock: u16,
+        turn: u64,
     },
     Send {
         ring: u16,
@@ -138,12 +150,19 @@ pub(super) type Outcome = Result<Answer, Failure>;
 
 #[derive(Serialize, Deserialize)]
 enum Record {
-    Begin { at_ns: u64, limit_ns: u64, op: Op },
-    End { at_ns: u64, outcome: Result<Answer, Failure> },
+    Begin { number: u64, at_ns: u64, limit_ns: u64, op: Op },
+    End { number: u64, at_ns: u64, outcome: Result<Answer, Failure> },
 }
 
 /// The log of one thread.
-pub(super) struct Recorder(File);
+pub(super) struct Recorder {
+    file: File,
+    calls: Cell<u64>,
+}
+
+/// The number of a call that is under way.
+#[must_use]
+pub(super) struct Begun(u64);
 
 /// Now, on the clock that all processes of the host share.
 pub(super) fn now_ns() -> u64 {
@@ -155,56 +174,70 @@ impl Recorder {
     pub(super) fn create(place: &Path, name: &str) -> Result<Recorder> {
         let path = place.join(name);
         let file = File::create(&path).with_context(|| format!("creating the log {}", path.display()))?;
-        Ok(Recorder(file))
+        Ok(Recorder { file, calls: Cell::new(0) })
     }
 
-    fn write(&mut self, record: &Record) {
+    fn write(&self, record: &Record) {
         let mut line = serde_json::to_string(record).expect("records are plain data");
         line.push('\n');
         // A log that cannot be written is a run that cannot be judged.
-        self.0.write_all(line.as_bytes()).expect("writing the log: is the disk full?");
+        (&self.file).write_all(line.as_bytes()).expect("writing the log: is the disk full?");
     }
 
     /// Logs what is about to be called, and how long it may take.
-    pub(super) fn begin(&mut self, op: Op, limit: Duration) {
-        self.write(&Record::Begin { at_ns: now_ns(), limit_ns: limit.as_nanos() as u64, op });
+    pub(super) fn begin(&self, op: Op, limit: Duration) -> Begun {
+        let number = self.calls.replace(self.calls.get() + 1);
+        self.write(&Record::Begin { number, at_ns: now_ns(), limit_ns: limit.as_nanos() as u64, op });
+        Begun(number)
     }
 
     /// Logs how the call ended.
     pub(super) fn end<T>(
-        &mut self,
+        &self,
+        begun: Begun,
         result: farfield::Result<T>,
         answer: impl FnOnce(&T) -> Answer,
     ) -> Result<T, Failure> {
         let at_ns = now_ns();
         let result = result.map_err(|error| Failure::of(&error));
         let outcome = result.as_ref().map(answer).map_err(Failure::clone);
-        self.write(&Record::End { at_ns, outcome });
+        self.write(&Record::End { number: begun.0, at_ns, outcome });
         result
     }
 
     /// A call with the endpoint's timeout.
     pub(super) fn call<T>(
-        &mut self,
+        &self,
         op: Op,
         endpoint: &Endpoint,
         call: impl Future<Output = farfield::Result<T>>,
         answer: impl FnOnce(&T) -> Answer,
     ) -> Result<T, Failure> {
-        self.begin(op, endpoint.timeout());
-        let result = endpoint.block_on(call);
-        self.end(result, answer)
+        endpoint.block_on(self.call_among(op, endpoint, call, answer))
+    }
+
+    /// [`Recorder::call`] beside others of the same thread.
+    pub(super) async fn call_among<T>(
+        &self,
+        op: Op,
+        endpoint: &Endpoint,
+        call: impl Future<Output = farfield::Result<T>>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> Result<T, Failure> {
+        let begun = self.begin(op, endpoint.timeout());
+        let result = call.await;
+        self.end(begun, result, answer)
     }
 
     /// Opens an object.
     pub(super) fn open<T>(
-        &mut self,
+        &self,
         node: &farfield::Node,
         path: &str,
         open: impl FnOnce(&str) -> farfield::Result<T>,
     ) -> Result<T, Failure> {
-        self.begin(Op::Open { path: path.into() }, node.timeout());
-        self.end(open(path), |_| Answer::Done)
+        let begun = self.begin(Op::Open { path: path.into() }, node.timeout());
+        self.end(begun, open(path), |_| Answer::Done)
     }
 }
 
@@ -258,22 +291,22 @@ pub(super) fn read(place: &Path, generation: u64) -> Result<Vec<Call>> {
 }
 
 fn read_one(text: &str, node: u16, thread: &str, calls: &mut Vec<Call>) -> Result<()> {
-    let mut open: Option<Call> = None;
+    let mut open: BTreeMap<u64, Call> = BTreeMap::new();
     // What follows the last line's end was being written when the process was killed.
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-        match (serde_json::from_str(line)?, open.take()) {
-            (Record::Begin { at_ns, limit_ns, op }, None) => {
+        match serde_json::from_str(line)? {
+            Record::Begin { number, at_ns, limit_ns, op } => {
                 let thread = thread.to_owned();
-                open = Some(Call { node, thread, op, limit_ns, begin_ns: at_ns, end: None });
+                open.insert(number, Call { node, thread, op, limit_ns, begin_ns: at_ns, end: None });
             }
-            (Record::End { at_ns, outcome }, Some(mut call)) => {
+            Record::End { number, at_ns, outcome } => {
+                let Some(mut call) = open.remove(&number) else { bail!("what was not called has returned: {line}") };
                 call.end = Some((at_ns, outcome));
                 calls.push(call);
             }
-            _ => bail!("it does not go from call to return and on: {line}"),
         }
     }
-    calls.extend(open);
+    calls.extend(open.into_values());
     Ok(())
 }
 
@@ -285,12 +318,12 @@ mod tests {
     fn what_is_logged_is_read_again_and_a_line_cut_short_is_left_out() {
         let place = std::env::temp_dir().join(format!("farfield-chaos-log-{}", std::process::id()));
         std::fs::create_dir_all(&place).expect("a folder");
-        let mut log = Recorder::create(&place, &log_name(3, 1, "kv-0")).expect("a log");
+        let log = Recorder::create(&place, &log_name(3, 1, "kv-0")).expect("a log");
         let get = Op::Kv { key: 5, op: KvOp::Get };
-        log.begin(get.clone(), Duration::from_secs(1));
-        log.end(Ok(Some(7)), |value| Answer::Found(*value)).expect("what was given");
-        log.begin(Op::Kv { key: 5, op: KvOp::Insert(9) }, Duration::from_secs(1));
-        log.0.write_all(b"{\"End\":").expect("half a line");
+        let first = log.begin(get.clone(), Duration::from_secs(1));
+        let _second = log.begin(Op::Kv { key: 5, op: KvOp::Insert(9) }, Duration::from_secs(1));
+        log.end(first, Ok(Some(7)), |value| Answer::Found(*value)).expect("what was given");
+        (&log.file).write_all(b"{\"End\":").expect("half a line");
         let calls = read(&place, 3).expect("the log");
         assert!(read(&place, 2).expect("no log").is_empty());
         std::fs::remove_dir_all(&place).expect("the folder");

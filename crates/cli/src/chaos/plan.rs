@@ -17,7 +17,7 @@ pub(super) enum Fault {
     Kill,
     /// SIGSTOP, and SIGCONT a while later
     Stop,
-    /// A node that was killed is started again, for the next generation
+    /// A node that was killed is started again, while the others work or before the next generation
     Restart,
 }
 
@@ -38,6 +38,8 @@ pub(super) enum Action {
     Kill,
     Stop,
     Continue,
+    /// The place of one that was killed is taken by a newcomer, which is not harmed in this generation.
+    Restart,
 }
 
 /// A time in which the same nodes work on the same objects, but for those that are killed.
@@ -59,10 +61,15 @@ fn as_millis<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::E
 const ALIVE_MIN: usize = 2;
 /// A generation has about so much load.
 const GENERATION: Duration = Duration::from_secs(8);
-/// Before the first event, and between one that has ended and the next: what is normal can be measured.
-const QUIET_MS: std::ops::RangeInclusive<u64> = 1300..=1900;
+/// Before the first event, and between one that has ended and the next: the two seconds in which a recovery is judged, of
+/// which the second one is what is normal for the next.
+const QUIET_MS: std::ops::RangeInclusive<u64> = 2050..=2450;
 /// After the last event.
-const END: Duration = Duration::from_millis(1300);
+const END: Duration = Duration::from_millis(2050);
+/// From a death to the start of a newcomer at its place: within the time in which the survivors are to recover.
+const RESTART_MS: std::ops::RangeInclusive<u64> = 100..=1000;
+/// So many of the dead are started again while the others work. Of those that are left, some before the next generation.
+const RESTART_SHARE: f64 = 0.7;
 /// How long a node is stopped. Some stops outlast the operations' timeout.
 const STOP_MS: std::ops::RangeInclusive<u64> = 200..=2500;
 /// How long a node is stopped before it is killed, or beside the death of another.
@@ -82,10 +89,26 @@ pub(super) fn draw(seed: u64, nodes: usize, time: Duration, faults: &[Fault]) ->
                 alive.extend(&restarts);
             }
             let load = time / count;
-            let events = draw_events(&mut rng, load, &mut alive, faults);
+            let mut events = draw_events(&mut rng, load, &mut alive, faults);
+            if faults.contains(&Fault::Restart) {
+                let newcomers = draw_newcomers(&mut rng, &events);
+                alive.extend(newcomers.iter().map(|event| event.place));
+                events.extend(newcomers);
+                events.sort_by_key(|event| event.at);
+            }
             Generation { load, restarts, events }
         })
         .collect()
+}
+
+/// Who comes while the others work.
+fn draw_newcomers(rng: &mut SmallRng, events: &[Event]) -> Vec<Event> {
+    let deaths = events.iter().filter(|event| event.action == Action::Kill);
+    let mut newcomer = |death: &Event| {
+        let at = death.at + Duration::from_millis(rng.random_range(RESTART_MS));
+        rng.random_bool(RESTART_SHARE).then_some(Event { at, place: death.place, action: Action::Restart })
+    };
+    deaths.filter_map(&mut newcomer).collect()
 }
 
 fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, faults: &[Fault]) -> Vec<Event> {
@@ -164,6 +187,7 @@ impl fmt::Display for Generation {
                 Action::Kill => "kill",
                 Action::Stop => "stop",
                 Action::Continue => "continue",
+                Action::Restart => "restart",
             };
             write!(f, ", {:.2} s {action} {place}", at.as_secs_f64())?;
         }
@@ -195,12 +219,20 @@ mod tests {
                     kinds.insert("restart");
                 }
                 let mut stopped = BTreeSet::new();
+                let mut newcomers = BTreeSet::new();
                 let mut last = Duration::ZERO;
                 for Event { at, place, action } in &generation.events {
-                    assert!(last <= *at && *at + END <= generation.load, "{generation}");
+                    assert!(last <= *at && *at <= generation.load, "{generation}");
                     last = *at;
+                    if *action == Action::Restart {
+                        assert!(!alive.contains(place) && newcomers.insert(*place), "{generation}");
+                        kinds.insert("restart under load");
+                        continue;
+                    }
+                    assert!(*at + END <= generation.load, "{generation}");
                     assert!(alive.contains(place), "{generation}");
                     match action {
+                        Action::Restart => unreachable!("those are newcomers"),
                         Action::Kill => {
                             alive.remove(place);
                             stopped.remove(place);
@@ -211,8 +243,36 @@ mod tests {
                     }
                 }
                 assert!(stopped.is_empty() && alive.len() >= ALIVE_MIN, "{generation}");
+                alive.append(&mut newcomers);
             }
             assert!(nodes == 2 || kinds.contains("kill"), "seed {seed}, {nodes} nodes");
+            assert!(nodes < 4 || kinds.contains("restart under load"), "seed {seed}, {nodes} nodes");
+        }
+    }
+
+    /// What is judged of a death's recovery, and what it is compared with, is free of anything else but newcomers.
+    #[test]
+    fn a_recovery_is_left_alone() {
+        let second = Duration::from_secs(1);
+        for seed in 0..300 {
+            for generation in draw(seed, 5, Duration::from_secs(60), &ALL) {
+                let mut harm = generation.events.iter().filter(|event| event.action != Action::Restart).peekable();
+                let mut calm = Duration::ZERO;
+                let mut stopped = 0;
+                while let Some(event) = harm.next() {
+                    // Two deaths at once are one story.
+                    let is_next = stopped == 0 && event.at - calm > Duration::from_millis(30);
+                    assert!(!is_next || event.at - calm >= 2 * second, "{generation}");
+                    stopped = match event.action {
+                        Action::Stop => stopped + 1,
+                        Action::Continue => stopped - 1,
+                        // Who was stopped is dead now.
+                        _ => usize::from(stopped > 0 && harm.peek().is_some_and(|it| it.action == Action::Continue)),
+                    };
+                    calm = event.at;
+                }
+                assert!(calm + 2 * second <= generation.load, "{generation}");
+            }
         }
     }
 

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,11 +14,15 @@ use farfield::mutants::Mutant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+use super::log::now_ns;
+
 /// What a node is told.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Order {
     /// Open the objects of a generation together with these nodes.
     Open(Opening),
+    /// Open an object together with a newcomer, beside those that are open and in use.
+    Join(Opening),
     /// Work on them.
     Run,
     /// Come to rest.
@@ -33,6 +38,8 @@ pub(super) struct Opening {
     pub(super) generation: u64,
     /// The nodes that take part, by their numbers.
     pub(super) members: Vec<u16>,
+    /// Those of them on which objects lie that lie on one.
+    pub(super) homes: Vec<u16>,
     pub(super) seed: u64,
     /// From the beginning of one operation of a thread to that of the next, at least.
     pub(super) pace: Duration,
@@ -56,6 +63,7 @@ pub(super) enum Said {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Opened,
+    Joined,
     Running,
     Settled,
     Looked,
@@ -76,6 +84,18 @@ struct Process {
     /// None when there will be no more.
     orders: Option<ChildStdin>,
     life: usize,
+    gone: Gone,
+}
+
+/// When the system had seen a process off, if it has: the marks of its death are set by then, and none of its threads
+/// does anything any more.
+#[derive(Clone, Default)]
+pub(super) struct Gone(Arc<AtomicU64>);
+
+impl Gone {
+    pub(super) fn at_ns(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|at_ns| *at_ns != 0)
+    }
 }
 
 /// The processes of a run. Dropping it ends them.
@@ -122,16 +142,20 @@ impl Processes {
             .with_context(|| format!("starting a process for place {place}"))?;
         let stdout = child.stdout.take().context("a pipe was asked for")?;
         let orders = child.stdin.take().context("a pipe was asked for")?;
-        let say = self.say.clone();
+        let (say, gone) = (self.say.clone(), Gone::default());
+        let ended = gone.clone();
         std::thread::spawn(move || {
-            let lines = BufReader::new(stdout).lines().map_while(Result::ok).map(Some);
-            for said in lines.chain([None]) {
-                if say.send(Heard { place, life, said }).is_err() {
+            for said in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if say.send(Heard { place, life, said: Some(said) }).is_err() {
                     return;
                 }
             }
+            // The last of its threads closes the pipe, after each has given up its memory, and the robust lock that says
+            // that the node lives.
+            ended.0.store(now_ns(), Ordering::Release);
+            let _ = say.send(Heard { place, life, said: None });
         });
-        self.places[place] = Some(Process { child, orders: Some(orders), life });
+        self.places[place] = Some(Process { child, orders: Some(orders), life, gone });
         Ok(())
     }
 
@@ -171,10 +195,11 @@ impl Processes {
     }
 
     /// Kills a process. When the system has seen it off, its place can be taken.
-    pub(super) fn kill(&mut self, place: usize) -> Result<()> {
+    pub(super) fn kill(&mut self, place: usize) -> Result<Gone> {
         self.signal(place, Signal::KILL)?;
-        self.killed[place] = self.places[place].take().map(|process| process.child);
-        Ok(())
+        let process = self.places[place].take().context("nobody is there")?;
+        self.killed[place] = Some(process.child);
+        Ok(process.gone)
     }
 
     /// There are no more orders for a place: its process is to leave the session, and end.

@@ -80,20 +80,7 @@ impl Report {
         for (variant, times) in &self.findings.errors {
             lines.push(format!("{:<32}{:>12}", format!("errors: {variant}"), grouped(*times)));
         }
-        if !self.recoveries.is_empty() {
-            let title = ["death of", "before, per s", "half of it after", "slowest load", "later, least"];
-            lines.push(format!("\n{:<10}{:>14}{:>18}  {:<18}{}", title[0], title[1], title[2], title[3], title[4]));
-        }
-        for Recovery { node, before_per_s, took_ms, took_ms_by_load, later_percent } in &self.recoveries {
-            let after = |took: &Option<u64>| took.map_or("never".into(), |ms| format!("{ms} ms"));
-            // Never is later than any time.
-            let slowest = took_ms_by_load.iter().max_by_key(|it| it.1.unwrap_or(u64::MAX));
-            let slowest = slowest.map_or(String::new(), |(load, took)| format!("{load} {}", after(took)));
-            let least = later_percent.iter().min_by_key(|it| it.1);
-            let least = least.map_or(String::new(), |(load, percent)| format!("{load} {percent} %"));
-            let (before, after) = (grouped(*before_per_s), after(took_ms));
-            lines.push(format!("{:<10}{before:>14}{after:>18}  {slowest:<18}{least}", format!("node {node}")));
-        }
+        lines.extend(recoveries_text(&self.recoveries));
         let violations = &self.findings.violations;
         for violation in violations.iter().take(SHOWN) {
             lines.push(format!("\nviolation: {violation}"));
@@ -105,4 +92,45 @@ impl Report {
         lines.push(String::new());
         lines.join("\n")
     }
+}
+
+/// What became of the pace after each death, and of all deaths: the median and the worst.
+fn recoveries_text(recoveries: &[Recovery]) -> Vec<String> {
+    if recoveries.is_empty() {
+        return Vec::new();
+    }
+    let after = |took: Option<u64>| took.map_or("never".into(), |ms| format!("{ms} ms"));
+    let row = |cells: [String; 5]| {
+        let [death, before, again, least, took] = cells;
+        format!("{death:<10}{before:>14}{again:>16}  {least:<18}{took}")
+    };
+    let title = ["death of", "before, per s", "a second later", "least load", "half of it after"];
+    let mut lines = vec![String::new(), row(title.map(Into::into))];
+    for recovery in recoveries {
+        let least = recovery.percent_by_load.iter().min_by_key(|it| it.1);
+        let least = least.map_or(String::new(), |(load, percent)| format!("{load} {percent} %"));
+        let from = recovery.stopped_ms.map_or(String::new(), |ms| format!(", since a stop's end {ms} ms later"));
+        lines.push(row([
+            format!("node {}", recovery.node),
+            grouped(recovery.before_per_s),
+            format!("{} %", recovery.percent),
+            least,
+            after(recovery.took_ms) + &from,
+        ]));
+    }
+    let mut percents: Vec<u64> = recoveries.iter().map(|it| it.percent).collect();
+    percents.sort_unstable_by(|one, other| other.cmp(one));
+    let mut leasts: Vec<u64> = recoveries.iter().filter_map(|it| it.percent_by_load.values().min().copied()).collect();
+    leasts.sort_unstable_by(|one, other| other.cmp(one));
+    // Never is later than any time.
+    let mut times: Vec<u64> = recoveries.iter().map(|it| it.took_ms.unwrap_or(u64::MAX)).collect();
+    times.sort_unstable();
+    let time = |ms: u64| after((ms != u64::MAX).then_some(ms));
+    let percent = |of: &[u64], at: usize| of.get(at).map_or(String::new(), |percent| format!("{percent} %"));
+    let (middle, last) = (times.len() / 2, times.len() - 1);
+    for (name, at, least) in [("median", middle, leasts.len() / 2), ("worst", last, leasts.len().saturating_sub(1))] {
+        let (again, least) = (percent(&percents, at), percent(&leasts, least));
+        lines.push(row([name.into(), String::new(), again, least, time(times[at])]));
+    }
+    lines
 }

@@ -9,17 +9,18 @@ use farfield::mutants::Mutant;
 use indicatif::ProgressBar;
 use rustix::process::Signal;
 
-use super::judge::{self, Story, pace};
+use super::judge::{self, Death, Story, pace};
 use super::load;
 use super::log::{self, now_ns};
 use super::plan::{Action, Generation};
-use super::processes::{Heard, Opening, Order, Processes, Said, Step};
+use super::processes::{Gone, Heard, Opening, Order, Processes, Said, Step};
 use super::report::{Injected, Report};
 
 /// Longer than any step takes.
 const STEP_MAX: Duration = Duration::from_secs(30);
 /// How often it is looked whether all go on.
 const TICK: Duration = Duration::from_millis(50);
+const SHORT_TICK: Duration = Duration::from_millis(1);
 /// From one operation of a thread to the next, for each node: so that all together leave the machine time.
 const PACE_PER_NODE: Duration = Duration::from_micros(1500);
 
@@ -29,6 +30,8 @@ struct Present {
     /// What each of its threads had begun when that last changed.
     begun: BTreeMap<String, (u64, Instant)>,
     is_stopped: bool,
+    /// It has objects open. A newcomer has none at first.
+    takes_part: bool,
 }
 
 pub(super) struct Director<'a> {
@@ -36,6 +39,17 @@ pub(super) struct Director<'a> {
     folder: PathBuf,
     processes: Processes,
     present: BTreeMap<usize, Present>,
+    /// Those that were killed in this generation, in the order of the story's deaths.
+    killed: Vec<Gone>,
+    /// Places where a process was started and is not there yet.
+    coming: BTreeSet<usize>,
+    /// Places of newcomers, in the order in which they came, with which nothing has been opened yet.
+    newcomers: Vec<usize>,
+    /// Places that have still to open an object with the newcomer that was last one.
+    joining: BTreeSet<usize>,
+    joining_since: Instant,
+    /// What was restarted while the others worked: the place, and when that was.
+    restarted: Vec<(usize, u64)>,
     bar: &'a ProgressBar,
     /// Load so far.
     elapsed: Duration,
@@ -51,7 +65,20 @@ impl Director<'_> {
     ) -> Director<'a> {
         let processes = Processes::new(places, folder, mutant);
         let elapsed = Duration::ZERO;
-        Director { seed, folder: folder.into(), processes, present: BTreeMap::new(), bar, elapsed }
+        Director {
+            seed,
+            folder: folder.into(),
+            processes,
+            present: BTreeMap::new(),
+            killed: Vec::new(),
+            coming: BTreeSet::new(),
+            newcomers: Vec::new(),
+            joining: BTreeSet::new(),
+            joining_since: Instant::now(),
+            restarted: Vec::new(),
+            bar,
+            elapsed,
+        }
     }
 
     /// Carries out the plan, up to the first violation. What was done and found is in the report, also after an error.
@@ -59,12 +86,7 @@ impl Director<'_> {
         self.start(0..places)?;
         for (number, generation) in plan.iter().enumerate() {
             self.start(generation.restarts.iter().copied())?;
-            report.injected.extend(generation.restarts.iter().map(|place| Injected {
-                generation: number,
-                at_ms: 0,
-                action: "restart".into(),
-                node: self.present.get(place).map_or(0, |it| it.node),
-            }));
+            self.restarted.extend(generation.restarts.iter().map(|place| (*place, 0)));
             let story = self.generation(number, generation, report)?;
             let mut findings = judge::judge(&story);
             for recovery in pace::recoveries(&story) {
@@ -84,19 +106,19 @@ impl Director<'_> {
     }
 
     fn start(&mut self, places: impl Iterator<Item = usize>) -> Result<()> {
-        let mut awaited = BTreeSet::new();
         for place in places {
             self.processes.start(place)?;
-            awaited.insert(place);
+            self.coming.insert(place);
         }
+        self.wait_for_those_that_come()
+    }
+
+    fn wait_for_those_that_come(&mut self) -> Result<()> {
         let start = Instant::now();
-        while !awaited.is_empty() {
-            self.check_step("coming", &awaited, start)?;
-            let Some(heard) = self.processes.hear(TICK) else { continue };
-            let place = heard.place;
-            if let Said::Here(node) = self.understand(heard)? {
-                self.present.insert(place, Present { node, begun: BTreeMap::new(), is_stopped: false });
-                awaited.remove(&place);
+        while !self.coming.is_empty() {
+            self.check_step("coming", &self.coming, start)?;
+            if let Some(heard) = self.processes.hear(TICK) {
+                self.understand(heard)?;
             }
         }
         Ok(())
@@ -104,40 +126,62 @@ impl Director<'_> {
 
     /// One generation, from opening its objects to closing them.
     fn generation(&mut self, number: usize, generation: &Generation, report: &mut Report) -> Result<Story> {
-        let mut members: Vec<u16> = self.present.values().map(|it| it.node).collect();
-        members.sort_unstable();
+        for present in self.present.values_mut() {
+            present.takes_part = true;
+        }
+        self.newcomers.clear();
+        let members = self.members();
         let is_placed_by_hash = number % 2 == 1;
+        let homes: Vec<u16> = load::homes_of(number as u64, &members).collect();
         let opening = Opening {
             generation: number as u64,
             members: members.clone(),
+            homes: homes.clone(),
             seed: self.seed.wrapping_add(number as u64),
             pace: PACE_PER_NODE * members.len() as u32,
             is_placed_by_hash,
         };
-        self.order(&Order::Open(opening), Step::Opened)?;
+        self.order(&Order::Open(opening.clone()), Step::Opened)?;
         self.order(&Order::Run, Step::Running)?;
         let mut story = Story {
             path: format!("chaos/{number}/"),
             is_placed_by_hash,
             load_ns: (now_ns(), 0),
-            homes: load::homes_of(number as u64, &members).collect(),
             members,
+            newcomers: Vec::new(),
+            homes,
             deaths: Vec::new(),
             stops: Vec::new(),
             calls: Vec::new(),
         };
-        self.load(number, generation, &mut story, report)?;
+        self.load(number, generation, &opening, &mut story, report)?;
         story.load_ns.1 = now_ns();
+        self.wait_for_those_that_come()?;
+        report.injected.extend(self.restarted.drain(..).map(|(place, at_ms)| Injected {
+            generation: number,
+            at_ms,
+            action: "restart".into(),
+            node: self.present.get(&place).map_or(0, |it| it.node),
+        }));
+        report.injected.sort_by_key(|it| (it.generation, it.at_ms));
         for (order, step) in [(Order::Settle, Step::Settled), (Order::Look, Step::Looked), (Order::Close, Step::Closed)]
         {
             self.order(&order, step)?;
         }
+        self.see_off(&mut story)?;
         story.calls = log::read(&self.folder, number as u64)?;
         Ok(story)
     }
 
     /// The time of a generation in which nodes are harmed.
-    fn load(&mut self, number: usize, generation: &Generation, story: &mut Story, report: &mut Report) -> Result<()> {
+    fn load(
+        &mut self,
+        number: usize,
+        generation: &Generation,
+        opening: &Opening,
+        story: &mut Story,
+        report: &mut Report,
+    ) -> Result<()> {
         let start = Instant::now();
         for present in self.present.values_mut() {
             present.begun.clear();
@@ -147,23 +191,65 @@ impl Director<'_> {
         // What is late makes all that follows late: the plan's distances stay.
         let mut late = Duration::ZERO;
         for (at, event) in events.chain([end]) {
-            while let Some(left) = (at + late).checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            loop {
+                let left = (at + late).saturating_sub(start.elapsed());
+                // Nobody is harmed while an object is opened: that would fail by right.
+                if left.is_zero() && self.joining.is_empty() {
+                    break;
+                }
                 self.bar.set_position((self.elapsed + start.elapsed()).as_millis() as u64);
-                if let Some(heard) = self.processes.hear(left.min(TICK)) {
+                if let Some(heard) = self.processes.hear(left.clamp(SHORT_TICK, TICK)) {
                     self.understand(heard)?;
                 }
                 self.check_progress(start)?;
+                self.let_join(opening, story)?;
             }
-            if let Some(event) = event {
-                late = start.elapsed() - at;
-                let node = self.harm(event.place, event.action, story)?;
-                let action = format!("{:?}", event.action).to_lowercase();
-                let at_ms = start.elapsed().as_millis() as u64;
-                report.injected.push(Injected { generation: number, at_ms, action, node });
+            let Some(event) = event else { continue };
+            late = start.elapsed() - at;
+            let at_ms = start.elapsed().as_millis() as u64;
+            if event.action == Action::Restart {
+                self.processes.start(event.place)?;
+                self.coming.insert(event.place);
+                self.restarted.push((event.place, at_ms));
+                continue;
             }
+            let node = self.harm(event.place, event.action, story)?;
+            let action = format!("{:?}", event.action).to_lowercase();
+            report.injected.push(Injected { generation: number, at_ms, action, node });
         }
         self.elapsed += generation.load;
         Ok(())
+    }
+
+    /// If a newcomer waits, and nobody is stopped: lets it open an object with all others, which work meanwhile.
+    fn let_join(&mut self, opening: &Opening, story: &mut Story) -> Result<()> {
+        if !self.joining.is_empty() {
+            return self.check_step("joined", &self.joining, self.joining_since);
+        }
+        if self.newcomers.is_empty() || self.present.values().any(|it| it.is_stopped) {
+            return Ok(());
+        }
+        let newcomer = self.newcomers.remove(0);
+        let Some(present) = self.present.get_mut(&newcomer) else { return Ok(()) };
+        present.takes_part = true;
+        let home = present.node;
+        story.newcomers.push(home);
+        let order = Order::Join(Opening { members: self.members(), homes: vec![home], ..opening.clone() });
+        self.joining = self.parts();
+        self.joining_since = Instant::now();
+        self.joining.iter().try_for_each(|place| self.processes.tell(*place, &order))
+    }
+
+    /// The places of those that have objects open.
+    fn parts(&self) -> BTreeSet<usize> {
+        self.present.iter().filter(|it| it.1.takes_part).map(|it| *it.0).collect()
+    }
+
+    /// Their nodes.
+    fn members(&self) -> Vec<u16> {
+        let mut members: Vec<u16> = self.present.values().filter(|it| it.takes_part).map(|it| it.node).collect();
+        members.sort_unstable();
+        members
     }
 
     /// Does something to the process at a place; its node.
@@ -179,9 +265,9 @@ impl Director<'_> {
         match action {
             Action::Kill => {
                 self.present.remove(&place);
-                self.processes.kill(place)?;
+                self.killed.push(self.processes.kill(place)?);
                 goes_on(story);
-                story.deaths.push((node, at_ns));
+                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX });
             }
             Action::Stop => {
                 present.is_stopped = true;
@@ -194,13 +280,29 @@ impl Director<'_> {
                 self.processes.signal(place, Signal::CONT)?;
                 goes_on(story);
             }
+            Action::Restart => bail!("it lives"),
         }
         Ok(node)
     }
 
+    /// Notes when those that were killed were gone.
+    fn see_off(&mut self, story: &mut Story) -> Result<()> {
+        for (death, gone) in story.deaths.iter_mut().zip(self.killed.drain(..)) {
+            let start = Instant::now();
+            death.gone_ns = loop {
+                match gone.at_ns() {
+                    Some(at_ns) => break at_ns,
+                    None if start.elapsed() < STEP_MAX => std::thread::sleep(TICK),
+                    None => bail!("a hang: node {} was killed, and has not ended for {STEP_MAX:?}", death.node),
+                }
+            };
+        }
+        Ok(())
+    }
+
     /// Tells all to do something, and waits until they have.
     fn order(&mut self, order: &Order, step: Step) -> Result<()> {
-        let mut awaited: BTreeSet<usize> = self.present.keys().copied().collect();
+        let mut awaited = self.parts();
         for place in &awaited {
             self.processes.tell(*place, order)?;
         }
@@ -229,6 +331,15 @@ impl Director<'_> {
         let said: Said = serde_json::from_str(&line).with_context(|| format!("{who} says `{line}`"))?;
         match &said {
             Said::Violation(what) => bail!("{who} has seen {what}"),
+            Said::Here(node) => {
+                let (node, begun) = (*node, BTreeMap::new());
+                self.present.insert(heard.place, Present { node, begun, is_stopped: false, takes_part: false });
+                self.coming.remove(&heard.place);
+                self.newcomers.push(heard.place);
+            }
+            Said::Did(Step::Joined) => {
+                self.joining.remove(&heard.place);
+            }
             Said::Beat(begun) => {
                 if let Some(present) = self.present.get_mut(&heard.place) {
                     for (thread, begun) in begun {
@@ -264,7 +375,7 @@ impl Director<'_> {
 
     /// The watchdog of the load: every thread of those that are not stopped goes on, and says so.
     fn check_progress(&self, since: Instant) -> Result<()> {
-        for (place, present) in self.present.iter().filter(|it| !it.1.is_stopped) {
+        for (place, present) in self.present.iter().filter(|it| !it.1.is_stopped && it.1.takes_part) {
             ensure!(
                 !present.begun.is_empty() || since.elapsed() <= STEP_MAX,
                 "a hang: {} has not said for {STEP_MAX:?} that it lives; {}",

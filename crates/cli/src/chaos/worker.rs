@@ -59,6 +59,8 @@ struct Stage {
 struct Shared {
     stage: Mutex<Stage>,
     changed: Condvar,
+    /// What each thread has begun.
+    begun: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
 }
 
 impl Shared {
@@ -82,6 +84,10 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0.phase >= phase
     }
 
+    fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Arc<AtomicU64>>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner) // nobody panics who has it
+    }
+
     fn wait_for(&self, phase: Phase) {
         self.wait_until(|stage| stage.phase >= phase);
     }
@@ -90,8 +96,6 @@ impl Shared {
 /// A generation's threads.
 struct Crew {
     shared: Arc<Shared>,
-    /// What each thread has begun.
-    begun: BTreeMap<String, Arc<AtomicU64>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -113,7 +117,15 @@ pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?).context("an order")?;
         match (order, &mut crew) {
-            (Order::Open(opening), crew @ None) => *crew = Some(Crew::open(&node, &opening, args)?),
+            (Order::Open(opening), crew @ None) => {
+                crew.insert(Crew::new()).open(&node, &opening, args)?;
+                say(&Said::Did(Step::Opened));
+            }
+            (Order::Join(opening), crew) => {
+                // A newcomer has done nothing yet in this generation.
+                crew.get_or_insert_with(Crew::new).join(&node, &opening, args)?;
+                say(&Said::Did(Step::Joined));
+            }
             (Order::Run, Some(crew)) => crew.go_on(Phase::Running, Step::Running),
             (Order::Settle, Some(crew)) => crew.go_on(Phase::Settling, Step::Settled),
             (Order::Look, Some(crew)) => crew.go_on(Phase::Looking, Step::Looked),
@@ -128,49 +140,64 @@ pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
 }
 
 impl Crew {
-    fn open(node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<Crew> {
-        // One that has just come knows of the others' deaths, and the others of its coming, a moment later only.
-        let present = |node: &Node| node.survivors().iter().map(|node| node.0).collect::<Vec<_>>();
-        let start = Instant::now();
-        while present(node) != opening.members {
-            ensure!(start.elapsed() < OPEN_MAX, "nodes {:?} are there, not {:?}", present(node), opening.members);
-            std::thread::sleep(LOOK);
-        }
-        let log = |thread: &str| Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, thread));
-        let mut place = Place::new(node, opening, log("open")?);
-        let loads = load::open_all(&mut place).map_err(|failure| anyhow::anyhow!("{}", failure.text))?;
+    fn new() -> Crew {
         let shared = Arc::new(Shared::default());
-        let mut crew = Crew { shared: Arc::clone(&shared), begun: BTreeMap::new(), threads: Vec::new() };
+        let beating = Arc::clone(&shared);
+        let beat = std::thread::spawn(move || {
+            let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
+            loop {
+                let begun = beating.begun().iter().map(count).collect();
+                say(&Said::Beat(begun));
+                if beating.wait_for_up_to(Phase::Closing, BEAT) {
+                    return;
+                }
+            }
+        });
+        Crew { shared, threads: vec![beat] }
+    }
+
+    /// Opens the objects of a generation, whose members are all that are there.
+    fn open(&mut self, node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<()> {
+        wait_for_members(node, opening, |present| present == opening.members)?;
+        let name = log_name(opening.generation, node.id().0, "open");
+        let mut place = Place::new(node, opening, Recorder::create(&args.folder, &name)?);
+        let loads = load::open_all(&mut place).map_err(|failure| anyhow::anyhow!("{}", failure.text))?;
+        self.begin(loads, node, opening, args)
+    }
+
+    /// Opens an object with a newcomer, and works on it at once.
+    fn join(&mut self, node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<()> {
+        wait_for_members(node, opening, |present| opening.members.iter().all(|member| present.contains(member)))?;
+        let newcomer = opening.homes.first().context("a newcomer")?;
+        let name = log_name(opening.generation, node.id().0, &format!("open-{newcomer}"));
+        let mut place = Place::new(node, opening, Recorder::create(&args.folder, &name)?);
+        let loads = load::open_with_newcomer(&mut place).map_err(|failure| anyhow::anyhow!("{}", failure.text))?;
+        self.begin(loads, node, opening, args)?;
+        self.shared.change(|stage| stage.phase = stage.phase.max(Phase::Running));
+        Ok(())
+    }
+
+    /// Starts a thread for each load. It waits until all are to run.
+    fn begin(&mut self, loads: load::Loads, node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<()> {
         for (name, load) in loads {
             let begun = Arc::new(AtomicU64::new(0));
-            crew.begun.insert(name.clone(), Arc::clone(&begun));
-            let (shared, log, pace) = (Arc::clone(&shared), log(&name)?, opening.pace);
-            let mutant = args.mutant;
+            self.shared.begun().insert(name.clone(), Arc::clone(&begun));
+            let log = Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, &name))?;
+            let (shared, pace, mutant) = (Arc::clone(&self.shared), opening.pace, args.mutant);
             let body = move || {
                 // It is on for the thread that says so.
                 mutants::enable(mutant).expect("the parent has done so, too");
                 work(load, log, &shared, &begun, pace);
             };
-            crew.threads.push(std::thread::Builder::new().name(name).spawn(body).context("starting a thread")?);
+            self.threads.push(std::thread::Builder::new().name(name).spawn(body).context("starting a thread")?);
         }
-        let (shared, begun) = (Arc::clone(&shared), crew.begun.clone());
-        crew.threads.push(std::thread::spawn(move || {
-            let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
-            loop {
-                say(&Said::Beat(begun.iter().map(count).collect()));
-                if shared.wait_for_up_to(Phase::Closing, BEAT) {
-                    return;
-                }
-            }
-        }));
-        say(&Said::Did(Step::Opened));
-        Ok(crew)
+        Ok(())
     }
 
     /// Lets the threads go on to the next phase, and says so when all have ended the one before.
     fn go_on(&self, phase: Phase, step: Step) {
         self.shared.change(|stage| stage.phase = phase);
-        let all = self.begun.len();
+        let all = self.shared.begun().len();
         // The parent watches over how long it takes.
         self.shared.wait_until(|stage| match phase {
             Phase::Settling => stage.settled == all,
@@ -186,6 +213,20 @@ impl Crew {
             thread.join().map_err(|_| anyhow::anyhow!("a thread panicked: see above"))?;
         }
         Ok(())
+    }
+}
+
+/// Waits until those are there that are to be: one that has just come knows of the others' deaths, and the others of its
+/// coming, a moment later only.
+fn wait_for_members(node: &Node, opening: &Opening, is_right: impl Fn(&[u16]) -> bool) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let present: Vec<u16> = node.survivors().iter().map(|node| node.0).collect();
+        if is_right(&present) {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < OPEN_MAX, "nodes {present:?} are there, not {:?}", opening.members);
+        std::thread::sleep(LOOK);
     }
 }
 

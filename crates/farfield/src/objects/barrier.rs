@@ -70,11 +70,26 @@ impl Barrier {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
+        Barrier::open_among(node, path, threads_per_node, &node.survivors())
+    }
+
+    /// Opens the barrier among these nodes, which name the same, and waits for them to do so. So those that are left of a
+    /// barrier can go on with another one though newcomers are there.
+    ///
+    /// # Errors
+    /// As `open`, or this node is none of them.
+    pub fn open_among(node: &Node, path: &str, threads_per_node: usize, participants: &[NodeId]) -> Result<Barrier> {
         if threads_per_node == 0 {
             let why = "a barrier needs at least one thread on each node".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
-        let members = node.survivors();
+        let mut members = participants.to_vec();
+        members.sort_unstable();
+        members.dedup();
+        if !members.contains(&node.id()) {
+            let why = format!("{} opens the barrier but is not one of its participants", node.id());
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
         let first_row = members.iter().take_while(|member| **member != node.id()).count() * threads_per_node;
         let owners: Vec<NodeId> =
             members.iter().flat_map(|member| std::iter::repeat_n(*member, threads_per_node)).collect();
@@ -84,7 +99,7 @@ impl Barrier {
         Ok(Barrier(Arc::new(shared)))
     }
 
-    /// The nodes whose threads meet: those that belonged to the session when it was opened.
+    /// The nodes whose threads meet: those that it was opened among.
     pub fn members(&self) -> Vec<NodeId> {
         let rows = self.0.arrived.rows().step_by(self.0.threads_per_node);
         rows.map(|row| row.owner()).collect()

@@ -66,7 +66,8 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     if !is_of_object && call.op != Op::Flush {
         return Some("it does not name the object".into());
     }
-    if let Some(stranger) = failure.nodes.iter().find(|node| !story.members.contains(node)) {
+    let takes_part = |node: &u16| story.members.contains(node) || story.newcomers.contains(node);
+    if let Some(stranger) = failure.nodes.iter().find(|node| !takes_part(node)) {
         return Some(format!("node {stranger} does not take part"));
     }
     match failure.variant.as_str() {

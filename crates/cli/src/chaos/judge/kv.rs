@@ -1,4 +1,5 @@
-//! Each key's history is linearizable, and a value is lost only if it lay on a node that was killed.
+//! Each key's history is linearizable, and a value is lost only if it lay on a node that was killed, which the error
+//! names: the inserter's, or the one that the key's hash says.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,20 @@ use crate::chaos::log::{Answer, Call, KvOp, Op};
 
 /// One key of a store whose nodes may die.
 struct MortalKey {
-    /// Where a value lies is not known.
-    is_placed_by_hash: bool,
+    /// The nodes on which a value goes by the key's hash: the first of them that is not gone. None at all where it goes to
+    /// the inserter's.
+    ring: Vec<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum State {
+struct State {
+    /// Which places in the ring are gone: a bit for each.
+    gone: u64,
+    pair: Pair,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Pair {
     Absent {
         /// Where the value lay, if its delete was cut short: who has seen that it is absent has seen it there, and the
         /// others know of it still.
@@ -28,6 +37,9 @@ enum State {
         is_sure: bool,
     },
     Lost {
+        /// Where the value lay.
+        home: u16,
+        /// All find it lost. Otherwise some may find that it is not there.
         is_sure: bool,
     },
 }
@@ -40,7 +52,7 @@ enum Input {
     },
     /// The death of a node.
     Loss(u16),
-    /// A lost key is absent for a moment while it is inserted again.
+    /// While a lost key is inserted or deleted, the others learn of that one after the other.
     Forget,
 }
 
@@ -49,7 +61,27 @@ enum Output {
     Found(Option<u64>),
     Changed(bool),
     Done,
-    Lost,
+    /// With the node that was named.
+    Lost(u16),
+}
+
+impl MortalKey {
+    /// Where a new value goes.
+    fn home(&self, gone: u64, inserter: u16) -> u16 {
+        let mut left = self.ring.iter().enumerate().filter(|(place, _)| gone >> place & 1 == 0);
+        left.next().map_or(inserter, |(_, node)| *node)
+    }
+
+    /// The state after a death.
+    fn without(&self, dead: u16, state: &State) -> State {
+        let pair = match state.pair {
+            Pair::There { home, is_sure, .. } if home == dead => Pair::Lost { home, is_sure },
+            Pair::Absent { lay: Some(home) } if home == dead => Pair::Lost { home, is_sure: false },
+            pair => pair,
+        };
+        let place = self.ring.iter().position(|node| *node == dead);
+        State { gone: state.gone | place.map_or(0, |place| 1 << place), pair }
+    }
 }
 
 impl Model for MortalKey {
@@ -58,65 +90,59 @@ impl Model for MortalKey {
     type State = State;
 
     fn initial(&self) -> State {
-        State::Absent { lay: None }
+        State { gone: 0, pair: Pair::Absent { lay: None } }
     }
 
     fn step(&self, state: &State, input: &Input, output: Option<&Output>) -> Option<State> {
-        let (op, node) = match *input {
-            Input::Call { op, node } => (op, node),
-            Input::Loss(dead) => {
-                return match *state {
-                    State::There { home, is_sure, .. } if home == dead || self.is_placed_by_hash => {
-                        Some(State::Lost { is_sure })
-                    }
-                    State::Absent { lay: Some(home) } if home == dead || self.is_placed_by_hash => {
-                        Some(State::Lost { is_sure: false })
-                    }
-                    _ => None,
-                };
+        let (op, node) = match (*input, state.pair) {
+            (Input::Call { op, node }, _) => (op, node),
+            (Input::Loss(dead), _) => return Some(self.without(dead, state)),
+            (Input::Forget, Pair::Lost { home, .. }) => {
+                return Some(State { pair: Pair::Lost { home, is_sure: false }, ..*state });
             }
-            Input::Forget => {
-                let is_lost = matches!(state, State::Lost { .. });
-                return Some(if is_lost { State::Absent { lay: None } } else { state.clone() });
-            }
+            (Input::Forget, _) => return Some(state.clone()),
         };
         let is_sure = output.is_some();
-        let (is_there, may_seem_absent) = match *state {
-            State::Absent { .. } => (false, true),
-            State::There { .. } => (true, false),
-            State::Lost { is_sure } => (false, !is_sure),
+        let (is_there, may_seem_absent) = match state.pair {
+            Pair::Absent { .. } => (false, true),
+            Pair::There { .. } => (true, false),
+            Pair::Lost { is_sure, .. } => (false, !is_sure),
         };
-        let placed = |value| State::There { value, home: node, is_sure };
-        let changed = |value| match *state {
-            State::There { home, .. } => State::There { value, home, is_sure: true },
+        let placed = |value| Pair::There { value, home: self.home(state.gone, node), is_sure };
+        let changed = |value| match state.pair {
+            Pair::There { home, .. } => Pair::There { value, home, is_sure: true },
             _ => placed(value),
         };
-        match (op, output) {
+        let same = state.pair;
+        let pair = match (op, output) {
             (KvOp::Get, Some(Output::Found(Some(found)))) => {
-                matches!(state, State::There { value, .. } if value == found).then(|| state.clone())
+                matches!(same, Pair::There { value, .. } if value == *found).then_some(same)
             }
-            (KvOp::Get, Some(Output::Found(None))) => may_seem_absent.then(|| state.clone()),
-            (KvOp::Get, Some(Output::Lost)) => matches!(state, State::Lost { .. }).then(|| state.clone()),
-            (KvOp::Insert(_), Some(Output::Changed(false))) => is_there.then(|| state.clone()),
+            (KvOp::Get, Some(Output::Found(None))) => may_seem_absent.then_some(same),
+            (KvOp::Get, Some(Output::Lost(named))) => {
+                matches!(same, Pair::Lost { home, .. } if home == *named).then_some(same)
+            }
+            (KvOp::Insert(_), Some(Output::Changed(false))) => is_there.then_some(same),
             (KvOp::Insert(value), None | Some(Output::Changed(true))) => (!is_there).then(|| placed(value)),
-            (KvOp::Update(_) | KvOp::Delete, Some(Output::Changed(false))) => may_seem_absent.then(|| state.clone()),
+            (KvOp::Update(_) | KvOp::Delete, Some(Output::Changed(false))) => may_seem_absent.then_some(same),
             (KvOp::Update(value), None | Some(Output::Changed(true))) => is_there.then(|| changed(value)),
             (KvOp::Upsert(value), None | Some(Output::Done)) => Some(changed(value)),
             (KvOp::Delete, Some(Output::Changed(true))) => {
-                (!matches!(state, State::Absent { .. })).then_some(State::Absent { lay: None })
+                (!matches!(same, Pair::Absent { .. })).then_some(Pair::Absent { lay: None })
             }
-            (KvOp::Delete, None) => match *state {
-                State::There { home, .. } => Some(State::Absent { lay: Some(home) }),
-                State::Lost { .. } => Some(State::Absent { lay: None }),
-                State::Absent { .. } => None,
+            (KvOp::Delete, None) => match same {
+                Pair::There { home, .. } => Some(Pair::Absent { lay: Some(home) }),
+                Pair::Lost { .. } => Some(Pair::Absent { lay: None }),
+                Pair::Absent { .. } => None,
             },
             _ => None,
-        }
+        };
+        pair.map(|pair| State { pair, ..*state })
     }
 
     fn effect(&self, input: &Input, output: Option<&Output>) -> Effect<State> {
         match (input, output) {
-            (Input::Call { .. }, Some(Output::Found(_) | Output::Lost | Output::Changed(false))) => {
+            (Input::Call { .. }, Some(Output::Found(_) | Output::Lost(_) | Output::Changed(false))) => {
                 Effect::Read { only_in: None }
             }
             _ => Effect::Unknown,
@@ -124,53 +150,90 @@ impl Model for MortalKey {
     }
 }
 
-/// The event of a call; none if it can have had no effect.
-fn event_of(call: &Call, op: KvOp) -> Option<Event<Input, Output>> {
+/// The events of a call on a key.
+fn events_of(call: &Call, op: KvOp) -> Vec<Event<Input, Output>> {
+    let event = |op, output| Event {
+        client: u32::from(call.node),
+        call_ns: call.begin_ns,
+        return_ns: call.end.as_ref().map(|end| end.0),
+        input: Input::Call { op, node: call.node },
+        output,
+    };
+    let mut events = Vec::new();
     let output = match &call.end {
         Some((_, Ok(Answer::Found(found)))) => Some(Output::Found(*found)),
         Some((_, Ok(Answer::Changed(changed)))) => Some(Output::Changed(*changed)),
         Some((_, Ok(_))) => Some(Output::Done),
-        Some((_, Err(failure))) if op == KvOp::Get && failure.variant == "Lost" => Some(Output::Lost),
-        // Whether a change that failed has happened is not known.
-        _ if op == KvOp::Get => return None,
+        Some((_, Err(failure))) if failure.variant == "Lost" => {
+            // Whatever it was to do, it has found the key lost.
+            let named = failure.nodes.first().copied().unwrap_or(u16::MAX);
+            events.push(event(KvOp::Get, Some(Output::Lost(named))));
+            None
+        }
         _ => None,
     };
-    let return_ns = call.end.as_ref().map(|end| end.0);
-    let input = Input::Call { op, node: call.node };
-    Some(Event { client: u32::from(call.node), call_ns: call.begin_ns, return_ns, input, output })
+    // Whether a change that failed has happened is not known. A look that failed has not.
+    if output.is_some() || op != KvOp::Get {
+        events.push(event(op, output));
+    }
+    events
 }
 
-/// What an insert does first if the key is lost, as far as others can see it.
+/// What an insert or delete does first if the key is lost, as far as others can see it.
 fn forgetting(event: &Event<Input, Output>) -> Option<Event<Input, Output>> {
-    let inserts = matches!(event.input, Input::Call { op: KvOp::Insert(_) | KvOp::Upsert(_), .. });
-    let forgets = inserts && event.output != Some(Output::Changed(false));
+    let changes = matches!(event.input, Input::Call { op: KvOp::Insert(_) | KvOp::Upsert(_) | KvOp::Delete, .. });
+    let forgets = changes && event.output != Some(Output::Changed(false));
     let output = event.output.map(|_| Output::Done);
     forgets.then_some(Event { input: Input::Forget, output, ..*event })
 }
 
-pub(super) fn judge(story: &Story, findings: &mut Findings) {
-    let first_death_ns = story.deaths.iter().map(|death| death.1).min().unwrap_or(u64::MAX);
-    let mut keys: BTreeMap<u64, Vec<Event<Input, Output>>> = BTreeMap::new();
+/// Where the nodes say that the value of each key goes first by the key's hash: all the same.
+fn homes(story: &Story, findings: &mut Findings) -> BTreeMap<u64, u16> {
+    let mut homes: BTreeMap<u64, u16> = BTreeMap::new();
     for call in &story.calls {
-        if let Op::Kv { key, op } = call.op
-            && let Some(event) = event_of(call, op)
-        {
-            let events = keys.entry(key).or_default();
-            // Before that nothing was lost.
-            if event.answered_ns().is_none_or(|at_ns| at_ns > first_death_ns) {
-                events.extend(forgetting(&event));
-            }
-            events.push(event);
+        if let (Op::Home { key }, Some((_, Answer::Value(home)))) = (&call.op, call.success()) {
+            let known = *homes.entry(*key).or_insert(*home as u16);
+            findings.verify("homes of keys", u64::from(known) == *home, || {
+                format!("key {key} goes to node {known} for some, to node {home} for node {}", call.node)
+            });
         }
     }
-    let model = MortalKey { is_placed_by_hash: story.is_placed_by_hash };
+    homes
+}
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let homes = homes(story, findings);
+    let first_death_ns = story.deaths.iter().map(|death| death.at_ns).min().unwrap_or(u64::MAX);
+    let mut keys: BTreeMap<u64, Vec<Event<Input, Output>>> = BTreeMap::new();
+    for call in &story.calls {
+        if let Op::Kv { key, op } = call.op {
+            let events = keys.entry(key).or_default();
+            for event in events_of(call, op) {
+                // Before that nothing was lost.
+                if event.answered_ns().is_none_or(|at_ns| at_ns > first_death_ns) {
+                    events.extend(forgetting(&event));
+                }
+                events.push(event);
+            }
+        }
+    }
     for (key, mut events) in keys {
         let calls = events.iter().filter(|event| matches!(event.input, Input::Call { .. }));
         findings.count("operations on keys", calls.count() as u64);
-        findings.count("lost values seen", events.iter().filter(|it| it.output == Some(Output::Lost)).count() as u64);
-        for (node, at_ns) in &story.deaths {
-            events.push(Event::pending(u32::from(*node), *at_ns, Input::Loss(*node)));
+        let lost = events.iter().filter(|event| matches!(event.output, Some(Output::Lost(_))));
+        findings.count("lost values seen", lost.count() as u64);
+        for death in &story.deaths {
+            let (input, output) = (Input::Loss(death.node), Output::Done);
+            // It is not optional: what is placed there later would be lost without anybody's death.
+            events.push(Event::returned(u32::from(death.node), death.at_ns, death.gone_ns, input, output));
         }
+        // In order of their numbers, from its home on.
+        let first = homes.get(&key).and_then(|home| story.members.iter().position(|member| member == home));
+        let from_home = |first| story.members.iter().cycle().skip(first).take(story.members.len()).copied().collect();
+        let model = MortalKey { ring: first.map_or_else(Vec::new, from_home) };
+        findings.verify("keys placed by hash", model.ring.is_empty() != story.is_placed_by_hash, || {
+            format!("key {key} is not placed as it was asked for: its home is {:?}", homes.get(&key))
+        });
         let verdict = check(&model, &events, Default::default());
         findings.verify("histories of keys", verdict.is_linearizable(), || {
             let what = if matches!(verdict, Verdict::Undecided { .. }) { "cannot be judged" } else { "is wrong" };
@@ -181,7 +244,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, death_of, found};
+    use super::super::tests::{call, death_of, found, story};
     use super::*;
     use crate::chaos::log::{Failure, Outcome};
 
@@ -212,6 +275,34 @@ mod tests {
         let slowly = call(1, 1200, Op::Kv { key: 1, op: KvOp::Insert(8) }, Some((1400, Ok(Answer::Changed(true)))));
         let meanwhile = [inserted_by(2), lost(1100), slowly, got(1300, None)];
         assert_eq!(found(judge, meanwhile.to_vec()), [""; 0], "absent while it is inserted again");
+        let others_not_yet = [&meanwhile[..], &[lost(1350)]].concat();
+        assert_eq!(found(judge, others_not_yet), [""; 0], "others do not know of that yet");
+        let update = on_key(0, 1100, KvOp::Update(8), Err(Failure { variant: "Lost".into(), ..death_of(2) }));
+        assert_eq!(found(judge, vec![inserted_by(2), update.clone()]), [""; 0]);
+        assert_eq!(found(judge, vec![inserted_by(1), update]).len(), 1, "it says that what is there is lost");
+    }
+
+    /// The violations in a history of the key where its hash says `home`, and node 2 has died.
+    fn found_by_hash(home: u16, calls: Vec<Call>) -> Vec<String> {
+        let said = call(0, 1, Op::Home { key: 1 }, Some((2, Ok(Answer::Value(u64::from(home))))));
+        let story = Story { is_placed_by_hash: true, ..story([vec![said], calls].concat()) };
+        let mut findings = Findings::default();
+        judge(&story, &mut findings);
+        findings.violations
+    }
+
+    #[test]
+    fn what_is_placed_by_hash_is_lost_with_its_home_only() {
+        for inserter in [1, 2] {
+            assert_eq!(found_by_hash(2, vec![inserted_by(inserter), lost(1100)]), [""; 0]);
+            assert_eq!(found_by_hash(0, vec![inserted_by(inserter), lost(1100)]).len(), 1, "it lay on a survivor");
+            assert_eq!(found_by_hash(1, vec![inserted_by(inserter), got(1100, Some(7))]), [""; 0]);
+        }
+        // When its home is gone, the next one is: nobody can lose it there.
+        let later = on_key(1, 1200, KvOp::Insert(8), Ok(Answer::Changed(true)));
+        assert_eq!(found_by_hash(2, vec![later.clone(), got(1300, Some(8))]), [""; 0]);
+        assert_eq!(found_by_hash(2, vec![later, lost(1300)]).len(), 1, "it lies on a survivor");
+        assert_eq!(found_by_hash(9, vec![inserted_by(1)]).len(), 1, "nobody knows its home");
     }
 
     #[test]

@@ -24,20 +24,31 @@ pub(super) struct Story {
     /// From when to when the load ran.
     pub(super) load_ns: (u64, u64),
     pub(super) members: Vec<u16>,
+    /// Those that have come while the load ran.
+    pub(super) newcomers: Vec<u16>,
     /// Those on which objects lie that lie on one.
     pub(super) homes: Vec<u16>,
-    /// Who was killed, and when.
-    pub(super) deaths: Vec<(u16, u64)>,
+    /// Who was killed.
+    pub(super) deaths: Vec<Death>,
     /// Who was stopped, from when to when.
     pub(super) stops: Vec<(u16, u64, u64)>,
     /// In the order in which they began.
     pub(super) calls: Vec<Call>,
 }
 
+/// That a node was killed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Death {
+    pub(super) node: u16,
+    pub(super) at_ns: u64,
+    /// From when on nobody can have taken it for alive: between the two it died.
+    pub(super) gone_ns: u64,
+}
+
 impl Story {
     /// When a node was killed, if it was.
     fn death_of(&self, node: u16) -> Option<u64> {
-        self.deaths.iter().find(|death| death.0 == node).map(|death| death.1)
+        self.deaths.iter().find(|death| death.node == node).map(|death| death.at_ns)
     }
 
     fn survives(&self, node: u16) -> bool {
@@ -97,6 +108,7 @@ impl Findings {
 /// Judges all but the pace.
 pub(super) fn judge(story: &Story) -> Findings {
     let mut findings = Findings::default();
+    findings.count("nodes come under load", story.newcomers.len() as u64);
     for judge in [kv::judge, queue::judge, mutex::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
         judge(story, &mut findings);
     }
@@ -115,8 +127,9 @@ mod tests {
             is_placed_by_hash: false,
             load_ns: (0, 10_000),
             members: vec![0, 1, 2],
+            newcomers: Vec::new(),
             homes: vec![0, 1, 2],
-            deaths: vec![(2, 1000)],
+            deaths: vec![Death { node: 2, at_ns: 1000, gone_ns: 1050 }],
             stops: Vec::new(),
             calls,
         }

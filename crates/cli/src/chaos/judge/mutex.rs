@@ -1,12 +1,13 @@
 //! Nobody holds a lock while another does; what it protects is as the last holder left it; and whoever follows a holder
 //! that died is told so, and nobody else.
 
-use super::{Findings, Story};
+use super::{Death, Findings, Story};
 use crate::chaos::log::{Answer, Call, Op};
 
 /// From the moment at which a thread had the lock to that at which it was about to release it.
 struct Holding {
     node: u16,
+    turn: u64,
     from_ns: u64,
     /// None if its node was killed before.
     to_ns: Option<u64>,
@@ -25,16 +26,22 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
         if call.failure().is_some_and(|it| it.1.is_death()) {
             gone_ns = gone_ns.min(call.begin_ns);
         }
-        // One thread of each node uses the lock: what it does belongs to its latest holding.
-        let mut latest = holdings.iter_mut().rev().find(|it| it.node == call.node);
-        match (&call.op, call.success(), &mut latest) {
+        let (Op::Lock { turn, .. } | Op::Look { turn, .. } | Op::Change { turn, .. } | Op::Unlock { turn, .. }) =
+            call.op
+        else {
+            continue;
+        };
+        // One thread of each node uses the lock.
+        let node = call.node;
+        let mut this = holdings.iter_mut().rev().find(|it| (it.node, it.turn) == (node, turn));
+        match (&call.op, call.success(), &mut this) {
             (Op::Lock { .. }, Some((from_ns, Answer::Held { is_after_death })), _) => {
-                let (node, is_after_death) = (call.node, *is_after_death);
-                holdings.push(Holding { node, from_ns, to_ns: None, is_after_death, seen: None, written: None });
+                let is_after_death = *is_after_death;
+                holdings.push(Holding { node, turn, from_ns, to_ns: None, is_after_death, seen: None, written: None });
             }
-            (Op::Look { .. }, Some((_, Answer::Words(words))), Some(latest)) => latest.seen = Some(*words),
-            (Op::Change { to, .. }, _, Some(latest)) => latest.written = Some(*to),
-            (Op::Unlock { .. }, _, Some(latest)) => latest.to_ns = Some(call.begin_ns),
+            (Op::Look { .. }, Some((_, Answer::Words(words))), Some(this)) => this.seen = Some(*words),
+            (Op::Change { to, .. }, _, Some(this)) => this.written = Some(*to),
+            (Op::Unlock { .. }, _, Some(this)) => this.to_ns = Some(call.begin_ns),
             _ => {}
         }
     }
@@ -42,19 +49,24 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     (holdings, gone_ns)
 }
 
+/// Whether its node was killed in the middle of taking or releasing the lock.
+fn is_cut_short(call: &Call) -> bool {
+    matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && call.end.is_none()
+}
+
 pub(super) fn judge(story: &Story, findings: &mut Findings) {
     let locks = story.by(|call| match call.op {
-        Op::Lock { lock } | Op::Look { lock } | Op::Change { lock, .. } | Op::Unlock { lock } => Some(lock),
+        Op::Lock { lock, .. } | Op::Look { lock, .. } | Op::Change { lock, .. } | Op::Unlock { lock, .. } => Some(lock),
         _ => None,
     });
     for (lock, calls) in locks {
         let (holdings, gone_ns) = holdings_of(&calls);
         findings.count("locks taken", holdings.len() as u64);
-        // A death in the middle of taking or releasing it: it may have been held, or not.
-        let may_have_held = calls.iter().any(|call| {
-            matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && call.end.is_none() && !story.survives(call.node)
-        });
-        let mut words = [0; 2];
+        let waits = |node: u16| calls.iter().any(|call| is_cut_short(call) && call.node == node);
+        findings.count("deaths of waiters", story.deaths.iter().filter(|death| waits(death.node)).count() as u64);
+        let queued = |call: &&&Call| is_cut_short(call) && matches!(call.op, Op::Lock { .. });
+        findings.count("tickets of the dead", calls.iter().filter(queued).count() as u64);
+        let (mut words, mut told_of_others) = ([0; 2], 0);
         let mut died_holding = false;
         for (index, now) in holdings.iter().enumerate() {
             let before = index.checked_sub(1).map(|before| &holdings[before]);
@@ -74,8 +86,14 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 findings.verify("deaths of holders told", now.is_after_death, || {
                     format!("mutex/{lock}: its holder died, and node {} was not told", now.node)
                 });
-            } else if now.is_after_death && !may_have_held {
-                findings.violation(format!("mutex/{lock}: node {} was told of a death, of none", now.node));
+            } else if now.is_after_death {
+                // A death in the middle of taking or releasing it: it was held, or not. Each is told of once: who is told
+                // repairs what it protects.
+                told_of_others += 1;
+                let may_have_held = |death: &&Death| death.at_ns <= now.from_ns && waits(death.node);
+                if told_of_others > story.deaths.iter().filter(may_have_held).count() {
+                    findings.violation(format!("mutex/{lock}: node {} was told of a death, of none", now.node));
+                }
             }
             if let Some(seen) = now.seen {
                 let is_right = |at: usize| match (died_holding, before.and_then(|before| before.written)) {
@@ -102,13 +120,13 @@ mod tests {
 
     /// A whole holding.
     fn holding(node: u16, from_ns: u64, is_after_death: bool, from: [u64; 2], to: [u64; 2]) -> Vec<Call> {
-        let lock = 0;
+        let (lock, turn) = (0, from_ns);
         let done = |at_ns| Some((at_ns, Ok(Answer::Done)));
         vec![
-            call(node, from_ns - 5, Op::Lock { lock }, Some((from_ns, Ok(Answer::Held { is_after_death })))),
-            call(node, from_ns, Op::Look { lock }, Some((from_ns + 1, Ok(Answer::Words(from))))),
-            call(node, from_ns + 1, Op::Change { lock, from, to }, done(from_ns + 2)),
-            call(node, from_ns + 9, Op::Unlock { lock }, done(from_ns + 10)),
+            call(node, from_ns - 5, Op::Lock { lock, turn }, Some((from_ns, Ok(Answer::Held { is_after_death })))),
+            call(node, from_ns, Op::Look { lock, turn }, Some((from_ns + 1, Ok(Answer::Words(from))))),
+            call(node, from_ns + 1, Op::Change { lock, turn, from, to }, done(from_ns + 2)),
+            call(node, from_ns + 9, Op::Unlock { lock, turn }, done(from_ns + 10)),
         ]
     }
 
@@ -131,5 +149,25 @@ mod tests {
         assert_eq!(found(judge, [cut.clone(), next(false, [1, 0])].concat()).len(), 1);
         assert_eq!(found(judge, [cut.clone(), next(true, [5, 0])].concat()).len(), 1);
         assert_eq!(found(judge, [cut, holding(1, 950, true, [1, 0], [2; 2])].concat()).len(), 1, "before the death");
+    }
+
+    #[test]
+    fn the_death_of_a_waiter_is_told_once_at_most() {
+        let waiter = |turn| call(2, 990, Op::Lock { lock: 0, turn }, None);
+        let told = |from_ns, from| holding(1, from_ns, true, [from; 2], [from + 1; 2]);
+        let waiters = [waiter(1), waiter(2)];
+        assert_eq!(found(judge, [&waiters[..], &told(1100, 0)].concat()), [""; 0], "it may have had it by then");
+        let twice = [&waiters[..], &told(1100, 0), &told(1200, 1)].concat();
+        assert_eq!(found(judge, twice).len(), 1, "one node holds it once at a time");
+    }
+
+    #[test]
+    fn a_thread_may_want_a_lock_twice_at_once() {
+        let (first, mut second) = (holding(0, 10, false, [0; 2], [1; 2]), holding(0, 30, false, [1; 2], [2; 2]));
+        // It was begun before the other, and had the lock after it.
+        second[0].begin_ns = 1;
+        let mut both = [first, second].concat();
+        both.sort_by_key(|call| call.begin_ns);
+        assert_eq!(found(judge, both), [""; 0]);
     }
 }

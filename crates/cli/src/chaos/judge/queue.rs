@@ -31,6 +31,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         _ => None,
     });
     for (queue, calls) in queues {
+        findings.count("queues opened with newcomers", u64::from(story.newcomers.contains(&queue)));
         let events: Vec<_> = calls.iter().map(|call| event_of(call)).collect();
         let dequeued = events.iter().filter(|event| matches!(event.output, Some(QueueOutput::Dequeued(Some(_)))));
         findings.count("values dequeued", dequeued.count() as u64);

@@ -52,7 +52,10 @@ impl BarrierLoad {
 
     /// Those that are left open the barrier anew. For the log, their numbers are in its name.
     fn open_among_survivors(&mut self, log: &mut Recorder) -> Result<(), Failure> {
-        let barrier = log.open(&self.node, &self.path, |path| Barrier::open(&self.node, path, 1))?;
+        // Newcomers belong to the session, but not to this generation's barriers.
+        let survivors = self.node.survivors();
+        let left: Vec<NodeId> = self.members.iter().copied().filter(|member| survivors.contains(member)).collect();
+        let barrier = log.open(&self.node, &self.path, |path| Barrier::open_among(&self.node, path, 1, &left))?;
         let thread = log.open(&self.node, "the part in barrier", |_| barrier.thread())?;
         let members = barrier.members();
         let numbers: Vec<String> = members.iter().map(|node| node.0.to_string()).collect();

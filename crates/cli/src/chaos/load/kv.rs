@@ -13,6 +13,9 @@ use crate::chaos::log::{Answer, Failure, KvOp, Op, Recorder};
 const SHARED_KEYS: u64 = 24;
 /// Keys that one thread writes, and all read.
 const OWN_KEYS: u64 = 2;
+/// So many operations are under way at once, in so many of the steps.
+const WINDOW: std::ops::RangeInclusive<usize> = 2..=4;
+const WINDOW_SHARE: f64 = 0.15;
 
 pub(super) struct KvLoad {
     kv: Arc<KvStore<u64, u64>>,
@@ -28,10 +31,16 @@ impl KvLoad {
     pub(super) fn open(place: &mut Place<'_>, threads: usize) -> Result<Vec<KvLoad>, Failure> {
         let placement = if place.is_placed_by_hash { Placement::Hash } else { Placement::Inserter };
         let options = KvOptions { slots_per_node: 1024, locks: 96, placement, ..KvOptions::default() };
-        let kv = Arc::new(place.open("kv", |node, path| KvStore::open(node, path, options))?);
+        let kv: Arc<KvStore<u64, u64>> = Arc::new(place.open("kv", |node, path| KvStore::open(node, path, options))?);
         let number = |node: u16, thread: usize| u64::from(node) * threads as u64 + thread as u64;
         let clients: Vec<u64> =
             place.members.iter().flat_map(|member| (0..threads).map(|thread| number(member.0, thread))).collect();
+        for key in Self::keys(&clients) {
+            if let Some(home) = kv.home_of(&key) {
+                let begun = place.log.begin(Op::Home { key }, place.node.timeout());
+                place.log.end(begun, Ok(home), |home| Answer::Value(u64::from(home.0)))?;
+            }
+        }
         let thread = |thread: usize| {
             let (rng, client) = (place.rng(&format!("kv-{thread}")), number(place.node.id().0, thread));
             let (kv, clients) = (Arc::clone(&kv), clients.clone());
@@ -50,7 +59,13 @@ impl KvLoad {
         SHARED_KEYS + client * OWN_KEYS + index
     }
 
-    fn call(&self, log: &mut Recorder, key: u64, op: KvOp) -> Result<(), Failure> {
+    /// All keys that these clients use.
+    fn keys(clients: &[u64]) -> impl Iterator<Item = u64> {
+        let own = clients.iter().flat_map(|client| (0..OWN_KEYS).map(|index| Self::own_key(*client, index)));
+        (0..SHARED_KEYS).chain(own)
+    }
+
+    async fn call(&self, log: &Recorder, key: u64, op: KvOp) -> Result<(), Failure> {
         let (kv, endpoint) = (&self.kv, &self.endpoint);
         let call = async {
             Ok(match op {
@@ -61,12 +76,11 @@ impl KvLoad {
                 KvOp::Delete => Answer::Changed(kv.delete(endpoint, &key).await?),
             })
         };
-        log.call(Op::Kv { key, op }, endpoint, call, Answer::clone).map(drop)
+        log.call_among(Op::Kv { key, op }, endpoint, call, Answer::clone).await.map(drop)
     }
-}
 
-impl Load for KvLoad {
-    fn step(&mut self, log: &mut Recorder) {
+    /// What to do next, and with which key.
+    fn choose(&mut self) -> (u64, KvOp) {
         let choice = self.rng.random_range(0..100);
         let is_own = self.rng.random_bool(0.2);
         let index = self.rng.random_range(0..OWN_KEYS);
@@ -85,19 +99,38 @@ impl Load for KvLoad {
             74..88 => KvOp::Upsert(self.value()),
             _ => KvOp::Delete,
         };
-        let done = self.call(log, key, op);
-        if done.is_err_and(|failure| failure.variant == "Lost") && self.rng.random_bool(0.5) {
+        (key, op)
+    }
+}
+
+impl Load for KvLoad {
+    fn step(&mut self, log: &mut Recorder) {
+        let count = if self.rng.random_bool(WINDOW_SHARE) { self.rng.random_range(WINDOW) } else { 1 };
+        let mut calls: Vec<(u64, KvOp)> = (0..count).map(|_| self.choose()).collect();
+        if self.rng.random_bool(0.5) {
+            // All on one key: those that change it queue for its lock.
+            let key = calls[0].0;
+            calls.iter_mut().filter(|call| call.0 < SHARED_KEYS && key < SHARED_KEYS).for_each(|call| call.0 = key);
+        }
+        let mut lost = Vec::new();
+        let log = &*log;
+        let these = calls.iter().map(|(key, op)| async { (*key, self.call(log, *key, *op).await) });
+        self.endpoint.run_window(count, these, |(key, done)| {
+            lost.extend(done.is_err_and(|failure| failure.variant == "Lost").then_some(key));
+        });
+        for key in lost {
             // As the error says. (Not always: others meet it, too.)
-            let value = self.value();
-            let _ = self.call(log, key, KvOp::Insert(value));
+            if self.rng.random_bool(0.5) {
+                let value = self.value();
+                let _ = self.endpoint.block_on(self.call(log, key, KvOp::Insert(value)));
+            }
         }
     }
 
     fn look(&mut self, log: &mut Recorder) {
-        let own = self.clients.iter().flat_map(|client| (0..OWN_KEYS).map(|index| Self::own_key(*client, index)));
-        for key in (0..SHARED_KEYS).chain(own) {
+        for key in Self::keys(&self.clients) {
             // Judged from the log, as all else.
-            let _ = self.call(log, key, KvOp::Get);
+            let _ = self.endpoint.block_on(self.call(log, key, KvOp::Get));
         }
     }
 }

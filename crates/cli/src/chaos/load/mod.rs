@@ -69,7 +69,7 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     pub(super) fn new<'a>(node: &'a Node, opening: &Opening, log: Recorder) -> Place<'a> {
         let members: Vec<NodeId> = opening.members.iter().copied().map(NodeId).collect();
-        let homes = homes_of(opening.generation, &opening.members).map(NodeId).collect();
+        let homes = opening.homes.iter().copied().map(NodeId).collect();
         Place {
             node,
             log,
@@ -124,6 +124,15 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     loads.push(("barrier".into(), Box::new(barrier::BarrierLoad::open(place)?)));
     loads.push(("vars".into(), Box::new(vars::VarsLoad::open(place)?)));
     Ok(loads)
+}
+
+/// The names of the threads that work on what was opened with a newcomer begin with that.
+pub(super) const GUESTS: &str = "guests";
+
+/// Opens a queue on a newcomer, with all that are there.
+pub(super) fn open_with_newcomer(place: &mut Place<'_>) -> Result<Loads, Failure> {
+    let homes: Vec<String> = place.homes.iter().map(|home| home.0.to_string()).collect();
+    Ok(vec![(format!("{GUESTS}-{}", homes.join("-")), Box::new(queue::QueueLoad::open(place)?))])
 }
 
 /// Tells of what must not be.

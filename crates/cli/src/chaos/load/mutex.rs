@@ -14,12 +14,16 @@ use crate::chaos::log::{Answer, Failure, Op, Recorder};
 /// How long a holder lingers between the two words, at times: so that some die there.
 const LINGER: Duration = Duration::from_millis(4);
 const LINGER_SHARE: f64 = 0.25;
+/// So many operations are under way at once, in so many of the steps.
+const WINDOW: std::ops::RangeInclusive<u64> = 2..=4;
+const WINDOW_SHARE: f64 = 0.15;
 
 pub(super) struct MutexLoad {
     /// Those whose nodes live, as far as is known.
     pairs: Vec<Pair>,
     endpoint: Endpoint,
     rng: SmallRng,
+    turns: u64,
 }
 
 /// A lock and what it protects.
@@ -52,28 +56,29 @@ impl MutexLoad {
                 Ok(Pair { number, mutex, words, object })
             })?);
         }
-        Ok(MutexLoad { pairs, endpoint: place.endpoint()?, rng: place.rng("mutex") })
+        Ok(MutexLoad { pairs, endpoint: place.endpoint()?, rng: place.rng("mutex"), turns: 0 })
     }
 }
 
 impl Pair {
     /// Takes the lock, adds one to both words, and releases it.
-    fn add(&self, log: &mut Recorder, endpoint: &Endpoint, linger: Duration) -> Result<(), Failure> {
+    async fn add(&self, log: &Recorder, endpoint: &Endpoint, turn: u64, linger: Duration) -> Result<(), Failure> {
         let lock = self.number;
         let held = |guard: &farfield::Guard<'_>| Answer::Held { is_after_death: guard.is_after_death() };
-        let mut guard = log.call(Op::Lock { lock }, endpoint, self.mutex.lock(endpoint), held)?;
-        let changed = self.change(log, endpoint, guard.is_after_death(), linger);
+        let mut guard = log.call_among(Op::Lock { lock, turn }, endpoint, self.mutex.lock(endpoint), held).await?;
+        let changed = self.change(log, endpoint, turn, guard.is_after_death(), linger).await;
         if changed.is_ok() {
             guard.repaired();
         }
-        let unlocked = log.call(Op::Unlock { lock }, endpoint, guard.unlock(), |()| Answer::Done);
-        changed.and(unlocked)
+        let unlock = log.call_among(Op::Unlock { lock, turn }, endpoint, guard.unlock(), |()| Answer::Done);
+        changed.and(unlock.await)
     }
 
-    fn change(
+    async fn change(
         &self,
-        log: &mut Recorder,
+        log: &Recorder,
         endpoint: &Endpoint,
+        turn: u64,
         is_after_death: bool,
         linger: Duration,
     ) -> Result<(), Failure> {
@@ -83,7 +88,7 @@ impl Pair {
             let (first, second) = (endpoint.get(self.words[0]), endpoint.get(self.words[1]));
             Ok([first.await.map_err(named)?, second.await.map_err(named)?])
         };
-        let from = log.call(Op::Look { lock }, endpoint, look, |words| Answer::Words(*words))?;
+        let from = log.call_among(Op::Look { lock, turn }, endpoint, look, |words| Answer::Words(*words)).await?;
         let to = match is_after_death {
             // Repaired: both are as if the dead had done it.
             true => [from[0].max(from[1]) + 1; 2],
@@ -95,7 +100,7 @@ impl Pair {
             std::thread::sleep(linger);
             endpoint.put_value(self.words[1], to[1]).await.map_err(named)
         };
-        log.call(Op::Change { lock, from, to }, endpoint, change, |()| Answer::Done)
+        log.call_among(Op::Change { lock, turn, from, to }, endpoint, change, |()| Answer::Done).await
     }
 }
 
@@ -106,8 +111,14 @@ impl Load for MutexLoad {
         }
         let at = self.rng.random_range(0..self.pairs.len());
         let linger = if self.rng.random_bool(LINGER_SHARE) { LINGER } else { Duration::ZERO };
-        let done = self.pairs[at].add(log, &self.endpoint, linger);
-        if done.is_err_and(|failure| failure.is_death()) {
+        let count = if self.rng.random_bool(WINDOW_SHARE) { self.rng.random_range(WINDOW) } else { 1 };
+        let first = self.turns;
+        self.turns += count;
+        let (pair, log, endpoint, mut is_gone) = (&self.pairs[at], &*log, &self.endpoint, false);
+        // They queue for the same lock: if this node dies, it leaves several tickets.
+        let these = (first..self.turns).map(|turn| pair.add(log, endpoint, turn, linger));
+        endpoint.run_window(count as usize, these, |done| is_gone |= done.is_err_and(|failure| failure.is_death()));
+        if is_gone {
             self.pairs.swap_remove(at);
         }
     }
@@ -115,7 +126,8 @@ impl Load for MutexLoad {
     fn look(&mut self, log: &mut Recorder) {
         for pair in &self.pairs {
             // Its changes are judged as all others.
-            let _ = pair.add(log, &self.endpoint, Duration::ZERO);
+            let _ = self.endpoint.block_on(pair.add(log, &self.endpoint, self.turns, Duration::ZERO));
+            self.turns += 1;
         }
     }
 }

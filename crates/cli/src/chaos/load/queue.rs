@@ -25,10 +25,10 @@ pub(super) struct QueueLoad {
 
 impl QueueLoad {
     pub(super) fn open(place: &mut Place<'_>) -> Result<QueueLoad, Failure> {
-        let mut queues = Vec::new();
+        let (mut queues, members) = (Vec::new(), place.members.clone());
         for home in place.homes.clone() {
-            let options = QueueOptions::new(home, CAPACITY);
-            queues.push((home, place.open(&format!("queue/{home}"), |node, path| Queue::open(node, path, options))?));
+            let open = |node: &_, path: &_| Queue::open_among(node, path, &members, QueueOptions::new(home, CAPACITY));
+            queues.push((home, place.open(&format!("queue/{home}"), open)?));
         }
         let next = u64::from(place.node.id().0) << 40;
         Ok(QueueLoad { queues, endpoint: place.endpoint()?, rng: place.rng("queue"), next })
@@ -55,10 +55,10 @@ impl QueueLoad {
     /// Waits for a value, for a while.
     fn await_value(&self, log: &mut Recorder, at: usize) -> Result<(), Failure> {
         let (home, queue) = &self.queues[at];
-        log.begin(Op::Dequeue { queue: home.0 }, WAIT);
+        let begun = log.begin(Op::Dequeue { queue: home.0 }, WAIT);
         let call = queue.dequeue_deadline(&self.endpoint, self.endpoint.now() + WAIT);
         let result = self.endpoint.block_on(call);
-        match log.end(result, |value| Answer::Found(Some(*value))) {
+        match log.end(begun, result, |value| Answer::Found(Some(*value))) {
             Err(failure) if !failure.is_timeout() => Err(failure),
             _ => Ok(()),
         }

@@ -52,9 +52,9 @@ impl RingLoad {
     fn send(&mut self, log: &mut Recorder) {
         let Some(sender) = &mut self.sender else { return };
         let (endpoint, bytes) = (&self.endpoint, message(self.me, self.sent));
-        log.begin(Op::Send { ring: self.me.0, number: self.sent }, endpoint.timeout());
+        let begun = log.begin(Op::Send { ring: self.me.0, number: self.sent }, endpoint.timeout());
         // No waiting for a reader that is stopped: this thread is a reader itself.
-        let sent = log.end(sender.try_send(endpoint, &bytes), |sent| Answer::Changed(*sent));
+        let sent = log.end(begun, sender.try_send(endpoint, &bytes), |sent| Answer::Changed(*sent));
         self.sent += u64::from(sent.unwrap_or(false));
     }
 
@@ -67,13 +67,13 @@ impl RingLoad {
                 if matches!(received, Ok(false)) {
                     break;
                 }
-                log.begin(Op::Receive { ring: writer.0 }, endpoint.timeout());
+                let begun = log.begin(Op::Receive { ring: writer.0 }, endpoint.timeout());
                 let word = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
                 let number = word & ((1 << 48) - 1);
                 if received.is_ok() && *bytes != message(*writer, number) {
                     violation(format!("ring/{writer}: a message of {} bytes is not whole: {bytes:x?}", bytes.len()));
                 }
-                if log.end(received, |_| Answer::Value(number)).is_err() {
+                if log.end(begun, received, |_| Answer::Value(number)).is_err() {
                     return false;
                 }
             }

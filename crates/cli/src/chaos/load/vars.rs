@@ -135,8 +135,8 @@ impl Load for VarsLoad {
             let _ = log.call(Op::Total { counter: home.0 }, &self.endpoint, load, |value| Answer::Value(*value));
         }
         for pushed in &self.pushed {
-            log.begin(Op::Copy { of: pushed.owner.0 }, self.endpoint.timeout());
-            let _ = log.end(Ok(pushed.seen), |seen| Answer::Words(*seen));
+            let begun = log.begin(Op::Copy { of: pushed.owner.0 }, self.endpoint.timeout());
+            let _ = log.end(begun, Ok(pushed.seen), |seen| Answer::Words(*seen));
         }
     }
 }

@@ -40,7 +40,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     /// Where the locks of a stripe lie, in the beginning: the rank of their home.
-    fn home_of(&self, stripe: usize) -> usize {
+    fn home_of_stripe(&self, stripe: usize) -> usize {
         stripe % self.participants.len()
     }
 
@@ -58,7 +58,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     pub(super) async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
         let deadline = endpoint.deadline();
         let stripe = self.stripe(key);
-        let home = self.home_of(stripe);
+        let home = self.home_of_stripe(stripe);
         if let Some(entered) = self.deaths.enter(home) {
             match self.locks.lock_deadline(endpoint, stripe, deadline).await {
                 Ok(guard) if !guard.is_after_death() => return Ok(Locked { guard, entered }),
@@ -79,7 +79,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         deadline: Instant,
     ) -> Result<Locked<'a>> {
         let path = self.object.path();
-        let first = self.home_of(stripe);
+        let first = self.home_of_stripe(stripe);
         loop {
             let home = self.deaths.place(first);
             if home != first {
@@ -131,7 +131,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
         let is_of_lock = |key: &K| {
             let stripe = self.stripe(key);
-            self.lock_on(stripe, self.deaths.place(self.home_of(stripe))) == lock
+            self.lock_on(stripe, self.deaths.place(self.home_of_stripe(stripe))) == lock
         };
         for (key, entry) in self.index.entries(is_of_lock) {
             match self.look(endpoint, entry).await {

@@ -294,6 +294,23 @@ impl<K: Key, V: Value> KvStore<K, V> {
         &self.options
     }
 
+    /// The node on which [`Placement::Hash`] puts a key's value. If that node is gone when the key is inserted, it is the next
+    /// one of those that take part, in order of their numbers, that is not gone. None where a value lies with its inserter.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::{KvOptions, KvStore, Placement};
+    /// let node = farfield::Node::builder().session("doc-kv-home").start()?;
+    /// let options = KvOptions { slots_per_node: 100, placement: Placement::Hash, ..KvOptions::default() };
+    /// let kv = KvStore::<u64, u64>::open(&node, "kv", options)?;
+    /// assert_eq!(kv.home_of(&1), Some(node.id()));
+    /// # Ok(()) }
+    /// ```
+    pub fn home_of(&self, key: &K) -> Option<NodeId> {
+        let is_by_hash = self.options.placement == Placement::Hash;
+        is_by_hash.then(|| self.participants.at(self.rank_by_hash(key)))
+    }
+
     /// The value of a key.
     ///
     /// # Errors
@@ -584,14 +601,18 @@ impl<K: Key, V: Value> KvStore<K, V> {
         error.of(self.object.path())
     }
 
+    fn rank_by_hash(&self, key: &K) -> usize {
+        (hash_of(key) % self.participants.len() as u64) as usize
+    }
+
     /// Where a new value goes: to a node that is not gone.
     fn home_of_value(&self, endpoint: &Endpoint, key: &K) -> NodeId {
         let node = self.object.node();
         match self.options.placement {
             Placement::Inserter => node.id(),
             Placement::Hash => {
-                let first = hash_of(key) % self.participants.len() as u64;
-                let mut ring = self.participants.ring(first as usize).map(|rank| self.participants.at(rank));
+                let ring = self.participants.ring(self.rank_by_hash(key));
+                let mut ring = ring.map(|rank| self.participants.at(rank));
                 ring.find(|home| endpoint.check_alive(*home).is_ok()).unwrap_or(node.id())
             }
         }
