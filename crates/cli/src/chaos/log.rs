@@ -1,6 +1,6 @@
 //! What the threads of the nodes do, as they log it: a line of JSON before each call, and one after it. A call to the
-//! system for each, so that what was logged stays when the process is killed. A thread may have several calls under way,
-//! which are told apart by their numbers.
+//! system for each, so that what was logged stays when the process is killed. A thread may have several calls under
+//! way, which are told apart by their numbers.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

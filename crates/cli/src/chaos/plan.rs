@@ -61,14 +61,15 @@ fn as_millis<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::E
 const ALIVE_MIN: usize = 2;
 /// A generation has about so much load.
 const GENERATION: Duration = Duration::from_secs(8);
-/// Before the first event, and between one that has ended and the next: the two seconds in which a recovery is judged, of
-/// which the second one is what is normal for the next.
+/// Before the first event, and between one that has ended and the next: the two seconds in which a recovery is judged,
+/// of which the second one is what is normal for the next.
 const QUIET_MS: std::ops::RangeInclusive<u64> = 2050..=2450;
 /// After the last event.
 const END: Duration = Duration::from_millis(2050);
 /// From a death to the start of a newcomer at its place: within the time in which the survivors are to recover.
 const RESTART_MS: std::ops::RangeInclusive<u64> = 100..=1000;
-/// So many of the dead are started again while the others work. Of those that are left, some before the next generation.
+/// So many of the dead are started again while the others work. Of those that are left, some before the next
+/// generation.
 const RESTART_SHARE: f64 = 0.7;
 /// How long a node is stopped. Some stops outlast the operations' timeout.
 const STOP_MS: std::ops::RangeInclusive<u64> = 200..=2500;

@@ -150,8 +150,8 @@ impl Processes {
                     return;
                 }
             }
-            // The last of its threads closes the pipe, after each has given up its memory, and the robust lock that says
-            // that the node lives.
+            // The last of its threads closes the pipe, after each has given up its memory, and the robust lock that
+            // says that the node lives.
             ended.0.store(now_ns(), Ordering::Release);
             let _ = say.send(Heard { place, life, said: None });
         });

@@ -216,8 +216,8 @@ impl Crew {
     }
 }
 
-/// Waits until those are there that are to be: one that has just come knows of the others' deaths, and the others of its
-/// coming, a moment later only.
+/// Waits until those are there that are to be: one that has just come knows of the others' deaths, and the others of
+/// its coming, a moment later only.
 fn wait_for_members(node: &Node, opening: &Opening, is_right: impl Fn(&[u16]) -> bool) -> Result<()> {
     let start = Instant::now();
     loop {

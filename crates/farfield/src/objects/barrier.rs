@@ -73,8 +73,8 @@ impl Barrier {
         Barrier::open_among(node, path, threads_per_node, &node.survivors())
     }
 
-    /// Opens the barrier among these nodes, which name the same, and waits for them to do so. So those that are left of a
-    /// barrier can go on with another one though newcomers are there.
+    /// Opens the barrier among these nodes, which name the same, and waits for them to do so. So those that are left of
+    /// a barrier can go on with another one though newcomers are there.
     ///
     /// # Errors
     /// As `open`, or this node is none of them.

@@ -10,8 +10,8 @@ use crate::chaos::log::{Answer, Call, KvOp, Op};
 
 /// One key of a store whose nodes may die.
 struct MortalKey {
-    /// The nodes on which a value goes by the key's hash: the first of them that is not gone. None at all where it goes to
-    /// the inserter's.
+    /// The nodes on which a value goes by the key's hash: the first of them that is not gone. None at all where it goes
+    /// to the inserter's.
     ring: Vec<u16>,
 }
 

@@ -87,8 +87,8 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     format!("mutex/{lock}: its holder died, and node {} was not told", now.node)
                 });
             } else if now.is_after_death {
-                // A death in the middle of taking or releasing it: it was held, or not. Each is told of once: who is told
-                // repairs what it protects.
+                // A death in the middle of taking or releasing it: it was held, or not. Each is told of once: who is
+                // told repairs what it protects.
                 told_of_others += 1;
                 let may_have_held = |death: &&Death| death.at_ns <= now.from_ns && waits(death.node);
                 if told_of_others > story.deaths.iter().filter(may_have_held).count() {

@@ -1,14 +1,14 @@
-//! Whether the survivors of a death do at least half of what they did before it, from a second after it on, and each load
-//! its part of that.
+//! Whether the survivors of a death do at least half of what they did before it, from a second after it on, and each
+//! load its part of that.
 //!
 //! What is judged is the second that begins a second after the death, against the second before it: all that the
-//! survivors' threads got done in the one and in the other. Where a stop overlaps the death, before is before the
-//! stop, and the clock starts when nobody is stopped any more. Who waits for somebody who is
-//! stopped does so by right; that is told in the report. The plan does nothing else to a node in this time, but lets others
-//! come: that is no excuse.
+//! survivors' threads got done in the one and in the other. Where a stop overlaps the death, before is before the stop,
+//! and the clock starts when nobody is stopped any more. Who waits for somebody who is stopped does so by right; that
+//! is told in the report. The plan does nothing else to a node in this time, but lets others come: that is no excuse.
 //!
 //! The load is paced, so that it leaves the machine time: a thread that does less than before waits for something. What
-//! is compared are the same threads: those of the nodes that live on. Newcomers and what they do with others does not count.
+//! is compared are the same threads: those of the nodes that live on. Newcomers and what they do with others does not
+//! count.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ const MS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1000 * MS;
 /// All together do so much again, in percent.
 const TOTAL_PERCENT: u64 = 50;
-/// Each load does so much. Less than all together: of what a load did, the part that needed the dead is gone with them (a
-/// reader of rings has no messages from the dead writer, and the objects of one place in four or five do not answer), and
-/// a load is a few threads, which a busy machine of two cores may hold up for a part of a second. A load that is stuck, or
-/// whose every operation waits for a timeout, does far less: some operations in a second.
+/// Each load does so much. Less than all together: of what a load did, the part that needed the dead is gone with them
+/// (a reader of rings has no messages from the dead writer, and the objects of one place in four or five do not
+/// answer), and a load is a few threads, which a busy machine of two cores may hold up for a part of a second. A load
+/// that is stuck, or whose every operation waits for a timeout, does far less: some operations in a second.
 const LOAD_PERCENT: u64 = 25;
 /// Recovery is also measured, in shorter spans, though not judged: they are noise on a busy machine.
 const SPAN_NS: u64 = 200 * MS;
@@ -46,8 +46,8 @@ pub(in crate::chaos) struct Recovery {
     pub(in crate::chaos) percent: u64,
     /// The same of each load.
     pub(in crate::chaos) percent_by_load: BTreeMap<String, u64>,
-    /// After so long they did at least half as many in every fifth of a second, until the end of what is judged. None if
-    /// they did not at its end.
+    /// After so long they did at least half as many in every fifth of a second, until the end of what is judged. None
+    /// if they did not at its end.
     pub(in crate::chaos) took_ms: Option<u64>,
 }
 

@@ -294,8 +294,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         &self.options
     }
 
-    /// The node on which [`Placement::Hash`] puts a key's value. If that node is gone when the key is inserted, it is the next
-    /// one of those that take part, in order of their numbers, that is not gone. None where a value lies with its inserter.
+    /// The node on which [`Placement::Hash`] puts a key's value. If that node is gone when the key is inserted, it is
+    /// the next one of those that take part, in order of their numbers, that is not gone. None where a value lies with
+    /// its inserter.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
