@@ -156,6 +156,37 @@ impl State {
     }
 }
 
+/// For how long a lock has been in a state, as far as was seen.
+#[derive(Clone, Copy)]
+struct Watch {
+    state: State,
+    /// Since when nobody has taken it or released it. That somebody has come to wait does not count.
+    since: Instant,
+    /// Since when it has been the same turn. Newcomers that pass those who wait do not make it younger.
+    turn_since: Instant,
+}
+
+impl Watch {
+    fn begin(state: State, now: Instant) -> Watch {
+        Watch { state, since: now, turn_since: now }
+    }
+
+    fn sees(&mut self, state: State, now: Instant) {
+        if !state.is_still(self.state) {
+            self.since = now;
+        }
+        if state.serving() != self.state.serving() {
+            self.turn_since = now;
+        }
+        self.state = state;
+    }
+
+    /// Whether it looks as if nobody takes the turn: it is old, and has not been taken though the lock was free.
+    fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        now - self.turn_since >= patience && now - self.since >= STUCK_SHORT
+    }
+}
+
 /// A number of locks, spread over the nodes that open them, in order: lock `i` has its word on the one at `i mod nodes`.
 ///
 /// ```
@@ -174,8 +205,8 @@ pub struct MutexArray {
     bases: Vec<RemotePtr<u64>>,
     /// The word of each lock when this node last saw it: the guess with which it is taken at once.
     seen: Box<[Word]>,
-    /// Free locks that were not to be had without waiting: their state, and since when.
-    refused: LocalMutex<HashMap<usize, (State, Instant)>>,
+    /// Free locks that were not to be had without waiting.
+    refused: LocalMutex<HashMap<usize, Watch>>,
     /// How many turns this node has passed over since nobody waited.
     passed_over: LocalMutex<HashMap<usize, u32>>,
 }
@@ -350,7 +381,7 @@ impl MutexArray {
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = after;
         let start = endpoint.now();
-        let mut unchanged_since = start;
+        let mut watch = Watch::begin(state, start);
         loop {
             if state.is_past(number) {
                 // It was taken for one of the dead.
@@ -379,14 +410,11 @@ impl MutexArray {
             }
             let now = endpoint.now();
             let patience = self.patience(index);
-            let (late, stuck) = (now >= deadline, now - unchanged_since >= patience);
+            let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
             let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
             if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
-                let now = self.take_from_the_dead(endpoint, index, state, left).await.of(path)?;
-                if !now.is_still(state) {
-                    unchanged_since = endpoint.now();
-                }
-                state = now;
+                state = self.take_from_the_dead(endpoint, index, state, left).await.of(path)?;
+                watch.sees(state, endpoint.now());
                 continue;
             }
             // Who is dead will be shut out; who has left never comes back to release it.
@@ -397,7 +425,8 @@ impl MutexArray {
                 if now == state.0 {
                     return Err(error).of(path);
                 }
-                (state, unchanged_since) = (State(now), endpoint.now());
+                state = State(now);
+                watch = Watch::begin(state, endpoint.now());
                 continue;
             }
             if late {
@@ -407,14 +436,12 @@ impl MutexArray {
                 return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing }).of(path);
             }
             // In slices, so that the death of the holder's node is noticed.
-            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience));
+            let until_stuck = patience.min(if patience < STUCK_LONG { STUCK_SHORT } else { patience });
+            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(until_stuck));
             match endpoint.wait_remote(word, state.0, slice).await {
                 Ok(changed) => {
-                    // Whoever else comes to wait does not make a turn younger that nobody takes.
-                    if !State(changed).is_still(state) {
-                        unchanged_since = endpoint.now();
-                    }
                     state = State(changed);
+                    watch.sees(state, endpoint.now());
                 }
                 Err(error) if error.is_timeout() => {}
                 Err(error) => return Err(error).of(path),
@@ -517,10 +544,9 @@ impl MutexArray {
     fn is_stuck(&self, endpoint: &Endpoint, index: usize, state: State) -> bool {
         let now = endpoint.now();
         let mut refused = self.refused.lock();
-        let (before, since) = refused.get(&index).copied().unwrap_or((state, now));
-        let since = if state.is_still(before) { since } else { now };
-        refused.insert(index, (state, since));
-        now - since >= self.patience(index)
+        let watch = refused.entry(index).or_insert_with(|| Watch::begin(state, now));
+        watch.sees(state, now);
+        watch.is_stuck(now, self.patience(index))
     }
 
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
