@@ -208,22 +208,27 @@ impl Node {
     }
 
     /// A global fence that goes on where nodes are gone. It gives the nodes at which what this endpoint has put may be
-    /// missed: they do not answer, or are dead and not shut out by all, so somebody may still look there. That ends: one
-    /// that does not answer is decided about, and [`Node::silence_of`] is known of it then.
+    /// missed: they do not answer or have shut this one out, or are dead and not shut out by all, so somebody may still
+    /// look there. That ends: one that does not answer is decided about, and [`Node::silence_of`] is known of it then; or
+    /// this node goes.
     pub(crate) async fn fence_living(
         &self,
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
+        // Who has taken this node's rights has decided that it is dead: this node may not have heard of it, nor the others.
+        let may_be_missed = |error: &fabric::Error| {
+            error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
+        };
         match endpoint.global_fence(nodes.clone()).await {
             Ok(()) => return Ok(Vec::new()),
-            Err(error) if !error.is_out_of_reach() => return Err(error.into()),
+            Err(error) if !may_be_missed(&error) => return Err(error.into()),
             Err(_) => {}
         }
         let mut lost = Vec::new();
         for node in nodes {
             match endpoint.global_fence([node]).await {
-                Err(error) if !error.is_out_of_reach() => return Err(error.into()),
+                Err(error) if !may_be_missed(&error) => return Err(error.into()),
                 Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
                 Err(_) => endpoint.forget_puts(node),
                 Ok(()) => {}
