@@ -76,8 +76,8 @@ impl End {
         let mut bytes = Vec::new();
         while !self.protocol.outgoing.is_empty() {
             let next = self.protocol.outgoing.next();
-            bytes.extend_from_slice(next);
-            let len = next.len();
+            let len = next.len().min(99); // as a socket that is nearly full
+            bytes.extend_from_slice(&next[..len]);
             self.protocol.outgoing.sent(len);
         }
         bytes

@@ -98,8 +98,6 @@ fn who_speaks_another_version_is_told_so() {
 #[test]
 fn who_does_not_know_the_secret_does_not_come_in_with_what_others_have_said() {
     let nodes = session();
-    let mut options = options(1, 2, LOCALHOST);
-    options.secret = None;
     let mut who = identity(1, None);
     who.places = 2;
     for proof in [[0; 32], [1; 32]] {
