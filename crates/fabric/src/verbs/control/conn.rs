@@ -26,8 +26,8 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    /// A connection that was made, or is under way. The system says in time if it comes to nothing: until then, a socket
-    /// that connects has nothing to read and takes nothing.
+    /// A connection that was made, or is under way. The system says in time if it comes to nothing: until then, a
+    /// socket that connects has nothing to read and takes nothing.
     pub(super) fn new(stream: TcpStream, address: SocketAddr, protocol: Protocol) -> Conn {
         Conn { stream: Arc::new(stream), address, protocol }
     }

@@ -1,41 +1,49 @@
 //! The control plane between hosts: who is there, and the messages of the fabric and of the layers above, over TCP.
 //!
-//! Each pair of nodes has one connection in all their lives. The node of the higher place calls the other at the address
-//! of its place, again and again until somebody is there; so two calls cannot cross. When a connection breaks it is not
-//! made again: what was under way would be missing, and the layers above count on order. It is for them to decide whether
-//! that life is over; who returns has another number. [`Control::serve`] does all the work, on one thread, by readiness.
+//! Each pair of nodes has one connection in all their lives. The node of the higher place calls the other at the
+//! address of its place, again and again until somebody is there; so two calls cannot cross. When a connection breaks
+//! it is not made again: what was under way would be missing, and the layers above count on order. It is for them to
+//! decide whether that life is over; who returns has another number. [`Control::serve`] does all the work, on one
+//! thread, by readiness.
 //!
-//! - `wire`: the messages, byte by byte. `secret`: proofs and tags. `queues`: frames in pieces, and the bounded queue.
+//! - `wire`, `refusal`: the messages, byte by byte. `secret`: proofs and tags. `queues`: frames in pieces, and what
+//!   waits.
 //! - `protocol`: one connection as a state machine without sockets and clock. `conn`: its socket.
+//! - `options`, `event`: what goes in, and what comes out.
 //!
 //! # Time
 //!
-//! Nothing waits for ever ([`Limits`]): a call that is not answered, or a caller that does not prove who it is, is given up;
-//! so is a frame that begins and does not end. Nodes send beats while they have nothing to say, and one that is silent for
-//! longer is *suspected*, until it speaks again. Time in which this node itself did not look is not held against anybody.
+//! Nothing waits for ever ([`Limits`]): a call that is not answered, or a caller that does not prove who it is, is
+//! given up; so is a frame that begins and does not end. Nodes send beats while they have nothing to say, and one that
+//! is silent for longer is *suspected*, until it speaks again. Time in which this node itself did not look is not held
+//! against anybody.
 //!
 //! # What the secret protects, and what it does not
 //!
-//! With a shared [`Secret`], nobody without it can enter a session, pass for a node, or change, leave out, repeat or add a
-//! frame, on any connection: that is found, and the connection is over. It does not protect
+//! With a shared [`Secret`], nobody without it can enter a session, pass for a node, or change, leave out, repeat or
+//! add a frame, on any connection: that is found, and the connection is over. It does not protect
 //!
-//! - **the RDMA traffic**, which is neither encrypted nor authenticated by any NIC: whoever can send packets on that network
-//!   can try queue-pair numbers and keys, and whoever can look on reads everything;
-//! - **what is said here from being read**: names, places, queue-pair numbers, keys of memory and all messages are in the
-//!   clear;
-//! - **from being kept from talking**: who can cut or reset a connection can do that here, too, and who can connect can keep
-//!   up to [`STRANGERS_MAX`] unproven connections open for a few seconds each. A refusal is not authenticated: it is for a
-//!   person to read, and nothing is concluded from it;
-//! - **a secret that can be guessed**, if somebody answers in a node's place, or looks on, and tries guesses at leisure;
-//! - **nodes from each other**: all who know it are one party. There is no forward secrecy, as nothing is secret but the
-//!   secret.
+//! - **the RDMA traffic**, which is neither encrypted nor authenticated by any NIC: whoever can send packets on that
+//!   network can try queue-pair numbers and keys, and whoever can look on reads everything;
+//! - **what is said here from being read**: names, places, queue-pair numbers, keys of memory and all messages are in
+//!   the clear;
+//! - **from being kept from talking**: who can cut or reset a connection can do that here, too, and who can connect can
+//!   keep up to [`STRANGERS_MAX`] unproven connections open for a few seconds each. A refusal is not authenticated: it
+//!   is for a person to read, and nothing is concluded from it;
+//! - **a secret that can be guessed**, if somebody answers in a node's place, or looks on, and tries guesses at
+//!   leisure;
+//! - **nodes from each other**: all who know it are one party. There is no forward secrecy, as nothing is secret but
+//!   the secret.
 //!
-//! So it keeps out strangers, and nodes of other sessions by mistake. Let the RDMA network be one that only the session's
-//! hosts can reach. Without a secret on either side everybody who can connect can be a node; the log says so.
+//! So it keeps out strangers, and nodes of other sessions by mistake. Let the RDMA network be one that only the
+//! session's hosts can reach. Without a secret on either side everybody who can connect can be a node; the log says so.
 
 mod conn;
+mod event;
+mod options;
 mod protocol;
 mod queues;
+mod refusal;
 mod secret;
 mod wire;
 
@@ -50,11 +58,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
+pub use self::event::{Event, Refused};
+pub use self::options::{Limits, Options};
 pub use self::protocol::{Broken, Ending, SendError};
+pub use self::refusal::Refusal;
 pub use self::secret::{Secret, SecretTooShort};
-pub use self::wire::{Hello, Malformed, Refusal};
+pub use self::wire::{Hello, Malformed};
 
 use self::conn::{Conn, READ_BYTES, Watch};
+use self::event::report;
 use self::protocol::{Happening, Identity, Protocol, is_life_of};
 use self::secret::Root;
 use crate::error::{Error, ErrorKind, Result};
@@ -72,90 +84,6 @@ const RECALL_MAX: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The longest that a node which says goodbye waits for the others to hear it.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-
-/// How long things may take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Who has nothing to say sends a beat so often.
-    pub beat: Duration,
-    /// Who is silent for so long is suspected.
-    pub silence: Duration,
-    /// From a call until both sides have proved who they are.
-    pub handshake: Duration,
-    /// From the first byte of a frame to its last.
-    pub frame: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            beat: Duration::from_millis(100),
-            silence: Duration::from_millis(500),
-            handshake: Duration::from_secs(5),
-            frame: Duration::from_secs(5),
-        }
-    }
-}
-
-/// What a node is, and how it talks to the others.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The session's name, the same for all.
-    pub session: String,
-    /// The layout of the fabric's memory and payloads, the same for all.
-    pub layout: String,
-    /// This node's number.
-    pub node: NodeId,
-    /// How many places the session has. The node's place is the rest of its number by that.
-    pub places: u16,
-    /// Which process this is.
-    pub incarnation: u64,
-    /// Where it listens. With port 0 the system chooses one, see [`Control::address`].
-    pub listen: SocketAddr,
-    /// What all nodes know; none only if none of them has one.
-    pub secret: Option<Secret>,
-    /// How long things may take.
-    pub limits: Limits,
-}
-
-/// What [`Control::serve`] reports.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Event {
-    /// A node is connected: it is who it says, and knows the secret.
-    Up(NodeId, Hello),
-    /// Nothing was heard of it for longer than it may be silent.
-    Suspected(NodeId),
-    /// A suspected node was heard of again.
-    Trusted(NodeId),
-    /// A node's connection is over, for good.
-    Down(NodeId, Ending),
-    /// Bytes of the fabric.
-    Payload(NodeId, Vec<u8>),
-    /// Bytes of the layers above. Payloads and messages of one node come in the order in which it sent them.
-    Message(NodeId, Vec<u8>),
-    /// A node was refused, or refused this one: reported once for each place and reason.
-    Refused(Refused),
-}
-
-/// A node was refused, or has refused this one. Nobody has proved anything yet: it is for a person to read.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{} {} at {address}: {refusal}", self.who(), if *.by_us { "was refused" } else { "has refused this node" })]
-pub struct Refused {
-    /// The place that it says it has, or at whose address it is; unknown if it does not speak this version.
-    pub place: Option<u16>,
-    /// Where it is.
-    pub address: SocketAddr,
-    /// Whether this node has refused.
-    pub by_us: bool,
-    /// Why.
-    pub refusal: Refusal,
-}
-
-impl Refused {
-    fn who(&self) -> String {
-        self.place.map_or("somebody".into(), |place| format!("the node of place {place}"))
-    }
-}
 
 /// One node's side of the control plane, for a whole session.
 pub struct Control {
@@ -271,7 +199,8 @@ impl Control {
         self.address
     }
 
-    /// Says where the others are, by their places: from now on this node calls those of lower places. Once said, it stays.
+    /// Says where the others are, by their places: from now on this node calls those of lower places. Once said, it
+    /// stays.
     ///
     /// # Errors
     /// They are more or fewer than there are places.
@@ -319,15 +248,16 @@ impl Control {
         Ok(())
     }
 
-    /// Ends what there is with a node, without a goodbye and without an event. That life of its place is not let in again.
+    /// Ends what there is with a node, without a goodbye and without an event. That life of its place is not let in
+    /// again.
     pub fn hang_up(&self, node: NodeId) {
         let mut place = lock(&self.places[node.index() % self.places.len()]);
         place.next = place.next.max(node.index() + self.places.len());
         place.link.take_if(|(linked, _)| *linked == node);
     }
 
-    /// Leaves in good order: the others hear all that was sent, and the goodbye, if they listen; it waits for that, but not
-    /// for long. Called by the service thread as its last act.
+    /// Leaves in good order: the others hear all that was sent, and the goodbye, if they listen; it waits for that, but
+    /// not for long. Called by the service thread as its last act.
     pub fn goodbye(&self) {
         let mut leaving = self.go();
         for conn in &mut leaving {
@@ -336,8 +266,8 @@ impl Control {
         let deadline = Instant::monotonic() + GOODBYE_MAX;
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            // A socket that is closed before all was read from it resets the connection, and the goodbye may be lost: so
-            // the other side closes first.
+            // A socket that is closed before all was read from it resets the connection, and the goodbye may be lost:
+            // so the other side closes first.
             leaving.retain_mut(|conn| {
                 let is_sent = conn.flush().is_ok();
                 if conn.protocol.outgoing.is_empty() {
@@ -599,18 +529,6 @@ impl Call {
         self.next = now + self.pause;
         self.pause = (2 * self.pause).min(RECALL_MAX);
     }
-}
-
-/// What happened on the connection to a node that is, or was, up.
-fn report(node: NodeId, what: Happening, event: &mut dyn FnMut(Event)) {
-    event(match what {
-        Happening::Suspected => Event::Suspected(node),
-        Happening::Trusted => Event::Trusted(node),
-        Happening::Payload(bytes) => Event::Payload(node, bytes),
-        Happening::Message(bytes) => Event::Message(node, bytes),
-        Happening::Down(ending) => Event::Down(node, ending),
-        Happening::Up(_) | Happening::Refused { .. } | Happening::Failed(_) => return, // these come before
-    });
 }
 
 /// Whether one connection came to nothing, and the next may be accepted.

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use super::Limits;
 use super::queues::{Incoming, Outgoing};
+use super::refusal::Refusal;
 use super::secret::{Root, Seal, Side, Transcript};
-use super::wire::{
-    FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Hello, LENGTH_BYTES, Malformed, Refusal, TAG_BYTES, VERSION,
-};
+use super::wire::{FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Hello, LENGTH_BYTES, Malformed, TAG_BYTES, VERSION};
 use crate::fabric::CONTROL_BYTES_MAX;
 use crate::local::Instant;
 use crate::ptr::NodeId;

@@ -8,9 +8,9 @@
 //! tag         = HMAC(key, number of the frame u64, kind and body)
 //! ```
 //!
-//! Both hellos carry a nonce of their sender, so a proof is worth nothing on another connection. The sides and directions
-//! have labels of their own, so none is worth anything when it is sent back. Frames are numbered by both sides from 0, and
-//! the number is not sent: one that is left out, repeated, moved or damaged has the wrong tag.
+//! Both hellos carry a nonce of their sender, so a proof is worth nothing on another connection. The sides and
+//! directions have labels of their own, so none is worth anything when it is sent back. Frames are numbered by both
+//! sides from 0, and the number is not sent: one that is left out, repeated, moved or damaged has the wrong tag.
 //!
 //! Without a secret everything goes on in the same way, under a root that everybody knows. So somebody who looks on, or
 //! tries, cannot tell a missing secret from a wrong one.

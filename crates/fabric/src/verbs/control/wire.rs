@@ -8,19 +8,20 @@
 //! 1 hello    "FARFIELD" version u16 | layout text | session text | node u16 | place u16 |    no
 //!            to u16 | places u16 | incarnation u64 | nonce 32
 //! 2 proof    32 bytes                                                                        no
-//! 3 refusal  reason u8 | what it says, see `Refusal`                                         no
+//! 3 refusal  reason u8 | what it says, see `refusal`                                         no
 //! 4 beat     nothing                                                                         yes
 //! 5 goodbye  nothing                                                                         yes
 //! 6 payload  bytes of the fabric                                                             yes
 //! 7 message  bytes of the layers above                                                       yes
 //! ```
 //!
-//! A frame has [`FRAME_BYTES_MAX`] bytes at most, one before the peer has proved who it is [`GREETING_BYTES_MAX`]. Every
-//! value has one encoding only, and nothing may follow it. Magic and version of a hello, and the refusal of a version, stay
-//! as they are in all versions, so that two builds can tell each other why they do not fit.
+//! A frame has [`FRAME_BYTES_MAX`] bytes at most, one before the peer has proved who it is [`GREETING_BYTES_MAX`].
+//! Every value has one encoding only, and nothing may follow it. Magic and version of a hello, and the refusal of a
+//! version, stay as they are in all versions, so that two builds can tell each other why they do not fit.
 
 use std::fmt;
 
+use super::refusal::Refusal;
 use crate::fabric::CONTROL_BYTES_MAX;
 use crate::ptr::NodeId;
 
@@ -79,108 +80,6 @@ pub struct Hello {
     pub(super) to: u16,
     /// Never the same twice, so that no proof is of use for another connection.
     pub(super) nonce: [u8; 32],
-}
-
-/// Why a node does not let another one in. It reads the same on both sides.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// Another version of this protocol.
-    #[error(
-        "the refusing node speaks version {refuser} of the control protocol, the refused one version {refused}: run the \
-         same build of Farfield on every node"
-    )]
-    Version {
-        /// Of the one that refuses.
-        refuser: u16,
-        /// Of the other.
-        refused: u16,
-    },
-    /// Another layout.
-    #[error(
-        "the refusing node runs layout {refuser}, the refused one layout {refused}: run the same build of Farfield on \
-         every node"
-    )]
-    Layout {
-        /// Of the one that refuses.
-        refuser: String,
-        /// Of the other.
-        refused: String,
-    },
-    /// Another session.
-    #[error(
-        "the refusing node belongs to session `{refuser}`, the refused one to session `{refused}`: give both the same \
-         name, or each session addresses of its own"
-    )]
-    Session {
-        /// Of the one that refuses.
-        refuser: String,
-        /// Of the other.
-        refused: String,
-    },
-    /// Another number of places.
-    #[error(
-        "the refusing node says that the session has {refuser} places, the refused one says {refused}: give all nodes the \
-         same list of addresses"
-    )]
-    Places {
-        /// Of the one that refuses.
-        refuser: u16,
-        /// Of the other.
-        refused: u16,
-    },
-    /// A number that no life of that place has.
-    #[error(
-        "{node} cannot be at place {place}: the lives of a place have its number, or more by a multiple of the places"
-    )]
-    Number {
-        /// The number.
-        node: NodeId,
-        /// The place.
-        place: u16,
-    },
-    /// The list of addresses is wrong.
-    #[error(
-        "place {wanted} was to be at an address where place {found} is: give all nodes the same list of addresses, and \
-         each its own place"
-    )]
-    Address {
-        /// The place that was called, or answered for.
-        wanted: u16,
-        /// The place that is there.
-        found: u16,
-    },
-    /// The lower place has called.
-    #[error("place {caller} has called place {called}: of two nodes the one of the higher place calls")]
-    Caller {
-        /// Who called.
-        caller: u16,
-        /// Who was called.
-        called: u16,
-    },
-    /// The secrets differ, or one side has none.
-    #[error(
-        "the shared secret of one of the two nodes is wrong or missing: give all nodes of the session the same one, or none"
-    )]
-    Secret,
-    /// Another node of that place runs.
-    #[error(
-        "place {place} is taken: {node} is connected there. Start one process for each place; the next life of a place \
-         comes in when the one before it is gone"
-    )]
-    Taken {
-        /// The place.
-        place: u16,
-        /// Who is there.
-        node: NodeId,
-    },
-    /// That life of the place is over.
-    #[error("{node} was in this session before: who returns has another number, for this place {next} or a later one")]
-    Stale {
-        /// The life that is over.
-        node: NodeId,
-        /// The next one.
-        next: NodeId,
-    },
 }
 
 /// Why bytes are no frame.
@@ -285,76 +184,19 @@ impl Hello {
     }
 }
 
-impl Refusal {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.reason());
-        let numbers = |out: &mut Vec<u8>, a: u16, b: u16| {
-            out.extend_from_slice(&a.to_le_bytes());
-            out.extend_from_slice(&b.to_le_bytes());
-        };
-        match self {
-            Refusal::Layout { refuser, refused } | Refusal::Session { refuser, refused } => {
-                put_name(out, refuser);
-                put_name(out, refused);
-            }
-            Refusal::Version { refuser, refused } | Refusal::Places { refuser, refused } => {
-                numbers(out, *refuser, *refused);
-            }
-            Refusal::Number { node, place } => numbers(out, node.0, *place),
-            Refusal::Address { wanted, found } => numbers(out, *wanted, *found),
-            Refusal::Caller { caller, called } => numbers(out, *caller, *called),
-            Refusal::Secret => {}
-            Refusal::Taken { place, node } => numbers(out, *place, node.0),
-            Refusal::Stale { node, next } => numbers(out, node.0, next.0),
-        }
-    }
-
-    /// The number of its kind.
-    pub(super) fn reason(&self) -> u8 {
-        match self {
-            Refusal::Version { .. } => 1,
-            Refusal::Layout { .. } => 2,
-            Refusal::Session { .. } => 3,
-            Refusal::Places { .. } => 4,
-            Refusal::Number { .. } => 5,
-            Refusal::Address { .. } => 6,
-            Refusal::Caller { .. } => 7,
-            Refusal::Secret => 8,
-            Refusal::Taken { .. } => 9,
-            Refusal::Stale { .. } => 10,
-        }
-    }
-
-    fn decode(rest: &mut Rest<'_>) -> Result<Refusal, Malformed> {
-        Ok(match rest.u8()? {
-            1 => Refusal::Version { refuser: rest.u16()?, refused: rest.u16()? },
-            2 => Refusal::Layout { refuser: rest.name()?, refused: rest.name()? },
-            3 => Refusal::Session { refuser: rest.name()?, refused: rest.name()? },
-            4 => Refusal::Places { refuser: rest.u16()?, refused: rest.u16()? },
-            5 => Refusal::Number { node: NodeId(rest.u16()?), place: rest.u16()? },
-            6 => Refusal::Address { wanted: rest.u16()?, found: rest.u16()? },
-            7 => Refusal::Caller { caller: rest.u16()?, called: rest.u16()? },
-            8 => Refusal::Secret,
-            9 => Refusal::Taken { place: rest.u16()?, node: NodeId(rest.u16()?) },
-            10 => Refusal::Stale { node: NodeId(rest.u16()?), next: NodeId(rest.u16()?) },
-            reason => return Err(Malformed::Reason(reason)),
-        })
-    }
-}
-
 /// Whether a text can be the name of a layout or a session: others show it to people, and in logs.
 pub(super) fn is_name(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX && !name.chars().any(char::is_control)
 }
 
-fn put_name(out: &mut Vec<u8>, name: &str) {
+pub(super) fn put_name(out: &mut Vec<u8>, name: &str) {
     debug_assert!(is_name(name), "`Control::open` looks at the own names, `Rest::name` at the others'");
     out.push(name.len() as u8);
     out.extend_from_slice(name.as_bytes());
 }
 
 /// The part of a frame that was not read yet.
-struct Rest<'a>(&'a [u8]);
+pub(super) struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
@@ -367,15 +209,15 @@ impl<'a> Rest<'a> {
         Ok(*self.take(N)?.first_chunk().expect("so many were taken"))
     }
 
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    fn name(&mut self) -> Result<String, Malformed> {
+    pub(super) fn name(&mut self) -> Result<String, Malformed> {
         let len = usize::from(self.u8()?);
         let name = std::str::from_utf8(self.take(len)?).map_err(|_| Malformed::Name)?;
         if is_name(name) { Ok(name.into()) } else { Err(Malformed::Name) }
@@ -396,27 +238,11 @@ impl fmt::Display for Hello {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use super::super::refusal::tests::refusals;
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
-
-    /// One refusal of each kind.
-    pub(in super::super) fn refusals() -> Vec<Refusal> {
-        let name = |name: &str| name.to_string();
-        vec![
-            Refusal::Version { refuser: 1, refused: 7 },
-            Refusal::Layout { refuser: name("farfield-verbs-1"), refused: name("farfield-verbs-2") },
-            Refusal::Session { refuser: name("night"), refused: name("day") },
-            Refusal::Places { refuser: 3, refused: 4 },
-            Refusal::Number { node: NodeId(5), place: 1 },
-            Refusal::Address { wanted: 1, found: 2 },
-            Refusal::Caller { caller: 1, called: 2 },
-            Refusal::Secret,
-            Refusal::Taken { place: 1, node: NodeId(4) },
-            Refusal::Stale { node: NodeId(1), next: NodeId(4) },
-        ]
-    }
 
     fn encoded(frame: &Frame<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -514,7 +340,7 @@ pub(super) mod tests {
         assert!(LENGTH_BYTES + encoded(&Frame::Hello(longest)).len() <= GREETING_BYTES_MAX);
         let longest = Refusal::Session { refuser: name.clone(), refused: name };
         assert!(LENGTH_BYTES + encoded(&Frame::Refusal(longest)).len() <= GREETING_BYTES_MAX);
-        assert!(LENGTH_BYTES + 1 + CONTROL_BYTES_MAX + TAG_BYTES <= FRAME_BYTES_MAX);
+        const { assert!(LENGTH_BYTES + 1 + CONTROL_BYTES_MAX + TAG_BYTES <= FRAME_BYTES_MAX) };
     }
 
     fn any_refusal() -> impl Strategy<Value = Refusal> {
@@ -540,7 +366,12 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(hello in any_hello(), refusal in any_refusal(), proof: [u8; 32], bytes in vec(any::<u8>(), 0..300)) {
+        fn what_is_encoded_comes_back(
+            hello in any_hello(),
+            refusal in any_refusal(),
+            proof: [u8; 32],
+            bytes in vec(any::<u8>(), 0..300),
+        ) {
             let frames = [
                 Frame::Hello(hello), Frame::Refusal(refusal), Frame::Proof(proof), Frame::Beat, Frame::Goodbye,
                 Frame::Payload(&bytes), Frame::Message(&bytes),

@@ -17,8 +17,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::protocol::{Ending, Happening, Identity, Protocol};
 use super::super::queues::Incoming;
+use super::super::refusal::Refusal;
+use super::super::refusal::tests::refusals;
 use super::super::secret::{Secret, Side, Transcript};
-use super::super::wire::{FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Hello, LENGTH_BYTES, Refusal, tests::refusals};
+use super::super::wire::{FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Hello, LENGTH_BYTES};
 use super::{End, Pair, admit_all, framed, hello_of, identity, secret};
 use crate::local::Instant;
 
@@ -232,7 +234,7 @@ impl Wire<'_> {
         let number = self.said[side];
         let bytes = [&number.to_le_bytes()[..], &[number as u8; 30][..number as usize % 30]].concat();
         let protocol = &mut self.end(side).protocol;
-        let sent = if number % 2 == 0 { protocol.send_message(&bytes) } else { protocol.send_payload(&bytes) };
+        let sent = if number.is_multiple_of(2) { protocol.send_message(&bytes) } else { protocol.send_payload(&bytes) };
         assert_eq!(sent.is_ok(), protocol.is_open());
         self.said[side] += u32::from(sent.is_ok());
     }
@@ -340,7 +342,7 @@ fn judge(happened: &[Happening], other: &Hello, may_come_up: bool) -> u32 {
             Happening::Message(bytes) | Happening::Payload(bytes) => {
                 assert!(is_up && bytes[..4] == heard.to_le_bytes(), "{heard} was to come, {bytes:?} came");
                 assert!(bytes.len() == 4 + heard as usize % 30 && bytes[4..].iter().all(|byte| *byte == heard as u8));
-                assert_eq!(heard % 2 == 0, matches!(what, Happening::Message(_)));
+                assert_eq!(heard.is_multiple_of(2), matches!(what, Happening::Message(_)));
                 heard += 1;
             }
             Happening::Refused { .. } | Happening::Failed(_) => {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::protocol::{Admit, Happening, Identity, Protocol};
 use super::secret::{Root, Secret};
-use super::wire::{Frame, LENGTH_BYTES, Refusal};
-use super::{Hello, Limits};
+use super::wire::{Frame, LENGTH_BYTES};
+use super::{Hello, Limits, Refusal};
 use crate::local::Instant;
 use crate::ptr::NodeId;
 

@@ -282,7 +282,8 @@ fn who_returns_has_another_number() {
     for node in &nodes {
         node.waits_for_up(4);
     }
-    (next.waits_for_up(0), next.waits_for_up(2));
+    next.waits_for_up(0);
+    next.waits_for_up(2);
     next.control.send(NodeId(2), b"hello").unwrap();
     eventually("a message", || (nodes[1].heard(NodeId(4)) == [b"hello"]).then_some(()));
     assert_eq!(nodes[0].control.send(NodeId(1), b"x"), Err(SendError::NotUp));
@@ -303,7 +304,10 @@ fn two_nodes_of_one_place_are_one_too_many() {
     let count = nodes[0].events().iter().filter(|event| matches!(event, Event::Refused(_))).count();
     assert_eq!(count, 1);
     // When the first has gone, it comes in.
-    nodes.into_iter().nth(2).unwrap().end(LEAVE);
+    let mut nodes = nodes;
+    nodes.pop().unwrap().end(LEAVE);
+    nodes[0].waits_for_up(5);
+    nodes[1].waits_for_up(5);
 }
 
 #[test]
@@ -315,8 +319,10 @@ fn the_next_life_comes_in_when_the_others_have_hung_up_on_the_one_before() {
     nodes[2].order(STOP);
     nodes[0].control.hang_up(NodeId(2));
     nodes[1].control.hang_up(NodeId(2));
-    (second.waits_for_up(0), second.waits_for_up(1));
-    (nodes[0].waits_for_up(5), nodes[1].waits_for_up(5));
+    second.waits_for_up(0);
+    second.waits_for_up(1);
+    nodes[0].waits_for_up(5);
+    nodes[1].waits_for_up(5);
     // The one that was stopped learns it when it goes on, and does not come in again.
     nodes[2].order(RUN);
     for peer in [0, 1] {
@@ -330,7 +336,8 @@ fn the_next_life_comes_in_when_the_others_have_hung_up_on_the_one_before() {
 fn nodes_that_do_not_fit_refuse_each_other_and_say_why() {
     let name = |name: &str| name.to_string();
     let ours = options(0, 2, LOCALHOST);
-    let cases: [(Box<dyn Fn(&mut Options)>, Refusal); 4] = [
+    type Change = Box<dyn Fn(&mut Options)>;
+    let cases: [(Change, Refusal); 4] = [
         (Box::new(|it| it.layout = "other".into()), Refusal::Layout { refuser: ours.layout, refused: name("other") }),
         (Box::new(|it| it.session = "day".into()), Refusal::Session { refuser: ours.session, refused: name("day") }),
         (Box::new(|it| it.secret = Some(secret(8))), Refusal::Secret),
@@ -352,7 +359,8 @@ fn nodes_without_a_secret_come_up() {
     let open = |node| Node::start(&Options { secret: None, ..options(node, 2, LOCALHOST) });
     let nodes = [open(0), open(1)];
     meet(&nodes);
-    (nodes[0].waits_for_up(1), nodes[1].waits_for_up(0));
+    nodes[0].waits_for_up(1);
+    nodes[1].waits_for_up(0);
 }
 
 #[test]
