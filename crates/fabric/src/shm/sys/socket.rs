@@ -260,6 +260,13 @@ impl AsFd for Waker {
 /// ran out. Signals do not end the wait.
 pub(crate) fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<usize>> {
     let mut watched: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    poll_until_ready(&mut watched, timeout)?;
+    let ready = watched.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
+    Ok(ready.map(|(position, _)| position).collect())
+}
+
+/// Waits until one of `watched` is ready, or the time runs out. Signals do not end the wait.
+pub(crate) fn poll_until_ready(watched: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
     let start = Instant::now();
     loop {
         let left = timeout.saturating_sub(start.elapsed());
@@ -268,14 +275,12 @@ pub(crate) fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Re
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX).min(1_000_000_000),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        match poll(&mut watched, Some(&left)) {
-            Ok(_) => break,
+        match poll(watched, Some(&left)) {
+            Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    let ready = watched.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
-    Ok(ready.map(|(position, _)| position).collect())
 }
 
 fn open_socket() -> rustix::io::Result<OwnedFd> {

@@ -1,0 +1,58 @@
+//! What is reported to the service thread.
+
+use std::net::SocketAddr;
+
+use super::protocol::{Ending, Happening};
+use super::{Hello, Refusal};
+use crate::ptr::NodeId;
+
+/// What [`Control::serve`](super::Control::serve) reports.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// A node is connected: it is who it says, and knows the secret.
+    Up(NodeId, Hello),
+    /// Nothing was heard of it for longer than it may be silent.
+    Suspected(NodeId),
+    /// A suspected node was heard of again.
+    Trusted(NodeId),
+    /// A node's connection is over, for good.
+    Down(NodeId, Ending),
+    /// Bytes of the fabric.
+    Payload(NodeId, Vec<u8>),
+    /// Bytes of the layers above. Payloads and messages of one node come in the order in which it sent them.
+    Message(NodeId, Vec<u8>),
+    /// A node was refused, or refused this one: reported once for each place and reason.
+    Refused(Refused),
+}
+
+/// A node was refused, or has refused this one. Nobody has proved anything yet: it is for a person to read.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{} {} at {address}: {refusal}", self.who(), if *.by_us { "was refused" } else { "has refused this node" })]
+pub struct Refused {
+    /// The place that it says it has, or at whose address it is; unknown if it does not speak this version.
+    pub place: Option<u16>,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Whether this node has refused.
+    pub by_us: bool,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+impl Refused {
+    fn who(&self) -> String {
+        self.place.map_or("somebody".into(), |place| format!("the node of place {place}"))
+    }
+}
+
+/// What happened on the connection to a node that is, or was, up.
+pub(super) fn report(node: NodeId, what: Happening, event: &mut dyn FnMut(Event)) {
+    event(match what {
+        Happening::Suspected => Event::Suspected(node),
+        Happening::Trusted => Event::Trusted(node),
+        Happening::Payload(bytes) => Event::Payload(node, bytes),
+        Happening::Message(bytes) => Event::Message(node, bytes),
+        Happening::Down(ending) => Event::Down(node, ending),
+        Happening::Up(_) | Happening::Refused { .. } | Happening::Failed(_) => return, // these come before
+    });
+}

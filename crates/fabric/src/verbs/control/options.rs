@@ -1,0 +1,52 @@
+//! What a node is, and how long it waits.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Secret;
+use crate::ptr::NodeId;
+
+/// How long things may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Who has nothing to say sends a beat so often.
+    pub beat: Duration,
+    /// Who is silent for so long is suspected.
+    pub silence: Duration,
+    /// From a call until both sides have proved who they are.
+    pub handshake: Duration,
+    /// From the first byte of a frame to its last.
+    pub frame: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            beat: Duration::from_millis(100),
+            silence: Duration::from_millis(500),
+            handshake: Duration::from_secs(5),
+            frame: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a node is, and how it talks to the others.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The session's name, the same for all.
+    pub session: String,
+    /// The layout of the fabric's memory and payloads, the same for all.
+    pub layout: String,
+    /// This node's number.
+    pub node: NodeId,
+    /// How many places the session has. The node's place is the rest of its number by that.
+    pub places: u16,
+    /// Which process this is.
+    pub incarnation: u64,
+    /// Where it listens. With port 0 the system chooses one, see [`Control::address`](super::Control::address).
+    pub listen: SocketAddr,
+    /// What all nodes know; none only if none of them has one.
+    pub secret: Option<Secret>,
+    /// How long things may take.
+    pub limits: Limits,
+}

@@ -1,0 +1,3 @@
+//! The fabric over real RDMA.
+
+pub mod control;
