@@ -26,6 +26,7 @@ pub mod fault;
 pub mod record;
 pub mod shm;
 pub mod sim;
+pub mod verbs;
 pub mod weak;
 
 pub use mowgli;

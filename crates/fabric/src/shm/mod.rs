@@ -7,7 +7,7 @@
 mod card;
 mod control;
 mod lane;
-mod sys;
+pub(crate) mod sys;
 mod window;
 
 use core::ptr::NonNull;

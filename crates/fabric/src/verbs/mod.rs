@@ -1,0 +1,53 @@
+//! Real RDMA: what a fabric over libibverbs is made of. Here is the data path; the control plane between hosts connects
+//! it.
+//!
+//! - `device`: which devices, ports and addresses there are, and which are used. `memory`: registered memory of a
+//!   permission group, and where that of peers lies. `queue`: queue pairs, how they are connected and ended. `post`: how
+//!   work requests reach one. `lane`: a thread's operations. `status`: what failures mean.
+//!
+//! # Order
+//!
+//! An operation becomes one work request on the reliable connection (RC) from the thread's lane to the node. What
+//! RDMA^WAIT promises between two operations to one node, and what keeps it:
+//!
+//! | first, second | kept by |
+//! |---|---|
+//! | put, put | the responder executes requests in the order of posting (InfiniBand specification, volume 1, 9.5). That their bytes also *land* in this order is the device's promise (`ibv_query_qp_data_in_order`), not the specification's |
+//! | put, get; put, atomic | the specification: a later read or atomic finds earlier writes done |
+//! | get, put | not promised; after a remote fence: the fence flag on the put |
+//! | get, get into shared cells | that answers land in order, as for put, put |
+//! | anything, completion | a completion queue reports a queue pair's work in order |
+//!
+//! Memory is registered without relaxed ordering, so the buses keep the order in which a device writes. The device
+//! itself may still place packets as they come (adaptive routing). Where it **promises not to**, or is software, whose
+//! stores the processor keeps in order, puts follow each other without any wait. Where it **does not promise**, nothing
+//! can be had of the work requests themselves: a fence flag waits for earlier reads and atomics but not for writes, a
+//! write with immediate data orders only what its receiver does after the completion there, and nobody receives here.
+//! So the lane makes each put wait for the put before it, if nothing has flushed that yet: it posts a read of 8 bytes
+//! (which finds the earlier put done, see above) and sets the fence flag on the put (which waits for the read). That is
+//! one round trip for each put that follows a put to the same node, and nothing for a put that follows a get. Gets
+//! into shared cells wait for earlier reads by the fence flag. Most devices that say nothing do place in order;
+//! whoever knows it of his says so: [`VerbsOptions::in_order`].
+//!
+//! The eight bytes of a word land whole on every device known; no specification says so.
+
+mod device;
+mod lane;
+mod memory;
+mod post;
+mod queue;
+mod status;
+
+#[cfg(test)]
+mod on_devices;
+#[cfg(test)]
+mod stub;
+#[cfg(test)]
+mod tests;
+
+pub use device::{
+    Address, AddressKind, Atomics, Device, DeviceInfo, Link, PortInfo, VerbsError, VerbsOptions, locked_memory_limit,
+};
+pub use lane::{LanePort, VerbsLane};
+pub use memory::{ChunkInfo, GroupMemory, PeerMemory};
+pub use queue::{QueueInfo, QueuePair, QueuePairAddress, QueuePairSwitch};
