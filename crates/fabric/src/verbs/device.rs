@@ -102,6 +102,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// The kernel does its work, and no hardware.
     pub is_software: bool,
+    /// It is software on a processor for which the kernel copies byte by byte: words may be seen half written. For tests
+    /// such a machine will mostly do; to be sure, start its kernel with `clearcpuid=erms,fsrm`.
+    pub words_may_tear: bool,
     /// It speaks iWARP, which the connections here do not.
     pub is_iwarp: bool,
     /// Version of the firmware, empty if there is none.
@@ -462,9 +465,11 @@ unsafe fn describe(verbs: &'static Verbs, context: *mut ibv_context) -> Result<D
         let positive = |number: i32| usize::try_from(number).unwrap_or(0);
         let small = |number: i32| u8::try_from(number.max(0)).unwrap_or(u8::MAX);
         let ports = (1..=base.phys_port_cnt).filter_map(|number| describe_port(verbs, context, number)).collect();
+        // Hardware hangs on a bus.
+        let is_software = !std::path::Path::new(&text(&device.ibdev_path)).join("device").exists();
         Ok(DeviceInfo {
-            // Hardware hangs on a bus.
-            is_software: !std::path::Path::new(&text(&device.ibdev_path)).join("device").exists(),
+            is_software,
+            words_may_tear: is_software && kernel_moves_bytes(),
             is_iwarp: device.transport_type == IBV_TRANSPORT_IWARP,
             firmware: text(&base.fw_ver),
             atomics: match base.atomic_cap {
@@ -484,6 +489,13 @@ unsafe fn describe(verbs: &'static Verbs, context: *mut ibv_context) -> Result<D
             name,
         })
     }
+}
+
+/// Whether the kernel may copy by `rep movsb`: it does so for processors with these flags.
+fn kernel_moves_bytes() -> bool {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or("erms");
+    flags.split_whitespace().any(|flag| flag == "erms" || flag == "fsrm")
 }
 
 /// A port, unless it cannot be queried.
@@ -521,4 +533,90 @@ unsafe fn describe_port(verbs: &'static Verbs, context: *mut ibv_context, number
         message_bytes_max: port.max_msg_sz.into(),
         addresses: addresses.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(index: u8, kind: AddressKind, start: &[u8]) -> Address {
+        let mut gid = [0; 16];
+        gid[..start.len()].copy_from_slice(start);
+        Address { index, gid, kind }
+    }
+
+    fn port(link: Link, addresses: Vec<Address>) -> PortInfo {
+        PortInfo {
+            number: 1,
+            is_active: true,
+            link,
+            lid: 5,
+            needs_gid: false,
+            mtu_bytes: 1024,
+            message_bytes_max: 1 << 30,
+            addresses,
+        }
+    }
+
+    fn device(name: &str, is_software: bool, ports: Vec<PortInfo>) -> DeviceInfo {
+        DeviceInfo {
+            name: name.into(),
+            is_software,
+            words_may_tear: false,
+            is_iwarp: false,
+            firmware: String::new(),
+            atomics: Atomics::SameDevice,
+            queue_pairs_max: 1,
+            work_requests_max: 1,
+            completions_max: 1,
+            regions_max: 1,
+            region_bytes_max: 1,
+            reads_out_max: 1,
+            reads_in_max: 1,
+            device_memory_bytes: 0,
+            ports,
+        }
+    }
+
+    #[test]
+    fn the_best_address_of_the_best_device_is_chosen() {
+        let ipv4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+        let roce = vec![
+            address(0, AddressKind::RoceV1, &[0xfe, 0x80]),
+            address(1, AddressKind::RoceV2, &[0xfe, 0x80]),
+            address(2, AddressKind::RoceV1, &ipv4),
+            address(3, AddressKind::RoceV2, &[0xfd]),
+            address(4, AddressKind::RoceV2, &ipv4),
+            address(5, AddressKind::RoceV2, &ipv4),
+        ];
+        let down = PortInfo { is_active: false, ..port(Link::Ethernet, roce.clone()) };
+        let soft = device("rxe0", true, vec![port(Link::Ethernet, roce.clone())]);
+        let hard = device("mlx5_0", false, vec![down.clone(), PortInfo { number: 2, ..port(Link::Ethernet, roce) }]);
+        let devices = [soft, hard];
+        let options = VerbsOptions::default();
+        let Choice { device, port, address } = choose(&devices, &options).unwrap();
+        assert_eq!((device, port, address.unwrap().index), (1, 1, 4));
+        let options = VerbsOptions { device: Some("rxe0".into()), gid_index: Some(3), ..options };
+        let Choice { device, port, address } = choose(&devices, &options).unwrap();
+        assert_eq!((device, port, address.unwrap().index), (0, 0, 3));
+        let refused = |options: VerbsOptions| choose(&devices, &options).unwrap_err().to_string();
+        let text = refused(VerbsOptions { device: Some("x".into()), ..VerbsOptions::default() });
+        assert_eq!(text, "there is no RDMA device `x`, only: rxe0, mlx5_0");
+        let text = refused(VerbsOptions { device: Some("mlx5_0".into()), port: Some(1), ..VerbsOptions::default() });
+        assert!(text.contains("port 1 of mlx5_0 is not active"), "{text}");
+        let text = refused(VerbsOptions { port: Some(7), ..VerbsOptions::default() });
+        assert!(text.contains("there is no port 7"), "{text}");
+        assert!(matches!(choose(&[], &VerbsOptions::default()), Err(VerbsError::NoDevice)));
+    }
+
+    #[test]
+    fn infiniband_needs_no_gid_unless_the_port_says_so() {
+        let gid = address(0, AddressKind::InfiniBand, &[0xfe, 0x80]);
+        let mut ports = vec![port(Link::InfiniBand, vec![gid])];
+        let chosen = choose(&[device("ib", false, ports.clone())], &VerbsOptions::default()).unwrap();
+        assert_eq!(chosen.address, None);
+        ports[0].needs_gid = true;
+        let chosen = choose(&[device("ib", false, ports)], &VerbsOptions::default()).unwrap();
+        assert_eq!(chosen.address, Some(gid));
+    }
 }

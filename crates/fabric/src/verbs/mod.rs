@@ -29,7 +29,9 @@
 //! into shared cells wait for earlier reads by the fence flag. Most devices that say nothing do place in order;
 //! whoever knows it of his says so: [`VerbsOptions::in_order`].
 //!
-//! The eight bytes of a word land whole on every device known; no specification says so.
+//! The eight bytes of a word land whole on hardware, though no specification says so. Soft-RoCE copies with the
+//! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody
+//! promises that a word is whole: [`DeviceInfo::words_may_tear`].
 
 mod device;
 mod lane;

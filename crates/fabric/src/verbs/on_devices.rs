@@ -127,7 +127,7 @@ impl Connection {
 #[test]
 fn devices_are_described() {
     for device in devices(&VerbsOptions::default()) {
-        eprintln!("{:#?}", device.info());
+        eprintln!("{:?}", device.info());
         eprintln!("uses {:?} of port {}, {:?}", device.address(), device.port().number, device.survey().unwrap());
     }
 }
@@ -189,7 +189,7 @@ fn ten_thousand_operations_in_a_window() {
         let mut rng = SmallRng::seed_from_u64(2);
         let (mut model, mut last) = ([0u64; WORDS], [0u64; WORDS]);
         let mut window = std::collections::VecDeque::new();
-        let mut finish = |connection: &mut Connection, (sequence, block, expected): (u64, Arc<Block>, Option<u64>)| {
+        let finish = |connection: &mut Connection, (sequence, block, expected): (u64, Arc<Block>, Option<u64>)| {
             assert_eq!(connection.wait(sequence), Status::Done);
             if let Some(expected) = expected {
                 assert_eq!(block.read::<u64>(), expected, "operation {sequence}");
@@ -238,21 +238,21 @@ fn ten_thousand_operations_in_a_window() {
 fn a_flood_lands_in_order_and_words_land_whole() {
     on_connections(|connection| {
         let region = connection.region.clone();
-        let (done, torn) = std::thread::scope(|scope| {
+        let (done, (torn, backwards)) = std::thread::scope(|scope| {
             let reader = scope.spawn(move || {
-                let (word, mut last, mut torn) = (region.word(64), 0, 0);
+                let (word, mut last, mut torn, mut backwards) = (region.word(64), 0, 0, 0);
                 while last != u64::MAX {
                     let value = word.load();
-                    // All bytes but of the last value are the same.
-                    torn += u64::from(value % 0x0101_0101_0101_0101 != 0);
+                    // Both halves of each value are the same, and count upwards.
+                    torn += u64::from(value >> 32 != value & 0xffff_ffff);
+                    backwards += u64::from(value < last);
                     last = value;
-                    std::hint::spin_loop();
                 }
-                torn
+                (torn, backwards)
             });
             let puts: Vec<_> = (0..1000u64)
                 .map(|count| {
-                    let value = if count == 999 { u64::MAX } else { (count % 250) * 0x0101_0101_0101_0101 };
+                    let value = if count == 999 { u64::MAX } else { count * 0x0010_0001_0010_0001 };
                     let (request, _) = request(Verb::Put, connection.at(64), &value.to_ne_bytes(), [0; 2]);
                     connection.lane.post(request)
                 })
@@ -262,7 +262,7 @@ fn a_flood_lands_in_order_and_words_land_whole() {
             (done, reader.join().unwrap())
         });
         assert!(done);
-        assert_eq!(torn, 0, "words that were seen in the middle of a write");
+        assert_eq!((torn, backwards), (0, 0), "words seen in the middle of a write, and put before what came before");
     });
 }
 
@@ -277,8 +277,9 @@ fn a_right_that_is_taken_ends_the_queue_pair() {
         for put in burst {
             assert_eq!(connection.wait(put), Status::Failed(Code::Revoked));
         }
-        connection.target.as_ref().unwrap().permit(true).unwrap();
-        assert_eq!(connection.put(64, 3), Err(Code::Revoked), "it does not connect again");
+        // The target may have ended with the refusal, too. Either way nothing connects again.
+        let _ = connection.target.as_ref().unwrap().permit(true);
+        assert_eq!(connection.put(64, 3), Err(Code::Revoked));
         assert_eq!(connection.region.word(64).load(), 1);
     });
 }

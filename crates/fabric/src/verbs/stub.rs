@@ -163,6 +163,7 @@ impl Stub {
         let mut info = DeviceInfo {
             name: "stub".into(),
             is_software: true,
+            words_may_tear: false,
             is_iwarp: false,
             firmware: String::new(),
             atomics: Atomics::SameDevice,
