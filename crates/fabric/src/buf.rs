@@ -27,8 +27,8 @@ pub(crate) struct Block {
     slab: Arc<Slab>,
 }
 
-// SAFETY: the memory at `start` is reached through raw pointers only: by the `Buf` that owns the block, and by lanes for
-// operations counted in `in_flight`. `Buf` gives out references under the rules in the module's documentation.
+// SAFETY: the memory at `start` is reached through raw pointers only: by the `Buf` that owns the block, and by lanes
+// for operations counted in `in_flight`. `Buf` gives out references under the rules in the module's documentation.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}

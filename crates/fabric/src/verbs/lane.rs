@@ -3,17 +3,16 @@
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
 //!   posted as completions make room. Operations of a batch wait here too, and share one doorbell; only the last work
 //!   request behind a doorbell is signalled, and its completion says that those before it are complete as well.
-//! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends all
-//!   up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits ends at
-//!   once, and what is posted later is refused, all with the first failure's code. If the device does not flush in time,
-//!   the queue pair is destroyed, and then nothing is under way. It is never connected again.
+//! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends
+//!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
+//!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush
+//!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
 //! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs that
 //!   are registered as a whole, with the first operation that needs it, and stay so: nothing is copied, no operation
 //!   waits for a place in a staging area, and a slab of 64 KiB costs one registration. Shared cells are
 //!   registered with their chunk.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,12 +20,13 @@ use farfield_verbs_sys::*;
 
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
+use super::peer::{Operation, Pair, Peer};
 use super::post::{BATCH_MAX, LocalKey, Poster, Work};
 use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::status::{Refusal, code_of, refusal_of};
 use crate::buf::Block;
 use crate::error::Code;
-use crate::lane::{DynLane, Failures, Keep, Status, Verb, WorkRequest};
+use crate::lane::{DynLane, Keep, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -37,9 +37,6 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 /// Polls between two looks for queue pairs that are not flushed.
 const POLLS_PER_LOOK: u32 = 1024;
-
-/// Marks the number of an operation whose last part was not posted.
-const CUT_SHORT: u64 = 1 << 63;
 
 /// A lane over RDMA.
 pub struct VerbsLane {
@@ -73,47 +70,6 @@ struct Arrival {
     memory: Arc<PeerMemory>,
 }
 
-#[derive(Default)]
-struct Peer {
-    /// Those that have not ended, and those behind them. The first has the number `ended + 1`.
-    operations: VecDeque<Operation>,
-    ended: u64,
-    failures: Failures,
-    memory: Option<Arc<PeerMemory>>,
-    pairs: Vec<Pair>,
-    /// Batches that are open.
-    holds: u32,
-    is_in_backlog: bool,
-}
-
-struct Operation {
-    status: Status,
-    keep: Keep,
-}
-
-/// A queue pair and its work.
-struct Pair {
-    /// Which groups it reaches: [`class_of`].
-    class: GroupKey,
-    /// None once it had to be destroyed.
-    queue: Option<QueuePair>,
-    waiting: VecDeque<Work>,
-    /// The operations that are complete with the work requests under way, 0 for those that end none. With
-    /// [`CUT_SHORT`], the operation fails however its last work request ends.
-    posted: VecDeque<u64>,
-    /// The position of the first of them.
-    first: u64,
-    /// The last of them is signalled.
-    is_signalled: bool,
-    failed: Option<Code>,
-    /// The next operation begins with the fence flag.
-    fence_next: bool,
-    /// A put was posted, and no read or atomic since.
-    has_open_put: bool,
-    /// Since when completions are missing.
-    ailing_since: Option<Instant>,
-}
-
 /// The first three groups share a queue pair, so that there is order among them; each further one may have its own.
 fn class_of(key: GroupKey) -> GroupKey {
     if key.0 <= GroupKey::SERVICE.0 { GroupKey::SIGNAL } else { key }
@@ -128,8 +84,8 @@ impl LanePort {
         QueuePair::new(&self.device, &self.completions)
     }
 
-    /// Hands over a connected queue pair, by which the lane reaches `memory` of the peer: the group `key`, or if it is one
-    /// of the first three, all three of them. The first one stays: a second for the same groups is dropped.
+    /// Hands over a connected queue pair, by which the lane reaches `memory` of the peer: the group `key`, or if it is
+    /// one of the first three, all three of them. The first one stays: a second for the same groups is dropped.
     pub fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.push(Arrival { peer, class: class_of(key), queue, memory });
@@ -433,116 +389,6 @@ impl VerbsLane {
                 self.outstanding -= peer.destroy(pair_at);
             }
         }
-    }
-}
-
-impl Work {
-    /// A put of no bytes, which completes after what was posted before it, and touches nothing.
-    fn nothing() -> Work {
-        Work {
-            sequence: 0,
-            verb: Verb::Put,
-            fence: false,
-            local: core::ptr::null_mut(),
-            len: 0,
-            key: LocalKey::Empty,
-            address: 0,
-            rkey: 0,
-            operands: [0; 2],
-        }
-    }
-}
-
-impl Pair {
-    fn new(class: GroupKey, queue: QueuePair) -> Pair {
-        Pair {
-            class,
-            queue: Some(queue),
-            waiting: VecDeque::new(),
-            posted: VecDeque::new(),
-            first: 0,
-            is_signalled: true,
-            failed: None,
-            fence_next: false,
-            has_open_put: false,
-            ailing_since: None,
-        }
-    }
-
-    /// Whether it takes work.
-    #[inline]
-    fn check(&self) -> Result<(), Code> {
-        match (self.failed, &self.queue) {
-            (None, Some(queue)) => queue.verdict().map_or(Ok(()), Err),
-            (failed, _) => Err(failed.unwrap_or(Code::Unreachable)),
-        }
-    }
-
-    fn fail(&mut self, code: Code) {
-        self.failed.get_or_insert(code);
-    }
-}
-
-impl Peer {
-    /// An operation has ended.
-    fn end(&mut self, sequence: u64, status: Status) {
-        let Some(at) = sequence.checked_sub(self.ended + 1) else { return };
-        let operation = &mut self.operations[at as usize];
-        operation.status = status;
-        operation.keep = Keep::Nothing;
-        self.settle();
-    }
-
-    /// Forgets operations that have ended, but for their failures.
-    fn settle(&mut self) {
-        while let Some(first) = self.operations.front()
-            && first.status != Status::Pending
-        {
-            self.ended += 1;
-            if let Status::Failed(code) = first.status {
-                self.failures.note(self.ended, code);
-            }
-            self.operations.pop_front();
-        }
-    }
-
-    fn end_first_posted(&mut self, pair_at: usize, status: Status) {
-        let pair = &mut self.pairs[pair_at];
-        pair.first = pair.first.wrapping_add(1);
-        match pair.posted.pop_front() {
-            None | Some(0) => {}
-            Some(sequence) if sequence & CUT_SHORT != 0 => {
-                let code = pair.check().err().unwrap_or(Code::Unreachable);
-                self.end(sequence & !CUT_SHORT, Status::Failed(code));
-            }
-            Some(sequence) => self.end(sequence, status),
-        }
-    }
-
-    /// What waits on a queue pair fails.
-    fn end_waiting(&mut self, pair_at: usize, code: Code) {
-        while let Some(work) = self.pairs[pair_at].waiting.pop_front() {
-            match (work.sequence, self.pairs[pair_at].posted.back_mut()) {
-                (0, _) => {}
-                // Other parts of the operation may be under way: it keeps its memory until they have ended.
-                (sequence, Some(last @ 0)) => *last = sequence | CUT_SHORT,
-                (sequence, _) => self.end(sequence, Status::Failed(code)),
-            }
-        }
-    }
-
-    /// Destroys a queue pair, which ends every access by it, and so its operations; how many work requests that were.
-    fn destroy(&mut self, pair_at: usize) -> usize {
-        let pair = &mut self.pairs[pair_at];
-        let code = pair.check().err().unwrap_or(Code::Device);
-        pair.fail(code);
-        pair.queue = None;
-        let count = pair.posted.len();
-        for _ in 0..count {
-            self.end_first_posted(pair_at, Status::Failed(code));
-        }
-        self.end_waiting(pair_at, code);
-        count
     }
 }
 

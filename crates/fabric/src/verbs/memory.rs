@@ -8,10 +8,10 @@
 //!        │ slot 0 │ slot 1   │ slot 2              │ slot 3 …
 //! ```
 //!
-//! The slot of an offset is a matter of its highest bit, so finding a peer's key takes a shift, a count of zeros and one
-//! line of a table. **No region crosses slots**: one that does not fit gets a slot that is large enough, and the slots
-//! that were passed over serve smaller regions later. So an operation that crosses chunks is outside of every region,
-//! and is refused as out of bounds.
+//! The slot of an offset is a matter of its highest bit, so finding a peer's key takes a shift, a count of zeros and
+//! one line of a table. **No region crosses slots**: one that does not fit gets a slot that is large enough, and the
+//! slots that were passed over serve smaller regions later. So an operation that crosses chunks is outside of every
+//! region, and is refused as out of bounds.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -266,8 +266,8 @@ impl GroupMemory {
         Ok(Arc::new(memory))
     }
 
-    /// A region for this node, `me`: zeroed memory of a chunk that may be new. Peers have to be told of new chunks before
-    /// they get a pointer to it.
+    /// A region for this node, `me`: zeroed memory of a chunk that may be new. Peers have to be told of new chunks
+    /// before they get a pointer to it.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`].

@@ -1,9 +1,10 @@
 //! Real RDMA: what a fabric over libibverbs is made of. Here is the data path; the control plane between hosts connects
 //! it.
 //!
-//! - `device`: which devices, ports and addresses there are, and which are used. `memory`: registered memory of a
-//!   permission group, and where that of peers lies. `queue`: queue pairs, how they are connected and ended. `post`: how
-//!   work requests reach one. `lane`: a thread's operations. `status`: what failures mean.
+//! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
+//!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
+//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations;
+//!   `peer`: what it knows of each peer. `status`: what failures mean.
 //!
 //! # Order
 //!
@@ -12,11 +13,14 @@
 //!
 //! | first, second | kept by |
 //! |---|---|
-//! | put, put | the responder executes requests in the order of posting (InfiniBand specification, volume 1, 9.5). That their bytes also *land* in this order is the device's promise (`ibv_query_qp_data_in_order`), not the specification's |
+//! | put, put | the order of execution, which is specified, and that of placement, which the device promises or not |
 //! | put, get; put, atomic | the specification: a later read or atomic finds earlier writes done |
 //! | get, put | not promised; after a remote fence: the fence flag on the put |
 //! | get, get into shared cells | that answers land in order, as for put, put |
 //! | anything, completion | a completion queue reports a queue pair's work in order |
+//!
+//! The responder executes requests in the order of posting (InfiniBand specification, volume 1, 9.5). That the bytes of
+//! two puts also *land* in this order is not specified: a device may promise it (`ibv_query_qp_data_in_order`).
 //!
 //! Memory is registered without relaxed ordering, so the buses keep the order in which a device writes. The device
 //! itself may still place packets as they come (adaptive routing). Where it **promises not to**, or is software, whose
@@ -33,9 +37,12 @@
 //! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody
 //! promises that a word is whole: [`DeviceInfo::words_may_tear`].
 
+mod choose;
 mod device;
+mod info;
 mod lane;
 mod memory;
+mod peer;
 mod post;
 mod queue;
 mod status;
@@ -47,9 +54,8 @@ mod stub;
 #[cfg(test)]
 mod tests;
 
-pub use device::{
-    Address, AddressKind, Atomics, Device, DeviceInfo, Link, PortInfo, VerbsError, VerbsOptions, locked_memory_limit,
-};
+pub use device::{Device, VerbsError, VerbsOptions, locked_memory_limit};
+pub use info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
 pub use lane::{LanePort, VerbsLane};
 pub use memory::{ChunkInfo, GroupMemory, PeerMemory};
 pub use queue::{QueueInfo, QueuePair, QueuePairAddress, QueuePairSwitch};

@@ -32,6 +32,23 @@ pub(super) struct Work {
 // SAFETY: the pointer is used only by who posts the request, and the operation keeps its memory.
 unsafe impl Send for Work {}
 
+impl Work {
+    /// A put of no bytes, which completes after what was posted before it, and touches nothing.
+    pub(super) fn nothing() -> Work {
+        Work {
+            sequence: 0,
+            verb: Verb::Put,
+            fence: false,
+            local: core::ptr::null_mut(),
+            len: 0,
+            key: LocalKey::Empty,
+            address: 0,
+            rkey: 0,
+            operands: [0; 2],
+        }
+    }
+}
+
 /// How a work request names its local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LocalKey {
@@ -79,8 +96,8 @@ impl Poster {
         debug_assert!(count > 0 && count <= BATCH_MAX && count <= list.len());
         for (at, work) in list.iter().take(count).enumerate() {
             if work.key == LocalKey::InlineShared {
-                // SAFETY: region memory is aligned to 8 and accessed by atomics; the copy is this poster's, and has room
-                // for the longest inline put.
+                // SAFETY: region memory is aligned to 8 and accessed by atomics; the copy is this poster's, and has
+                // room for the longest inline put.
                 unsafe { copy_words(work.local, self.copies[at].as_mut_ptr().cast(), work.len as usize) };
             }
         }

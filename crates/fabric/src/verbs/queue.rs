@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use farfield_verbs_sys::*;
 
-use super::device::{Device, Link, VerbsError};
+use super::device::{Device, VerbsError};
+use super::info::Link;
 use crate::error::Code;
 
 /// Work requests of one queue pair that are under way.
@@ -210,12 +211,13 @@ impl QueuePair {
                 Err(errno) => return Err(device.call("ibv_create_qp (too many connections?)", errno)),
             }
         };
-        let in_order = |opcode| {
+        let in_order = |opcode| match (device.options.in_order, device.verbs.ibv_query_qp_data_in_order) {
+            (Some(known), _) => known,
             // Software writes by the processor's stores, which x86 keeps in order, one request after the other.
-            device.options.in_order.unwrap_or(device.info.is_software)
-                // SAFETY: the queue pair is alive.
-                || device.options.in_order.is_none()
-                    && device.verbs.ibv_query_qp_data_in_order.is_some_and(|query| unsafe { query(raw, opcode, 0) } == 1)
+            _ if device.info.is_software => true,
+            // SAFETY: the queue pair is alive.
+            (None, Some(query)) => unsafe { query(raw, opcode, 0) == 1 },
+            (None, None) => false,
         };
         let info = QueueInfo {
             inline_bytes_max,
@@ -380,9 +382,9 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Gives or takes the peer's right to read and write through this target. Once it is taken, the peer's next access ends
-    /// its queue pair, with [`Code::Revoked`]. A write that the device is executing may land a moment later: to know that
-    /// none does, drop the target.
+    /// Gives or takes the peer's right to read and write through this target. Once it is taken, the peer's next access
+    /// ends its queue pair, with [`Code::Revoked`]. A write that the device is executing may land a moment later: to
+    /// know that none does, drop the target.
     ///
     /// # Errors
     /// What the device says.

@@ -1,8 +1,8 @@
 //! What failures of work requests mean to an operation.
 //!
 //! A lane checks keys, bounds and alignment before it posts. So when a peer refuses an access, it is the right that is
-//! missing, and not the place that is wrong. A refusal may come as *remote access error* or as *remote invalid request*:
-//! Soft-RoCE says the latter where a queue pair lacks the right.
+//! missing, and not the place that is wrong. A refusal may come as *remote access error* or as *remote invalid
+//! request*: Soft-RoCE says the latter where a queue pair lacks the right.
 
 use core::ffi::c_int;
 
@@ -11,8 +11,8 @@ use farfield_verbs_sys::*;
 use crate::error::Code;
 use crate::lane::Verb;
 
-/// The meaning of a completion's status that is not success. `None` if it only follows from an earlier failure of the queue
-/// pair, or from its being ended.
+/// The meaning of a completion's status that is not success. `None` if it only follows from an earlier failure of the
+/// queue pair, or from its being ended.
 pub(super) fn code_of(status: ibv_wc_status) -> Option<Code> {
     Some(match status {
         IBV_WC_WR_FLUSH_ERR => return None,

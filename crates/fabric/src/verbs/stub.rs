@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfield_verbs_sys::*;
 
-use super::device::{Address, AddressKind, Atomics, Device, DeviceInfo, Link, PortInfo, VerbsOptions};
+use super::device::{Device, VerbsOptions};
+use super::info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
 
 /// A work request under way.
 #[derive(Clone, Debug)]
@@ -78,8 +79,8 @@ impl Posted {
     fn execute(&self) {
         let (remote, local) = (self.remote_addr as *mut u8, self.local.addr as *mut u8);
         let len = self.local.length as usize;
-        // SAFETY: a lane says that local and remote memory are valid while the request is under way, and a test uses them
-        // from one thread.
+        // SAFETY: a lane says that local and remote memory are valid while the request is under way, and a test uses
+        // them from one thread.
         unsafe {
             match (self.opcode, &self.inline) {
                 (IBV_WR_RDMA_WRITE, Some(bytes)) => remote.copy_from(bytes.as_ptr(), bytes.len()),
