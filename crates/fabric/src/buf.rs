@@ -5,12 +5,15 @@
 //! forgotten before it completed; dropping a `Buf` parks its block until the count is zero. So no order of drops and
 //! forgets lets a program see memory change under a `&` or a NIC write to memory that is used again.
 
-use core::cell::{Cell, RefCell, UnsafeCell};
+use core::any::Any;
+use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorKind, Result};
@@ -18,29 +21,95 @@ use crate::ptr::Plain;
 
 /// A piece of registered memory with a count of the operations that still use it.
 pub(crate) struct Block {
-    words: Box<[UnsafeCell<u64>]>,
+    start: NonNull<u8>,
+    bytes: usize,
     in_flight: AtomicU32,
+    slab: Arc<Slab>,
 }
 
-// SAFETY: `words` is reached through raw pointers only: by the `Buf` that owns the block, and by lanes for operations
-// counted in `in_flight`. `Buf` gives out references under the rules in the module's documentation.
+// SAFETY: the memory at `start` is reached through raw pointers only: by the `Buf` that owns the block, and by lanes
+// for operations counted in `in_flight`. `Buf` gives out references under the rules in the module's documentation.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
+/// Memory that blocks lie in. A device that needs memory to be registered registers a slab as a whole, with the first
+/// operation on one of its blocks, and the slab stays registered as long as it lives.
+pub(crate) struct Slab {
+    start: NonNull<u8>,
+    layout: Layout,
+    registration: OnceLock<Registration>,
+}
+
+/// What a device knows a slab by.
+pub(crate) struct Registration {
+    /// The local key.
+    pub(crate) key: u32,
+    /// Ends the registration when dropped.
+    #[allow(dead_code, reason = "held for its drop only")]
+    pub(crate) keep: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: a slab is an address and a length; nothing here reads or writes its memory.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    fn new(bytes: usize) -> Arc<Slab> {
+        // Registering pins whole pages, so larger slabs share none with anything else.
+        let align = if bytes < PAGE_BYTES { BLOCK_ALIGN } else { PAGE_BYTES };
+        let layout = Layout::from_size_align(bytes.max(8), align).expect("blocks have at most 1 GiB");
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Arc::new(Slab { start, layout, registration: OnceLock::new() })
+    }
+
+    /// The block of `bytes` bytes at `offset`. The caller gives no byte to two blocks.
+    fn block(self: &Arc<Slab>, offset: usize, bytes: usize) -> Arc<Block> {
+        assert!(offset + bytes <= self.layout.size(), "a block lies inside its slab");
+        // SAFETY: the offset lies inside the slab's allocation.
+        let start = unsafe { self.start.add(offset) };
+        Arc::new(Block { start, bytes, in_flight: AtomicU32::new(0), slab: Arc::clone(self) })
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // A device is told before the memory goes.
+        self.registration.take();
+        // SAFETY: allocated in `new` with this layout; blocks keep their slab, so nobody has its address any more.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
 impl Block {
+    /// A block in a slab of its own.
     pub(crate) fn new(bytes: usize) -> Arc<Block> {
-        let words = bytes.div_ceil(8).max(1);
-        let words = std::iter::repeat_with(|| UnsafeCell::new(0)).take(words).collect();
-        Arc::new(Block { words, in_flight: AtomicU32::new(0) })
+        let bytes = bytes.div_ceil(8).max(1) * 8;
+        Slab::new(bytes).block(0, bytes)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        UnsafeCell::raw_get(self.words.as_ptr()).cast()
+        self.start.as_ptr()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.words.len() * 8
+        self.bytes
+    }
+
+    /// The key under which a device knows the block's slab; `register` registers the slab's memory the first time.
+    #[inline]
+    pub(crate) fn local_key<E>(
+        &self,
+        register: impl FnOnce(*mut u8, usize) -> Result<Registration, E>,
+    ) -> Result<u32, E> {
+        if let Some(known) = self.slab.registration.get() {
+            return Ok(known.key);
+        }
+        let made = register(self.slab.start.as_ptr(), self.slab.layout.size())?;
+        Ok(self.slab.registration.get_or_init(|| made).key)
     }
 
     /// Reads a `T` from the start. The caller knows that no operation writes to the block any more.
@@ -75,11 +144,19 @@ impl Block {
 
 const CLASSES: usize = 25; // 64 B … 1 GiB
 const SMALLEST_SHIFT: u32 = 6;
+const BLOCK_ALIGN: usize = 1 << SMALLEST_SHIFT;
+const PAGE_BYTES: usize = 4096;
+/// Blocks up to this size share slabs, larger ones have one each.
+const SHARED_BYTES_MAX: usize = 16 << 10;
+/// Slabs that are shared begin with a page and double up to this size.
+const SLAB_BYTES_MAX: usize = 64 << 10;
 
 /// The blocks of one endpoint, in classes of powers of two. Used by the endpoint's thread only.
 pub(crate) struct Pool {
     free: [RefCell<Vec<Arc<Block>>>; CLASSES],
     parked: RefCell<Vec<Arc<Block>>>,
+    /// The slab that small blocks are cut from, and how much of it is cut.
+    slab: RefCell<Option<(Arc<Slab>, usize)>>,
     allocated_bytes: Cell<usize>,
     limit_bytes: usize,
 }
@@ -89,6 +166,7 @@ impl Pool {
         Pool {
             free: std::array::from_fn(|_| RefCell::new(Vec::new())),
             parked: RefCell::new(Vec::new()),
+            slab: RefCell::new(None),
             allocated_bytes: Cell::new(0),
             limit_bytes,
         }
@@ -124,7 +202,21 @@ impl Pool {
             return Err(ErrorKind::PoolExhausted { asked_bytes, limit_bytes: self.limit_bytes }.into());
         }
         self.allocated_bytes.set(self.allocated_bytes.get() + bytes);
-        Ok(Block::new(bytes))
+        Ok(if bytes <= SHARED_BYTES_MAX { self.cut(bytes) } else { Block::new(bytes) })
+    }
+
+    /// A small block of a shared slab.
+    fn cut(&self, bytes: usize) -> Arc<Block> {
+        let mut slab = self.slab.borrow_mut();
+        let used_up = slab.as_ref().is_none_or(|(slab, used)| used + bytes > slab.layout.size());
+        if used_up {
+            let last = slab.as_ref().map_or(0, |(slab, _)| slab.layout.size());
+            let next = (2 * last).clamp(bytes.max(PAGE_BYTES), SLAB_BYTES_MAX);
+            *slab = Some((Slab::new(next), 0));
+        }
+        let (slab, used) = slab.as_mut().expect("just made");
+        let offset = core::mem::replace(used, *used + bytes);
+        slab.block(offset, bytes)
     }
 
     #[inline]
@@ -235,5 +327,22 @@ mod tests {
         assert!(matches!(pool.take(8).map(|_| ()).unwrap_err().kind(), ErrorKind::PoolExhausted { .. }));
         handle.end();
         assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &handle));
+    }
+
+    #[test]
+    fn small_blocks_share_slabs_and_their_registration() {
+        let pool = Pool::new(1 << 20);
+        let blocks: Vec<_> = (0..64).map(|_| pool.take(8).unwrap()).collect();
+        let register = |start: *mut u8, bytes| {
+            assert_eq!((start.align_offset(PAGE_BYTES), bytes), (0, PAGE_BYTES));
+            Ok::<_, ()>(Registration { key: 7, keep: Box::new(()) })
+        };
+        assert_eq!(blocks[0].local_key(register), Ok(7));
+        assert!(blocks.iter().all(|block| block.local_key(|_, _| Err(())) == Ok(7)), "registered once");
+        let mut starts: Vec<_> = blocks.iter().map(|block| block.as_ptr() as usize).collect();
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|pair| pair[0] + 64 <= pair[1]), "no two overlap");
+        let other = pool.take(SHARED_BYTES_MAX + 1).unwrap();
+        assert_eq!(other.local_key(|_, _| Err(())), Err(()), "a large block has a slab of its own");
     }
 }

@@ -191,6 +191,24 @@ pub enum ErrorKind {
         /// Its answer.
         why: String,
     },
+    /// A device does no remote atomics.
+    #[error(
+        "the RDMA device here or on {node} does no remote atomics on 8 bytes: use objects that need none, or a device that \
+         has them (`farfield doctor` shows which)"
+    )]
+    NoAtomics {
+        /// The target of the operation.
+        node: NodeId,
+    },
+    /// The device of this node failed.
+    #[error(
+        "the RDMA device of this node has failed an operation to {node}: see the kernel's log, and whether locked memory is \
+         limited (`ulimit -l`); the connection is lost"
+    )]
+    Device {
+        /// The target of the operation.
+        node: NodeId,
+    },
     /// An operation failed because a test asked for it.
     #[error("injected fault on an operation to {node}")]
     Injected {
@@ -222,6 +240,8 @@ impl Error {
             | K::RevokeUndecided { node, .. }
             | K::VersionMismatch { node, .. }
             | K::Control { node, .. }
+            | K::NoAtomics { node }
+            | K::Device { node }
             | K::Injected { node } => Some(node),
             _ => None,
         }
@@ -285,4 +305,8 @@ pub enum Code {
     Fenced,
     /// A test asked for it.
     Injected,
+    /// A device on the way does no remote atomics.
+    NoAtomics,
+    /// This node's own device has failed it.
+    Device,
 }

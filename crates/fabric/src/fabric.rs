@@ -161,6 +161,8 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
         (Code::Fenced, _) => ErrorKind::Fenced,
         (Code::Injected, _) => ErrorKind::Injected { node },
+        (Code::NoAtomics, _) => ErrorKind::NoAtomics { node },
+        (Code::Device, _) => ErrorKind::Device { node },
     };
     kind.into()
 }

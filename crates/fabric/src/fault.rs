@@ -88,8 +88,16 @@ impl DynLane for FaultLane {
         sequence
     }
 
+    fn hold(&mut self, peer: NodeId) {
+        self.inner.hold(peer);
+    }
+
     fn doorbell(&mut self, peer: NodeId) {
         self.inner.doorbell(peer);
+    }
+
+    fn ring(&mut self) {
+        self.inner.ring();
     }
 
     fn poll(&mut self) {

@@ -67,7 +67,6 @@ impl WorkRequest {
 /// The local end of an operation: valid for `len` bytes for as long as `keep` lives, which travels with the request.
 pub(crate) struct Local {
     pub(crate) ptr: *mut u8,
-    #[allow(dead_code, reason = "held for its drop only")]
     pub(crate) keep: Keep,
 }
 
@@ -76,7 +75,6 @@ pub(crate) struct Local {
 unsafe impl Send for Local {}
 
 /// What keeps the local memory of a request alive.
-#[allow(dead_code, reason = "held for its drop only")]
 pub(crate) enum Keep {
     /// A fence has no memory.
     Nothing,
@@ -130,8 +128,15 @@ pub trait DynLane: Send + sealed::Sealed {
     /// shows in its status.
     fn post(&mut self, request: WorkRequest) -> u64;
 
-    /// Rings the doorbell: what was posted to the peer starts now at the latest.
+    /// A batch to the peer begins: what is posted to it may be held back until [`doorbell`](DynLane::doorbell) or
+    /// [`ring`](DynLane::ring). Batches may lie within each other.
+    fn hold(&mut self, _peer: NodeId) {}
+
+    /// A batch to the peer ends: what was posted to it starts now at the latest.
     fn doorbell(&mut self, _peer: NodeId) {}
+
+    /// The thread is about to wait: everything that is held back starts now.
+    fn ring(&mut self) {}
 
     /// Makes progress: reaps completions.
     fn poll(&mut self);
@@ -141,6 +146,29 @@ pub trait DynLane: Send + sealed::Sealed {
 
     /// The result of an operation is handed to whoever waited for it.
     fn taken(&mut self, _peer: NodeId, _sequence: u64) {}
+}
+
+/// Copies between the local end of a request and a block, word by word.
+///
+/// # Safety
+/// Both ends are aligned to 8 and valid for `len` bytes; each is accessed by atomics only (region memory), or by nobody
+/// else (a block that is counted in flight).
+pub(crate) unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
+    use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+    for word in 0..len / 8 {
+        // SAFETY: by the contract of this function.
+        unsafe {
+            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
+            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
+        }
+    }
+    for byte in len / 8 * 8..len {
+        // SAFETY: as above.
+        unsafe {
+            let bits = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire);
+            AtomicU8::from_ptr(to.add(byte)).store(bits, Ordering::Release);
+        }
+    }
 }
 
 /// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures.
@@ -153,11 +181,34 @@ pub(crate) struct Completions {
 struct PeerCompletions {
     posted: u64,
     completed: u64,
-    failed: std::collections::VecDeque<(u64, Code)>,
+    failed: Failures,
 }
 
-/// Failures remembered for each peer. An older one whose handle nobody asked about reads as `Unreachable`.
-const FAILURES_KEPT: usize = 4096;
+/// Failed operations to one peer, oldest first.
+#[derive(Default)]
+pub(crate) struct Failures(std::collections::VecDeque<(u64, Code)>);
+
+impl Failures {
+    /// Failures remembered for each peer. An older one whose handle nobody asked about reads as `Unreachable`.
+    const KEPT: usize = 4096;
+
+    /// Remembers a failure. Sequence numbers only grow.
+    pub(crate) fn note(&mut self, sequence: u64, code: Code) {
+        if self.0.len() == Self::KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back((sequence, code));
+    }
+
+    /// How an operation ended that has ended.
+    pub(crate) fn status(&self, sequence: u64) -> Status {
+        match self.0.binary_search_by_key(&sequence, |failure| failure.0) {
+            Ok(at) => Status::Failed(self.0[at].1),
+            Err(0) if self.0.len() == Self::KEPT => Status::Failed(Code::Unreachable),
+            Err(_) => Status::Done,
+        }
+    }
+}
 
 impl Completions {
     fn peer(&mut self, peer: NodeId) -> &mut PeerCompletions {
@@ -178,22 +229,14 @@ impl Completions {
         debug_assert_eq!(sequence, peer.completed + 1, "completions come in order");
         peer.completed = sequence;
         if let Err(code) = result {
-            if peer.failed.len() == FAILURES_KEPT {
-                peer.failed.pop_front();
-            }
-            peer.failed.push_back((sequence, code));
+            peer.failed.note(sequence, code);
         }
     }
 
     pub(crate) fn status(&self, peer: NodeId, sequence: u64) -> Status {
-        let Some(peer) = self.peers.get(peer.index()) else { return Status::Pending };
-        if sequence > peer.completed {
-            return Status::Pending;
-        }
-        match peer.failed.binary_search_by_key(&sequence, |failure| failure.0) {
-            Ok(at) => Status::Failed(peer.failed[at].1),
-            Err(0) if peer.failed.len() == FAILURES_KEPT => Status::Failed(Code::Unreachable),
-            Err(_) => Status::Done,
+        match self.peers.get(peer.index()) {
+            Some(peer) if sequence <= peer.completed => peer.failed.status(sequence),
+            _ => Status::Pending,
         }
     }
 }

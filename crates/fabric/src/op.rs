@@ -126,6 +126,7 @@ impl<T: Plain> Op<'_, T> {
     pub fn is_complete(&self) -> bool {
         match &self.state {
             State::Pending(pending) => {
+                self.endpoint.ring();
                 self.endpoint.poll_lane();
                 self.endpoint.status(pending.remote.node(), pending.sequence) != Status::Pending
             }

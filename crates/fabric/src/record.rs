@@ -55,8 +55,16 @@ impl DynLane for RecordLane {
         self.inner.post(request)
     }
 
+    fn hold(&mut self, peer: NodeId) {
+        self.inner.hold(peer);
+    }
+
     fn doorbell(&mut self, peer: NodeId) {
         self.inner.doorbell(peer);
+    }
+
+    fn ring(&mut self) {
+        self.inner.ring();
     }
 
     fn poll(&mut self) {

@@ -24,7 +24,7 @@ use crate::buf::Block;
 use crate::decorate::decorate;
 use crate::error::{Code, Result};
 use crate::fabric::Fabric;
-use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest};
+use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest, copy_words};
 use crate::ptr::NodeId;
 
 /// A fabric as weak as the model allows, with the choices of `seed`.
@@ -232,7 +232,8 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
         }
         (Verb::Put, Stage::Posted) => {
             let carried = Block::new(len);
-            copy_words(request.local.ptr, carried.as_ptr(), len);
+            // SAFETY: the request keeps its local memory, and the block is new and has room.
+            unsafe { copy_words(request.local.ptr, carried.as_ptr(), len) };
             operation.carried = Some(carried);
             // What would be refused is refused before it counts as started.
             operation.result = inner.check(request);
@@ -275,7 +276,8 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             if operation.result.is_ok()
                 && let Some(carried) = &operation.carried
             {
-                copy_words(carried.as_ptr(), request.local.ptr, len);
+                // SAFETY: the request keeps its local memory, and nobody else has the block.
+                unsafe { copy_words(carried.as_ptr(), request.local.ptr, len) };
             }
             Stage::Finished
         }
@@ -309,26 +311,6 @@ fn pieces(len: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
         pieces.swap(i, rng.random_range(0..=i));
     }
     pieces
-}
-
-/// Copies between the local end of a request and a block.
-fn copy_words(from: *const u8, to: *mut u8, len: usize) {
-    use core::sync::atomic::{AtomicU8, AtomicU64};
-    for word in 0..len / 8 {
-        // SAFETY: both ends are aligned to 8 and valid for `len` bytes while the operation holds its request and its
-        // block; region memory is accessed by atomics only, blocks are counted in flight.
-        unsafe {
-            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
-            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
-        }
-    }
-    for byte in len / 8 * 8..len {
-        // SAFETY: as above.
-        unsafe {
-            let bits = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire);
-            AtomicU8::from_ptr(to.add(byte)).store(bits, Ordering::Release);
-        }
-    }
 }
 
 impl WeakLane {

@@ -87,6 +87,21 @@ macro_rules! c_functions {
                 Ok(table)
             }
 
+            /// A table for tests, for libraries that need not be there. A function that the test has not replaced ends
+            /// the process and says its name.
+            #[must_use]
+            pub fn for_tests() -> $table {
+                $table {
+                    $($name: {
+                        unsafe extern "C" fn missing($(_: $type),*) $(-> $result)? {
+                            panic!(concat!("the test has no ", stringify!($name)))
+                        }
+                        missing
+                    },)*
+                    $($name2: None,)*
+                }
+            }
+
             #[cfg(test)]
             pub(crate) const FUNCTIONS: &[crate::layout::Function] = &[
                 $(crate::layout::Function {

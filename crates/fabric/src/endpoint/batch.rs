@@ -20,14 +20,35 @@ use crate::ptr::{NodeId, Plain, RemotePtr};
 pub struct Batch<'e> {
     endpoint: &'e Endpoint,
     node: NodeId,
+    held: Held<'e>,
     /// Those that were not complete when the next was added; each may still fail.
     earlier: Vec<Op<'e, ()>>,
     last: Option<Result<Op<'e, ()>>>,
 }
 
+/// While it lives, the lane may hold back what is posted to the node.
+struct Held<'e>(&'e Endpoint, NodeId);
+
+impl<'e> Held<'e> {
+    fn new(endpoint: &'e Endpoint, node: NodeId) -> Held<'e> {
+        if let Inner::Dyn(state) = &endpoint.inner {
+            state.lane.borrow_mut().hold(node);
+        }
+        Held(endpoint, node)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Inner::Dyn(state) = &self.0.inner {
+            state.lane.borrow_mut().doorbell(self.1);
+        }
+    }
+}
+
 impl<'e> Batch<'e> {
     pub(super) fn new(endpoint: &'e Endpoint, node: NodeId) -> Self {
-        Batch { endpoint, node, earlier: Vec::new(), last: None }
+        Batch { endpoint, node, held: Held::new(endpoint, node), earlier: Vec::new(), last: None }
     }
 
     fn add(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, ()>) -> Self {
@@ -71,9 +92,7 @@ impl<'e> Batch<'e> {
     /// # Errors
     /// A pointer to another node than the batch's, or what an operation ran into.
     pub async fn post(self) -> Result<()> {
-        if let Inner::Dyn(state) = &self.endpoint.inner {
-            state.lane.borrow_mut().doorbell(self.node);
-        }
+        drop(self.held);
         let mut first = Ok(());
         for op in self.earlier {
             first = first.and(op.await);

@@ -596,6 +596,13 @@ impl Endpoint {
         sequence
     }
 
+    /// The thread waits for something: what a dynamic lane holds back for a batch may be what it waits for.
+    pub(crate) fn ring(&self) {
+        if let Inner::Dyn(state) = &self.inner {
+            state.lane.borrow_mut().ring();
+        }
+    }
+
     /// Reaps completions of a dynamic lane.
     pub(crate) fn poll_lane(&self) {
         let Inner::Dyn(state) = &self.inner else { return };

@@ -166,6 +166,7 @@ impl Endpoint {
     }
 
     pub(super) fn idle(&self, waiting: &mut Waiting) {
+        self.ring();
         waiting.remote = self.watches_remote.take();
         waiting.deadline = self.next_deadline.replace(Instant::NEVER);
         self.fabric.idle(waiting);

@@ -1,3 +1,62 @@
-//! The fabric over real RDMA.
+//! Real RDMA: what a fabric over libibverbs is made of. Here is the data path; [`control`], the control plane between
+//! hosts, is to connect it.
+//!
+//! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
+//!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
+//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations;
+//!   `peer`: what it knows of each peer. `status`: what failures mean.
+//!
+//! # Order
+//!
+//! An operation becomes one work request on the reliable connection (RC) from the thread's lane to the node. What
+//! RDMA^WAIT promises between two operations to one node, and what keeps it:
+//!
+//! | first, second | kept by |
+//! |---|---|
+//! | put, put | the order of execution, which is specified, and that of placement, which the device promises or not |
+//! | put, get; put, atomic | the specification: a later read or atomic finds earlier writes done |
+//! | get, put | not promised; after a remote fence: the fence flag on the put |
+//! | get, get into shared cells | that answers land in order, as for put, put |
+//! | anything, completion | a completion queue reports a queue pair's work in order |
+//!
+//! The responder executes requests in the order of posting (InfiniBand specification, volume 1, 9.5). That the bytes of
+//! two puts also *land* in this order is not specified: a device may promise it (`ibv_query_qp_data_in_order`).
+//!
+//! Memory is registered without relaxed ordering, so the buses keep the order in which a device writes. The device
+//! itself may still place packets as they come (adaptive routing). Where it **promises not to**, or is software, whose
+//! stores the processor keeps in order, puts follow each other without any wait. Where it **does not promise**, nothing
+//! can be had of the work requests themselves: a fence flag waits for earlier reads and atomics but not for writes, a
+//! write with immediate data orders only what its receiver does after the completion there, and nobody receives here.
+//! So the lane makes each put wait for the put before it, if nothing has flushed that yet: it posts a read of 8 bytes
+//! (which finds the earlier put done, see above) and sets the fence flag on the put (which waits for the read). That is
+//! one round trip for each put that follows a put to the same node, and nothing for a put that follows a get. Gets
+//! into shared cells wait for earlier reads by the fence flag. Most devices that say nothing do place in order;
+//! whoever knows it of his says so: [`VerbsOptions::in_order`].
+//!
+//! The eight bytes of a word land whole on hardware, though no specification says so. Soft-RoCE copies with the
+//! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody
+//! promises that a word is whole: [`DeviceInfo::words_may_tear`].
 
+mod choose;
 pub mod control;
+mod device;
+mod info;
+mod lane;
+mod memory;
+mod peer;
+mod post;
+mod queue;
+mod status;
+
+#[cfg(test)]
+mod on_devices;
+#[cfg(test)]
+mod stub;
+#[cfg(test)]
+mod tests;
+
+pub use device::{Device, VerbsError, VerbsOptions, locked_memory_limit};
+pub use info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
+pub use lane::{LanePort, VerbsLane};
+pub use memory::{ChunkInfo, GroupMemory, PeerMemory};
+pub use queue::{QueueInfo, QueuePair, QueuePairAddress, QueuePairSwitch};

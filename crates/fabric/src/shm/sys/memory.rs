@@ -186,36 +186,17 @@ impl Arena {
 
     /// Whether `more` bytes can be added without asking for trouble.
     fn check_room(&self, more: usize) -> Result<(), MemoryError> {
-        let more = more as u64;
-        let exhausted =
-            |available, what_limits, hint| Err(MemoryError::Exhausted { asked: more, available, what_limits, hint });
-        if self.huge {
-            let free = free_huge_bytes();
-            if more > free {
-                let hint = "set aside more huge pages (/proc/sys/vm/nr_hugepages), or none";
-                return exhausted(free, "free huge pages of 2 MiB".to_owned(), hint);
-            }
-        } else {
-            // Where /proc is not mounted, nothing is known and the kernel decides.
-            let free = meminfo_bytes("MemAvailable:").map_or(u64::MAX, |free| free - free / SPARE_PART);
-            if more > free {
-                let hint = "close other programs, use a larger machine, or open smaller objects";
-                return exhausted(free, "memory available on this machine, less a reserve".to_owned(), hint);
-            }
-            if let Some(room) = cgroup::memory_room() {
-                let free = room.bytes - room.bytes / SPARE_PART;
-                if more > free {
-                    let limit = format!("memory limit of control group {}, less a reserve", room.group.display());
-                    let hint = "raise the limit of the container or service (memory.max), or open smaller objects";
-                    return exhausted(free, limit, hint);
-                }
-            }
-        }
+        check_room(more, self.huge)?;
         // Beyond this limit the kernel would send SIGXFSZ.
         let file_limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
         let free = file_limit.saturating_sub(self.len() as u64);
-        if more > free {
-            return exhausted(free, "this process's limit on file sizes".to_owned(), "raise it: ulimit -f unlimited");
+        if more as u64 > free {
+            return Err(MemoryError::Exhausted {
+                asked: more as u64,
+                available: free,
+                what_limits: "this process's limit on file sizes".to_owned(),
+                hint: "raise it: ulimit -f unlimited",
+            });
         }
         Ok(())
     }
@@ -382,6 +363,36 @@ fn round_reserve(reserve_bytes: usize) -> Result<usize, MemoryError> {
     rounded.ok_or(MemoryError::BadReserve { reserve_bytes })
 }
 
+/// Whether the machine, and the control group of this process, have room for `more` bytes.
+pub(crate) fn check_room(more: usize, huge: bool) -> Result<(), MemoryError> {
+    let more = more as u64;
+    let exhausted =
+        |available, what_limits, hint| Err(MemoryError::Exhausted { asked: more, available, what_limits, hint });
+    if huge {
+        let free = free_huge_bytes();
+        if more > free {
+            let hint = "set aside more huge pages (/proc/sys/vm/nr_hugepages), or none";
+            return exhausted(free, "free huge pages of 2 MiB".to_owned(), hint);
+        }
+        return Ok(());
+    }
+    // Where /proc is not mounted, nothing is known and the kernel decides.
+    let free = meminfo_bytes("MemAvailable:").map_or(u64::MAX, |free| free - free / SPARE_PART);
+    if more > free {
+        let hint = "close other programs, use a larger machine, or open smaller objects";
+        return exhausted(free, "memory available on this machine, less a reserve".to_owned(), hint);
+    }
+    if let Some(room) = cgroup::memory_room() {
+        let free = room.bytes - room.bytes / SPARE_PART;
+        if more > free {
+            let limit = format!("memory limit of control group {}, less a reserve", room.group.display());
+            let hint = "raise the limit of the container or service (memory.max), or open smaller objects";
+            return exhausted(free, limit, hint);
+        }
+    }
+    Ok(())
+}
+
 /// Bytes of a line of `/proc/meminfo`.
 fn meminfo_bytes(field: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
@@ -395,7 +406,7 @@ fn parse_meminfo(text: &str, field: &str) -> Option<u64> {
 }
 
 /// Bytes in free huge pages of 2 MiB that nobody has reserved.
-fn free_huge_bytes() -> u64 {
+pub(crate) fn free_huge_bytes() -> u64 {
     let read = |name: &str| -> Option<u64> {
         let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
         fs::read_to_string(path).ok()?.trim().parse().ok()

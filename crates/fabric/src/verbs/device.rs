@@ -1,0 +1,258 @@
+//! Devices: which one is used, and opening it. What there is, `info` describes; what to take of it, `choose` says.
+
+use std::io;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use farfield_verbs_sys::*;
+
+use super::choose::choose;
+use super::info::{Address, Atomics, DeviceInfo, PortInfo, describe, text};
+use super::queue::{CompletionQueue, QueueInfo, QueuePair};
+
+/// How a node uses its devices. The default chooses everything by itself.
+#[derive(Clone, Debug)]
+pub struct VerbsOptions {
+    /// The device's name, as `mlx5_0`.
+    pub device: Option<String>,
+    /// Its port, from 1 on.
+    pub port: Option<u8>,
+    /// The line of the port's GID table.
+    pub gid_index: Option<u8>,
+    /// Whether the device places puts in order. By default it is asked, and one that does not say is not trusted: see
+    /// the module's documentation.
+    pub in_order: Option<bool>,
+    /// For how long the transport tries to reach a peer before it gives up on it, roughly.
+    pub patience: Duration,
+}
+
+impl Default for VerbsOptions {
+    fn default() -> VerbsOptions {
+        VerbsOptions { device: None, port: None, gid_index: None, in_order: None, patience: Duration::from_millis(500) }
+    }
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// There are no libraries.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// No device at all.
+    #[error(
+        "this machine has no RDMA device: load the driver of the network card, or add a software device \
+         (`rdma link add rxe0 type rxe netdev eth0`); see `farfield doctor`"
+    )]
+    NoDevice,
+    /// No device of that name.
+    #[error("there is no RDMA device `{name}`, only: {there}")]
+    NoSuchDevice {
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        there: String,
+    },
+    /// No port fits.
+    #[error("no port of {devices} can be used: {why}")]
+    NoPort {
+        /// Names of the devices.
+        devices: String,
+        /// What is wrong with each port.
+        why: String,
+    },
+    /// Not enough memory may be locked.
+    #[error(
+        "cannot register {bytes} bytes with {device}: this process may lock {limit} bytes of memory: raise the limit \
+         (`ulimit -l unlimited`, or `memlock` in /etc/security/limits.conf), or open smaller objects"
+    )]
+    LockedMemory {
+        /// The device.
+        device: String,
+        /// How much was to be registered.
+        bytes: usize,
+        /// The limit.
+        limit: u64,
+    },
+    /// A call failed.
+    #[error("{what} on {device}: {source}")]
+    Call {
+        /// The call, and what to do if that is known.
+        what: &'static str,
+        /// The device.
+        device: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl From<VerbsError> for crate::Error {
+    fn from(error: VerbsError) -> crate::Error {
+        crate::ErrorKind::System { what: "RDMA", why: error.to_string() }.into()
+    }
+}
+
+/// The most bytes of memory that this process may lock, `None` if there is no limit.
+#[must_use]
+pub fn locked_memory_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+/// An opened device: one port and one address of it, and a protection domain.
+pub struct Device {
+    pub(super) verbs: &'static Verbs,
+    pub(super) context: *mut ibv_context,
+    pub(super) pd: *mut ibv_pd,
+    pub(super) info: DeviceInfo,
+    pub(super) port: PortInfo,
+    pub(super) address: Option<Address>,
+    pub(super) options: VerbsOptions,
+}
+
+// SAFETY: libibverbs may be called from any thread (its manual: "the library is thread-safe"); the fields do not
+// change.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Describes all devices of this machine.
+    ///
+    /// # Errors
+    /// The library is not there, or a device cannot be opened.
+    pub fn list() -> Result<Vec<DeviceInfo>, VerbsError> {
+        let opened = open_all(Verbs::get()?)?;
+        Ok(opened.into_iter().map(|device| device.info.clone()).collect())
+    }
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// There is none that fits.
+    pub fn open(options: &VerbsOptions) -> Result<Arc<Device>, VerbsError> {
+        let verbs = Verbs::get()?;
+        let mut opened = open_all(verbs)?;
+        let infos: Vec<_> = opened.iter().map(|device| device.info.clone()).collect();
+        let choice = choose(&infos, options)?;
+        let context = opened[choice.device].context;
+        // SAFETY: the context is open.
+        let pd = unsafe { (verbs.ibv_alloc_pd)(context) };
+        if pd.is_null() {
+            return Err(call("ibv_alloc_pd", &infos[choice.device].name, io::Error::last_os_error()));
+        }
+        opened[choice.device].context = core::ptr::null_mut();
+        let info = infos[choice.device].clone();
+        let port = info.ports[choice.port].clone();
+        let options = options.clone();
+        Ok(Arc::new(Device { verbs, context, pd, info, port, address: choice.address, options }))
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The port that is used.
+    #[must_use]
+    pub fn port(&self) -> &PortInfo {
+        &self.port
+    }
+
+    /// The address that is used, if the LID is not enough.
+    #[must_use]
+    pub fn address(&self) -> Option<Address> {
+        self.address
+    }
+
+    /// What its queue pairs can do, as a new one says.
+    ///
+    /// # Errors
+    /// None can be made.
+    pub fn survey(self: &Arc<Device>) -> Result<QueueInfo, VerbsError> {
+        let completions = Arc::new(CompletionQueue::new(self, 1)?);
+        Ok(QueuePair::new(self, &completions)?.info())
+    }
+
+    pub(super) fn has_atomics(&self) -> bool {
+        self.info.atomics != Atomics::None
+    }
+
+    pub(super) fn call(&self, what: &'static str, errno: i32) -> VerbsError {
+        call(what, &self.info.name, io::Error::from_raw_os_error(errno))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whatever belongs to the domain or to the context keeps the device, so nothing does any more. A
+        // refusal has no consequences.
+        unsafe {
+            (self.verbs.ibv_dealloc_pd)(self.pd);
+            (self.verbs.ibv_close_device)(self.context);
+        }
+    }
+}
+
+pub(super) fn call(what: &'static str, device: &str, source: io::Error) -> VerbsError {
+    VerbsError::Call { what, device: device.to_owned(), source }
+}
+
+/// A context that is closed when dropped, unless it was taken (and is null).
+struct Opened {
+    verbs: &'static Verbs,
+    context: *mut ibv_context,
+    info: DeviceInfo,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if !self.context.is_null() {
+            // SAFETY: the context is open, and nothing was made of it.
+            unsafe { (self.verbs.ibv_close_device)(self.context) };
+        }
+    }
+}
+
+fn open_all(verbs: &'static Verbs) -> Result<Vec<Opened>, VerbsError> {
+    // Once, before the first device is opened. On kernels that need it, it keeps registered memory out of children.
+    static FORK: Once = Once::new();
+    // SAFETY: the call has no preconditions. It fails where the kernel knows nothing of it, and then children must not
+    // use this memory, which they do not.
+    FORK.call_once(|| _ = unsafe { (verbs.ibv_fork_init)() });
+    let mut count = 0;
+    // SAFETY: the count is valid to write.
+    let list = unsafe { (verbs.ibv_get_device_list)(&mut count) };
+    if list.is_null() {
+        return Err(match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOSYS) => VerbsError::NoDevice,
+            error => call("ibv_get_device_list", "this machine", error),
+        });
+    }
+    let mut opened = Vec::new();
+    let mut failed = None;
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has `count` devices and is not freed yet.
+        let device = unsafe { *list.add(at) };
+        // SAFETY: the device is of the list.
+        let context = unsafe { (verbs.ibv_open_device)(device) };
+        if context.is_null() {
+            let error = io::Error::last_os_error();
+            // SAFETY: the device is of the list, and its name lives as long.
+            let name = text(unsafe { core::slice::from_raw_parts((*device).name.as_ptr(), 64) });
+            failed = Some(call("ibv_open_device (may you read and write /dev/infiniband?)", &name, error));
+            continue;
+        }
+        // SAFETY: the context was just opened.
+        match unsafe { describe(verbs, context) } {
+            Ok(info) => opened.push(Opened { verbs, context, info }),
+            Err(error) => failed = Some(error),
+        }
+    }
+    // SAFETY: the list is freed once; opened devices stay.
+    unsafe { (verbs.ibv_free_device_list)(list) };
+    match failed {
+        Some(error) if opened.is_empty() => Err(error),
+        _ => Ok(opened),
+    }
+}

@@ -1,0 +1,472 @@
+//! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
+//!
+//! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
+//!   posted as completions make room. Operations of a batch wait here too, and share one doorbell; only the last work
+//!   request behind a doorbell is signalled, and its completion says that those before it are complete as well.
+//! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends
+//!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
+//!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush
+//!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
+//! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs that
+//!   are registered as a whole, with the first operation that needs it, and stay so: nothing is copied, no operation
+//!   waits for a place in a staging area, and a slab of 64 KiB costs one registration. Shared cells are
+//!   registered with their chunk.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use farfield_verbs_sys::*;
+
+use super::device::{Device, VerbsError};
+use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
+use super::peer::{Operation, Pair, Peer};
+use super::post::{BATCH_MAX, LocalKey, Poster, Work};
+use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
+use super::status::{Refusal, code_of, refusal_of};
+use crate::buf::Block;
+use crate::error::Code;
+use crate::lane::{DynLane, Keep, Status, Verb, WorkRequest};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+/// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
+const COMPLETIONS: usize = 4096;
+/// The longest message that one work request moves; devices may want less.
+const MESSAGE_BYTES_MAX: u64 = 1 << 30;
+/// How long a device may take to flush a queue pair that has failed.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
+/// Polls between two looks for queue pairs that are not flushed.
+const POLLS_PER_LOOK: u32 = 1024;
+
+/// A lane over RDMA.
+pub struct VerbsLane {
+    port: Arc<LanePort>,
+    /// Arrivals that were taken.
+    taken: u64,
+    peers: Vec<Peer>,
+    /// Work requests under way, on all queue pairs.
+    outstanding: usize,
+    /// Peers with work that waits.
+    backlog: Vec<usize>,
+    poster: Poster,
+    /// Where reads go that only flush.
+    scratch: Arc<Block>,
+    polls: u32,
+}
+
+/// The side of a lane that other threads use: through it the control plane hands over connections.
+pub struct LanePort {
+    device: Arc<Device>,
+    completions: Arc<CompletionQueue>,
+    arrivals: Mutex<Vec<Arrival>>,
+    count: AtomicU64,
+}
+
+/// A connection that the lane has not taken yet.
+struct Arrival {
+    peer: NodeId,
+    class: GroupKey,
+    queue: QueuePair,
+    memory: Arc<PeerMemory>,
+}
+
+/// The first three groups share a queue pair, so that there is order among them; each further one may have its own.
+fn class_of(key: GroupKey) -> GroupKey {
+    if key.0 <= GroupKey::SERVICE.0 { GroupKey::SIGNAL } else { key }
+}
+
+impl LanePort {
+    /// A queue pair of the lane, to be connected.
+    ///
+    /// # Errors
+    /// The device has no more.
+    pub fn new_pair(&self) -> Result<QueuePair, VerbsError> {
+        QueuePair::new(&self.device, &self.completions)
+    }
+
+    /// Hands over a connected queue pair, by which the lane reaches `memory` of the peer: the group `key`, or if it is
+    /// one of the first three, all three of them. The first one stays: a second for the same groups is dropped.
+    pub fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        arrivals.push(Arrival { peer, class: class_of(key), queue, memory });
+        self.count.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl VerbsLane {
+    /// A lane without peers.
+    ///
+    /// # Errors
+    /// The device has no more completion queues.
+    pub fn open(device: &Arc<Device>) -> Result<VerbsLane, VerbsError> {
+        let port = LanePort {
+            device: Arc::clone(device),
+            completions: Arc::new(CompletionQueue::new(device, COMPLETIONS)?),
+            arrivals: Mutex::default(),
+            count: AtomicU64::new(0),
+        };
+        Ok(VerbsLane {
+            port: Arc::new(port),
+            taken: 0,
+            peers: Vec::new(),
+            outstanding: 0,
+            backlog: Vec::new(),
+            poster: Poster::new(),
+            scratch: Block::new(8),
+            polls: 0,
+        })
+    }
+
+    /// The side that other threads use.
+    #[must_use]
+    pub fn port(&self) -> Arc<LanePort> {
+        Arc::clone(&self.port)
+    }
+
+    fn peer(&mut self, at: usize) -> &mut Peer {
+        if self.peers.len() <= at {
+            self.peers.resize_with(at + 1, Peer::default);
+        }
+        &mut self.peers[at]
+    }
+
+    #[inline]
+    fn take_arrivals(&mut self) {
+        if self.port.count.load(Ordering::Acquire) != self.taken {
+            self.take_arrivals_now();
+        }
+    }
+
+    #[cold]
+    fn take_arrivals_now(&mut self) {
+        let arrivals = core::mem::take(&mut *self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
+        for Arrival { peer, class, queue, memory } in arrivals {
+            self.taken += 1;
+            let peer = self.peer(peer.index());
+            if !peer.pairs.iter().any(|pair| pair.class == class) {
+                peer.memory.get_or_insert(memory);
+                peer.pairs.push(Pair::new(class, queue));
+            }
+        }
+    }
+
+    /// The queue pair for a request, and the address and key of its remote memory.
+    fn place(&self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
+        let peer = self.peers.get(request.peer().index()).ok_or(Code::BadKey)?;
+        let class = class_of(request.remote.key());
+        let at = peer.pairs.iter().position(|pair| pair.class == class).ok_or(Code::BadKey)?;
+        let pair = &peer.pairs[at];
+        pair.check()?;
+        if request.verb == Verb::RemoteFence {
+            return Ok((at, 0, 0));
+        }
+        if !request.remote.offset().is_multiple_of(8) {
+            return Err(Code::Misaligned);
+        }
+        if matches!(request.verb, Verb::Cas | Verb::Faa) && !pair.queue.as_ref().is_some_and(|queue| queue.has_atomics)
+        {
+            return Err(Code::NoAtomics);
+        }
+        let (address, rkey) = peer.memory.as_ref().ok_or(Code::BadKey)?.find(request.remote, request.len)?;
+        Ok((at, address, rkey))
+    }
+
+    /// How a request names its local memory.
+    fn local_key(&self, request: &WorkRequest, inline_bytes_max: usize) -> Result<LocalKey, Code> {
+        let inline = request.verb == Verb::Put && request.len <= inline_bytes_max.min(INLINE_BYTES_MAX);
+        match &request.local.keep {
+            _ if request.len == 0 => Ok(LocalKey::Empty),
+            Keep::Block(_) if inline => Ok(LocalKey::Inline),
+            Keep::Memory(_) if inline => Ok(LocalKey::InlineShared),
+            Keep::Block(block) => self.block_key(block),
+            Keep::Memory(memory) => match memory.downcast_ref::<GroupMemory>() {
+                Some(memory) => memory.local_key(request.local.ptr, request.len).map(LocalKey::Registered),
+                None => Err(Code::Device),
+            },
+            Keep::Nothing => Err(Code::Device),
+        }
+    }
+
+    fn block_key(&self, block: &Block) -> Result<LocalKey, Code> {
+        let device = &self.port.device;
+        // SAFETY: the slab keeps the registration and drops it before its memory, which operations use as `buf` says.
+        let key = block.local_key(|start, bytes| unsafe { MemoryRegion::of_slab(device, start, bytes) });
+        key.map(LocalKey::Registered).map_err(|_| Code::Device)
+    }
+
+    /// Queues the work of a request; `Done` if there is none.
+    fn admit(&mut self, request: &WorkRequest, sequence: u64) -> Result<Status, Code> {
+        let (pair_at, address, rkey) = self.place(request)?;
+        let peer = request.peer().index();
+        let info = self.peers[peer].pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
+        if request.verb == Verb::RemoteFence {
+            self.peers[peer].pairs[pair_at].fence_next = true;
+            return Ok(Status::Done);
+        }
+        let key = self.local_key(request, info.inline_bytes_max)?;
+        let flush_key = match request.verb {
+            Verb::Put if !info.puts_in_order && self.peers[peer].pairs[pair_at].has_open_put && request.len > 0 => {
+                Some(self.block_key(&self.scratch)?)
+            }
+            _ => None,
+        };
+        let piece_bytes = self.port.device.port.message_bytes_max.clamp(1, MESSAGE_BYTES_MAX) as usize & !7;
+        let pair = &mut self.peers[peer].pairs[pair_at];
+        let into_cells = matches!(request.local.keep, Keep::Memory(_)) && request.verb == Verb::Get;
+        let must_follow =
+            if request.verb == Verb::Put { !info.puts_in_order } else { into_cells && !info.gets_in_order };
+        let whole = Work {
+            sequence,
+            verb: request.verb,
+            fence: core::mem::take(&mut pair.fence_next) || must_follow,
+            local: request.local.ptr,
+            len: request.len as u32,
+            key,
+            address,
+            rkey,
+            operands: request.operands,
+        };
+        if let Some(key) = flush_key {
+            // The read finds the puts before it done, and the put waits for the read: see the module's "Order".
+            let local = self.scratch.as_ptr();
+            pair.waiting.push_back(Work { sequence: 0, verb: Verb::Get, fence: false, local, len: 8, key, ..whole });
+        }
+        pair.has_open_put = request.verb == Verb::Put;
+        let mut from = 0;
+        while request.len - from > piece_bytes {
+            let (local, address) = (whole.local.wrapping_add(from), address + from as u64);
+            let fence = whole.fence && from == 0;
+            pair.waiting.push_back(Work { sequence: 0, fence, local, len: piece_bytes as u32, address, ..whole });
+            from += piece_bytes;
+        }
+        let (local, len) = (whole.local.wrapping_add(from), (request.len - from) as u32);
+        let fence = whole.fence && from == 0;
+        pair.waiting.push_back(Work { fence, local, len, address: address + from as u64, ..whole });
+        Ok(Status::Pending)
+    }
+
+    /// Posts what waits for a peer, as far as there is room.
+    fn start(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        let capacity = self.port.completions.capacity;
+        for pair_at in 0..peer.pairs.len() {
+            let mut at_most = BATCH_MAX;
+            loop {
+                let pair = &mut peer.pairs[pair_at];
+                if let Err(code) = pair.check() {
+                    peer.end_waiting(pair_at, code);
+                    break;
+                }
+                let Some(queue) = &pair.queue else { break };
+                let room = (queue.info.depth - pair.posted.len()).min(capacity - self.outstanding);
+                let count = pair.waiting.len().min(room).min(at_most);
+                if count == 0 {
+                    break;
+                }
+                let position = pair.first.wrapping_add(pair.posted.len() as u64);
+                let first = RemotePtr::new(NodeId(at as u16), pair.class, position);
+                // SAFETY: the operations in `peer.operations` keep the memory until they are complete.
+                let (posted, errno) = unsafe { self.poster.post(queue, first, &pair.waiting, count) };
+                pair.posted.extend(pair.waiting.drain(..posted).map(|work| work.sequence));
+                self.outstanding += posted;
+                pair.is_signalled = if posted > 0 { errno == 0 } else { pair.is_signalled };
+                if errno == 0 {
+                    continue;
+                }
+                if count > 1 {
+                    // One at a time, to see which of them it is.
+                    at_most = 1;
+                    continue;
+                }
+                let refused = pair.waiting[0];
+                match refusal_of(errno, refused.verb) {
+                    Refusal::Full if !pair.posted.is_empty() => break,
+                    Refusal::Never(code) if refused.sequence != 0 => {
+                        pair.waiting.pop_front();
+                        peer.end(refused.sequence, Status::Failed(code));
+                    }
+                    // Not even one fits; or a part of an operation is refused of which other parts are under way.
+                    Refusal::Full | Refusal::Never(_) => {
+                        queue.switch().end(Code::Unreachable);
+                        pair.fail(Code::Device);
+                    }
+                }
+            }
+            let pair = &mut peer.pairs[pair_at];
+            if !pair.is_signalled && pair.waiting.is_empty() && pair.check().is_ok() {
+                // What was posted last ends with the completion of a put of nothing.
+                pair.waiting.push_back(Work::nothing());
+                return self.start(at);
+            }
+        }
+        let has_work = peer.pairs.iter().any(|pair| !pair.waiting.is_empty());
+        if has_work && !peer.is_in_backlog {
+            self.backlog.push(at);
+        }
+        peer.is_in_backlog |= has_work;
+    }
+
+    /// Starts what waits, for peers whose batches are complete, or for all.
+    fn start_backlog(&mut self, all: bool) {
+        for at in core::mem::take(&mut self.backlog) {
+            self.peers[at].is_in_backlog = false;
+            if all || self.peers[at].holds == 0 {
+                self.start(at);
+            } else {
+                self.peers[at].is_in_backlog = true;
+                self.backlog.push(at);
+            }
+        }
+    }
+
+    /// Takes completions out of the queue.
+    fn reap(&mut self) {
+        let mut completions = [ibv_wc::default(); 16];
+        loop {
+            let Some(count) = self.port.completions.poll(&mut completions) else {
+                return self.lose_completions();
+            };
+            for completion in &completions[..count] {
+                self.complete(completion);
+            }
+            if count < completions.len() {
+                return;
+            }
+        }
+    }
+
+    fn complete(&mut self, completion: &ibv_wc) {
+        let id = RemotePtr::<u8>::from_packed(completion.wr_id);
+        let Some(peer) = self.peers.get_mut(id.node().index()) else { return };
+        let Some(pair_at) = peer.pairs.iter().position(|pair| pair.class == id.key()) else { return };
+        let pair = &mut peer.pairs[pair_at];
+        // Positions are counted modulo the bits of an offset.
+        let before =
+            RemotePtr::<u8>::new(NodeId(0), GroupKey(0), id.offset().wrapping_sub(pair.first)).offset() as usize;
+        if before >= pair.posted.len() {
+            return; // of a queue pair that was destroyed since
+        }
+        let had_failed = pair.failed.is_some();
+        let failed = (completion.status != IBV_WC_SUCCESS).then(|| {
+            let cause = code_of(completion.status);
+            let verdict = pair.queue.as_ref().and_then(QueuePair::verdict);
+            *pair.failed.get_or_insert(verdict.or(cause).unwrap_or(Code::Unreachable))
+        });
+        // What was posted before the first failure was done, or it would have failed itself.
+        let earlier = if had_failed { failed } else { None };
+        for _ in 0..before {
+            peer.end_first_posted(pair_at, earlier.map_or(Status::Done, Status::Failed));
+        }
+        peer.end_first_posted(pair_at, failed.map_or(Status::Done, Status::Failed));
+        self.outstanding -= before + 1;
+        if let Some(code) = failed {
+            peer.end_waiting(pair_at, code);
+        }
+    }
+
+    /// Looks for queue pairs that have ended, and whose work has not: destroying them ends it.
+    #[cold]
+    fn look_for_the_lost(&mut self) {
+        for peer in &mut self.peers {
+            for pair_at in 0..peer.pairs.len() {
+                let pair = &mut peer.pairs[pair_at];
+                let is_ailing = !pair.posted.is_empty() && (pair.check().is_err() || !pair.is_signalled);
+                if !is_ailing {
+                    pair.ailing_since = None;
+                } else if pair.ailing_since.get_or_insert_with(Instant::now).elapsed() > FLUSH_TIME {
+                    self.outstanding -= peer.destroy(pair_at);
+                }
+            }
+        }
+    }
+
+    /// The completion queue is broken: nothing will be heard of what is under way.
+    #[cold]
+    fn lose_completions(&mut self) {
+        for peer in &mut self.peers {
+            for pair_at in 0..peer.pairs.len() {
+                peer.pairs[pair_at].fail(Code::Device);
+                self.outstanding -= peer.destroy(pair_at);
+            }
+        }
+    }
+}
+
+impl crate::lane::sealed::Sealed for VerbsLane {}
+
+impl DynLane for VerbsLane {
+    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+        self.place(request).map(|_| ())
+    }
+
+    fn post(&mut self, request: WorkRequest) -> u64 {
+        self.take_arrivals();
+        let at = request.peer().index();
+        let peer = self.peer(at);
+        let sequence = peer.ended + peer.operations.len() as u64 + 1;
+        let status = self.admit(&request, sequence).unwrap_or_else(Status::Failed);
+        let keep = if status == Status::Pending { request.local.keep } else { Keep::Nothing };
+        let peer = &mut self.peers[at];
+        peer.operations.push_back(Operation { status, keep });
+        if status != Status::Pending {
+            peer.settle();
+        } else if peer.holds == 0 {
+            self.start(at);
+            if self.peers[at].is_in_backlog {
+                // Full: completions make room.
+                self.poll();
+            }
+        } else if !core::mem::replace(&mut peer.is_in_backlog, true) {
+            self.backlog.push(at);
+        }
+        sequence
+    }
+
+    fn hold(&mut self, peer: NodeId) {
+        self.peer(peer.index()).holds += 1;
+    }
+
+    fn doorbell(&mut self, peer: NodeId) {
+        let at = peer.index();
+        let peer = self.peer(at);
+        peer.holds = peer.holds.saturating_sub(1);
+        if peer.holds == 0 {
+            self.start(at);
+        }
+    }
+
+    fn ring(&mut self) {
+        if !self.backlog.is_empty() {
+            self.start_backlog(true);
+        }
+    }
+
+    fn poll(&mut self) {
+        self.take_arrivals();
+        self.reap();
+        if !self.backlog.is_empty() {
+            self.start_backlog(false);
+        }
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            self.look_for_the_lost();
+        }
+    }
+
+    fn status(&self, peer: NodeId, sequence: u64) -> Status {
+        let Some(peer) = self.peers.get(peer.index()) else { return Status::Pending };
+        match sequence.checked_sub(peer.ended + 1) {
+            Some(at) => peer.operations.get(at as usize).map_or(Status::Pending, |operation| operation.status),
+            None => peer.failures.status(sequence),
+        }
+    }
+}
+
+impl Drop for VerbsLane {
+    fn drop(&mut self) {
+        // Queue pairs go first: while one is there, the device may touch memory that the operations keep.
+        for peer in &mut self.peers {
+            peer.pairs.clear();
+        }
+    }
+}

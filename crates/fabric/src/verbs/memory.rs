@@ -1,0 +1,417 @@
+//! Registered memory: of this node's permission groups, and where that of peers lies.
+//!
+//! A group's address space is reserved once, so no pointer ever moves. It is divided into slots that double, and a slot
+//! becomes usable as a whole, or from its start on, when it is needed: one chunk, one registration (MR), one key.
+//!
+//! ```text
+//! offset 0        2 MiB      4 MiB                 8 MiB
+//!        │ slot 0 │ slot 1   │ slot 2              │ slot 3 …
+//! ```
+//!
+//! The slot of an offset is a matter of its highest bit, so finding a peer's key takes a shift, a count of zeros and
+//! one line of a table. **No region crosses slots**: one that does not fit gets a slot that is large enough, and the
+//! slots that were passed over serve smaller regions later. So an operation that crosses chunks is outside of every
+//! region, and is refused as out of bounds.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use farfield_verbs_sys::*;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::device::{Device, VerbsError, locked_memory_limit};
+use crate::buf::Registration;
+use crate::error::{Code, Error, ErrorKind, Result};
+use crate::fabric::Region;
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::shm::sys::memory::{STEP_BYTES, check_room, free_huge_bytes};
+
+/// Slots that an offset of 44 bits can lie in.
+const SLOTS: usize = 24;
+const STEP_SHIFT: u32 = STEP_BYTES.trailing_zeros();
+const PAGE_BYTES: usize = 4096;
+/// Bytes at the start of each group that no region gets. Global fences read the first word.
+const RESERVED_BYTES: u64 = 64;
+/// Regions begin on cache lines.
+const REGION_ALIGN: u64 = 64;
+
+#[inline]
+const fn slot_of(offset: u64) -> usize {
+    (u64::BITS - (offset >> STEP_SHIFT).leading_zeros()) as usize
+}
+
+#[inline]
+const fn slot_first(slot: usize) -> u64 {
+    // Slot 0 begins at 0 and is as long as slot 1.
+    ((STEP_BYTES as u64) << slot >> 1) & !(STEP_BYTES as u64 - 1)
+}
+
+const fn slot_bytes(slot: usize) -> u64 {
+    (STEP_BYTES as u64) << slot.saturating_sub(1)
+}
+
+/// A usable part of a group's memory, as its owner tells its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkInfo {
+    /// Its offset in the group.
+    pub first: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// The address by which the owner's device knows its first byte.
+    pub address: u64,
+    /// The key that an access needs.
+    pub rkey: u32,
+}
+
+/// The chunks of one group. A chunk is added once and then stays as it is.
+#[derive(Default)]
+struct Table([Line; SLOTS]);
+
+#[derive(Default)]
+struct Line {
+    /// 0 for none. Written last.
+    bytes: AtomicU64,
+    address: AtomicU64,
+    key: AtomicU32,
+}
+
+impl Table {
+    fn add(&self, chunk: ChunkInfo) -> bool {
+        let slot = slot_of(chunk.first);
+        let Some(line) = self.0.get(slot) else { return false };
+        if chunk.first != slot_first(slot) || chunk.bytes == 0 || chunk.bytes > slot_bytes(slot) {
+            return false;
+        }
+        line.address.store(chunk.address, Ordering::Relaxed);
+        line.key.store(chunk.rkey, Ordering::Relaxed);
+        // Release: who sees the length sees address and key.
+        line.bytes.store(chunk.bytes, Ordering::Release);
+        true
+    }
+
+    /// Address and key of `len` bytes at `offset`.
+    #[inline]
+    fn find(&self, offset: u64, len: usize) -> Result<(u64, u32), Code> {
+        let slot = slot_of(offset);
+        let line = self.0.get(slot).ok_or(Code::OutOfBounds)?;
+        let within = offset - slot_first(slot);
+        match line.bytes.load(Ordering::Acquire).checked_sub(within) {
+            Some(room) if len as u64 <= room => {
+                Ok((line.address.load(Ordering::Relaxed) + within, line.key.load(Ordering::Relaxed)))
+            }
+            _ => Err(Code::OutOfBounds),
+        }
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = ChunkInfo> {
+        self.0.iter().enumerate().filter_map(|(slot, line)| {
+            let bytes = line.bytes.load(Ordering::Acquire);
+            let (address, rkey) = (line.address.load(Ordering::Relaxed), line.key.load(Ordering::Relaxed));
+            (bytes > 0).then_some(ChunkInfo { first: slot_first(slot), bytes, address, rkey })
+        })
+    }
+}
+
+/// Where a peer's memory lies.
+pub struct PeerMemory {
+    groups: [OnceLock<Box<Table>>; GroupKey::COUNT_MAX],
+}
+
+impl PeerMemory {
+    /// Of a peer that has told nothing yet.
+    #[must_use]
+    pub fn new() -> Arc<PeerMemory> {
+        Arc::new(PeerMemory { groups: [const { OnceLock::new() }; GroupKey::COUNT_MAX] })
+    }
+
+    /// Adds a chunk that the peer has told of. False if there can be no such chunk, and then nothing is changed.
+    pub fn add(&self, key: GroupKey, chunk: ChunkInfo) -> bool {
+        self.groups[usize::from(key.0)].get_or_init(Box::default).add(chunk)
+    }
+
+    /// Address and key of `len` bytes.
+    ///
+    /// # Errors
+    /// No such group, or not inside one of its chunks.
+    #[inline]
+    pub(super) fn find(&self, remote: RemotePtr<u8>, len: usize) -> Result<(u64, u32), Code> {
+        match self.groups[usize::from(remote.key().0)].get() {
+            Some(table) => table.find(remote.offset(), len),
+            None => Err(Code::BadKey),
+        }
+    }
+}
+
+/// A registered piece of memory.
+pub(super) struct MemoryRegion {
+    device: Arc<Device>,
+    raw: *mut ibv_mr,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+/// What a device may do with the memory of a group, for this node and for its peers. No relaxed ordering: with it, the
+/// buses could let a put pass the one before, and "puts to one node land in order" is what objects are built on.
+const SHARED: ibv_access_flags =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+impl MemoryRegion {
+    /// # Safety
+    /// The memory stays mapped while the region lives, and bears it that the device reads and writes it, within what
+    /// `access` allows.
+    unsafe fn register(
+        device: &Arc<Device>,
+        start: *mut u8,
+        bytes: usize,
+        access: ibv_access_flags,
+    ) -> Result<MemoryRegion, VerbsError> {
+        // Devices without remote atomics may refuse to grant them.
+        let access = if device.has_atomics() { access } else { access & !IBV_ACCESS_REMOTE_ATOMIC };
+        // SAFETY: the domain is alive, and the memory is mapped, by the contract of this function.
+        let raw = unsafe { (device.verbs.ibv_reg_mr)(device.pd, start.cast(), bytes, access as i32) };
+        if !raw.is_null() {
+            return Ok(MemoryRegion { device: Arc::clone(device), raw });
+        }
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        Err(match locked_memory_limit() {
+            Some(limit) if errno == libc::ENOMEM => {
+                VerbsError::LockedMemory { device: device.info.name.clone(), bytes, limit }
+            }
+            _ => device.call("ibv_reg_mr (is there memory left?)", errno),
+        })
+    }
+
+    /// Registers a slab of a pool: memory that only this node's operations use.
+    ///
+    /// # Safety
+    /// The memory stays allocated while the registration lives, and is used by operations under the rules of `buf`.
+    pub(super) unsafe fn of_slab(
+        device: &Arc<Device>,
+        start: *mut u8,
+        bytes: usize,
+    ) -> Result<Registration, VerbsError> {
+        // SAFETY: by the contract of this function.
+        let region = unsafe { Self::register(device, start, bytes, IBV_ACCESS_LOCAL_WRITE) }?;
+        // SAFETY: the region is alive.
+        let key = unsafe { (*region.raw).lkey };
+        Ok(Registration { key, keep: Box::new(region) })
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: registered once, deregistered once.
+        unsafe { (self.device.verbs.ibv_dereg_mr)(self.raw) };
+    }
+}
+
+/// The registered memory of one permission group of this node.
+pub struct GroupMemory {
+    key: GroupKey,
+    device: Arc<Device>,
+    base: NonNull<u8>,
+    reserve_bytes: usize,
+    limit_bytes: usize,
+    /// By local keys.
+    own: Table,
+    grown: Mutex<Grown>,
+}
+
+// SAFETY: an address and tables; the memory behind it is reached by atomics only, through `Region`s.
+unsafe impl Send for GroupMemory {}
+// SAFETY: as above.
+unsafe impl Sync for GroupMemory {}
+
+struct Grown {
+    registered: [Option<MemoryRegion>; SLOTS],
+    /// Bytes given out of each slot.
+    used: [u64; SLOTS],
+}
+
+impl GroupMemory {
+    /// Memory that may grow up to `limit_bytes`.
+    ///
+    /// # Errors
+    /// No address space, or not even the first chunk.
+    pub fn create(device: &Arc<Device>, key: GroupKey, limit_bytes: usize) -> Result<Arc<GroupMemory>> {
+        let out_of_memory = |why: String| ErrorKind::OutOfMemory { key, asked_bytes: limit_bytes, why };
+        // So that a region of any size up to the limit finds a slot.
+        let last = (0..SLOTS).find(|slot| slot_bytes(*slot) >= limit_bytes as u64).unwrap_or(SLOTS - 1);
+        let reserve_bytes = (slot_first(last) + slot_bytes(last)) as usize;
+        // SAFETY: the kernel chooses an address range that nothing uses.
+        let space = unsafe {
+            let padded = reserve_bytes + STEP_BYTES;
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(core::ptr::null_mut(), padded, ProtFlags::empty(), flags)
+        };
+        let space = space.map_err(|errno| out_of_memory(format!("no address space (ulimit -v?): {errno}")))?;
+        // The padding stays: it costs address space only.
+        let base = space.cast::<u8>().wrapping_add(space.cast::<u8>().align_offset(STEP_BYTES));
+        let mut used = [0; SLOTS];
+        used[0] = RESERVED_BYTES;
+        let memory = GroupMemory {
+            key,
+            device: Arc::clone(device),
+            base: NonNull::new(base).expect("a mapping is not at address zero"),
+            reserve_bytes,
+            limit_bytes,
+            own: Table::default(),
+            grown: Mutex::new(Grown { registered: [const { None }; SLOTS], used }),
+        };
+        memory.grow(&mut memory.grown.lock().unwrap_or_else(PoisonError::into_inner), 0, RESERVED_BYTES)?;
+        Ok(Arc::new(memory))
+    }
+
+    /// A region for this node, `me`: zeroed memory of a chunk that may be new. Peers have to be told of new chunks
+    /// before they get a pointer to it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`].
+    pub fn alloc(self: &Arc<Self>, me: NodeId, bytes: usize) -> Result<Region> {
+        let asked = (bytes as u64).next_multiple_of(REGION_ALIGN);
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = |grown: &Grown, slot: usize| {
+            self.own.0[slot].bytes.load(Ordering::Relaxed).saturating_sub(grown.used[slot]) >= asked
+        };
+        let slot = match (0..SLOTS).find(|slot| room(&grown, *slot)) {
+            Some(slot) => slot,
+            None => {
+                let fits = |slot: &usize| {
+                    grown.registered[*slot].is_none()
+                        && slot_bytes(*slot) >= asked
+                        && slot_first(*slot) + slot_bytes(*slot) <= self.reserve_bytes as u64
+                };
+                let Some(slot) = (0..SLOTS).find(fits) else {
+                    return Err(self.exhausted(asked, "its address space is used up".into()));
+                };
+                self.grow(&mut grown, slot, asked)?;
+                slot
+            }
+        };
+        let offset = slot_first(slot) + grown.used[slot];
+        grown.used[slot] += asked;
+        // SAFETY: the offset lies inside the reserved range.
+        let base = unsafe { self.base.add(offset as usize) };
+        let remote = RemotePtr::new(me, self.key, offset);
+        // SAFETY: the range was given to nobody else, lies in a chunk that is mapped as long as this memory, which the
+        // region keeps, and is aligned to 64; access is by atomics and by operations only.
+        Ok(unsafe { Region::new(base, bytes, remote, Arc::clone(self) as _) })
+    }
+
+    /// The chunks that there are, for peers.
+    #[must_use]
+    pub fn chunks(&self) -> Vec<ChunkInfo> {
+        let grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        let with_remote_key = |chunk: ChunkInfo| {
+            let region = grown.registered[slot_of(chunk.first)].as_ref();
+            // SAFETY: the region is alive.
+            region.map(|region| ChunkInfo { rkey: unsafe { (*region.raw).rkey }, ..chunk })
+        };
+        self.own.chunks().filter_map(with_remote_key).collect()
+    }
+
+    /// The local key of `len` bytes at `at`.
+    pub(super) fn local_key(&self, at: *const u8, len: usize) -> Result<u32, Code> {
+        let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
+        self.own.find(offset as u64, len).map(|(_, key)| key)
+    }
+
+    /// Makes a slot usable: as a whole, or if that is too much its first `asked` bytes.
+    fn grow(&self, grown: &mut Grown, slot: usize, asked: u64) -> Result<()> {
+        let taken: u64 = self.own.chunks().map(|chunk| chunk.bytes).sum();
+        let left = (self.limit_bytes as u64).saturating_sub(taken);
+        let (whole, least) = (slot_bytes(slot) as usize, (asked as usize).next_multiple_of(PAGE_BYTES));
+        if least as u64 > left {
+            return Err(self.exhausted(asked, format!("this node may use {} bytes for it", self.limit_bytes)));
+        }
+        if whole > least && whole as u64 <= left && self.grow_by(grown, slot, whole).is_ok() {
+            return Ok(());
+        }
+        self.grow_by(grown, slot, least).map_err(|why| self.exhausted(asked, why))
+    }
+
+    fn grow_by(&self, grown: &mut Grown, slot: usize, bytes: usize) -> Result<(), String> {
+        let huge = bytes.is_multiple_of(STEP_BYTES) && free_huge_bytes() >= bytes as u64;
+        check_room(bytes, huge).map_err(|why| why.to_string())?;
+        let first = slot_first(slot);
+        // SAFETY: the slot lies inside the reserved range.
+        let start = unsafe { self.base.add(first as usize) }.as_ptr();
+        let map = |more| {
+            // Shared, so that a child of this process does not make it copy-on-write under the device.
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED | more;
+            // SAFETY: the range is part of our reservation and not usable yet, so nobody uses it.
+            unsafe { mmap_anonymous(start.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
+        };
+        let mapped = if huge {
+            map(MapFlags::HUGETLB | MapFlags::HUGE_2MB).or_else(|_| map(MapFlags::empty()))
+        } else {
+            map(MapFlags::empty())
+        };
+        mapped.map_err(|errno| format!("mmap: {errno}"))?;
+        // SAFETY: just mapped; a wish, which leaves contents alone and which the kernel may ignore.
+        let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+        // SAFETY: the memory stays mapped until `self` is dropped, which drops the registrations first; it is shared by
+        // nature, and all access to it is atomic or an operation's.
+        let region = unsafe { MemoryRegion::register(&self.device, start, bytes, SHARED) };
+        let region = region.map_err(|error| error.to_string())?;
+        // SAFETY: the region is alive.
+        let lkey = unsafe { (*region.raw).lkey };
+        grown.registered[slot] = Some(region);
+        self.own.add(ChunkInfo { first, bytes: bytes as u64, address: start as u64, rkey: lkey });
+        Ok(())
+    }
+
+    #[cold]
+    fn exhausted(&self, asked: u64, why: String) -> Error {
+        ErrorKind::OutOfMemory { key: self.key, asked_bytes: asked as usize, why }.into()
+    }
+}
+
+impl Drop for GroupMemory {
+    fn drop(&mut self) {
+        self.grown.get_mut().unwrap_or_else(PoisonError::into_inner).registered.fill_with(|| None);
+        // SAFETY: our own reservation; regions keep this memory, so nobody has an address in it any more, and no device
+        // knows it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserve_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_follow_each_other_and_double() {
+        let mut next = 0;
+        for slot in 0..SLOTS {
+            let (first, bytes) = (slot_first(slot), slot_bytes(slot));
+            assert_eq!(first, next, "slot {slot}");
+            assert_eq!((slot_of(first), slot_of(first + bytes - 1)), (slot, slot));
+            next = first + bytes;
+        }
+        assert_eq!(next, 1 << 44, "all offsets of a pointer");
+    }
+
+    #[test]
+    fn places_are_found_in_chunks_and_nowhere_else() {
+        let memory = PeerMemory::new();
+        let (key, mib) = (GroupKey::DATA, 1u64 << 20);
+        let at = |offset| RemotePtr::<u8>::new(NodeId(1), key, offset);
+        assert_eq!(memory.find(at(0), 8), Err(Code::BadKey));
+        assert!(memory.add(key, ChunkInfo { first: 0, bytes: 2 * mib, address: 1 << 32, rkey: 5 }));
+        assert!(memory.add(key, ChunkInfo { first: 8 * mib, bytes: mib, address: 1 << 33, rkey: 6 }));
+        assert_eq!(memory.find(at(64), 8), Ok(((1 << 32) + 64, 5)));
+        assert_eq!(memory.find(at(2 * mib - 8), 8), Ok(((1 << 32) + 2 * mib - 8, 5)));
+        assert_eq!(memory.find(at(9 * mib - 16), 16), Ok(((1 << 33) + mib - 16, 6)));
+        for (offset, len) in [(2 * mib - 8, 16), (2 * mib, 0), (9 * mib - 8, 16), (10 * mib, 8), ((1 << 44) - 8, 8)] {
+            assert_eq!(memory.find(at(offset), len).is_err(), (offset, len) != (2 * mib, 0), "{offset} {len}");
+        }
+        for (first, bytes) in [(mib, mib), (4 * mib, 5 * mib), (0, 0), (1 << 60, 1)] {
+            assert!(!memory.add(key, ChunkInfo { first, bytes, address: 0, rkey: 0 }), "{first} {bytes}");
+        }
+    }
+}

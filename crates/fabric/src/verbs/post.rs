@@ -1,0 +1,215 @@
+//! Posting: a list of work requests behind one doorbell, by the extended calls or by a chain of classic requests.
+
+use core::ffi::c_int;
+use std::collections::VecDeque;
+
+use farfield_verbs_sys::*;
+
+use super::queue::{INLINE_BYTES_MAX, QueuePair};
+use crate::lane::{Verb, copy_words};
+use crate::ptr::RemotePtr;
+
+/// The most work requests behind one doorbell.
+pub(super) const BATCH_MAX: usize = 32;
+
+/// One work request that is to be posted.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    /// Of the operation that is complete with it; 0 if none is.
+    pub(super) sequence: u64,
+    /// Not a remote fence, which is no work request.
+    pub(super) verb: Verb,
+    /// It waits for the earlier reads and atomics.
+    pub(super) fence: bool,
+    pub(super) local: *mut u8,
+    pub(super) len: u32,
+    pub(super) key: LocalKey,
+    pub(super) address: u64,
+    pub(super) rkey: u32,
+    pub(super) operands: [u64; 2],
+}
+
+// SAFETY: the pointer is used only by who posts the request, and the operation keeps its memory.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// A put of no bytes, which completes after what was posted before it, and touches nothing.
+    pub(super) fn nothing() -> Work {
+        Work {
+            sequence: 0,
+            verb: Verb::Put,
+            fence: false,
+            local: core::ptr::null_mut(),
+            len: 0,
+            key: LocalKey::Empty,
+            address: 0,
+            rkey: 0,
+            operands: [0; 2],
+        }
+    }
+}
+
+/// How a work request names its local memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LocalKey {
+    /// Nothing to move.
+    Empty,
+    /// Copied while posting; nobody writes to it meanwhile.
+    Inline,
+    /// Copied while posting, word by word, as others may write to it meanwhile.
+    InlineShared,
+    /// Registered.
+    Registered(u32),
+}
+
+/// What posting needs room for.
+pub(super) struct Poster {
+    requests: Vec<ibv_send_wr>,
+    segments: Vec<ibv_sge>,
+    copies: Box<[[u64; INLINE_BYTES_MAX / 8]]>,
+}
+
+// SAFETY: pointers of the lists are used during a call of `post` only.
+unsafe impl Send for Poster {}
+
+impl Poster {
+    pub(super) fn new() -> Poster {
+        Poster {
+            requests: vec![ibv_send_wr::default(); BATCH_MAX],
+            segments: vec![ibv_sge::default(); BATCH_MAX],
+            copies: vec![[0; INLINE_BYTES_MAX / 8]; BATCH_MAX].into(),
+        }
+    }
+
+    /// Posts the first `count` of the list, at most [`BATCH_MAX`]. Their numbers begin with `first`, and the last of
+    /// them is signalled. How many were posted, and the errno value if it was not all.
+    ///
+    /// # Safety
+    /// What each request says of its local memory is true until it is complete.
+    pub(super) unsafe fn post(
+        &mut self,
+        pair: &QueuePair,
+        first: RemotePtr<u8>,
+        list: &VecDeque<Work>,
+        count: usize,
+    ) -> (usize, c_int) {
+        debug_assert!(count > 0 && count <= BATCH_MAX && count <= list.len());
+        for (at, work) in list.iter().take(count).enumerate() {
+            if work.key == LocalKey::InlineShared {
+                // SAFETY: region memory is aligned to 8 and accessed by atomics; the copy is this poster's, and has
+                // room for the longest inline put.
+                unsafe { copy_words(work.local, self.copies[at].as_mut_ptr().cast(), work.len as usize) };
+            }
+        }
+        // SAFETY: by the contract of this function.
+        unsafe {
+            if pair.raw_ex.is_null() {
+                self.post_classic(pair, first, list, count)
+            } else {
+                self.post_extended(pair, first, list, count)
+            }
+        }
+    }
+
+    /// Where an inline request's bytes are.
+    fn source(&self, at: usize, work: &Work) -> *mut u8 {
+        if work.key == LocalKey::InlineShared { self.copies[at].as_ptr().cast_mut().cast() } else { work.local }
+    }
+
+    /// # Safety
+    /// As [`Poster::post`].
+    unsafe fn post_extended(
+        &mut self,
+        pair: &QueuePair,
+        first: RemotePtr<u8>,
+        list: &VecDeque<Work>,
+        count: usize,
+    ) -> (usize, c_int) {
+        let qp = pair.raw_ex;
+        // SAFETY: the queue pair is alive, was created with these operations, and is posted to by its owner alone; the
+        // batch is opened first and completed last.
+        unsafe {
+            ibv_wr_start(qp);
+            for (at, work) in list.iter().take(count).enumerate() {
+                (*qp).wr_id = first.byte_add(at as u64).packed();
+                (*qp).wr_flags = flags(work, at + 1 == count);
+                let [a, b] = work.operands;
+                match work.verb {
+                    Verb::Put => ibv_wr_rdma_write(qp, work.rkey, work.address),
+                    Verb::Cas => ibv_wr_atomic_cmp_swp(qp, work.rkey, work.address, a, b),
+                    Verb::Faa => ibv_wr_atomic_fetch_add(qp, work.rkey, work.address, a),
+                    Verb::Get | Verb::RemoteFence => ibv_wr_rdma_read(qp, work.rkey, work.address),
+                }
+                match work.key {
+                    LocalKey::Empty => ibv_wr_set_sge_list(qp, 0, core::ptr::null()),
+                    LocalKey::Registered(key) => ibv_wr_set_sge(qp, key, work.local as u64, work.len),
+                    LocalKey::Inline | LocalKey::InlineShared => {
+                        ibv_wr_set_inline_data(qp, self.source(at, work).cast(), work.len as usize);
+                    }
+                }
+            }
+            match ibv_wr_complete(qp) {
+                0 => (count, 0),
+                errno => (0, errno),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Poster::post`].
+    unsafe fn post_classic(
+        &mut self,
+        pair: &QueuePair,
+        first: RemotePtr<u8>,
+        list: &VecDeque<Work>,
+        count: usize,
+    ) -> (usize, c_int) {
+        for (at, work) in list.iter().take(count).enumerate() {
+            let key = if let LocalKey::Registered(key) = work.key { key } else { 0 };
+            self.segments[at] = ibv_sge { addr: self.source(at, work) as u64, length: work.len, lkey: key };
+            let [a, b] = work.operands;
+            let (remote_addr, rkey) = (work.address, work.rkey);
+            let (opcode, wr) = match work.verb {
+                Verb::Put => (IBV_WR_RDMA_WRITE, None),
+                Verb::Get | Verb::RemoteFence => (IBV_WR_RDMA_READ, None),
+                Verb::Cas => (IBV_WR_ATOMIC_CMP_AND_SWP, Some((a, b))),
+                Verb::Faa => (IBV_WR_ATOMIC_FETCH_AND_ADD, Some((a, 0))),
+            };
+            let wr = match wr {
+                None => ibv_wr_remote { rdma: ibv_wr_rdma { remote_addr, rkey } },
+                Some((compare_add, swap)) => {
+                    ibv_wr_remote { atomic: ibv_wr_atomic { remote_addr, compare_add, swap, rkey } }
+                }
+            };
+            self.requests[at] = ibv_send_wr {
+                wr_id: first.byte_add(at as u64).packed(),
+                sg_list: &raw mut self.segments[at],
+                num_sge: (work.key != LocalKey::Empty).into(),
+                opcode,
+                send_flags: flags(work, at + 1 == count),
+                wr,
+                ..Default::default()
+            };
+        }
+        let chain = self.requests.as_mut_ptr();
+        for at in 1..count {
+            // SAFETY: both lie inside the list.
+            unsafe { (*chain.add(at - 1)).next = chain.add(at) };
+        }
+        let mut bad = core::ptr::null_mut();
+        // SAFETY: the list is linked to its end and outlives the call; local memory is as the caller promises.
+        match unsafe { ibv_post_send(pair.raw, chain, &mut bad) } {
+            0 => (count, 0),
+            errno => {
+                let posted = (bad as usize).wrapping_sub(chain as usize) / size_of::<ibv_send_wr>();
+                (if bad.is_null() { 0 } else { posted.min(count) }, errno)
+            }
+        }
+    }
+}
+
+fn flags(work: &Work, is_last: bool) -> ibv_send_flags {
+    let inline = matches!(work.key, LocalKey::Inline | LocalKey::InlineShared);
+    let flag = |set: bool, flag| if set { flag } else { 0 };
+    flag(work.fence, IBV_SEND_FENCE) | flag(is_last, IBV_SEND_SIGNALED) | flag(inline, IBV_SEND_INLINE)
+}
