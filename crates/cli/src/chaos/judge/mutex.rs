@@ -90,7 +90,15 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 // A death in the middle of taking or releasing it: it was held, or not. Each is told of once: who is
                 // told repairs what it protects.
                 told_of_others += 1;
-                let may_have_held = |death: &&Death| death.at_ns <= now.from_ns && waits(death.node);
+                // Who releases it after another's death leaves that to its service thread, until nobody can look at
+                // what it had put there.
+                let leaves_release = |node: u16| {
+                    let others = || story.deaths.iter().filter(|other| other.node != node);
+                    let released = before.filter(|before| before.node == node).and_then(|before| before.to_ns);
+                    released.is_some_and(|to_ns| others().any(|other| other.at_ns <= to_ns))
+                };
+                let may_have_held =
+                    |death: &&Death| death.at_ns <= now.from_ns && (waits(death.node) || leaves_release(death.node));
                 if told_of_others > story.deaths.iter().filter(may_have_held).count() {
                     findings.violation(format!("mutex/{lock}: node {} was told of a death, of none", now.node));
                 }
