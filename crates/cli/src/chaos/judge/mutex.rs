@@ -49,6 +49,9 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     (holdings, gone_ns)
 }
 
+/// Within so long after a death it is decided for all: a release waits no longer for that.
+const DECIDED_NS: u64 = 1_000_000_000;
+
 /// Whether its node was killed in the middle of taking or releasing the lock.
 fn is_cut_short(call: &Call) -> bool {
     matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && call.end.is_none()
@@ -95,7 +98,9 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 let leaves_release = |node: u16| {
                     let others = || story.deaths.iter().filter(|other| other.node != node);
                     let released = before.filter(|before| before.node == node).and_then(|before| before.to_ns);
-                    released.is_some_and(|to_ns| others().any(|other| other.at_ns <= to_ns))
+                    released.is_some_and(|to_ns| {
+                        others().any(|other| (other.at_ns..other.gone_ns.saturating_add(DECIDED_NS)).contains(&to_ns))
+                    })
                 };
                 let may_have_held =
                     |death: &&Death| death.at_ns <= now.from_ns && (waits(death.node) || leaves_release(death.node));
@@ -123,7 +128,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, found};
+    use super::super::tests::{call, found, story};
     use super::*;
 
     /// A whole holding.
@@ -167,6 +172,20 @@ mod tests {
         assert_eq!(found(judge, [&waiters[..], &told(1100, 0)].concat()), [""; 0], "it may have had it by then");
         let twice = [&waiters[..], &told(1100, 0), &told(1200, 1)].concat();
         assert_eq!(found(judge, twice).len(), 1, "one node holds it once at a time");
+    }
+
+    #[test]
+    fn a_release_after_a_death_may_be_cut_short_by_another() {
+        let told = |released_from| {
+            let calls =
+                [holding(1, released_from, false, [0; 2], [1; 2]), holding(0, 1400, true, [1; 2], [2; 2])].concat();
+            let mut story = story(calls);
+            story.deaths.push(Death { node: 1, at_ns: 1300, gone_ns: 1350 });
+            let mut findings = Findings::default();
+            judge(&story, &mut findings);
+            findings.violations.len()
+        };
+        assert_eq!((told(1100), told(900)), (0, 1), "only one that was released after node 2 had died");
     }
 
     #[test]
