@@ -27,6 +27,7 @@ use self::plan::Fault;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
+use crate::place::FabricChoice;
 use crate::run::parse_seconds;
 use crate::tell;
 
@@ -72,6 +73,9 @@ pub(crate) struct ChaosArgs {
     /// How long the nodes work; judging them comes on top
     #[arg(long, value_name = "S", default_value = "60", value_parser = parse_seconds)]
     seconds: Duration,
+    /// What the nodes are connected by
+    #[arg(long, value_enum, default_value_t)]
+    fabric: FabricChoice,
     /// The plan [default: a random one, which is printed]
     #[arg(long, value_name = "K")]
     seed: Option<u64>,
@@ -108,7 +112,7 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
         Report { seed, nodes, seconds, plan, again, generations: 0, injected, operations: 0, findings, recoveries };
     let bar = tell::progress("chaos", args.seconds);
     let plan = report.plan.clone();
-    let ended = Director::new(seed, nodes, &folder, args.mutant, &bar).conduct(nodes, &plan, &mut report);
+    let ended = Director::new(seed, nodes, args.fabric, &folder, args.mutant, &bar).conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
         report.findings.violations.push(format!("{error:#}"));
@@ -134,6 +138,7 @@ impl ChaosArgs {
             |fault: &Fault| clap::ValueEnum::to_possible_value(fault).map_or(String::new(), |it| it.get_name().into());
         let faults: Vec<String> = self.faults.iter().map(name).collect();
         let seconds = self.seconds.as_secs_f64();
-        format!("farfield chaos --nodes {} --seconds {seconds} --seed {seed} --faults {}", self.nodes, faults.join(","))
+        let (nodes, fabric, faults) = (self.nodes, self.fabric.name(), faults.join(","));
+        format!("farfield chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}")
     }
 }

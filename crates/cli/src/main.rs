@@ -13,6 +13,7 @@ mod bench;
 mod chaos;
 mod check;
 mod doctor;
+mod place;
 mod run;
 mod tell;
 
@@ -44,6 +45,9 @@ enum Command {
     /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
+    /// What `run --hosts` starts on each host for each node
+    #[command(name = "__remote", hide = true)]
+    Remote,
     /// What `chaos` starts for each node
     #[command(name = "__chaos", hide = true)]
     ChaosWorker(chaos::WorkerArgs),
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::main(&args),
         Command::ChaosWorker(args) => chaos::worker_main(&args).map(|()| ExitCode::SUCCESS),
         Command::Child(args) => Ok(run::child_main(&args)),
+        Command::Remote => run::remote_main(),
     };
     outcome.unwrap_or_else(|error| {
         // Not eprintln: a closed stderr is no reason to panic.

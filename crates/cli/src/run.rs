@@ -9,6 +9,7 @@
 //! becomes the program by `exec`, which keeps the request. Doing the same between fork and exec would need unsafe code.
 //! (The kernel drops the request for set-user-id programs, and what a node itself has started is not covered.)
 
+mod hosts;
 mod output;
 
 use std::collections::hash_map::RandomState;
@@ -18,7 +19,7 @@ use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -29,6 +30,11 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::place::{self, FabricChoice};
+
+pub(crate) use self::hosts::remote_main;
+
+use self::hosts::Seat;
 use self::output::{DRAIN, Framer, Sink, copy_lines, prefix};
 
 /// From asking nodes to end (SIGTERM) to ending them (SIGKILL).
@@ -48,6 +54,8 @@ Every node is one process with these variables:
   FARFIELD_SESSION  the session's name, the same for all
   FARFIELD_NODE     this node's number, from 0
   FARFIELD_NODES    how many nodes the session has
+With --fabric verbs also where all of them listen for each other, FARFIELD_HOSTS, and what only they know,
+FARFIELD_SECRET.
 
 Output comes line by line behind `[node] `, stdout to stdout and stderr to stderr; stdin is empty. A line longer than
 64 KiB is written in pieces. SIGINT, SIGTERM and SIGHUP are passed on to the nodes; after a second one they have five
@@ -73,10 +81,24 @@ finds its rank and the number of nodes in the variables that they set.";
 pub(crate) struct RunArgs {
     /// How many nodes to start
     #[arg(short = 'n', long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    nodes: u32,
+    #[arg(required_unless_present = "hosts")]
+    nodes: Option<u32>,
+    /// Start the nodes on the hosts of this file, through ssh, and connect them by RDMA
+    ///
+    /// A host in each line, as ssh knows it, and what is to be known of it:
+    /// `HOST [address=IP] [nodes=N] [port=P] [device=NAME,…]`. The address is where its nodes listen, unless the host's name
+    /// says it. Farfield has to be installed on all of them, and the program at the same path.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "fabric"])]
+    hosts: Option<PathBuf>,
+    /// How to reach the hosts: a command to which host and command line are added
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -oBatchMode=yes", requires = "hosts")]
+    ssh: String,
     /// The session's name [default: a fresh one, run-<pid>-<random>]
     #[arg(long, value_name = "NAME", value_parser = parse_session)]
     session: Option<String>,
+    /// What the nodes are connected by
+    #[arg(long, value_enum, default_value_t)]
+    fabric: FabricChoice,
     /// End all nodes after this time and exit with status 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
@@ -101,14 +123,17 @@ pub(crate) struct ChildArgs {
 
 /// Runs the session and returns the exit status that [`RUN_HELP`] promises.
 pub(crate) fn main(args: RunArgs) -> anyhow::Result<ExitCode> {
-    if let Err((status, problem)) = look_up(&args.command[0]) {
+    if args.hosts.is_none()
+        && let Err((status, problem)) = look_up(&args.command[0])
+    {
         report(&problem);
         return Ok(ExitCode::from(status));
     }
+    let plan = Plan::of(&args)?;
     let (events, inbox) = mpsc::channel();
     // Before the first child: a signal that comes while nodes are starting waits in the inbox.
     forward_signals_as_events(&events)?;
-    let mut launcher = Launcher::start(&args, &events)?;
+    let mut launcher = Launcher::start(&args, &plan, &events)?;
     Ok(ExitCode::from(launcher.see_through(&inbox)))
 }
 
@@ -129,6 +154,30 @@ pub(crate) fn child_main(args: &ChildArgs) -> ExitCode {
     ExitCode::from(if missing { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE })
 }
 
+/// Where the nodes are, and what all of them are told.
+struct Plan {
+    /// None for nodes on this host.
+    seats: Vec<Option<Seat>>,
+    variables: Vec<(&'static str, OsString)>,
+    ssh: Vec<String>,
+}
+
+impl Plan {
+    fn of(args: &RunArgs) -> anyhow::Result<Plan> {
+        let session = args.session.clone().unwrap_or_else(fresh_session);
+        let ssh: Vec<String> = args.ssh.split_whitespace().map(String::from).collect();
+        if let Some(path) = &args.hosts {
+            let seats = hosts::read(path)?;
+            anyhow::ensure!(!ssh.is_empty(), "--ssh: an empty command");
+            let addresses: Vec<_> = seats.iter().map(|seat| seat.address).collect();
+            let variables = place::variables(&session, seats.len(), &addresses);
+            return Ok(Plan { seats: seats.into_iter().map(Some).collect(), variables, ssh });
+        }
+        let nodes = args.nodes.unwrap_or(1) as usize;
+        Ok(Plan { seats: vec![None; nodes], variables: args.fabric.variables(&session, nodes), ssh })
+    }
+}
+
 /// What the event loop hears.
 enum Event {
     /// This process received a signal; SIGCHLD among them.
@@ -142,6 +191,8 @@ struct Node {
     child: Child,
     /// Also its process group. Valid for signals until `ended`: the process is reaped in the same step.
     pid: Pid,
+    /// To a node on another host, for which the process stands.
+    orders: Option<ChildStdin>,
     ended: bool,
     /// Open while the process lives; closing it tells the copiers that it has ended.
     alive: Option<PipeWriter>,
@@ -177,8 +228,7 @@ struct Launcher {
 
 impl Launcher {
     /// Starts all nodes, or none.
-    fn start(args: &RunArgs, events: &Sender<Event>) -> anyhow::Result<Self> {
-        let session = args.session.clone().unwrap_or_else(fresh_session);
+    fn start(args: &RunArgs, plan: &Plan, events: &Sender<Event>) -> anyhow::Result<Self> {
         let mut launcher = Self {
             nodes: Vec::new(),
             command: shown(&args.command),
@@ -189,44 +239,46 @@ impl Launcher {
             kill_at: None,
             abandon_at: None,
         };
-        for index in 0..args.nodes as usize {
-            let started = launcher.start_node(args, &session, index, events);
+        for index in 0..plan.seats.len() {
+            let started = launcher.start_node(args, plan, index, events);
             if let Err(error) = started {
                 launcher.signal(Signal::KILL);
                 for node in &mut launcher.nodes {
                     let _ = node.child.wait();
                 }
-                return Err(error.context(format!("cannot start node {index} of {}", args.nodes)));
+                return Err(error.context(format!("cannot start node {index} of {}", plan.seats.len())));
             }
         }
         Ok(launcher)
     }
 
     /// Starts one node. On the main thread only: the kernel's death signal comes when the *thread* that spawned ends.
-    fn start_node(
-        &mut self,
-        args: &RunArgs,
-        session: &str,
-        index: usize,
-        events: &Sender<Event>,
-    ) -> anyhow::Result<()> {
+    fn start_node(&mut self, args: &RunArgs, plan: &Plan, index: usize, events: &Sender<Event>) -> anyhow::Result<()> {
         let (hang_up, alive) = io::pipe().context("no pipe (see `ulimit -n`)")?;
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("farfield")
-            .args(["__child", "--launcher", &std::process::id().to_string(), "--"])
-            .args(&args.command)
-            .env("FARFIELD_SESSION", session)
-            .env("FARFIELD_NODE", index.to_string())
-            .env("FARFIELD_NODES", args.nodes.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .context("no process (see `ulimit -u` and `ulimit -n`)")?;
+        let seat = &plan.seats[index];
+        let own = [("FARFIELD_NODE", index.to_string().into())].into_iter();
+        let variables: Vec<_> =
+            plan.variables.iter().cloned().chain(own).chain(seat.as_ref().and_then(hosts::variables_of)).collect();
+        let mut command = match seat {
+            Some(seat) => hosts::command(&plan.ssh, &seat.host)?,
+            None => {
+                let mut command = Command::new("/proc/self/exe");
+                let launcher = std::process::id().to_string();
+                command.arg0("farfield").args(["__child", "--launcher", &launcher, "--"]).args(&args.command);
+                command.envs(variables.iter().cloned()).stdin(Stdio::null());
+                command
+            }
+        };
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().with_context(|| match seat {
+            Some(_) => format!("no {} here", plan.ssh[0]),
+            None => "no process (see `ulimit -u` and `ulimit -n`)".into(),
+        })?;
         let pid = Pid::from_child(&child);
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        self.nodes.push(Node { child, pid, ended: false, alive: Some(alive), copiers: 0 });
+        let (out, err, mut orders) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
+        let told = orders.as_mut().map_or(Ok(()), |orders| hosts::instruct(orders, &variables, &args.command));
+        self.nodes.push(Node { child, pid, orders, ended: false, alive: Some(alive), copiers: 0 });
+        told?;
 
         let hang_up = Arc::new(hang_up);
         let prefix = |terminal: bool| (!args.no_prefix).then(|| prefix(index, terminal));
@@ -376,7 +428,7 @@ impl Launcher {
         }
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill_at = None;
-            self.signal(Signal::KILL);
+            self.kill();
         }
     }
 
@@ -388,9 +440,24 @@ impl Launcher {
     }
 
     /// Signals the process groups of the nodes that run.
-    fn signal(&self, signal: Signal) {
-        for node in self.nodes.iter().filter(|node| !node.ended) {
-            let _ = rustix::process::kill_process_group(node.pid, signal);
+    fn signal(&mut self, signal: Signal) {
+        for node in self.nodes.iter_mut().filter(|node| !node.ended) {
+            match &mut node.orders {
+                Some(orders) => hosts::signal(orders, signal),
+                None => _ = rustix::process::kill_process_group(node.pid, signal),
+            }
+        }
+    }
+
+    /// Kills all that run, those on other hosts by the end of what connects them, if it has not come to it before.
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        for node in self.nodes.iter_mut().filter(|node| !node.ended) {
+            // A second time: the host does not answer.
+            match node.orders.take() {
+                Some(_) => self.kill_at = Some(Instant::now() + GRACE),
+                None => _ = rustix::process::kill_process_group(node.pid, Signal::KILL),
+            }
         }
     }
 

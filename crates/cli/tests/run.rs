@@ -320,6 +320,75 @@ fn nodes_die_with_a_killed_launcher() {
     assert!(eventually(|| pids.iter().all(|&pid| is_gone(pid))), "{pids:?}");
 }
 
+/// Hosts that are all this one: what stands in for ssh runs the command line that it is given, and says for whom.
+fn run_on_hosts(scratch: &Scratch, hosts: &str, script: &str) -> Command {
+    fs::write(scratch.path("hosts"), hosts).expect("writable");
+    fs::write(scratch.path("ssh"), "#!/bin/sh\necho \"for $2\" >&2\nexec sh -c \"$3\"\n").expect("writable");
+    fs::set_permissions(scratch.path("ssh"), fs::Permissions::from_mode(0o700)).expect("settable");
+    let ssh = format!("{} -q", scratch.path("ssh"));
+    run_script(&["--hosts", &scratch.path("hosts"), "--ssh", &ssh], script)
+}
+
+const HOSTS: &str = "# two\nleft address=10.0.0.1 nodes=2\nroot@right address=fd99::2 device=mlx5_0\n";
+
+#[test]
+fn nodes_on_hosts_are_told_where_all_are() {
+    let scratch = Scratch::new("hosts");
+    let script =
+        "echo $FARFIELD_NODE/$FARFIELD_NODES $FARFIELD_HOSTS ${#FARFIELD_SECRET} $FARFIELD_DEVICE $0 \"$1\"; pwd";
+    let mut command = run_on_hosts(&scratch, HOSTS, script);
+    command.args(["it's", "two  words"]).current_dir(&scratch.0);
+    let output = finish(command);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let directory = fs::canonicalize(&scratch.0).expect("it is there").display().to_string();
+    let mut expected = Vec::new();
+    for (node, device) in [(0, ""), (1, ""), (2, " mlx5_0")] {
+        let hosts = "10.0.0.1:7471,10.0.0.1:7472,[fd99::2]:7471";
+        expected.push(format!("[{node}] {node}/3 {hosts} 32{device} it's two  words"));
+        expected.push(format!("[{node}] {directory}"));
+    }
+    expected.sort();
+    assert_eq!(lines_sorted(&output.stdout), expected);
+    assert_eq!(lines_sorted(&output.stderr), ["[0] for left", "[1] for left", "[2] for root@right"]);
+    let refused = finish(run_on_hosts(&scratch, "left slots=2\n", "true"));
+    assert!(text(&refused.stderr).contains("line 1: `slots` is unknown"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn the_first_failure_on_a_host_ends_the_others() {
+    let scratch = Scratch::new("failing-host");
+    let output = finish(run_on_hosts(&scratch, HOSTS, "[ $FARFIELD_NODE = 2 ] && exit 3; exec sleep 600"));
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("node 2 exited with status 3, ending the other nodes"));
+    let output = finish(run_on_hosts(&scratch, HOSTS, "[ $FARFIELD_NODE = 0 ] && kill -9 $$; trap '' TERM; sleep 600"));
+    assert_eq!(output.status.code(), Some(137));
+}
+
+#[test]
+fn a_signal_reaches_nodes_on_hosts() {
+    let scratch = Scratch::new("host-signal");
+    let script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = run_on_hosts(&scratch, "left address=10.0.0.1\n", script).spawn().expect("farfield starts");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("readable");
+    assert_eq!(line, "[0] ready\n");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
+    assert_eq!(wait(&mut child).code(), Some(7));
+    assert_eq!(text(&read_all(&mut out)), "[0] caught\n");
+}
+
+#[test]
+fn nodes_on_hosts_die_with_a_killed_launcher() {
+    let scratch = Scratch::new("host-launcher");
+    let mut child = run_on_hosts(&scratch, HOSTS, "echo $$; exec sleep 600").spawn().expect("farfield starts");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let pids = read_pids(&mut out, 3);
+    child.kill().expect("killed");
+    assert_eq!(wait(&mut child).signal(), Some(9));
+    assert!(eventually(|| pids.iter().all(|&pid| is_gone(pid))), "{pids:?}");
+}
+
 #[test]
 fn a_grandchild_that_holds_the_pipe_does_not_hang() {
     let mut child = run_script(&["-n", "1"], "sleep 600 & echo $!; echo last").spawn().expect("farfield starts");

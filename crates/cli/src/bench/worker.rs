@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::place::FabricChoice;
+
 /// Set in the processes that a benchmark starts.
 const WORKER: &str = "FARFIELD_BENCH_WORKER";
 
@@ -39,18 +41,18 @@ pub(crate) fn begin() -> Result<()> {
 
 impl Workers {
     /// Starts this binary again, with the same arguments, as the nodes of a session of its own.
-    pub(crate) fn start(nodes: usize) -> Result<Workers> {
+    pub(crate) fn start(nodes: usize, fabric: FabricChoice) -> Result<Workers> {
         let program = std::env::current_exe().context("finding this program")?;
         let session = format!("bench-{}-{:08x}", std::process::id(), rand::random::<u32>());
+        let variables = fabric.variables(&session, nodes);
         let (say, lines) = mpsc::channel();
         let mut workers = Workers { children: Vec::new(), lines, open: nodes };
         for node in 0..nodes {
             let mut child = Command::new(&program)
                 .args(std::env::args_os().skip(1))
                 .env(WORKER, "1")
-                .env("FARFIELD_SESSION", &session)
+                .envs(variables.iter().cloned())
                 .env("FARFIELD_NODE", node.to_string())
-                .env("FARFIELD_NODES", nodes.to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .spawn()

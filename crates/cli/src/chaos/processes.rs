@@ -1,6 +1,7 @@
 //! The processes of a run: one for each node, started from this binary, which talk to it by lines of JSON.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::log::now_ns;
+use crate::place::FabricChoice;
 
 /// What a node is told.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -100,7 +102,7 @@ impl Gone {
 
 /// The processes of a run. Dropping it ends them.
 pub(super) struct Processes {
-    session: String,
+    variables: Vec<(&'static str, OsString)>,
     folder: PathBuf,
     mutant: Option<Mutant>,
     places: Vec<Option<Process>>,
@@ -112,11 +114,12 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(places: usize, folder: &Path, mutant: Option<Mutant>) -> Processes {
+    pub(super) fn new(places: usize, fabric: FabricChoice, folder: &Path, mutant: Option<Mutant>) -> Processes {
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
+        let variables = fabric.variables(&session, places);
         let (say, heard) = mpsc::channel();
         let (none, killed) = ((0..places).map(|_| None).collect(), (0..places).map(|_| None).collect());
-        Processes { session, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
+        Processes { variables, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
     }
 
     /// Starts a process at a place where none is.
@@ -132,9 +135,9 @@ impl Processes {
         let mut child = Command::new(std::env::current_exe().context("finding this program")?)
             .args(["__chaos".as_ref(), self.folder.as_os_str()])
             .args(self.mutant.iter().flat_map(|mutant| ["--mutant", mutant.name()]))
-            .env("FARFIELD_SESSION", &self.session)
+            .envs(self.variables.iter().cloned())
             .env("FARFIELD_NODE", place.to_string())
-            .env("FARFIELD_NODES", self.places.len().to_string())
+            .env("FARFIELD_LIFE", life.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)

@@ -15,6 +15,7 @@ use super::log::{self, now_ns};
 use super::plan::{Action, Generation};
 use super::processes::{Gone, Heard, Opening, Order, Processes, Said, Step};
 use super::report::{Injected, Report};
+use crate::place::FabricChoice;
 
 /// Longer than any step takes.
 const STEP_MAX: Duration = Duration::from_secs(30);
@@ -59,11 +60,12 @@ impl Director<'_> {
     pub(super) fn new<'a>(
         seed: u64,
         places: usize,
+        fabric: FabricChoice,
         folder: &Path,
         mutant: Option<Mutant>,
         bar: &'a ProgressBar,
     ) -> Director<'a> {
-        let processes = Processes::new(places, folder, mutant);
+        let processes = Processes::new(places, fabric, folder, mutant);
         let elapsed = Duration::ZERO;
         Director {
             seed,

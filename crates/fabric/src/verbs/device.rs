@@ -1,6 +1,7 @@
 //! Devices: which one is used, and opening it. What there is, `info` describes; what to take of it, `choose` says.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -107,6 +108,7 @@ pub struct Device {
     pub(super) port: PortInfo,
     pub(super) address: Option<Address>,
     pub(super) options: VerbsOptions,
+    pub(super) asks_for_events: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread (its manual: "the library is thread-safe"); the fields do not
@@ -144,7 +146,11 @@ impl Device {
         let info = infos[choice.device].clone();
         let port = info.ports[choice.port].clone();
         let options = options.clone();
-        Ok(Arc::new(Device { verbs, context, pd, info, port, address: choice.address, options }))
+        // So that asking for events does not wait. A refusal shows in nothing but that they are not asked for.
+        // SAFETY: the context is open, and its descriptor with it.
+        let events = unsafe { BorrowedFd::borrow_raw((*context).async_fd) };
+        let asks_for_events = rustix::fs::fcntl_setfl(events, rustix::fs::OFlags::NONBLOCK).is_ok();
+        Ok(Arc::new(Device { verbs, context, pd, info, port, address: choice.address, options, asks_for_events }))
     }
 
     /// The device.
@@ -172,6 +178,49 @@ impl Device {
     pub fn survey(self: &Arc<Device>) -> Result<QueueInfo, VerbsError> {
         let completions = Arc::new(CompletionQueue::new(self, 1)?);
         Ok(QueuePair::new(self, &completions)?.info())
+    }
+
+    /// Takes what the device has to report, to the log; whether it has failed for good.
+    pub(super) fn has_failed(&self) -> bool {
+        let name = &self.info.name;
+        let mut has_failed = false;
+        while let Some((kind, port)) = self.next_event() {
+            match kind {
+                IBV_EVENT_DEVICE_FATAL => {
+                    tracing::error!("the RDMA device {name} has failed: see the kernel's log");
+                    has_failed = true;
+                }
+                IBV_EVENT_PORT_ERR => {
+                    tracing::warn!("port {port} of {name} is down: is the cable in, and the switch on?")
+                }
+                IBV_EVENT_PORT_ACTIVE => tracing::info!("port {port} of {name} is up"),
+                IBV_EVENT_LID_CHANGE | IBV_EVENT_GID_CHANGE | IBV_EVENT_PKEY_CHANGE => {
+                    tracing::warn!("port {port} of {name} has another address: connections may be lost");
+                }
+                // A queue pair or completion queue that has failed: its lane finds it.
+                _ => tracing::debug!("{name} reports event {kind}"),
+            }
+        }
+        has_failed
+    }
+
+    /// An event: its kind, and its port if it is about one.
+    fn next_event(&self) -> Option<(ibv_event_type, i32)> {
+        if !self.asks_for_events {
+            return None;
+        }
+        // SAFETY: zero is valid for it: integers and a pointer.
+        let mut event: ibv_async_event = unsafe { core::mem::zeroed() };
+        // SAFETY: the context is open, and the event is valid to write; its descriptor does not block. What was taken is
+        // acknowledged at once, or destroying what it is about would wait. The number of a port is valid to read
+        // whatever the union holds.
+        unsafe {
+            if (self.verbs.ibv_get_async_event)(self.context, &mut event) != 0 {
+                return None;
+            }
+            (self.verbs.ibv_ack_async_event)(&mut event);
+            Some((event.event_type, event.element.port_num))
+        }
     }
 
     pub(super) fn has_atomics(&self) -> bool {

@@ -26,7 +26,7 @@ use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::status::{Refusal, code_of, refusal_of};
 use crate::buf::Block;
 use crate::error::Code;
-use crate::lane::{DynLane, Keep, Status, Verb, WorkRequest};
+use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -52,6 +52,8 @@ pub struct VerbsLane {
     /// Where reads go that only flush.
     scratch: Arc<Block>,
     polls: u32,
+    /// Dropped after the queue pairs.
+    kept: Vec<Box<dyn Send>>,
 }
 
 /// The side of a lane that other threads use: through it the control plane hands over connections.
@@ -71,7 +73,7 @@ struct Arrival {
 }
 
 /// The first three groups share a queue pair, so that there is order among them; each further one may have its own.
-fn class_of(key: GroupKey) -> GroupKey {
+pub(super) fn class_of(key: GroupKey) -> GroupKey {
     if key.0 <= GroupKey::SERVICE.0 { GroupKey::SIGNAL } else { key }
 }
 
@@ -84,8 +86,12 @@ impl LanePort {
         QueuePair::new(&self.device, &self.completions)
     }
 
+    pub(super) fn completions(&self) -> Arc<CompletionQueue> {
+        Arc::clone(&self.completions)
+    }
+
     /// Hands over a connected queue pair, by which the lane reaches `memory` of the peer: the group `key`, or if it is
-    /// one of the first three, all three of them. The first one stays: a second for the same groups is dropped.
+    /// one of the first three, all three of them. While one for the same groups works, another is dropped.
     pub fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.push(Arrival { peer, class: class_of(key), queue, memory });
@@ -114,6 +120,7 @@ impl VerbsLane {
             poster: Poster::new(),
             scratch: Block::new(8),
             polls: 0,
+            kept: Vec::new(),
         })
     }
 
@@ -121,6 +128,33 @@ impl VerbsLane {
     #[must_use]
     pub fn port(&self) -> Arc<LanePort> {
         Arc::clone(&self.port)
+    }
+
+    /// The queue pair by which a word is reached, the word's address and its key.
+    pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
+        self.take_arrivals();
+        let (pair_at, address, rkey) = self.place(&WorkRequest {
+            verb: Verb::Faa,
+            remote: word.cast(),
+            len: 8,
+            operands: [0; 2],
+            local: Local::nothing(),
+        })?;
+        let queue = self.peers[word.node().index()].pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?;
+        Ok((queue, address, rkey))
+    }
+
+    /// The local key of a block.
+    pub(super) fn register(&self, block: &Block) -> Result<u32, Code> {
+        match self.block_key(block)? {
+            LocalKey::Registered(key) => Ok(key),
+            _ => Err(Code::Device),
+        }
+    }
+
+    /// Keeps this until the lane is closed.
+    pub(super) fn keep(&mut self, kept: Box<dyn Send>) {
+        self.kept.push(kept);
     }
 
     fn peer(&mut self, at: usize) -> &mut Peer {
@@ -143,9 +177,16 @@ impl VerbsLane {
         for Arrival { peer, class, queue, memory } in arrivals {
             self.taken += 1;
             let peer = self.peer(peer.index());
-            if !peer.pairs.iter().any(|pair| pair.class == class) {
-                peer.memory.get_or_insert(memory);
-                peer.pairs.push(Pair::new(class, queue));
+            peer.memory.get_or_insert(memory);
+            let Some(pair_at) = peer.pairs.iter().position(|pair| pair.class == class) else {
+                peer.pairs.push(Pair::new(class, queue, 0));
+                continue;
+            };
+            if peer.pairs[pair_at].check().is_err() {
+                let ended = peer.destroy(pair_at);
+                // Positions go on: a completion of the queue pair before is none of this one.
+                peer.pairs[pair_at] = Pair::new(class, queue, peer.pairs[pair_at].first);
+                self.outstanding -= ended;
             }
         }
     }
@@ -153,8 +194,12 @@ impl VerbsLane {
     /// The queue pair for a request, and the address and key of its remote memory.
     fn place(&self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
         let peer = self.peers.get(request.peer().index()).ok_or(Code::BadKey)?;
-        let class = class_of(request.remote.key());
-        let at = peer.pairs.iter().position(|pair| pair.class == class).ok_or(Code::BadKey)?;
+        let key = request.remote.key();
+        let class = class_of(key);
+        let Some(at) = peer.pairs.iter().position(|pair| pair.class == class) else {
+            let is_revoked = peer.memory.as_ref().is_some_and(|memory| memory.is_revoked(key));
+            return Err(if is_revoked { Code::Revoked } else { Code::BadKey });
+        };
         let pair = &peer.pairs[at];
         pair.check()?;
         if request.verb == Verb::RemoteFence {
@@ -360,6 +405,13 @@ impl VerbsLane {
         peer.end_first_posted(pair_at, failed.map_or(Status::Done, Status::Failed));
         self.outstanding -= before + 1;
         if let Some(code) = failed {
+            // Of a further group the peer may have taken the right, and its word of it be on its way.
+            if code == Code::Unreachable
+                && id.key() == GroupKey::SIGNAL
+                && let Some(memory) = &peer.memory
+            {
+                memory.give_up();
+            }
             peer.end_waiting(pair_at, code);
         }
     }

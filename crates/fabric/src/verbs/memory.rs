@@ -14,11 +14,12 @@
 //! region, and is refused as out of bounds.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use farfield_verbs_sys::*;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use serde::{Deserialize, Serialize};
 
 use super::device::{Device, VerbsError, locked_memory_limit};
 use crate::buf::Registration;
@@ -52,7 +53,7 @@ const fn slot_bytes(slot: usize) -> u64 {
 }
 
 /// A usable part of a group's memory, as its owner tells its peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkInfo {
     /// Its offset in the group.
     pub first: u64,
@@ -116,13 +117,48 @@ impl Table {
 /// Where a peer's memory lies.
 pub struct PeerMemory {
     groups: [OnceLock<Box<Table>>; GroupKey::COUNT_MAX],
+    /// A bit for each group to which this node has no right.
+    revoked: [AtomicU64; GroupKey::COUNT_MAX / 64],
+    is_out_of_reach: AtomicBool,
 }
 
 impl PeerMemory {
     /// Of a peer that has told nothing yet.
     #[must_use]
     pub fn new() -> Arc<PeerMemory> {
-        Arc::new(PeerMemory { groups: [const { OnceLock::new() }; GroupKey::COUNT_MAX] })
+        Arc::new(PeerMemory {
+            groups: [const { OnceLock::new() }; GroupKey::COUNT_MAX],
+            revoked: [const { AtomicU64::new(0) }; GroupKey::COUNT_MAX / 64],
+            is_out_of_reach: AtomicBool::new(false),
+        })
+    }
+
+    /// The transport has given up on the peer.
+    pub(super) fn give_up(&self) {
+        self.is_out_of_reach.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        self.is_out_of_reach.load(Ordering::Acquire)
+    }
+
+    /// The peer has taken or given the right to a group.
+    pub(super) fn revoke(&self, key: GroupKey, is_revoked: bool) {
+        let (word, bit) = (&self.revoked[usize::from(key.0) / 64], 1 << (key.0 % 64));
+        match is_revoked {
+            true => word.fetch_or(bit, Ordering::Release),
+            false => word.fetch_and(!bit, Ordering::Release),
+        };
+    }
+
+    pub(super) fn is_revoked(&self, key: GroupKey) -> bool {
+        self.revoked[usize::from(key.0) / 64].load(Ordering::Acquire) >> (key.0 % 64) & 1 == 1
+    }
+
+    /// How many bytes of a group are known.
+    pub(super) fn bytes(&self, key: GroupKey) -> u64 {
+        let table = self.groups[usize::from(key.0)].get();
+        table.map_or(0, |table| table.chunks().map(|chunk| chunk.bytes).sum())
     }
 
     /// Adds a chunk that the peer has told of. False if there can be no such chunk, and then nothing is changed.
@@ -233,7 +269,7 @@ struct Grown {
 }
 
 impl GroupMemory {
-    /// Memory that may grow up to `limit_bytes`.
+    /// Memory whose regions may have `limit_bytes` together.
     ///
     /// # Errors
     /// No address space, or not even the first chunk.
@@ -272,7 +308,9 @@ impl GroupMemory {
     /// # Errors
     /// [`ErrorKind::OutOfMemory`].
     pub fn alloc(self: &Arc<Self>, me: NodeId, bytes: usize) -> Result<Region> {
-        let asked = (bytes as u64).next_multiple_of(REGION_ALIGN);
+        let Some(asked) = (bytes as u64).checked_next_multiple_of(REGION_ALIGN) else {
+            return Err(self.exhausted(bytes as u64, "no machine has that much".into()));
+        };
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
         let room = |grown: &Grown, slot: usize| {
             self.own.0[slot].bytes.load(Ordering::Relaxed).saturating_sub(grown.used[slot]) >= asked
@@ -302,6 +340,11 @@ impl GroupMemory {
         Ok(unsafe { Region::new(base, bytes, remote, Arc::clone(self) as _) })
     }
 
+    /// How many chunks there are.
+    pub(super) fn count(&self) -> usize {
+        self.own.chunks().count()
+    }
+
     /// The chunks that there are, for peers.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
@@ -322,13 +365,15 @@ impl GroupMemory {
 
     /// Makes a slot usable: as a whole, or if that is too much its first `asked` bytes.
     fn grow(&self, grown: &mut Grown, slot: usize, asked: u64) -> Result<()> {
-        let taken: u64 = self.own.chunks().map(|chunk| chunk.bytes).sum();
-        let left = (self.limit_bytes as u64).saturating_sub(taken);
+        let limit = self.limit_bytes as u64;
+        let registered: u64 = self.own.chunks().map(|chunk| chunk.bytes).sum();
         let (whole, least) = (slot_bytes(slot) as usize, (asked as usize).next_multiple_of(PAGE_BYTES));
-        if least as u64 > left {
+        // Regions count, and not what is left of chunks: as long as no chunk is taken for more than is asked.
+        if grown.used.iter().sum::<u64>().saturating_add(asked) > limit {
             return Err(self.exhausted(asked, format!("this node may use {} bytes for it", self.limit_bytes)));
         }
-        if whole > least && whole as u64 <= left && self.grow_by(grown, slot, whole).is_ok() {
+        if whole > least && whole as u64 <= limit.saturating_sub(registered) && self.grow_by(grown, slot, whole).is_ok()
+        {
             return Ok(());
         }
         self.grow_by(grown, slot, least).map_err(|why| self.exhausted(asked, why))

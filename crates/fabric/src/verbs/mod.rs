@@ -1,10 +1,11 @@
-//! Real RDMA: what a fabric over libibverbs is made of. Here is the data path; [`control`], the control plane between
-//! hosts, is to connect it.
+//! Real RDMA: nodes are processes of any hosts, and their memories are worked on by network cards, through libibverbs.
 //!
+//! - `fabric`: [`VerbsFabric`], one node. `connections`: which lanes reach which memory, and `message`: what nodes tell each
+//!   other for it. [`control`]: the connections between nodes over TCP by which they do.
 //! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
 //!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
 //!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations;
-//!   `peer`: what it knows of each peer. `status`: what failures mean.
+//!   `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
 //!
 //! # Order
 //!
@@ -37,17 +38,23 @@
 //! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody
 //! promises that a word is whole: [`DeviceInfo::words_may_tear`].
 
+mod bare;
 mod choose;
+mod connections;
 pub mod control;
 mod device;
+mod fabric;
 mod info;
 mod lane;
 mod memory;
+mod message;
 mod peer;
 mod post;
 mod queue;
 mod status;
 
+#[cfg(test)]
+mod cost;
 #[cfg(test)]
 mod on_devices;
 #[cfg(test)]
@@ -55,7 +62,9 @@ mod stub;
 #[cfg(test)]
 mod tests;
 
+pub use bare::Bare;
 pub use device::{Device, VerbsError, VerbsOptions, locked_memory_limit};
+pub use fabric::{JoinOptions, VerbsFabric};
 pub use info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
 pub use lane::{LanePort, VerbsLane};
 pub use memory::{ChunkInfo, GroupMemory, PeerMemory};

@@ -56,13 +56,14 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn new(class: GroupKey, queue: QueuePair) -> Pair {
+    /// Positions of its work requests begin at `first`.
+    pub(super) fn new(class: GroupKey, queue: QueuePair, first: u64) -> Pair {
         Pair {
             class,
             queue: Some(queue),
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
-            first: 0,
+            first,
             is_signalled: true,
             failed: None,
             fence_next: false,

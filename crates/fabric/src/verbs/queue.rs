@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farfield_verbs_sys::*;
+use serde::{Deserialize, Serialize};
 
 use super::device::{Device, VerbsError};
 use super::info::Link;
@@ -67,7 +68,7 @@ impl Drop for CompletionQueue {
 }
 
 /// What the other side has to know to connect a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePairAddress {
     /// Its number.
     pub queue_pair: u32,
@@ -185,8 +186,15 @@ impl QueuePair {
     /// # Errors
     /// The device has no more.
     pub fn target(device: &Arc<Device>) -> Result<QueuePair, VerbsError> {
-        let completions = Arc::new(CompletionQueue::new(device, 1)?);
-        let pair = Self::create(device, &completions, 1, 0)?;
+        QueuePair::target_with(device, &Arc::new(CompletionQueue::new(device, 1)?))
+    }
+
+    /// [`QueuePair::target`] with a completion queue that several may share: nothing is ever posted.
+    pub(super) fn target_with(
+        device: &Arc<Device>,
+        completions: &Arc<CompletionQueue>,
+    ) -> Result<QueuePair, VerbsError> {
+        let pair = Self::create(device, completions, 1, 0)?;
         pair.initialise(pair.full_access())?;
         Ok(pair)
     }

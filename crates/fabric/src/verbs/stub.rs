@@ -107,7 +107,12 @@ struct StubContext {
     verbs: verbs_context,
     state: Arc<Mutex<State>>,
     extended: bool,
+    /// Changes new queue pairs.
+    amend: fn(&mut ibv_qp_ex),
 }
+
+type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
 fn state_of<'s>(context: *mut ibv_context) -> MutexGuard<'s, State> {
     // SAFETY: every context here is the one in a `StubContext`, which is never freed.
@@ -130,7 +135,7 @@ impl Stub {
         let state: Arc<Mutex<State>> = Arc::default();
         // SAFETY: integers, raw pointers, optional functions and a mutex of C, for all of which zero is valid.
         let verbs: verbs_context = unsafe { core::mem::zeroed() };
-        let stub = Box::leak(Box::new(StubContext { verbs, state: Arc::clone(&state), extended }));
+        let stub = Box::leak(Box::new(StubContext { verbs, state: Arc::clone(&state), extended, amend: |_| {} }));
         stub.verbs.sz = size_of::<verbs_context>();
         stub.verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED;
         stub.verbs.context.ops.post_send = Some(post_send);
@@ -182,8 +187,28 @@ impl Stub {
         change(&mut info, &mut options);
         let pd = Box::leak(Box::new(ibv_pd { context, handle: 0 }));
         let verbs = Box::leak(Box::new(table));
-        let device = Arc::new(Device { verbs, context, pd, info, port, address: Some(address), options });
+        let device = Arc::new(Device {
+            verbs,
+            context,
+            pd,
+            info,
+            port,
+            address: Some(address),
+            options,
+            asks_for_events: false,
+        });
         Stub { device, state }
+    }
+
+    /// Posts and polls by other functions from now on.
+    pub(super) fn replace_data_path(&self, post: PostSend, poll: PollCq, amend: fn(&mut ibv_qp_ex)) {
+        // SAFETY: the context is a stub's, which is never freed, and nobody posts or polls yet.
+        unsafe {
+            let stub = &mut *stub_of(self.device.context);
+            stub.verbs.context.ops.post_send = Some(post);
+            stub.verbs.context.ops.poll_cq = Some(poll);
+            stub.amend = amend;
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -289,6 +314,7 @@ unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_i
         (*qp).wr_set_sge = Some(wr_set_sge);
         (*qp).wr_set_sge_list = Some(wr_set_sge_list);
         (*qp).wr_set_inline_data = Some(wr_set_inline_data);
+        ((*stub_of(context)).amend)(&mut *qp);
         raw
     }
 }

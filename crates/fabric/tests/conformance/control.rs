@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use farfield_fabric::{
-    CONTROL_BYTES_MAX, ControlEvent, Endpoint, EndpointOptions, ErrorKind, GroupKey, NodeId, PeerState,
-};
+use farfield_fabric::{CONTROL_BYTES_MAX, ControlEvent, Endpoint, EndpointOptions, ErrorKind, NodeId, PeerState};
 
-use crate::harness::{Harness, eventually, refused};
+use crate::harness::{Harness, eventually, guarded, refused};
 
 /// Messages arrive whole, once and in the order of their sender, whatever their lengths.
 pub(crate) fn messages_arrive_whole_and_in_order(harness: &Harness) {
@@ -53,6 +51,7 @@ pub(crate) fn messages_too_long_are_refused(harness: &Harness) {
 pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
     let mut nodes = harness.session(3);
     let (endpoint, gone, stays) = (nodes[0].endpoint(), nodes[2].region(8), nodes[1].region(8));
+    let (guarded, _) = guarded(&nodes, 0, 8);
     let word = gone.remote::<u64>(0);
     endpoint.put_value(word, 1).wait().unwrap();
     // The put is visible before the node leaves; otherwise it might be lost with it.
@@ -60,6 +59,8 @@ pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
     assert!(matches!(nodes[0].fabric.peer_state(NodeId(2)), PeerState::Up { .. }));
     endpoint.check_alive(NodeId(2)).unwrap();
     nodes[2].leave();
+    // Where nodes learn of each other by messages, that takes one.
+    eventually("it is known", || (nodes[0].fabric.peer_state(NodeId(2)) == PeerState::Left).then_some(()));
     let left = |error: &farfield_fabric::Error| *error.kind() == ErrorKind::PeerLeft { node: NodeId(2) };
     for error in [
         refused(endpoint.put_value(word, 2).wait()),
@@ -77,7 +78,7 @@ pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
         eventually("the others are told", || node.events().contains(&ControlEvent::Down(NodeId(2))).then_some(()));
     }
     assert!(left(&refused(nodes[0].fabric.send_control(NodeId(2), b"hello?"))));
-    nodes[0].fabric.revoke(NodeId(2), GroupKey::DATA, Duration::from_secs(1)).unwrap();
+    nodes[0].fabric.revoke(NodeId(2), guarded, Duration::from_secs(1)).unwrap();
     // A fence over all nodes covers those that are there, and tells of the one that is not.
     drop(endpoint.put_value(stays.remote::<u64>(0), 5));
     drop(endpoint.put_value(word, 5));

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
+use farfield_fabric::verbs::{Device, JoinOptions, VerbsFabric};
 use farfield_fabric::{
-    ControlEvent, Endpoint, EndpointOptions, Error, Fabric, GroupKey, NodeId, Region, RemotePtr, Thread, Word,
+    Bell, ControlEvent, Endpoint, EndpointOptions, Error, Fabric, GroupKey, NodeId, Region, RemotePtr, Thread, Word,
     memory_fence,
 };
 
@@ -38,6 +40,27 @@ pub(crate) enum Nodes {
     OnShm(fn(Arc<dyn Fabric>, u64) -> Arc<dyn Fabric>),
     /// In a simulated world, see [`simulated`].
     Simulated,
+    /// On the RDMA devices of this machine, each on the next.
+    OnVerbs,
+}
+
+/// The names of the devices that can be used; none where there are none, unless `FARFIELD_NEED_DEVICE=1`.
+fn devices() -> &'static [String] {
+    static DEVICES: OnceLock<Vec<String>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let is_needed = std::env::var("FARFIELD_NEED_DEVICE").is_ok_and(|value| value == "1");
+        let found = Device::list().map(|infos| {
+            let active =
+                infos.into_iter().filter(|info| info.ports.iter().any(|port| port.is_active) && !info.is_iwarp);
+            active.map(|info| info.name).collect::<Vec<_>>()
+        });
+        match found {
+            Ok(names) if !names.is_empty() || !is_needed => names,
+            Ok(_) => panic!("no device has an active port"),
+            Err(error) if is_needed => panic!("{error}"),
+            Err(_) => Vec::new(),
+        }
+    })
 }
 
 /// No case takes longer, however busy the machine is.
@@ -55,6 +78,10 @@ impl Harness {
             println!("not run on {}: {why}", self.name);
             return;
         }
+        if matches!(self.nodes, Nodes::OnVerbs) && devices().is_empty() {
+            println!("not run on {}: this machine has no RDMA device", self.name);
+            return;
+        }
         let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
         let (done, watch) = mpsc::channel::<()>();
         let label = format!("{case} on {}", self.name);
@@ -65,7 +92,7 @@ impl Harness {
             }
         });
         match self.nodes {
-            Nodes::OnShm(_) => body(self),
+            Nodes::OnShm(_) | Nodes::OnVerbs => body(self),
             Nodes::Simulated => simulated::run(move || body(self)),
         }
         drop(done);
@@ -86,9 +113,9 @@ impl Harness {
     fn session_with(&self, nodes: usize, group_bytes_max: usize) -> Vec<Node> {
         static SESSIONS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("conf-{}-{}", std::process::id(), SESSIONS.fetch_add(1, Ordering::Relaxed));
-        let node = |index: usize| {
+        let join = |index: usize| -> Arc<dyn Fabric> {
             let id = NodeId(index as u16);
-            Node::start(match self.nodes {
+            match self.nodes {
                 Nodes::OnShm(wrap) => {
                     let mut options = ShmOptions::new(name.as_str(), id.0, nodes);
                     options.group_bytes_max = group_bytes_max;
@@ -96,9 +123,13 @@ impl Harness {
                     wrap(ShmFabric::join(&options).expect("joining a new session"), 0xfab + index as u64)
                 }
                 Nodes::Simulated => simulated::join(id, nodes),
-            })
+                Nodes::OnVerbs => unreachable!("they are joined together"),
+            }
         };
-        let session: Vec<Node> = (0..nodes).map(node).collect();
+        let session: Vec<Node> = match self.nodes {
+            Nodes::OnVerbs => verbs_session(&name, nodes, group_bytes_max).into_iter().map(Node::start).collect(),
+            _ => (0..nodes).map(|index| Node::start(join(index))).collect(),
+        };
         for node in &session {
             let all_up =
                 || node.events().iter().filter(|event| matches!(event, ControlEvent::Up(_))).count() + 1 == nodes;
@@ -116,6 +147,22 @@ impl Harness {
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.nodes, Nodes::Simulated)
     }
+}
+
+/// Nodes on this machine's devices, which have met.
+fn verbs_session(name: &str, nodes: usize, group_bytes_max: usize) -> Vec<Arc<dyn Fabric>> {
+    let join = |index: usize| {
+        let anywhere = (Ipv4Addr::LOCALHOST, 0).into();
+        let mut options = JoinOptions::new(name, index as u16, nodes as u16, anywhere);
+        options.device.device = Some(devices()[index % devices().len()].clone());
+        options.group_bytes_max = group_bytes_max;
+        options.seed = Some(index as u64);
+        VerbsFabric::join(&options).expect("joining a new session")
+    };
+    let fabrics: Vec<_> = (0..nodes).map(join).collect();
+    let addresses: Vec<_> = fabrics.iter().map(|fabric| fabric.address()).collect();
+    fabrics.iter().for_each(|fabric| fabric.meet(&addresses).unwrap());
+    fabrics.into_iter().map(|fabric| fabric as Arc<dyn Fabric>).collect()
 }
 
 /// One node, with its service thread.
@@ -187,6 +234,17 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Memory of a node in a group of its own, whose rights can be taken, once all nodes reach it.
+pub(crate) fn guarded(nodes: &[Node], owner: usize, bytes: usize) -> (GroupKey, Region) {
+    let key = nodes[owner].fabric.create_group(Bell::Silent).unwrap();
+    let region = nodes[owner].fabric.alloc(key, bytes).unwrap();
+    for node in nodes {
+        let endpoint = node.endpoint();
+        eventually("the group is announced", || endpoint.get(region.remote::<u64>(0)).wait().ok());
+    }
+    (key, region)
 }
 
 /// Waits until `ready` gives a value. Not for the bodies of [`threads`], which have [`soon`].

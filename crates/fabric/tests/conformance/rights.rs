@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use farfield_fabric::{Bell, ErrorKind, GroupKey, NodeId, Word};
+use farfield_fabric::{ErrorKind, NodeId, Word};
 
-use crate::harness::{Harness, SOON, eventually, refused, soon, threads};
+use crate::harness::{Harness, SOON, guarded, refused, soon, threads};
 
 /// After a revoke each kind of operation fails with `Revoked` and touches nothing; after a permit all work again.
 pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
     let nodes = harness.session(2);
-    let region = nodes[1].region(64);
+    let (key, region) = guarded(&nodes, 1, 64);
     let word = region.remote::<u64>(0);
     let endpoint = nodes[0].endpoint();
     for round in 0..3 {
         region.word(0).store(7);
-        nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+        nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
         let buf = endpoint.buf::<u64>(8).unwrap();
         let mut errors = vec![
             refused(endpoint.put_value(word, 1).wait()),
@@ -27,11 +27,11 @@ pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
         ];
         errors.push(refused(endpoint.block_on(endpoint.batch(NodeId(1)).put_value(word, 1).post())));
         for error in errors {
-            assert_eq!(*error.kind(), ErrorKind::Revoked { node: NodeId(1), key: GroupKey::DATA }, "round {round}");
+            assert_eq!(*error.kind(), ErrorKind::Revoked { node: NodeId(1), key }, "round {round}");
             assert_eq!(error.node(), Some(NodeId(1)));
         }
         assert_eq!(region.word(0).load(), 7);
-        nodes[1].fabric.permit(NodeId(0), GroupKey::DATA).unwrap();
+        nodes[1].fabric.permit(NodeId(0), key).unwrap();
         assert_eq!(endpoint.faa(word, 1).wait().unwrap(), 7);
         endpoint.put_value(word, 9).wait().unwrap();
         assert_eq!(endpoint.get(word).wait().unwrap(), 9);
@@ -41,12 +41,11 @@ pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
 /// A revoke concerns one peer and one group: other groups, other peers and the owner go on.
 pub(crate) fn rights_are_per_peer_and_per_group(harness: &Harness) {
     let nodes = harness.session(3);
-    let key = nodes[2].fabric.create_group(Bell::Silent).unwrap();
-    let (guarded, open) = (nodes[2].fabric.alloc(key, 8).unwrap(), nodes[2].region(8));
+    let ((key, region), open) = (guarded(&nodes, 2, 8), nodes[2].region(8));
     let endpoints: Vec<_> = nodes.iter().map(super::harness::Node::endpoint).collect();
-    let guarded = guarded.remote::<u64>(0);
+    let guarded = region.remote::<u64>(0);
     for endpoint in &endpoints {
-        eventually("the group is announced", || endpoint.put_value(guarded, 1).wait().ok());
+        endpoint.put_value(guarded, 1).wait().unwrap();
         endpoint.get(guarded).wait().unwrap(); // so that no put lands later
     }
     nodes[2].fabric.revoke(NodeId(0), key, SOON).unwrap();
@@ -65,7 +64,7 @@ pub(crate) fn rights_are_per_peer_and_per_group(harness: &Harness) {
 /// Once a revoke has returned, no write of the peer lands any more, though it goes on writing without a pause.
 pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
     let nodes = harness.session(2);
-    let region = nodes[1].region(4096);
+    let (key, region) = guarded(&nodes, 1, 4096);
     let (stop, refusals) = (Word::new(0), Word::new(0));
     let write = || {
         let (endpoint, place) = (nodes[0].endpoint(), region.remote::<u64>(0));
@@ -88,20 +87,20 @@ pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
         for round in 0..harness.rounds(50).min(500) {
             let before = region.word(8).load();
             soon(&endpoint, "the peer writes", || region.word(8).load() != before);
-            nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+            nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
             let settled = snapshot();
             let refused_before = refusals.load();
             // The peer tries on meanwhile.
             soon(&endpoint, "the peer is refused", || refusals.load() > refused_before + 3);
             assert!(snapshot() == settled, "a write landed after revoke {round}");
-            nodes[1].fabric.permit(NodeId(0), GroupKey::DATA).unwrap();
+            nodes[1].fabric.permit(NodeId(0), key).unwrap();
         }
         stop.store(1);
     };
     threads([(&nodes[0], &write), (&nodes[1], &revoke)]);
     // Revoking when nothing is going on takes no time to speak of.
     let start = std::time::Instant::now();
-    nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+    nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
     assert!(start.elapsed() < Duration::from_secs(1));
 }
 
@@ -109,7 +108,7 @@ pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
 /// reaches into store buffers. They are kept full by stores to lines that the revoker has just taken away.
 pub(crate) fn a_revoke_reaches_into_store_buffers(harness: &Harness) {
     let nodes = harness.session(2);
-    let (region, lines) = (nodes[1].region(8), nodes[0].region(64 * 40));
+    let ((key, region), lines) = (guarded(&nodes, 1, 8), nodes[0].region(64 * 40));
     let (stop, refusals) = (Word::new(0), Word::new(0));
     let touch = |value: u64| (0..40).for_each(|line| lines.word(64 * line).store(value));
     let write = || {
@@ -131,12 +130,12 @@ pub(crate) fn a_revoke_reaches_into_store_buffers(harness: &Harness) {
             if !harness.is_simulated() {
                 touch(0); // there the store buffers are as slow as they like without it
             }
-            nodes[1].fabric.revoke(NodeId(0), GroupKey::DATA, SOON).unwrap();
+            nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
             let settled = target.load();
             let refused_before = refusals.load();
             soon(&endpoint, "the peer is refused", || refusals.load() > refused_before + 1);
             assert_eq!(target.load(), settled, "a write landed after revoke {round}");
-            nodes[1].fabric.permit(NodeId(0), GroupKey::DATA).unwrap();
+            nodes[1].fabric.permit(NodeId(0), key).unwrap();
         }
         stop.store(1);
     };

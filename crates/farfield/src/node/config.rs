@@ -1,9 +1,13 @@
 //! What a node is told at its start: by calls, by a TOML file, by the environment.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farfield_fabric::verbs::control::Secret;
+use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
 use farfield_fabric::{self as fabric, Fabric};
 use serde::Deserialize;
 
@@ -24,8 +28,58 @@ pub struct Config {
     pub(crate) memory_bytes_max: usize,
     pub(crate) pool_bytes_max: usize,
     pub(crate) seed: Option<u64>,
-    pub(crate) fabric: Option<Arc<dyn Fabric>>,
+    pub(crate) fabric: Choice,
+    pub(crate) hosts: Hosts,
     pub(crate) decorate: Option<Decorate>,
+}
+
+/// Which fabric a node is on.
+#[derive(Clone)]
+pub(crate) enum Choice {
+    /// Shared memory of one host.
+    Shm,
+    /// RDMA between hosts.
+    Verbs,
+    /// This one, which has joined its session.
+    Joined(Arc<dyn Fabric>),
+}
+
+/// What a node on RDMA is told.
+#[derive(Clone, Default)]
+pub(crate) struct Hosts {
+    /// Where the nodes of all places listen.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// How many nodes there were at this place before.
+    pub(crate) life: u16,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) device: VerbsOptions,
+}
+
+impl Hosts {
+    /// Of several devices, this node's.
+    fn take_device_in_turn(&mut self, node: u16) {
+        if let Some(devices) = &mut self.device.device {
+            let names: Vec<&str> = devices.split(',').map(str::trim).collect();
+            *devices = names[usize::from(node) % names.len()].to_owned();
+        }
+    }
+}
+
+impl Config {
+    /// How it joins a session on RDMA.
+    pub(super) fn rdma(&self) -> JoinOptions {
+        let Hosts { addresses, life, secret, device } = &self.hosts;
+        let listen = addresses[usize::from(self.node)];
+        JoinOptions {
+            life: *life,
+            addresses: addresses.clone(),
+            secret: secret.clone(),
+            device: device.clone(),
+            group_bytes_max: self.memory_bytes_max,
+            seed: self.seed,
+            ..JoinOptions::new(self.session.clone(), self.node, self.nodes, listen)
+        }
+    }
 }
 
 /// Describes a node that is to be started.
@@ -54,7 +108,8 @@ impl Default for Builder {
                 memory_bytes_max: 64 << 30,
                 pool_bytes_max: 256 << 20,
                 seed: None,
-                fabric: None,
+                fabric: Choice::Shm,
+                hosts: Hosts::default(),
                 decorate: None,
             },
         }
@@ -73,12 +128,24 @@ struct File {
     memory_bytes_max: Option<usize>,
     pool_bytes_max: Option<usize>,
     seed: Option<u64>,
+    rdma: Option<FileRdma>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileNode {
     name: String,
+    address: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRdma {
+    secret_file: Option<PathBuf>,
+    device: Option<String>,
+    port: Option<u8>,
+    gid_index: Option<u8>,
+    in_order: Option<bool>,
 }
 
 /// Where launchers say who one is: this node's number, and how many there are.
@@ -145,7 +212,43 @@ impl Builder {
     pub fn fabric(mut self, fabric: Arc<dyn Fabric>) -> Builder {
         self.config.node = fabric.me().0 % fabric.places() as u16;
         self.config.nodes = fabric.places() as u16;
-        self.config.fabric = Some(fabric);
+        self.config.fabric = Choice::Joined(fabric);
+        self
+    }
+
+    /// Starts on RDMA: the nodes of all places listen at these addresses, in order, which are also how many there are.
+    /// There each node is on one device, see [`Builder::device`].
+    ///
+    /// ```no_run
+    /// # fn main() -> farfield::Result<()> {
+    /// let addresses = ["10.0.0.1:7471", "10.0.0.2:7471"].map(|address| address.parse().unwrap());
+    /// let secret = farfield::fabric::verbs::control::Secret::new(b"sixteen bytes or more").unwrap();
+    /// let node = farfield::Node::builder().session("orders").hosts(addresses).node(0).secret(secret).start()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn hosts(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Builder {
+        self.config.hosts.addresses = addresses.into_iter().collect();
+        self.config.nodes = self.config.hosts.addresses.len().try_into().unwrap_or(u16::MAX);
+        self.config.fabric = Choice::Verbs;
+        self
+    }
+
+    /// What all nodes on RDMA know, and nobody else: strangers are refused. Without one, whoever can connect is let in.
+    pub fn secret(mut self, secret: Secret) -> Builder {
+        self.config.hosts.secret = Some(secret);
+        self
+    }
+
+    /// Which RDMA device this node is on, and how it is used. Unless it is said, the device chooses itself; of several,
+    /// with commas between them, the nodes take turns.
+    pub fn device(mut self, device: VerbsOptions) -> Builder {
+        self.config.hosts.device = device;
+        self
+    }
+
+    /// How many nodes there were at this place before, on RDMA: one that is gone does not come back under its number.
+    pub fn life(mut self, life: u16) -> Builder {
+        self.config.hosts.life = life;
         self
     }
 
@@ -169,6 +272,23 @@ impl Builder {
     /// name = "right"
     /// ```
     ///
+    /// With addresses the nodes are on RDMA, and there may be more to say:
+    ///
+    /// ```toml
+    /// [[nodes]]
+    /// name = "left"
+    /// address = "10.0.0.1:7471"
+    /// [[nodes]]
+    /// name = "right"
+    /// address = "10.0.0.2:7471"
+    /// [rdma]
+    /// secret_file = "/etc/orders.secret"   # the same bytes on every host
+    /// device = "mlx5_0"
+    /// port = 1
+    /// gid_index = 3
+    /// in_order = true                      # this device is known to place puts in order
+    /// ```
+    ///
     /// # Errors
     /// A file that cannot be read or makes no sense.
     pub fn file(self, path: impl AsRef<Path>) -> Result<Builder> {
@@ -184,7 +304,25 @@ impl Builder {
     pub fn toml(mut self, text: &str) -> Result<Builder> {
         let file: File = toml::from_str(text).map_err(|why| config_error(why.to_string()))?;
         if !file.nodes.is_empty() {
+            let addresses: Vec<SocketAddr> = file.nodes.iter().filter_map(|node| node.address).collect();
+            if !addresses.is_empty() && addresses.len() != file.nodes.len() {
+                let why = format!("{} of {} nodes have an address: all or none", addresses.len(), file.nodes.len());
+                return Err(config_error(why));
+            }
+            if !addresses.is_empty() {
+                self = self.hosts(addresses);
+            }
             self = self.names(file.nodes.into_iter().map(|node| node.name));
+        }
+        if let Some(rdma) = file.rdma {
+            if let Some(path) = &rdma.secret_file {
+                self = self.secret(read_secret(path)?);
+            }
+            let device = &mut self.config.hosts.device;
+            device.device = rdma.device.or(device.device.take());
+            device.port = rdma.port.or(device.port);
+            device.gid_index = rdma.gid_index.or(device.gid_index);
+            device.in_order = rdma.in_order.or(device.in_order);
         }
         let config = &mut self.config;
         config.session = file.session.unwrap_or(std::mem::take(&mut config.session));
@@ -198,6 +336,10 @@ impl Builder {
 
     /// Reads the environment: `FARFIELD_NODE`, `FARFIELD_NODES` and `FARFIELD_SESSION` (as `farfield run` sets them),
     /// or what `mpirun` and `srun` say. What it does not say stays.
+    ///
+    /// With `FARFIELD_HOSTS`, the addresses of the nodes of all places, separated by commas, they are on RDMA. Then there
+    /// may be `FARFIELD_SECRET`, or a file of it, `FARFIELD_SECRET_FILE`; `FARFIELD_DEVICE`, one for all nodes or several,
+    /// which they take in turns; `FARFIELD_GID_INDEX`; and `FARFIELD_LIFE`, see [`Builder::life`].
     ///
     /// # Errors
     /// A variable that makes no sense.
@@ -213,6 +355,7 @@ impl Builder {
             };
             text.map(parse).transpose()
         };
+        self = self.rdma_variables(&variable)?;
         for (node, nodes, session) in LAUNCHERS {
             let (Some(node), Some(nodes)) = (number(node)?, number(nodes)?) else { continue };
             (self.config.node, self.config.nodes) = (node, nodes);
@@ -225,6 +368,30 @@ impl Builder {
         if let Some(name) = variable("FARFIELD_SESSION") {
             self.config.session = name;
         }
+        Ok(self)
+    }
+
+    fn rdma_variables(mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<Builder> {
+        fn parse<T: FromStr>(name: &str, text: &str) -> Result<T> {
+            text.trim().parse().map_err(|_| config_error(format!("{name}: `{text}` is none")))
+        }
+        let Some(hosts) = variable("FARFIELD_HOSTS").filter(|hosts| !hosts.is_empty()) else { return Ok(self) };
+        let addresses: Result<Vec<SocketAddr>> =
+            hosts.split(',').map(|address| parse("an address of FARFIELD_HOSTS, as 10.0.0.1:7471", address)).collect();
+        self = self.hosts(addresses?);
+        if let Some(secret) = variable("FARFIELD_SECRET") {
+            self = self.secret(Secret::new(secret.as_bytes()).map_err(|why| config_error(why.to_string()))?);
+        } else if let Some(path) = variable("FARFIELD_SECRET_FILE") {
+            self = self.secret(read_secret(Path::new(&path))?);
+        }
+        if let Some(life) = variable("FARFIELD_LIFE") {
+            self.config.hosts.life = parse("the number FARFIELD_LIFE", &life)?;
+        }
+        let device = &mut self.config.hosts.device;
+        if let Some(index) = variable("FARFIELD_GID_INDEX") {
+            device.gid_index = Some(parse("the number FARFIELD_GID_INDEX", &index)?);
+        }
+        device.device = variable("FARFIELD_DEVICE").or(device.device.take());
         Ok(self)
     }
 
@@ -245,9 +412,42 @@ impl Builder {
             let why = format!("{} names for {} nodes", config.names.len(), config.nodes);
             return Err(config_error(why));
         }
+        config.hosts.take_device_in_turn(config.node);
+        if matches!(config.fabric, Choice::Verbs) && config.hosts.addresses.len() != usize::from(config.nodes) {
+            let why = format!("{} addresses for {} nodes", config.hosts.addresses.len(), config.nodes);
+            return Err(config_error(why));
+        }
         Node::start(config)
     }
 }
+
+fn read_secret(path: &Path) -> Result<Secret> {
+    let bytes = std::fs::read(path).map_err(|why| config_error(format!("the secret, {}: {why}", path.display())))?;
+    Secret::new(bytes.trim_ascii_end()).map_err(|why| config_error(format!("{}: {why}", path.display())))
+}
+
+/// Where the nodes of a session on RDMA can listen that are all on this host: addresses of its loopback network, chosen at
+/// random, so that no other session's nodes listen there.
+///
+/// ```
+/// let hosts = farfield::loopback_hosts(3);
+/// assert!(hosts.len() == 3 && hosts.iter().all(|host| host.ip().is_loopback()));
+/// ```
+#[allow(
+    clippy::disallowed_methods,
+    reason = "not a choice that a simulator has to own: addresses of sessions order nothing"
+)]
+pub fn loopback_hosts(nodes: u16) -> Vec<SocketAddr> {
+    let [second, third] = [rand::random_range(1..=254u8), rand::random()];
+    let address = |node: u16| {
+        let ip = [127, second, third.wrapping_add((node / 250) as u8), (1 + node % 250) as u8];
+        SocketAddr::from((ip, PORT))
+    };
+    (0..nodes).map(address).collect()
+}
+
+/// Where nodes on RDMA listen, unless it is said.
+pub const PORT: u16 = 7471;
 
 /// Whether some launcher's variables are set.
 pub(super) fn is_launched() -> bool {
@@ -295,6 +495,27 @@ mod tests {
         let config = Node::builder().toml(text).unwrap().config;
         assert_eq!((config.node, config.nodes, config.timeout.as_millis()), (1, 2, 50));
         assert!(Node::builder().toml("sesion='s'").is_err());
+    }
+
+    #[test]
+    fn addresses_put_a_node_on_rdma() {
+        let text =
+            "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[[nodes]]\nname='b'\naddress='[fd99::2]:1'\n[rdma]\nport=2";
+        let config = Node::builder().toml(text).unwrap().config;
+        assert!(matches!(config.fabric, Choice::Verbs) && config.hosts.addresses[1].is_ipv6());
+        assert_eq!((config.nodes, config.hosts.device.port), (2, Some(2)));
+        assert!(Node::builder().toml(&text.replace("address='10.0.0.1:1'", "")).is_err(), "one without an address");
+
+        let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1, 127.0.0.3:1");
+        let node = [("FARFIELD_NODE", "1"), ("FARFIELD_NODES", "3"), ("FARFIELD_DEVICE", "a,b")];
+        let mut config = from(&[&node[..], &[hosts, ("FARFIELD_SECRET", "0123456789abcdef")]].concat()).unwrap();
+        config.hosts.take_device_in_turn(config.node);
+        assert_eq!((config.hosts.addresses.len(), config.hosts.device.device.as_deref()), (3, Some("b")));
+        assert!(config.hosts.secret.is_some());
+        for wrong in [("FARFIELD_HOSTS", "here"), ("FARFIELD_LIFE", "x"), ("FARFIELD_SECRET", "short")] {
+            assert!(from(&[hosts, wrong][usize::from(wrong.0 == hosts.0)..]).is_err(), "{wrong:?}");
+        }
+        assert!(matches!(from(&node).unwrap().fabric, Choice::Shm));
     }
 
     #[test]

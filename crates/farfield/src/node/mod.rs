@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
+use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
     PeerState, Region, Rng, Thread,
@@ -16,7 +17,8 @@ use farfield_fabric::{
 
 use rand::SeedableRng;
 
-pub use config::{Builder, Config};
+use config::Choice;
+pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use object::{Announcement, CustomObject, Opening};
 pub(crate) use object::{Object, Spec};
 pub use service::{PARTING_MAX, Poller, Progress, Standing};
@@ -70,6 +72,8 @@ pub struct Metrics {
     pub counts: Counts,
     /// Endpoints opened so far.
     pub endpoints: usize,
+    /// Queue pairs of an RDMA device: of this node's endpoints, and those by which other nodes' reach it.
+    pub queue_pairs: (usize, usize),
     /// The paths of the objects that are open.
     pub objects: Vec<String>,
     /// The state of each node of the session, as this one sees it.
@@ -98,8 +102,9 @@ impl Node {
 
     pub(crate) fn start(config: Config) -> Result<Node> {
         let mut fabric: Arc<dyn Fabric> = match &config.fabric {
-            Some(fabric) => Arc::clone(fabric),
-            None => {
+            Choice::Joined(fabric) => Arc::clone(fabric),
+            Choice::Verbs => VerbsFabric::join(&config.rdma())?,
+            Choice::Shm => {
                 let mut options = ShmOptions::new(config.session.clone(), config.node, usize::from(config.nodes));
                 options.group_bytes_max = config.memory_bytes_max;
                 options.seed = config.seed;
@@ -327,6 +332,7 @@ impl Node {
         Metrics {
             counts: endpoints.open.iter().fold(endpoints.closed, |sum, reader| sum + reader.read()),
             endpoints: endpoints.opened,
+            queue_pairs: shared.fabric.queue_pairs(),
             objects: shared.service.object_paths(),
             peers: self.members().map(|node| (node, self.state_of(node))).collect(),
         }

@@ -8,7 +8,7 @@ use farfield::{
     RingOptions, SharedVar, Wholeness,
 };
 
-use crate::harness::{Over, Scene, alone, session};
+use crate::harness::{Over, Scene, alone, is_on_verbs, session};
 
 /// Puts, gets, atomics, round trips.
 type Cost = [u64; 4];
@@ -26,7 +26,8 @@ fn costs<T>(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<T>>
 }
 
 fn scene() -> Scene {
-    Scene { nodes: session(3, Over::Shm), over: Over::Shm, threads: 1 }
+    let over = if is_on_verbs() { Over::Verbs } else { Over::Shm };
+    Scene { nodes: session(3, over), over, threads: 1 }
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use farfield::fabric::verbs::VerbsOptions;
 use farfield::fabric::weak::weaken;
-use farfield::{Builder, Endpoint, Error, Node, NodeId, Result, local_session_with, on_each};
+use farfield::{Builder, Endpoint, Error, Node, NodeId, Result, local_session_with, loopback_hosts, on_each};
 
 /// How long anything that must happen is waited for.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -23,6 +24,13 @@ pub(crate) enum Over {
     Shm,
     /// As late and as reordered as the model allows, with the choices of a seed.
     Weak(u64),
+    /// This machine's RDMA devices, those of `FARFIELD_DEVICE` in turns.
+    Verbs,
+}
+
+/// Whether the scenarios run on RDMA devices, and on nothing else: `FARFIELD_TEST_FABRIC=verbs`.
+pub(crate) fn is_on_verbs() -> bool {
+    std::env::var("FARFIELD_TEST_FABRIC").is_ok_and(|fabric| fabric == "verbs")
 }
 
 /// A session, and how hard it is driven.
@@ -71,6 +79,9 @@ impl Drop for Alone {
 pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let many = (4 * cores).div_ceil(nodes).clamp(2, 16);
+    if is_on_verbs() {
+        return [1, 2].into_iter().for_each(|threads| on(label, nodes, Over::Verbs, threads, body));
+    }
     for (over, threads) in [
         (Over::Shm, 1),
         (Over::Shm, 2),
@@ -85,6 +96,9 @@ pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
 
 /// Runs a scenario of one thread on each node over shared memory and over the weak fabric with several seeds.
 pub(crate) fn on_each_fabric(label: &str, nodes: usize, body: fn(&Scene)) {
+    if is_on_verbs() {
+        return on(label, nodes, Over::Verbs, 1, body);
+    }
     for over in [Over::Shm, Over::Weak(4), Over::Weak(5)] {
         on(label, nodes, over, 1, body);
     }
@@ -99,7 +113,8 @@ fn on(label: &str, nodes: usize, over: Over, threads: usize, body: fn(&Scene)) {
 }
 
 /// How a node of a scenario is built.
-pub(crate) fn over(over: Over) -> impl Fn(Builder) -> Builder {
+pub(crate) fn over(over: Over, nodes: usize) -> impl Fn(Builder) -> Builder {
+    let hosts = loopback_hosts(nodes as u16);
     move |builder| {
         let builder = builder.timeout(SOON);
         match over {
@@ -108,13 +123,17 @@ pub(crate) fn over(over: Over) -> impl Fn(Builder) -> Builder {
                 let node = u64::from(inner.me().0);
                 weaken(inner, seed << 8 | node)
             }),
+            Over::Verbs => {
+                let device = VerbsOptions { device: std::env::var("FARFIELD_DEVICE").ok(), ..VerbsOptions::default() };
+                builder.hosts(hosts.clone()).device(device)
+            }
         }
     }
 }
 
 /// Connected nodes.
 pub(crate) fn session(nodes: usize, fabric: Over) -> Vec<Node> {
-    local_session_with(nodes, over(fabric)).expect("a session")
+    local_session_with(nodes, over(fabric, nodes)).expect("a session")
 }
 
 impl Scene {
@@ -128,6 +147,8 @@ impl Scene {
         match self.over {
             Over::Shm => shm,
             Over::Weak(_) => weak,
+            // As much slower as an emulated machine is.
+            Over::Verbs => weak.div_ceil(50),
         }
     }
 

@@ -18,7 +18,7 @@ fn fresh(label: &str) -> String {
 }
 
 fn start(session: &str, node: u16, nodes: u16, fabric: Over) -> Node {
-    over(fabric)(Node::builder()).session(session).node(node).nodes(nodes).start().expect("a node")
+    over(fabric, nodes.into())(Node::builder()).session(session).node(node).nodes(nodes).start().expect("a node")
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn who_has_not_come_is_named() {
     assert_eq!(missing(refused(second.wait_for_all(SHORT))), [NodeId(1)]);
     assert!(matches!(first.state_of(NodeId(2)), PeerState::Up { .. }));
     // An object says who has not opened it: one that runs, and one that has not come.
-    let patient = over(Over::Shm)(Node::builder()).timeout(SHORT).session(&name).node(1).nodes(3).start().unwrap();
+    let patient = over(Over::Shm, 3)(Node::builder()).timeout(SHORT).session(&name).node(1).nodes(3).start().unwrap();
     let error = refused(SharedVar::<u64>::open(&patient, "x"));
     assert_eq!(error.object(), Some("x"));
     assert_eq!(missing(error), [NodeId(0), NodeId(2)]);

@@ -14,11 +14,19 @@ const ROLE: &str = "FARFIELD_TEST_ROLE";
 /// Longer than any step takes.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(30);
 
+/// Whether the nodes are on RDMA devices: `FARFIELD_TEST_FABRIC=verbs`.
+pub(crate) fn is_on_verbs() -> bool {
+    std::env::var("FARFIELD_TEST_FABRIC").is_ok_and(|fabric| fabric == "verbs")
+}
+
 /// The processes of a session; dropped, they are killed.
 pub(crate) struct Session {
     role: String,
     name: String,
     nodes: u16,
+    /// Of `FARFIELD_TEST_FABRIC=verbs`.
+    hosts: String,
+    lives: BTreeMap<u16, u16>,
     processes: BTreeMap<u16, (Child, Receiver<String>)>,
 }
 
@@ -26,7 +34,10 @@ impl Session {
     /// Starts a role in so many processes. Each runs the test `node_process`, which asks for its [`role`].
     pub(crate) fn start(role: &str, nodes: u16) -> Session {
         let name = format!("test-{role}-{}", std::process::id());
-        let mut session = Session { role: role.into(), name, nodes, processes: BTreeMap::new() };
+        let hosts = if is_on_verbs() { farfield::loopback_hosts(nodes) } else { Vec::new() };
+        let hosts = hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let lives = BTreeMap::new();
+        let mut session = Session { role: role.into(), name, nodes, hosts, lives, processes: BTreeMap::new() };
         (0..nodes).for_each(|place| session.begin(place));
         session
     }
@@ -36,6 +47,9 @@ impl Session {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "node_process", "--nocapture", "--test-threads=1"]).env(ROLE, &self.role);
         command.env("FARFIELD_SESSION", &self.name).env("FARFIELD_NODE", place.to_string());
+        let life = self.lives.entry(place).or_default();
+        command.env("FARFIELD_HOSTS", &self.hosts).env("FARFIELD_LIFE", life.to_string());
+        *life += 1;
         command.env("FARFIELD_NODES", self.nodes.to_string()).stdout(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("a process");
         let (said, lines) = channel();

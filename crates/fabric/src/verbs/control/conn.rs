@@ -1,13 +1,13 @@
 //! One TCP connection: a socket that never blocks, and the protocol that it carries.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use super::protocol::{Admit, Broken, Happening, Protocol};
 use crate::local::Instant;
@@ -110,10 +110,13 @@ impl Watch {
     }
 }
 
-/// Begins to connect to an address.
-pub(super) fn call(address: SocketAddr) -> io::Result<TcpStream> {
+/// Begins to connect to an address, from the one at which this node itself is called: a host may have several networks.
+pub(super) fn call(address: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    if !from.is_unspecified() && from.is_ipv6() == address.is_ipv6() {
+        bind(&socket, &SocketAddr::new(from, 0))?;
+    }
     match connect(&socket, &address) {
         // After a signal it goes on connecting, too.
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}

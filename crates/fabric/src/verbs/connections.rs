@@ -1,0 +1,828 @@
+//! Which lanes reach which memory: the queue pairs between nodes, made and ended by what the control plane brings.
+//!
+//! ```text
+//! node A                                      node B
+//!   groups and their memory, Told  ────────►          B knows where A's memory lies
+//!          ◄──────────────────────  groups and their memory, Told
+//!   Connect(lane, class, address)  ────────►          makes a target, and connects it
+//!          ◄──────────────────────  Accept(address)
+//!   connects the lane's queue pair                    (and the same for each lane of B)
+//! ```
+//!
+//! A node is up for another when it has been told all, and each of its own lanes has what it asked for; so whoever waited
+//! for a node can work on its memory from any endpoint. Later lanes ask when they are opened, and wait for the answers.
+//! A new group, or new memory of one, waits until the lanes of those that are up reach it. A lane reaches its own node in the
+//! same way, by the device: only so are its atomics atomic with those of other nodes.
+//!
+//! *Rights.* Behind each queue pair of a lane stands a target at the other node. To take a right is to destroy the
+//! targets: once that is done, nothing that came through them can land. To give it again is to connect anew. The peer is
+//! told, or its operations would fail by their timeouts only.
+//!
+//! *Order.* What a node tells arrives in order, and before the messages of the layers above that it sends later: so a
+//! pointer into new memory never comes before the memory.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use super::control::{Control, Ending, Event, SendError};
+use super::device::{Device, VerbsError};
+use super::lane::{LanePort, VerbsLane, class_of};
+use super::memory::{GroupMemory, PeerMemory};
+use super::message::{Declined, Message};
+use super::queue::{CompletionQueue, QueuePair, QueuePairAddress, QueuePairSwitch};
+use crate::error::{Code, Error, ErrorKind, Result};
+use crate::fabric::{ControlEvent, PeerState, Region};
+use crate::ptr::{GroupKey, NodeId};
+
+/// The most lanes of one node that are open at a time.
+pub(super) const LANES_MAX: usize = 256;
+/// The most targets for one peer: one for each of its lanes and classes of groups.
+const TARGETS_MAX: usize = 8 * LANES_MAX;
+/// How long a new lane or group waits for peers that are not suspected, and do not answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How soon what a peer did not take is sent again.
+const RESEND: Duration = Duration::from_millis(10);
+/// The class of the first three groups.
+const BASE: GroupKey = GroupKey::SIGNAL;
+
+pub(super) struct Connections {
+    me: NodeId,
+    device: Arc<Device>,
+    control: Control,
+    /// By numbers of nodes.
+    states: Box<[PeerWord]>,
+    /// One more than the highest number of a node that has been heard of.
+    known: AtomicUsize,
+    fenced: AtomicBool,
+    board: Mutex<Board>,
+    /// Something was answered, or will not be.
+    changed: Condvar,
+    /// Nothing is ever in it.
+    target_completions: Arc<CompletionQueue>,
+    service: OnceLock<ThreadId>,
+}
+
+/// What everybody may ask of a peer at any time.
+#[derive(Default)]
+struct PeerWord {
+    state: AtomicU8,
+    incarnation: AtomicU64,
+}
+
+const ABSENT: u8 = 0;
+const UP: u8 = 1;
+const LEFT: u8 = 2;
+const DEAD: u8 = 3;
+/// It counts as up, and the connection to it is broken for good.
+const LOST: u8 = 4;
+
+#[derive(Default)]
+struct Board {
+    groups: Vec<Group>,
+    /// Those that are or were connected, and this node.
+    peers: BTreeMap<NodeId, Peer>,
+    lanes: BTreeMap<u32, OpenLane>,
+    asks: BTreeMap<u64, Ask>,
+    /// Peers that are to reach a class of groups, by the last message that concerns it, and have not said that they do.
+    awaited: BTreeMap<(NodeId, u8), u64>,
+    /// Rights that this node has taken.
+    taken: BTreeSet<(NodeId, u8)>,
+    last_lane: u32,
+    last_ask: u64,
+}
+
+struct Group {
+    memory: Arc<GroupMemory>,
+    /// Where the chunks begin of which the peers were told.
+    told: BTreeSet<u64>,
+}
+
+struct Peer {
+    memory: Arc<PeerMemory>,
+    /// What its groups belong to that are known.
+    classes: BTreeSet<u8>,
+    /// It is connected. (This node never is.)
+    is_linked: bool,
+    is_suspected: bool,
+    /// It has told all that there is to tell at first.
+    is_told: bool,
+    is_up: bool,
+    /// Why it cannot be reached.
+    failure: Option<Error>,
+    /// What came before it was up.
+    held: Vec<ControlEvent>,
+    /// What it did not take.
+    owed: VecDeque<Vec<u8>>,
+    /// How many messages it was sent, and how many came.
+    said: u64,
+    heard: u64,
+    /// It waits to hear that the lanes here reach these.
+    to_reach: BTreeSet<u8>,
+    /// By its lanes and the classes of groups that they reach here.
+    targets: BTreeMap<(u32, u8), QueuePair>,
+}
+
+impl Peer {
+    fn new(is_linked: bool) -> Peer {
+        Peer {
+            memory: PeerMemory::new(),
+            classes: BTreeSet::from([BASE.0]),
+            is_linked,
+            is_suspected: false,
+            is_told: false,
+            is_up: false,
+            failure: None,
+            held: Vec::new(),
+            owed: VecDeque::new(),
+            said: 0,
+            heard: 0,
+            to_reach: BTreeSet::new(),
+            targets: BTreeMap::new(),
+        }
+    }
+
+    /// Whether anything may be expected of it soon.
+    fn answers(&self) -> bool {
+        self.is_linked && !self.is_suspected
+    }
+}
+
+struct OpenLane {
+    port: Arc<LanePort>,
+    pairs: BTreeMap<(NodeId, u8), QueuePairSwitch>,
+    /// Why it does not reach somebody whom it should.
+    failure: Option<Error>,
+}
+
+/// A queue pair that is to be connected.
+struct Ask {
+    lane: u32,
+    node: NodeId,
+    class: u8,
+    pair: QueuePair,
+}
+
+/// Closes a lane when it is dropped.
+struct LaneGuard {
+    lane: u32,
+    connections: Arc<Connections>,
+}
+
+impl Drop for LaneGuard {
+    fn drop(&mut self) {
+        self.connections.close_lane(self.lane);
+    }
+}
+
+impl Connections {
+    pub(super) fn new(me: NodeId, nodes: usize, device: &Arc<Device>, control: Control) -> Result<Connections> {
+        let mut board = Board::default();
+        board.peers.insert(me, Peer::new(false));
+        Ok(Connections {
+            me,
+            device: Arc::clone(device),
+            control,
+            states: std::iter::repeat_with(PeerWord::default).take(nodes).collect(),
+            known: AtomicUsize::new(0),
+            fenced: AtomicBool::new(false),
+            board: Mutex::new(board),
+            changed: Condvar::new(),
+            target_completions: Arc::new(CompletionQueue::new(device, 1)?),
+            service: OnceLock::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(super) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The calling thread is the one that serves.
+    pub(super) fn serves_here(&self) {
+        let _ = self.service.set(std::thread::current().id());
+    }
+
+    // ---- what is known of nodes --------------------------------------------------------------------------------------
+
+    pub(super) fn set_up(&self, node: NodeId, incarnation: u64) {
+        self.know(node, incarnation);
+        self.set_state(node, UP);
+    }
+
+    fn know(&self, node: NodeId, incarnation: u64) {
+        self.states[node.index()].incarnation.store(incarnation, Ordering::Relaxed);
+        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
+    }
+
+    fn set_state(&self, node: NodeId, state: u8) {
+        self.states[node.index()].state.store(state, Ordering::Release);
+    }
+
+    fn state(&self, node: NodeId) -> u8 {
+        self.states.get(node.index()).map_or(ABSENT, |word| word.state.load(Ordering::Acquire))
+    }
+
+    fn is_over(&self, node: NodeId) -> bool {
+        matches!(self.state(node), LEFT | DEAD | LOST)
+    }
+
+    /// One more than the highest number of a node that has been heard of.
+    pub(super) fn known(&self) -> usize {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_lost(&self, node: NodeId) -> bool {
+        self.state(node) == LOST
+    }
+
+    pub(super) fn peer_state(&self, node: NodeId) -> PeerState {
+        let Some(word) = self.states.get(node.index()) else { return PeerState::Absent };
+        let incarnation = word.incarnation.load(Ordering::Relaxed);
+        match word.state.load(Ordering::Acquire) {
+            UP | LOST => PeerState::Up { incarnation },
+            LEFT => PeerState::Left,
+            DEAD => PeerState::Dead { incarnation },
+            _ => PeerState::Absent,
+        }
+    }
+
+    /// How many bytes of a group of a node's are known.
+    pub(super) fn bytes_of(&self, node: NodeId, key: GroupKey) -> u64 {
+        self.lock().peers.get(&node).map_or(0, |peer| peer.memory.bytes(key))
+    }
+
+    /// How many queue pairs there are: of the lanes of this node, and for those of others.
+    pub(super) fn queue_pairs(&self) -> (usize, usize) {
+        let board = self.lock();
+        let own = board.lanes.values().map(|lane| lane.pairs.len()).sum::<usize>() + board.asks.len();
+        (own, board.peers.values().map(|peer| peer.targets.len()).sum())
+    }
+
+    // ---- groups ------------------------------------------------------------------------------------------------------
+
+    /// How many groups there are.
+    pub(super) fn groups(&self) -> usize {
+        self.lock().groups.len()
+    }
+
+    /// Adds a group, and waits until the peers can reach it.
+    pub(super) fn create_group(&self, limit_bytes: usize) -> Result<GroupKey> {
+        let mut board = self.lock();
+        let Some(key) = u8::try_from(board.groups.len()).ok().map(GroupKey) else {
+            return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
+        };
+        let memory = GroupMemory::create(&self.device, key, limit_bytes)?;
+        board.groups.push(Group { memory, told: BTreeSet::new() });
+        let is_further = class_of(key) == key && key != BASE;
+        if is_further {
+            self.own(&mut board).classes.insert(key.0);
+            self.tell_all(&mut board, &Message::Group { key: key.0 });
+        }
+        self.tell_chunks(&mut board, key);
+        if is_further {
+            self.connect_own_lanes(&mut board, key.0)?;
+        }
+        drop(self.wait(board, |board| board.awaits(key.0)));
+        Ok(key)
+    }
+
+    /// Memory of a group.
+    pub(super) fn alloc(&self, key: GroupKey, bytes: usize) -> Result<Region> {
+        let mut board = self.lock();
+        let Some(group) = board.groups.get(usize::from(key.0)) else {
+            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
+        };
+        let region = group.memory.alloc(self.me, bytes)?;
+        self.tell_chunks(&mut board, key);
+        let class = class_of(key).0;
+        drop(self.wait(board, |board| board.awaits(class)));
+        Ok(region)
+    }
+
+    /// Tells of the memory of a group that is new.
+    fn tell_chunks(&self, board: &mut Board, key: GroupKey) {
+        let group = &mut board.groups[usize::from(key.0)];
+        if group.memory.count() == group.told.len() {
+            return;
+        }
+        let chunks: Vec<_> = group.memory.chunks().into_iter().filter(|chunk| group.told.insert(chunk.first)).collect();
+        for chunk in chunks {
+            self.own(board).memory.add(key, chunk);
+            self.tell_all(board, &Message::Chunk { key: key.0, chunk });
+        }
+        let linked = board.peers.iter().filter(|(_, peer)| peer.is_linked);
+        board.awaited.extend(linked.map(|(node, peer)| ((*node, class_of(key).0), peer.said)));
+    }
+
+    fn own<'b>(&self, board: &'b mut Board) -> &'b mut Peer {
+        board.peers.get_mut(&self.me).expect("this node is there from the start")
+    }
+
+    // ---- lanes -------------------------------------------------------------------------------------------------------
+
+    /// A lane that reaches all nodes that are up.
+    pub(super) fn open_lane(self: &Arc<Self>) -> Result<VerbsLane> {
+        let mut lane = VerbsLane::open(&self.device)?;
+        let mut board = self.lock();
+        if board.lanes.len() >= LANES_MAX {
+            return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
+        }
+        board.last_lane = board.last_lane.wrapping_add(1);
+        let id = board.last_lane;
+        board.lanes.insert(id, OpenLane { port: lane.port(), pairs: BTreeMap::new(), failure: None });
+        let guard = LaneGuard { lane: id, connections: Arc::clone(self) };
+        let asked = self.connect_lane(&mut board, id);
+        let mut board = self.wait(board, |board| {
+            let waits = |ask: &Ask| ask.lane == id && board.peers.get(&ask.node).is_some_and(Peer::answers);
+            board.asks.values().any(waits)
+        });
+        let failure = board.lanes.get_mut(&id).and_then(|lane| lane.failure.take());
+        drop(board); // the guard takes it if this has failed
+        lane.keep(Box::new(guard));
+        asked?;
+        failure.map_or(Ok(lane), Err)
+    }
+
+    fn connect_lane(&self, board: &mut Board, lane: u32) -> Result<(), VerbsError> {
+        if self.is_fenced() {
+            return Ok(());
+        }
+        let of = |(node, peer): (&NodeId, &Peer)| peer.classes.iter().map(|class| (*node, *class)).collect::<Vec<_>>();
+        let ways: Vec<_> = board.peers.iter().filter(|(_, peer)| peer.failure.is_none()).flat_map(of).collect();
+        ways.into_iter().try_for_each(|(node, class)| self.connect(board, lane, node, class))
+    }
+
+    fn connect_own_lanes(&self, board: &mut Board, class: u8) -> Result<(), VerbsError> {
+        let lanes: Vec<u32> = board.lanes.keys().copied().collect();
+        lanes.into_iter().try_for_each(|lane| self.connect(board, lane, self.me, class))
+    }
+
+    /// Connects a lane of this node, or begins to.
+    fn connect(&self, board: &mut Board, lane: u32, node: NodeId, class: u8) -> Result<(), VerbsError> {
+        let peer = board.peers.get_mut(&node).filter(|peer| peer.is_linked || node == self.me);
+        let (Some(peer), Some(open)) = (peer, board.lanes.get_mut(&lane)) else { return Ok(()) };
+        if node != self.me {
+            let pair = open.port.new_pair()?;
+            board.last_ask += 1;
+            let (ask, address) = (board.last_ask, pair.address());
+            board.asks.insert(ask, Ask { lane, node, class, pair });
+            self.tell(board, node, &Message::Connect { ask, lane, class, address });
+        } else if !board.taken.contains(&(node, class)) {
+            let mut pair = open.port.new_pair()?;
+            let mut target = QueuePair::target_with(&self.device, &self.target_completions)?;
+            target.connect(&pair.address())?;
+            pair.connect(&target.address())?;
+            peer.targets.insert((lane, class), target);
+            open.pairs.insert((node, class), pair.switch());
+            open.port.add(node, GroupKey(class), pair, Arc::clone(&peer.memory));
+        }
+        Ok(())
+    }
+
+    fn close_lane(&self, lane: u32) {
+        let mut board = self.lock();
+        let open = board.lanes.remove(&lane);
+        let asks: Vec<_> = board.asks.extract_if(.., |_, ask| ask.lane == lane).collect();
+        let own = self.own(&mut board).targets.extract_if(.., |(of, _), _| *of == lane).collect::<Vec<_>>();
+        self.tell_all(&mut board, &Message::Close { lane });
+        drop(board);
+        drop((open, asks, own));
+    }
+
+    // ---- rights ------------------------------------------------------------------------------------------------------
+
+    /// Takes a peer's right to a group. When it returns, no write of the peer to it can land.
+    pub(super) fn revoke(&self, peer: NodeId, key: GroupKey) {
+        let mut board = self.lock();
+        board.taken.insert((peer, key.0));
+        board.awaited.remove(&(peer, key.0));
+        if let Some(of) = board.peers.get_mut(&peer) {
+            let targets: Vec<_> = of.targets.extract_if(.., |(_, class), _| *class == key.0).collect();
+            // Refusing first, so that what the peer posts meanwhile ends by that, and not by a timeout.
+            for (_, target) in &targets {
+                let _ = target.permit(false);
+            }
+            drop(targets);
+        }
+        if peer == self.me {
+            self.lose_right(&mut board, peer, key.0);
+        } else {
+            self.tell(&mut board, peer, &Message::Revoke { key: key.0 });
+        }
+        self.changed.notify_all();
+    }
+
+    /// Gives it back, and waits until the peer can use it.
+    pub(super) fn permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        let mut board = self.lock();
+        if !board.taken.remove(&(peer, key.0)) {
+            return Ok(());
+        }
+        if peer == self.me {
+            self.own(&mut board).memory.revoke(key, false);
+            return Ok(self.connect_own_lanes(&mut board, key.0)?);
+        }
+        if board.peers.get(&peer).is_none_or(|peer| !peer.is_linked) {
+            return Ok(()); // it finds it when it comes
+        }
+        self.tell(&mut board, peer, &Message::Permit { key: key.0 });
+        let said = board.peers.get(&peer).map_or(0, |peer| peer.said);
+        board.awaited.insert((peer, key.0), said);
+        let board = self.wait(board, |board| {
+            board.awaited.contains_key(&(peer, key.0)) && board.peers.get(&peer).is_some_and(Peer::answers)
+        });
+        match board.awaited.contains_key(&(peer, key.0)) {
+            true => Err(ErrorKind::Unreachable { node: peer }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The lanes of this node have no right to a group of a node's.
+    fn lose_right(&self, board: &mut Board, node: NodeId, class: u8) {
+        if let Some(peer) = board.peers.get_mut(&node) {
+            peer.memory.revoke(GroupKey(class), true);
+        }
+        board.asks.retain(|_, ask| (ask.node, ask.class) != (node, class));
+        for lane in board.lanes.values_mut() {
+            if let Some(pair) = lane.pairs.remove(&(node, class)) {
+                pair.end(Code::Revoked);
+            }
+        }
+    }
+
+    /// Shuts a node out for good. When it returns, nothing of it can land here, and this node's operations towards it end.
+    pub(super) fn shut_out(&self, node: NodeId) {
+        self.set_state(node, DEAD);
+        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
+        let mut board = self.lock();
+        self.part(&mut board, node);
+        if let Some(peer) = board.peers.remove(&node) {
+            drop(peer); // and its targets: nothing lands by them any more
+        }
+        drop(board);
+        self.control.hang_up(node);
+    }
+
+    /// This node's operations towards a node end, and nothing is expected of it any more.
+    fn part(&self, board: &mut Board, node: NodeId) {
+        if let Some(peer) = board.peers.get_mut(&node) {
+            peer.is_linked = false;
+            peer.owed.clear();
+        }
+        board.asks.retain(|_, ask| ask.node != node);
+        board.awaited.retain(|(of, _), _| *of != node);
+        for lane in board.lanes.values_mut() {
+            for (_, pair) in lane.pairs.extract_if((node, 0)..=(node, u8::MAX), |_, _| true) {
+                pair.end(Code::Unreachable);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whatever this node's lanes have under way, and post from now on, ends.
+    pub(super) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+        let mut board = self.lock();
+        board.asks.clear();
+        for lane in board.lanes.values_mut() {
+            for pair in core::mem::take(&mut lane.pairs).into_values() {
+                pair.end(Code::Fenced);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
+    /// Refuses operations of others on this node's memory from now on.
+    pub(super) fn close(&self) {
+        let mut board = self.lock();
+        let me = self.me;
+        let targets = board.peers.iter_mut().filter(|(node, _)| **node != me);
+        let targets: Vec<_> = targets.map(|(_, peer)| core::mem::take(&mut peer.targets)).collect();
+        for peer in board.peers.values_mut() {
+            peer.is_linked = false;
+        }
+        self.changed.notify_all();
+        drop(board);
+        drop(targets);
+    }
+
+    // ---- the control plane -------------------------------------------------------------------------------------------
+
+    /// Waits while others have to answer; not on the thread that would hear them, and not for ever.
+    fn wait<'b>(&'b self, board: MutexGuard<'b, Board>, is_open: impl Fn(&Board) -> bool) -> MutexGuard<'b, Board> {
+        if self.service.get() == Some(&std::thread::current().id()) {
+            return board;
+        }
+        let waited = self.changed.wait_timeout_while(board, ANSWER_MAX, |board| is_open(board));
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn tell_all(&self, board: &mut Board, message: &Message) {
+        let linked: Vec<NodeId> = board.linked().collect();
+        linked.into_iter().for_each(|node| self.tell(board, node, message));
+    }
+
+    fn tell(&self, board: &mut Board, node: NodeId, message: &Message) {
+        let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
+        peer.said += 1;
+        peer.owed.push_back(message.encode());
+        self.pay(node, peer);
+    }
+
+    /// Sends what was not sent yet, as far as the peer takes it.
+    fn pay(&self, node: NodeId, peer: &mut Peer) {
+        while let Some(first) = peer.owed.front() {
+            match self.control.send_payload(node, first) {
+                Ok(()) => drop(peer.owed.pop_front()),
+                Err(SendError::Full) => return,
+                // Its end is on its way to the service thread.
+                Err(SendError::NotUp | SendError::TooLong { .. }) => peer.owed.clear(),
+            }
+        }
+    }
+
+    /// Sends a message of the layers above.
+    pub(super) fn send(&self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
+        // Not past what the node has to be told before.
+        match self.lock().peers.get(&to) {
+            Some(peer) if !peer.owed.is_empty() => Err(SendError::Full),
+            _ => self.control.send(to, message),
+        }
+    }
+
+    pub(super) fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        let owes = self.lock().peers.values().any(|peer| !peer.owed.is_empty());
+        let timeout = if owes { timeout.min(RESEND) } else { timeout };
+        if self.device.has_failed() {
+            self.fence();
+        }
+        let (mut happened, mut news) = (Vec::new(), Vec::new());
+        self.control.serve(timeout, &mut |what| happened.push(what));
+        let mut board = self.lock();
+        happened.into_iter().for_each(|what| self.handle(&mut board, what, &mut news));
+        let is_lost = |(_, peer): &(&NodeId, &Peer)| peer.is_linked && peer.memory.is_out_of_reach();
+        let lost: Vec<NodeId> = board.peers.iter().filter(is_lost).map(|(node, _)| *node).collect();
+        lost.into_iter().for_each(|node| self.lose(&mut board, node, "the device has given up on it", &mut news));
+        if owes {
+            board.peers.iter_mut().filter(|(_, peer)| peer.is_linked).for_each(|(node, peer)| self.pay(*node, peer));
+        }
+        drop(board); // who is told of something may call back
+        news.into_iter().for_each(event);
+    }
+
+    fn handle(&self, board: &mut Board, what: Event, news: &mut Vec<ControlEvent>) {
+        match what {
+            Event::Up(node, hello) => {
+                if !self.is_over(node) && node.index() < self.states.len() {
+                    self.know(node, hello.incarnation);
+                    board.peers.insert(node, Peer::new(true));
+                    self.introduce(board, node);
+                }
+            }
+            Event::Payload(node, bytes) => match Message::decode(&bytes) {
+                _ if self.is_over(node) => {}
+                Some(message) => self.receive(board, node, message, news),
+                None => self.lose(board, node, "it says what cannot be read", news),
+            },
+            Event::Message(node, bytes) => {
+                self.report(board, node, ControlEvent::Message(node, bytes), news);
+            }
+            Event::Suspected(node) => {
+                self.doubt(board, node, true);
+                self.report(board, node, ControlEvent::Suspected(node), news);
+            }
+            Event::Trusted(node) => {
+                self.doubt(board, node, false);
+                self.report(board, node, ControlEvent::Trusted(node), news);
+            }
+            Event::Down(node, Ending::Goodbye) => {
+                if !self.is_over(node) {
+                    self.set_state(node, LEFT);
+                    self.part(board, node);
+                    board.peers.remove(&node);
+                    news.push(ControlEvent::Down(node));
+                }
+            }
+            Event::Down(node, Ending::Broken(why)) => self.lose(board, node, &why.to_string(), news),
+            // Nobody has proved anything: whatever it says, this node goes on waiting.
+            Event::Refused(refused) => tracing::warn!("{refused}"),
+        }
+    }
+
+    fn doubt(&self, board: &mut Board, node: NodeId, is_suspected: bool) {
+        if let Some(peer) = board.peers.get_mut(&node) {
+            peer.is_suspected = is_suspected;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Hands on what concerns a node; once it is up, if it is to be.
+    fn report(&self, board: &mut Board, node: NodeId, what: ControlEvent, news: &mut Vec<ControlEvent>) {
+        match board.peers.get_mut(&node) {
+            _ if self.is_over(node) => {}
+            Some(peer) if !peer.is_up => peer.held.push(what),
+            _ => news.push(what),
+        }
+    }
+
+    /// The connection with a node is over, which says nothing of the node; but it is not made again.
+    fn lose(&self, board: &mut Board, node: NodeId, why: &str, news: &mut Vec<ControlEvent>) {
+        if self.is_over(node) {
+            return;
+        }
+        tracing::warn!("the connection with {node} is lost: {why}");
+        self.set_state(node, LOST);
+        self.control.hang_up(node);
+        self.part(board, node);
+        news.push(ControlEvent::Down(node));
+    }
+
+    /// Tells a node that has just come what there is here, and asks to be connected.
+    fn introduce(&self, board: &mut Board, node: NodeId) {
+        let mut messages = Vec::new();
+        for (key, group) in (0u8..).zip(&board.groups) {
+            if class_of(GroupKey(key)) != BASE {
+                messages.push(Message::Group { key });
+            }
+            let told = group.memory.chunks().into_iter().filter(|chunk| group.told.contains(&chunk.first));
+            messages.extend(told.map(|chunk| Message::Chunk { key, chunk }));
+        }
+        messages.push(Message::Told);
+        messages.iter().for_each(|message| self.tell(board, node, message));
+        self.reach(board, node, BASE.0);
+    }
+
+    /// Connects all lanes to a class of a node's groups.
+    fn reach(&self, board: &mut Board, node: NodeId, class: u8) {
+        if self.is_fenced() {
+            return;
+        }
+        let lanes: Vec<u32> = board.lanes.keys().copied().collect();
+        if let Err(error) = lanes.into_iter().try_for_each(|lane| self.connect(board, lane, node, class)) {
+            self.fail(board, node, None, error.into());
+        }
+    }
+
+    /// A lane cannot be connected.
+    fn fail(&self, board: &mut Board, node: NodeId, lane: Option<u32>, error: Error) {
+        tracing::warn!("{node} cannot be reached: {error}");
+        if let Some(lane) = lane.and_then(|lane| board.lanes.get_mut(&lane)) {
+            lane.failure = Some(error.clone());
+        }
+        if let Some(peer) = board.peers.get_mut(&node).filter(|peer| !peer.is_up) {
+            peer.failure = Some(error);
+        }
+    }
+
+    fn receive(&self, board: &mut Board, node: NodeId, message: Message, news: &mut Vec<ControlEvent>) {
+        let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
+        peer.heard += 1;
+        match message {
+            Message::Group { key } => {
+                if class_of(GroupKey(key)) == BASE || !peer.classes.insert(key) {
+                    return self.lose(board, node, "it has a group twice", news);
+                }
+                if peer.is_told {
+                    peer.to_reach.insert(key);
+                }
+                self.reach(board, node, key);
+            }
+            Message::Chunk { key, chunk } => {
+                if !peer.memory.add(GroupKey(key), chunk) {
+                    return self.lose(board, node, "its memory lies where none can lie", news);
+                }
+                if peer.is_told {
+                    peer.to_reach.insert(class_of(GroupKey(key)).0);
+                }
+            }
+            Message::Told => peer.is_told = true,
+            Message::Connect { ask, lane, class, address } => {
+                return self.accept(board, node, ask, (lane, class), &address);
+            }
+            Message::Accept { ask, address } => {
+                let Some(asked) = board.asks.remove(&ask) else { return };
+                if let Err(error) = self.accepted(board, &asked.lane, node, asked.class, asked.pair, &address) {
+                    self.fail(board, node, Some(asked.lane), error.into());
+                }
+            }
+            Message::Decline { ask, why } => {
+                let Some(asked) = board.asks.remove(&ask) else { return };
+                match why {
+                    Declined::Revoked => peer.memory.revoke(GroupKey(asked.class), true),
+                    Declined::NoQueuePair(why) => {
+                        let why = format!("{node} has no queue pair for this one: {why}");
+                        self.fail(board, node, Some(asked.lane), ErrorKind::System { what: "RDMA", why }.into());
+                    }
+                }
+            }
+            Message::Close { lane } => {
+                peer.targets.retain(|(of, _), _| *of != lane);
+                return;
+            }
+            Message::Reached { class, heard } => {
+                board.awaited.retain(|of, said| *of != (node, class) || heard < *said);
+            }
+            Message::Revoke { key } => self.lose_right(board, node, key),
+            Message::Permit { key } => {
+                peer.memory.revoke(GroupKey(key), false);
+                peer.to_reach.insert(key);
+                self.reach(board, node, key);
+            }
+        }
+        self.settle(board, node, news);
+    }
+
+    /// A peer's lane wants to reach groups of this node.
+    fn accept(&self, board: &mut Board, node: NodeId, ask: u64, of: (u32, u8), address: &QueuePairAddress) {
+        let class = of.1;
+        let is_known =
+            class == BASE.0 || class_of(GroupKey(class)) == GroupKey(class) && usize::from(class) < board.groups.len();
+        let is_taken = board.taken.contains(&(node, class));
+        let Some(peer) = board.peers.get_mut(&node) else { return };
+        let made = if is_taken {
+            Err(Declined::Revoked)
+        } else if !is_known || peer.targets.len() >= TARGETS_MAX {
+            Err(Declined::NoQueuePair(format!("{} are open for it", peer.targets.len())))
+        } else {
+            let target = QueuePair::target_with(&self.device, &self.target_completions);
+            let connected = target.and_then(|mut target| target.connect(address).map(|()| target));
+            connected.map_err(|error| Declined::NoQueuePair(error.to_string()))
+        };
+        let answer = match made {
+            Ok(target) => {
+                let address = target.address();
+                peer.targets.insert(of, target);
+                Message::Accept { ask, address }
+            }
+            Err(why) => Message::Decline { ask, why },
+        };
+        self.tell(board, node, &answer);
+    }
+
+    /// A peer has a target for a lane of this node.
+    fn accepted(
+        &self,
+        board: &mut Board,
+        lane: &u32,
+        node: NodeId,
+        class: u8,
+        mut pair: QueuePair,
+        address: &QueuePairAddress,
+    ) -> Result<(), VerbsError> {
+        let (Some(lane), Some(peer)) = (board.lanes.get_mut(lane), board.peers.get(&node)) else { return Ok(()) };
+        pair.connect(address)?;
+        lane.pairs.insert((node, class), pair.switch());
+        lane.port.add(node, GroupKey(class), pair, Arc::clone(&peer.memory));
+        Ok(())
+    }
+
+    /// Looks what a node, or somebody here, has waited for.
+    fn settle(&self, board: &mut Board, node: NodeId, news: &mut Vec<ControlEvent>) {
+        let asked: BTreeSet<u8> = board.asks.values().filter(|ask| ask.node == node).map(|ask| ask.class).collect();
+        let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
+        if peer.is_told && !peer.is_up && asked.is_empty() {
+            if let Some(error) = peer.failure.clone() {
+                peer.is_told = false; // it never will be up
+                news.push(ControlEvent::Refused(node, error));
+            } else {
+                peer.is_up = true;
+                self.set_state(node, UP);
+                news.push(ControlEvent::Up(node));
+                news.append(&mut peer.held);
+            }
+        }
+        let reached: Vec<u8> = peer.to_reach.difference(&asked).copied().collect();
+        peer.to_reach.retain(|class| asked.contains(class));
+        let heard = peer.heard;
+        for class in reached {
+            self.tell(board, node, &Message::Reached { class, heard });
+        }
+        self.changed.notify_all();
+    }
+}
+
+impl Board {
+    fn linked(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.peers.iter().filter(|(_, peer)| peer.is_linked).map(|(node, _)| *node)
+    }
+
+    /// Whether some peer that answers has not said that it reaches a class of groups.
+    fn awaits(&self, class: u8) -> bool {
+        let awaited = self.awaited.keys().filter(|(_, of)| *of == class);
+        awaited.into_iter().any(|(node, _)| self.peers.get(node).is_some_and(Peer::answers))
+    }
+}

@@ -1,0 +1,377 @@
+//! One node over RDMA: the contract of a [`Fabric`], kept by lanes, connections and the control plane.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bare::Bare;
+use super::connections::Connections;
+use super::control::{self, Control, Limits, Secret, SendError};
+use super::device::{Device, VerbsOptions};
+use super::message::LAYOUT;
+use crate::error::{Code, Error, ErrorKind, Result};
+use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
+use crate::lane::Lane;
+use crate::local::{Instant, Thread};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::shm::sys::fence::cpus_allowed;
+
+/// How often a place can be taken anew.
+const LIVES: usize = 64;
+/// The longest wait of one `serve`: what lanes and devices report is looked for as often.
+const SERVE_MAX: Duration = Duration::from_millis(100);
+/// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 200;
+/// One sleep. No put rings a bell here: a card writes past the processor, so whoever waits looks.
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// How a node joins a session over RDMA.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// The session's name, the same for all.
+    pub session: String,
+    /// This node's place.
+    pub place: u16,
+    /// How many nodes the session has at a time.
+    pub places: u16,
+    /// How many nodes there were at this place before: one that is gone does not come back under its number.
+    pub life: u16,
+    /// Where this node listens for the others.
+    pub listen: SocketAddr,
+    /// Where the nodes of all places listen. It may be said later: [`VerbsFabric::meet`].
+    pub addresses: Vec<SocketAddr>,
+    /// What all nodes know; none only if none of them has one.
+    pub secret: Option<Secret>,
+    /// The device, and how it is used.
+    pub device: VerbsOptions,
+    /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken and registered as it is
+    /// needed.
+    pub group_bytes_max: usize,
+    /// How long things may take.
+    pub limits: Limits,
+    /// Seed of random choices; random if none is given.
+    pub seed: Option<u64>,
+}
+
+impl JoinOptions {
+    /// The node at `place` of `places` in a session, which listens there.
+    pub fn new(session: impl Into<String>, place: u16, places: u16, listen: SocketAddr) -> JoinOptions {
+        JoinOptions {
+            session: session.into(),
+            place,
+            places,
+            life: 0,
+            listen,
+            addresses: Vec::new(),
+            secret: None,
+            device: VerbsOptions::default(),
+            group_bytes_max: 64 << 30,
+            limits: Limits::default(),
+            seed: None,
+        }
+    }
+}
+
+/// One node over RDMA.
+pub struct VerbsFabric {
+    me: NodeId,
+    places: usize,
+    nodes: usize,
+    seed: u64,
+    group_bytes_max: usize,
+    connections: Arc<Connections>,
+    /// Threads of this host that share its cores: those of this node, and how many nodes there are.
+    lanes: Arc<AtomicUsize>,
+    here: AtomicUsize,
+    cpus: usize,
+}
+
+fn system(what: &'static str) -> impl Fn(&dyn core::fmt::Display) -> Error {
+    move |why| ErrorKind::System { what, why: why.to_string() }.into()
+}
+
+impl VerbsFabric {
+    /// Joins a session. It does not wait for the peers: they appear as they come.
+    ///
+    /// # Errors
+    /// A number that cannot be, no device that fits, an address at which it cannot listen, no memory.
+    pub fn join(options: &JoinOptions) -> Result<Arc<VerbsFabric>> {
+        VerbsFabric::join_on(options, &Device::open(&options.device)?)
+    }
+
+    /// [`VerbsFabric::join`] with a device that is open.
+    pub(super) fn join_on(options: &JoinOptions, device: &Arc<Device>) -> Result<Arc<VerbsFabric>> {
+        let (place, places) = (usize::from(options.place), usize::from(options.places));
+        let nodes = (places * LIVES).min(NodeId::COUNT_MAX / places.max(1) * places);
+        let number = place + usize::from(options.life) * places;
+        if place >= places || number >= nodes {
+            let why = format!("place {place} of {places}, life {}: there are {nodes} numbers", options.life);
+            return Err(ErrorKind::Session { session: options.session.clone(), why }.into());
+        }
+        let (me, incarnation) = (NodeId(number as u16), rand::random());
+        let control = Control::open(&control::Options {
+            session: options.session.clone(),
+            layout: LAYOUT.into(),
+            node: me,
+            places: options.places,
+            incarnation,
+            listen: options.listen,
+            secret: options.secret.clone(),
+            limits: options.limits,
+        })?;
+        let connections = Connections::new(me, nodes, device, control)?;
+        connections.set_up(me, incarnation);
+        let fabric = VerbsFabric {
+            me,
+            places,
+            nodes,
+            seed: options.seed.unwrap_or_else(rand::random),
+            group_bytes_max: options.group_bytes_max,
+            connections: Arc::new(connections),
+            lanes: Arc::default(),
+            here: AtomicUsize::new(1),
+            cpus: cpus_allowed(),
+        };
+        for key in [GroupKey::SIGNAL, GroupKey::DATA, GroupKey::SERVICE] {
+            let made = fabric.connections.create_group(options.group_bytes_max)?;
+            debug_assert_eq!(made, key);
+        }
+        if !options.addresses.is_empty() {
+            fabric.meet(&options.addresses)?;
+        }
+        Ok(Arc::new(fabric))
+    }
+
+    /// Where this node listens.
+    pub fn address(&self) -> SocketAddr {
+        self.connections.control().address()
+    }
+
+    /// Says where the nodes of all places listen: from now on they are called.
+    ///
+    /// # Errors
+    /// They are more or fewer than there are places.
+    pub fn meet(&self, addresses: &[SocketAddr]) -> Result<()> {
+        let mine = addresses.get(self.me.index() % self.places).map(SocketAddr::ip);
+        let is_here = |address: &&SocketAddr| Some(address.ip()) == mine || address.ip().is_loopback();
+        self.here.store(addresses.iter().filter(is_here).count().max(1), Ordering::Relaxed);
+        self.connections.control().meet(addresses)
+    }
+
+    /// The device that is used.
+    pub fn device(&self) -> &Device {
+        self.connections.device()
+    }
+
+    /// A queue pair of its own to a word, for comparison with what an endpoint does.
+    ///
+    /// # Errors
+    /// None is left, or it does not reach the word.
+    pub fn bare(&self, word: RemotePtr<u64>) -> Result<Bare> {
+        let lane = self.connections.open_lane()?;
+        Bare::new(lane, word).map_err(|code| self.explain(code, word.cast(), 8))
+    }
+
+    fn check_member(&self, node: NodeId) -> Result<()> {
+        let known = self.connections.known().max(self.places);
+        let is_known = node.index() < known.min(self.nodes);
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
+    }
+
+    /// Whether a group's rights can be given and taken.
+    fn check_right(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        if usize::from(key.0) >= self.connections.groups() {
+            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
+        }
+        let is_shared = key.0 <= GroupKey::SERVICE.0;
+        if is_shared { Err(ErrorKind::Shared { node: peer, key }.into()) } else { Ok(()) }
+    }
+}
+
+/// A lane that counts among the threads of its host.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A service thread that panics takes its node along: its own threads are fenced, and the others hear no more of it.
+struct FenceOnPanic<'f>(&'f VerbsFabric);
+
+impl Drop for FenceOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abandon();
+        }
+    }
+}
+
+impl Fabric for VerbsFabric {
+    fn name(&self) -> String {
+        "verbs".into()
+    }
+
+    fn me(&self) -> NodeId {
+        self.me
+    }
+
+    fn places(&self) -> usize {
+        self.places
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn open_lane(&self, background: bool) -> Result<Lane> {
+        let mut lane = self.connections.open_lane()?;
+        if !background {
+            self.lanes.fetch_add(1, Ordering::Relaxed);
+            lane.keep(Box::new(Counted(Arc::clone(&self.lanes))));
+        }
+        Ok(Lane::Dyn(Box::new(lane)))
+    }
+
+    fn create_group(&self, _bell: Bell) -> Result<GroupKey> {
+        self.connections.create_group(self.group_bytes_max)
+    }
+
+    fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
+        self.connections.alloc(group, bytes)
+    }
+
+    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.connections.permit(peer, group)
+    }
+
+    fn revoke(&self, peer: NodeId, group: GroupKey, _timeout: Duration) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.connections.revoke(peer, group);
+        Ok(())
+    }
+
+    fn death_rule(&self) -> DeathRule {
+        DeathRule::Majority
+    }
+
+    fn shut_out(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
+        self.connections.shut_out(peer);
+        Ok(())
+    }
+
+    fn fence(&self) {
+        self.connections.fence();
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.connections.is_fenced()
+    }
+
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        self.check_member(to)?;
+        self.connections.send(to, message).map_err(|why| match why {
+            SendError::NotUp => self.explain(Code::Unreachable, RemotePtr::new(to, GroupKey::SIGNAL, 0), 0),
+            SendError::TooLong { .. } | SendError::Full => {
+                debug_assert!(why == SendError::Full || message.len() > CONTROL_BYTES_MAX);
+                ErrorKind::Control { node: to, why: why.to_string() }.into()
+            }
+        })
+    }
+
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        self.connections.serve(timeout.min(SERVE_MAX), event);
+    }
+
+    fn wake_service(&self) {
+        self.connections.control().wake();
+    }
+
+    fn peer_state(&self, peer: NodeId) -> PeerState {
+        self.connections.peer_state(peer)
+    }
+
+    fn leave(&self) {
+        // Who hears of it expects nothing any more; only then is the memory closed.
+        self.connections.control().goodbye();
+        self.connections.close();
+    }
+
+    fn abandon(&self) {
+        self.fence();
+        self.connections.control().abandon();
+        self.connections.close();
+    }
+
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
+        let node = remote.node();
+        if let Err(error) = self.check_member(node) {
+            return error;
+        }
+        if self.is_fenced() {
+            return ErrorKind::Fenced.into();
+        }
+        let code = if code == Code::BadKey && self.connections.is_lost(node) { Code::Unreachable } else { code };
+        let memory_bytes = if code == Code::OutOfBounds { self.connections.bytes_of(node, remote.key()) } else { 0 };
+        explain(code, self.peer_state(node), remote, len, memory_bytes)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::monotonic()
+    }
+
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        let spawned = std::thread::Builder::new().name(name).spawn(body);
+        spawned.map(Thread::from).map_err(|why| system("starting a thread")(&why))
+    }
+
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        let fabric = Arc::clone(&self);
+        let body = move || {
+            fabric.connections.serves_here();
+            let fence = FenceOnPanic(&fabric);
+            body();
+            drop(fence);
+        };
+        Fabric::spawn(&*self, name, Box::new(body))
+    }
+
+    fn queue_pairs(&self) -> (usize, usize) {
+        self.connections.queue_pairs()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn idle(&self, waiting: &mut Waiting) {
+        if waiting.announced.take().is_some() {
+            std::thread::sleep(SLEEP);
+            waiting.round = YIELDS / 2; // a few more looks, then sleep again
+            return;
+        }
+        if waiting.round == 0 {
+            let threads = (self.lanes.load(Ordering::Relaxed) + 1) * self.here.load(Ordering::Relaxed);
+            waiting.spins = if !waiting.service && threads <= self.cpus { SPINS } else { 1 };
+        }
+        waiting.round += 1;
+        if waiting.round <= waiting.spins {
+            core::hint::spin_loop();
+        } else if waiting.round <= waiting.spins + YIELDS {
+            std::thread::yield_now();
+        } else {
+            waiting.announced = Some(0);
+        }
+    }
+
+    fn idle_end(&self, waiting: &mut Waiting) {
+        waiting.announced = None;
+    }
+
+    fn wake_local(&self) {}
+}

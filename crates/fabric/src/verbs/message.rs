@@ -1,0 +1,126 @@
+//! What fabrics over RDMA tell each other by the control plane: where memory lies, and how queue pairs are connected.
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::ChunkInfo;
+use super::queue::QueuePairAddress;
+
+/// The layout that all processes of a session must share. It changes with any change to these messages, or to what a
+/// pointer means.
+pub(super) const LAYOUT: &str = concat!("farfield-verbs-1/", env!("CARGO_PKG_VERSION"));
+
+/// One message. Those of one node arrive in the order in which it sent them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The sender has one more group.
+    Group { key: u8 },
+    /// A part of a group's memory that is new.
+    Chunk { key: u8, chunk: ChunkInfo },
+    /// All groups that the sender had when the connection was made, and all their memory, were told.
+    Told,
+    /// A lane of the sender wants to reach a class of groups.
+    Connect { ask: u64, lane: u32, class: u8, address: QueuePairAddress },
+    /// It does, by a queue pair of this address.
+    Accept { ask: u64, address: QueuePairAddress },
+    /// It does not.
+    Decline { ask: u64, why: Declined },
+    /// A lane is closed.
+    Close { lane: u32 },
+    /// All lanes of the sender reach a class of groups, and all of its memory that the receiver has told of in
+    /// its first `heard` messages.
+    Reached { class: u8, heard: u64 },
+    /// The receiver has no right to a group any more.
+    Revoke { key: u8 },
+    /// It has again.
+    Permit { key: u8 },
+}
+
+/// Why a lane does not reach a group.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Declined {
+    /// It may not.
+    Revoked,
+    /// There is no queue pair for it.
+    NoQueuePair(String),
+}
+
+impl Message {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("memory is all that it needs")
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Message> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((message, [])) => Some(message),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address() -> impl Strategy<Value = QueuePairAddress> {
+        (any::<(u32, u32, u16, Option<[u8; 16]>, u16, u8, bool)>()).prop_map(
+            |(queue_pair, first_packet, lid, gid, mtu_bytes, reads_in_max, has_atomics)| QueuePairAddress {
+                queue_pair,
+                first_packet,
+                lid,
+                gid,
+                mtu_bytes,
+                reads_in_max,
+                has_atomics,
+            },
+        )
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let chunk = any::<(u64, u64, u64, u32)>().prop_map(|(first, bytes, address, rkey)| ChunkInfo {
+            first,
+            bytes,
+            address,
+            rkey,
+        });
+        let why = prop_oneof![Just(Declined::Revoked), ".*".prop_map(Declined::NoQueuePair)];
+        prop_oneof![
+            any::<u8>().prop_map(|key| Message::Group { key }),
+            (any::<u8>(), chunk).prop_map(|(key, chunk)| Message::Chunk { key, chunk }),
+            Just(Message::Told),
+            (any::<(u64, u32, u8)>(), address()).prop_map(|((ask, lane, class), address)| Message::Connect {
+                ask,
+                lane,
+                class,
+                address
+            }),
+            (any::<u64>(), address()).prop_map(|(ask, address)| Message::Accept { ask, address }),
+            (any::<u64>(), why).prop_map(|(ask, why)| Message::Decline { ask, why }),
+            any::<u32>().prop_map(|lane| Message::Close { lane }),
+            any::<(u8, u64)>().prop_map(|(class, heard)| Message::Reached { class, heard }),
+            any::<u8>().prop_map(|key| Message::Revoke { key }),
+            any::<u8>().prop_map(|key| Message::Permit { key }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_the_wire_and_nothing_less_is_one(message in message()) {
+            let bytes = message.encode();
+            for end in 0..bytes.len() {
+                prop_assert_eq!(Message::decode(&bytes[..end]), None);
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            prop_assert_eq!(Message::decode(&longer), None);
+            prop_assert_eq!(Message::decode(&bytes), Some(message));
+        }
+
+        #[test]
+        fn whatever_comes_is_a_message_or_none(bytes: Vec<u8>) {
+            if let Some(message) = Message::decode(&bytes) {
+                prop_assert_eq!(Message::decode(&message.encode()), Some(message));
+            }
+        }
+    }
+}
