@@ -242,7 +242,10 @@ impl Launcher {
         for index in 0..plan.seats.len() {
             let started = launcher.start_node(args, plan, index, events);
             if let Err(error) = started {
-                launcher.signal(Signal::KILL);
+                for node in &mut launcher.nodes {
+                    node.orders = None; // which is the order to end, on another host
+                    let _ = rustix::process::kill_process_group(node.pid, Signal::KILL);
+                }
                 for node in &mut launcher.nodes {
                     let _ = node.child.wait();
                 }
@@ -275,10 +278,8 @@ impl Launcher {
             None => "no process (see `ulimit -u` and `ulimit -n`)".into(),
         })?;
         let pid = Pid::from_child(&child);
-        let (out, err, mut orders) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
-        let told = orders.as_mut().map_or(Ok(()), |orders| hosts::instruct(orders, &variables, &args.command));
+        let (out, err, orders) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
         self.nodes.push(Node { child, pid, orders, ended: false, alive: Some(alive), copiers: 0 });
-        told?;
 
         let hang_up = Arc::new(hang_up);
         let prefix = |terminal: bool| (!args.no_prefix).then(|| prefix(index, terminal));
@@ -289,6 +290,9 @@ impl Launcher {
         if let Some(err) = err {
             let framer = Framer::new(prefix(io::stderr().is_terminal()));
             self.start_copier(index, err, Sink::Err, framer, &hang_up, events)?;
+        }
+        if let Some(orders) = &mut self.nodes[index].orders {
+            hosts::instruct(orders, &variables, &args.command)?;
         }
         Ok(())
     }

@@ -5,10 +5,12 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 
+use zerocopy::IntoBytes;
+
 use crate::buf::{Block, Buf};
 use crate::endpoint::Endpoint;
 use crate::error::{Code, Result};
-use crate::lane::Status;
+use crate::lane::{Status, WordTicket};
 use crate::ptr::{Plain, RemotePtr};
 
 /// A posted operation whose result is a `T`.
@@ -26,8 +28,44 @@ pub struct Op<'e, T> {
 enum State<'e, T> {
     Done(T),
     Failed(Code, RemotePtr<u8>, u32),
-    Pending(Pending<'e>),
+    Pending(UnderWay<'e>),
     Taken,
+}
+
+/// How an operation is waited for. (One variant of the state, so that shared memory, whose operations are done at once, has
+/// one case less.)
+enum UnderWay<'e> {
+    Long(Pending<'e>),
+    Word(WordOp<'e>),
+}
+
+/// An operation on a word that a lane does by its short way.
+pub(crate) struct WordOp<'e> {
+    endpoint: &'e Endpoint,
+    pub(crate) remote: RemotePtr<u8>,
+    pub(crate) ticket: WordTicket,
+    /// Which of the operations to its node it is, and whether it flushes those before it.
+    pub(crate) number: u64,
+    pub(crate) flushes: bool,
+}
+
+impl<'e> WordOp<'e> {
+    #[inline(always)]
+    pub(crate) fn new(
+        endpoint: &'e Endpoint,
+        remote: RemotePtr<u8>,
+        ticket: WordTicket,
+        number: u64,
+        flushes: bool,
+    ) -> Self {
+        WordOp { endpoint, remote, ticket, number, flushes }
+    }
+}
+
+impl Drop for WordOp<'_> {
+    fn drop(&mut self) {
+        self.endpoint.drop_word(self.ticket);
+    }
 }
 
 /// An operation that a lane has not completed yet.
@@ -73,7 +111,16 @@ impl<'e, T> Op<'e, T> {
     }
 
     pub(crate) fn pending(endpoint: &'e Endpoint, pending: Pending<'e>) -> Self {
-        Op { endpoint, depth: endpoint.next_depth(pending.remote.node()), state: State::Pending(pending) }
+        Op {
+            endpoint,
+            depth: endpoint.next_depth(pending.remote.node()),
+            state: State::Pending(UnderWay::Long(pending)),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn word(endpoint: &'e Endpoint, word: WordOp<'e>) -> Self {
+        Op { endpoint, depth: endpoint.next_depth(word.remote.node()), state: State::Pending(UnderWay::Word(word)) }
     }
 
     /// Whether it is known already to have failed.
@@ -87,7 +134,7 @@ impl<'e, T> Op<'e, T> {
     }
 }
 
-impl<T: Plain> Op<'_, T> {
+impl<'e, T: Plain> Op<'e, T> {
     /// Waits until the operation is complete.
     ///
     /// # Errors
@@ -102,15 +149,43 @@ impl<T: Plain> Op<'_, T> {
                 Ok(value)
             }
             State::Failed(code, remote, len) => Err(endpoint.explain(code, remote, len)),
-            State::Pending(pending) => Self::wait_pending(endpoint, depth, pending),
+            State::Pending(under_way) => Self::wait_pending(endpoint, depth, under_way),
             State::Taken => panic!("an operation was waited for after it had ended"),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_pending(endpoint: &Endpoint, depth: u64, pending: Pending<'_>) -> Result<T> {
-        endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
+    fn wait_pending(endpoint: &'e Endpoint, depth: u64, under_way: UnderWay<'e>) -> Result<T> {
+        match under_way {
+            UnderWay::Word(word) => Self::wait_word(endpoint, depth, word),
+            under_way => endpoint.block_on(Op { endpoint, depth, state: State::Pending(under_way) }),
+        }
+    }
+
+    /// A round trip is short: it is polled for a while before the thread waits as for anything else.
+    #[inline]
+    fn wait_word(endpoint: &'e Endpoint, depth: u64, word: WordOp<'e>) -> Result<T> {
+        for _ in 0..WORD_POLLS {
+            if let Some(result) = endpoint.poll_word(&word) {
+                let remote = word.remote;
+                core::mem::forget(word); // its ticket was taken
+                endpoint.saw_completion(depth);
+                endpoint.publish_depth();
+                return match result {
+                    Ok(bits) => Ok(of_bits(bits)),
+                    Err(code) => Err(endpoint.explain(code, remote, 8)),
+                };
+            }
+            core::hint::spin_loop();
+        }
+        Self::wait_long(endpoint, depth, word)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_long(endpoint: &'e Endpoint, depth: u64, word: WordOp<'e>) -> Result<T> {
+        endpoint.block_on(Op { endpoint, depth, state: State::Pending(UnderWay::Word(word)) })
     }
 
     /// Lets the operation run on by itself.
@@ -125,11 +200,12 @@ impl<T: Plain> Op<'_, T> {
     /// Whether the operation is complete, without waiting.
     pub fn is_complete(&self) -> bool {
         match &self.state {
-            State::Pending(pending) => {
+            State::Pending(UnderWay::Long(pending)) => {
                 self.endpoint.ring();
                 self.endpoint.poll_lane();
                 self.endpoint.status(pending.remote.node(), pending.sequence) != Status::Pending
             }
+            State::Pending(UnderWay::Word(word)) => self.endpoint.is_word_complete(word),
             _ => true,
         }
     }
@@ -139,11 +215,11 @@ impl<T: Plain> Op<'_, T> {
         match core::mem::replace(&mut self.state, State::Taken) {
             State::Done(value) => Poll::Ready(Ok(value)),
             State::Failed(code, remote, len) => Poll::Ready(Err(self.endpoint.explain(code, remote, len))),
-            State::Pending(pending) => {
+            State::Pending(UnderWay::Long(pending)) => {
                 self.endpoint.poll_lane();
                 match self.endpoint.status(pending.remote.node(), pending.sequence) {
                     Status::Pending => {
-                        self.state = State::Pending(pending);
+                        self.state = State::Pending(UnderWay::Long(pending));
                         Poll::Pending
                     }
                     Status::Failed(code) => {
@@ -160,10 +236,37 @@ impl<T: Plain> Op<'_, T> {
                     }
                 }
             }
+            State::Pending(UnderWay::Word(word)) => match self.endpoint.poll_word(&word) {
+                None => {
+                    self.state = State::Pending(UnderWay::Word(word));
+                    Poll::Pending
+                }
+                Some(result) => {
+                    let remote = word.remote;
+                    core::mem::forget(word); // its ticket was taken
+                    self.endpoint.saw_completion(self.depth);
+                    Poll::Ready(match result {
+                        Ok(bits) => Ok(of_bits(bits)),
+                        Err(code) => Err(self.endpoint.explain(code, remote, 8)),
+                    })
+                }
+            },
             State::Taken => panic!("an operation was polled after it had ended"),
         }
     }
 }
+
+/// The value that a word has brought; of a put, nothing.
+#[inline]
+fn of_bits<T: Plain>(bits: u64) -> T {
+    if size_of::<T>() == 0 {
+        return T::new_zeroed();
+    }
+    T::read_from_bytes(bits.as_bytes()).expect("the result of an operation on a word is a word")
+}
+
+/// Polls of a wait for a word before it becomes an ordinary one.
+const WORD_POLLS: u32 = 2000;
 
 impl<T: Plain> Future for Op<'_, T> {
     type Output = Result<T>;

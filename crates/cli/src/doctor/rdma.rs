@@ -31,7 +31,12 @@ pub(super) fn devices() -> Vec<Check> {
             checks.chain([locked_memory(locked_memory_limit())]).collect()
         }
         Err(error) => {
-            let advice = "only the verbs fabric needs it: apt-get install libibverbs1 ibverbs-providers librdmacm1";
+            let advice = match error {
+                VerbsError::Load(_) => {
+                    "only `--fabric verbs` needs it: apt-get install libibverbs1 ibverbs-providers librdmacm1"
+                }
+                _ => "only `--fabric verbs` needs it: see the kernel's log, and who may use /dev/infiniband",
+            };
             vec![Check::note("devices", one_line(&error), advice).data(json!([]))]
         }
     }
@@ -54,7 +59,12 @@ fn device(info: &DeviceInfo, used: Result<Used, VerbsError>) -> Vec<Check> {
     let used = match used {
         Ok(used) => used,
         Err(error) => {
-            let advice = "bring a port up: check the cable and the subnet manager, or ip link set <interface> up";
+            let advice = match error {
+                VerbsError::NoPort { .. } => {
+                    "bring a port up: check the cable and the subnet manager, or ip link set <interface> up"
+                }
+                _ => "see the kernel's log, and who may use /dev/infiniband",
+            };
             let data = json!({ "device": info.name, "usable": false });
             return vec![
                 Check::note("device", format!("{} ({kind}{firmware}): {}", info.name, one_line(&error)), advice)

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU16;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farfield::PORT;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
 
 use super::{GRACE, exit_status_of, report};
@@ -35,7 +36,9 @@ pub(super) fn read(path: &Path) -> Result<Vec<Seat>> {
     let seats = parse(&text, &|host| {
         let name = host.rsplit('@').next().unwrap_or(host);
         let mut found = (name, 0).to_socket_addrs().with_context(|| format!("looking for the address of {name}"))?;
-        Ok(found.next().with_context(|| format!("{name} has no address: say address=…"))?.ip())
+        // Many hosts know themselves by an address that no other host can reach.
+        let found = found.find(|found| name == "localhost" || !found.ip().is_loopback());
+        Ok(found.with_context(|| format!("no address is known by which others reach {name}: say address=…"))?.ip())
     });
     seats.with_context(|| path.display().to_string())
 }
@@ -65,7 +68,7 @@ fn parse_line<'a>(
         match name {
             "address" => ip = Some(value.parse::<IpAddr>().with_context(wrong)?),
             "nodes" => nodes = value.parse().with_context(wrong)?,
-            "port" => port = value.parse().with_context(wrong)?,
+            "port" => port = value.parse::<NonZeroU16>().with_context(wrong)?.get(),
             "device" => devices = value.split(',').map(String::from).collect(),
             _ => bail!("`{name}` is unknown: there are address, nodes, port and device"),
         }
@@ -177,6 +180,12 @@ pub(crate) fn remote_main() -> Result<ExitCode> {
         }
         std::thread::sleep(Duration::from_secs(1));
     });
+    // Looked at before it is reaped: until then its group's number is nobody else's. What a program leaves running that has
+    // failed goes with it, as on the launcher's own host.
+    let looked = waitid(WaitId::Pid(group), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    if !looked.is_ok_and(|status| status.is_some_and(|status| status.exit_status() == Some(0))) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
     let status = child.wait().context("waiting for the program")?;
     drop(ended);
     Ok(ExitCode::from(exit_status_of(status)))

@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use zerocopy::IntoBytes;
+
 pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
@@ -18,9 +20,9 @@ use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Span, Waiting};
-use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WorkRequest};
+use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WordTicket, WorkRequest};
 use crate::local::Instant;
-use crate::op::{BufOp, Landing, Op, Pending};
+use crate::op::{BufOp, Landing, Op, Pending, WordOp};
 use crate::ptr::{NodeId, Plain, RemotePtr};
 
 /// One thread's private lane into the fabric. It may be moved to another thread, not shared:
@@ -60,17 +62,23 @@ struct FlushMarks(Box<[Cell<bool>]>);
 struct DynState {
     lane: RefCell<Box<dyn DynLane>>,
     peers: RefCell<Vec<DynPeer>>,
+    /// Those with operations in flight that have a block, or flush: by number of node.
+    busy: RefCell<Vec<usize>>,
 }
 
 #[derive(Default)]
 struct DynPeer {
     in_flight: VecDeque<InFlight>,
+    /// Operations so far, the last of them that is a put, and the last that is known to have flushed those before it.
+    issued: u64,
     last_put: u64,
     flushed: u64,
 }
 
 struct InFlight {
     sequence: u64,
+    /// Which of the operations to the peer it is.
+    number: u64,
     block: Option<Arc<Block>>,
     /// The block is nobody else's: it goes back to the pool when the operation is complete.
     scratch: bool,
@@ -105,7 +113,7 @@ impl Endpoint {
             Lane::Shm(lane) => Inner::Shm(lane, FlushMarks(vec![Cell::new(false); nodes].into())),
             Lane::Dyn(lane) => {
                 let peers = RefCell::new(std::iter::repeat_with(DynPeer::default).take(nodes).collect());
-                Inner::Dyn(DynState { lane: RefCell::new(lane), peers })
+                Inner::Dyn(DynState { lane: RefCell::new(lane), peers, busy: RefCell::default() })
             }
         };
         Ok(Endpoint {
@@ -192,8 +200,22 @@ impl Endpoint {
         }
     }
 
+    // Out of the way of shared memory, which is inlined.
     #[cold]
+    #[inline(never)]
     fn put_value_dyn<T: Plain>(&self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
+        if size_of::<T>() == 8 {
+            let mut bits = 0u64;
+            value.write_to(bits.as_mut_bytes()).expect("a word is as long as a word");
+            if let Some(op) = self.word_op(state, Verb::Put, dst.cast(), [bits, 0]) {
+                return op;
+            }
+        }
+        self.put_value_block(state, dst, value)
+    }
+
+    #[cold]
+    fn put_value_block<T: Plain>(&self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
         let Ok(block) = self.dyn_block(size_of::<T>()) else {
             return Op::ended(self, dst.cast(), size_of::<T>(), Err(Code::PoolExhausted));
         };
@@ -527,8 +549,65 @@ impl Endpoint {
         }
     }
 
+    /// An operation on a word by the lane's short way, if it has one.
+    #[inline]
+    fn word_op<T>(&self, state: &DynState, verb: Verb, remote: RemotePtr<u8>, operands: [u64; 2]) -> Option<Op<'_, T>> {
+        let ticket = state.lane.borrow_mut().post_word(verb, remote, operands)?;
+        let mut peers = state.peers.borrow_mut();
+        let peer = &mut peers[remote.node().index()];
+        peer.issued += 1;
+        if verb == Verb::Put {
+            peer.last_put = peer.issued;
+        }
+        Some(Op::word(self, WordOp::new(self, remote, ticket, peer.issued, verb != Verb::Put)))
+    }
+
+    /// Makes progress, and looks how an operation on a word has ended.
+    #[inline]
+    pub(crate) fn poll_word(&self, word: &WordOp<'_>) -> Option<Result<u64, Code>> {
+        let Inner::Dyn(state) = &self.inner else { return None };
+        let result = state.lane.borrow_mut().poll_word(word.ticket)?;
+        if word.flushes && result.is_ok() {
+            let mut peers = state.peers.borrow_mut();
+            let peer = &mut peers[word.remote.node().index()];
+            peer.flushed = peer.flushed.max(word.number);
+        }
+        Some(result)
+    }
+
+    pub(crate) fn is_word_complete(&self, word: &WordOp<'_>) -> bool {
+        let Inner::Dyn(state) = &self.inner else { return false };
+        state.lane.borrow_mut().is_word_complete(word.ticket)
+    }
+
+    /// Nobody will look how it ends.
     #[cold]
+    pub(crate) fn drop_word(&self, ticket: WordTicket) {
+        if let Inner::Dyn(state) = &self.inner {
+            state.lane.borrow_mut().drop_word(ticket);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
     fn fetch_dyn<T: Plain>(
+        &self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+    ) -> Op<'_, T> {
+        if size_of::<T>() == 8
+            && let Some(op) = self.word_op(state, verb, remote, operands)
+        {
+            return op;
+        }
+        self.fetch_block(state, verb, remote, len, operands)
+    }
+
+    #[cold]
+    fn fetch_block<T: Plain>(
         &self,
         state: &DynState,
         verb: Verb,
@@ -588,11 +667,16 @@ impl Endpoint {
         if peers.len() <= peer.index() {
             peers.resize_with(peer.index() + 1, DynPeer::default);
         }
-        let peer = &mut peers[peer.index()];
+        let index = peer.index();
+        let peer = &mut peers[index];
+        peer.issued += 1;
         if verb == Verb::Put {
-            peer.last_put = sequence;
+            peer.last_put = peer.issued;
         }
-        peer.in_flight.push_back(InFlight { sequence, block, scratch: false, flushes });
+        if peer.in_flight.is_empty() {
+            state.busy.borrow_mut().push(index);
+        }
+        peer.in_flight.push_back(InFlight { sequence, number: peer.issued, block, scratch: false, flushes });
         sequence
     }
 
@@ -608,7 +692,9 @@ impl Endpoint {
         let Inner::Dyn(state) = &self.inner else { return };
         let mut lane = state.lane.borrow_mut();
         lane.poll();
-        for (index, peer) in state.peers.borrow_mut().iter_mut().enumerate() {
+        let mut peers = state.peers.borrow_mut();
+        state.busy.borrow_mut().retain(|&index| {
+            let peer = &mut peers[index];
             while let Some(first) = peer.in_flight.front() {
                 let status = lane.status(NodeId(index as u16), first.sequence);
                 if status == Status::Pending {
@@ -616,7 +702,7 @@ impl Endpoint {
                 }
                 let ended = peer.in_flight.pop_front().expect("just seen");
                 if ended.flushes && status == Status::Done {
-                    peer.flushed = peer.flushed.max(ended.sequence);
+                    peer.flushed = peer.flushed.max(ended.number);
                 }
                 if let Some(block) = ended.block {
                     block.end();
@@ -627,7 +713,8 @@ impl Endpoint {
                     }
                 }
             }
-        }
+            !peer.in_flight.is_empty()
+        });
     }
 
     pub(crate) fn status(&self, peer: NodeId, sequence: u64) -> Status {

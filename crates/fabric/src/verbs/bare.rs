@@ -26,6 +26,8 @@ pub struct Bare {
     can_inline: bool,
     address: u64,
     rkey: u32,
+    /// Nobody can know any more what is under way.
+    is_broken: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread, and the pointers are used by the owner only.
@@ -40,7 +42,7 @@ impl Bare {
         let (pair, address, rkey) = lane.way_to(word)?;
         let (qp, qp_ex, can_inline) = (pair.raw, pair.raw_ex, pair.info.inline_bytes_max >= 8);
         let completions = lane.port().completions();
-        Ok(Bare { _lane: lane, completions, qp, qp_ex, local, lkey, can_inline, address, rkey })
+        Ok(Bare { _lane: lane, completions, qp, qp_ex, local, lkey, can_inline, address, rkey, is_broken: false })
     }
 
     /// Puts `operands[0]`, gets, compares with the first and swaps in the second, or adds the first. What was got, or was
@@ -50,6 +52,9 @@ impl Bare {
     /// How the device says that it failed; then so does every later one.
     #[inline]
     pub fn run(&mut self, verb: Verb, operands: [u64; 2]) -> Result<u64, Code> {
+        if self.is_broken {
+            return Err(Code::Device);
+        }
         let local = self.local.as_ptr().cast::<u64>();
         let is_inline = verb == Verb::Put && self.can_inline;
         // SAFETY: the block is this one's, has room for a word, and no operation is under way.
@@ -103,7 +108,10 @@ impl Bare {
                 Some(0) => core::hint::spin_loop(),
                 Some(_) if completion[0].status == IBV_WC_SUCCESS => break,
                 Some(_) => return Err(code_of(completion[0].status).unwrap_or(Code::Unreachable)),
-                None => return Err(Code::Device),
+                None => {
+                    self.is_broken = true;
+                    return Err(Code::Device);
+                }
             }
         }
         // SAFETY: as above; the operation has ended.

@@ -292,20 +292,22 @@ impl Connections {
         if is_further {
             self.connect_own_lanes(&mut board, key.0)?;
         }
-        drop(self.wait(board, |board| board.awaits(key.0)));
+        self.wait_until_reached(board, class_of(key).0)?;
         Ok(key)
     }
 
     /// Memory of a group.
     pub(super) fn alloc(&self, key: GroupKey, bytes: usize) -> Result<Region> {
-        let mut board = self.lock();
+        let board = self.lock();
         let Some(group) = board.groups.get(usize::from(key.0)) else {
             return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
         };
-        let region = group.memory.alloc(self.me, bytes)?;
+        let memory = Arc::clone(&group.memory);
+        drop(board); // registering much memory takes long, and the service thread has to say that this node lives
+        let region = memory.alloc(self.me, bytes)?;
+        let mut board = self.lock();
         self.tell_chunks(&mut board, key);
-        let class = class_of(key).0;
-        drop(self.wait(board, |board| board.awaits(class)));
+        self.wait_until_reached(board, class_of(key).0)?;
         Ok(region)
     }
 
@@ -342,11 +344,14 @@ impl Connections {
         board.lanes.insert(id, OpenLane { port: lane.port(), pairs: BTreeMap::new(), failure: None });
         let guard = LaneGuard { lane: id, connections: Arc::clone(self) };
         let asked = self.connect_lane(&mut board, id);
-        let mut board = self.wait(board, |board| {
-            let waits = |ask: &Ask| ask.lane == id && board.peers.get(&ask.node).is_some_and(Peer::answers);
-            board.asks.values().any(waits)
-        });
-        let failure = board.lanes.get_mut(&id).and_then(|lane| lane.failure.take());
+        let laggard = |board: &Board| {
+            let waits = |ask: &&Ask| ask.lane == id && board.peers.get(&ask.node).is_some_and(Peer::answers);
+            board.asks.values().find(waits).map(|ask| ask.node)
+        };
+        let mut board = self.wait(board, |board| laggard(board).is_some());
+        let slow = laggard(&board).filter(|_| !self.is_service());
+        let unreachable = slow.map(|node| ErrorKind::Unreachable { node }.into());
+        let failure = board.lanes.get_mut(&id).and_then(|lane| lane.failure.take()).or(unreachable);
         drop(board); // the guard takes it if this has failed
         lane.keep(Box::new(guard));
         asked?;
@@ -363,6 +368,9 @@ impl Connections {
     }
 
     fn connect_own_lanes(&self, board: &mut Board, class: u8) -> Result<(), VerbsError> {
+        if self.is_fenced() {
+            return Ok(());
+        }
         let lanes: Vec<u32> = board.lanes.keys().copied().collect();
         lanes.into_iter().try_for_each(|lane| self.connect(board, lane, self.me, class))
     }
@@ -441,7 +449,7 @@ impl Connections {
         let board = self.wait(board, |board| {
             board.awaited.contains_key(&(peer, key.0)) && board.peers.get(&peer).is_some_and(Peer::answers)
         });
-        match board.awaited.contains_key(&(peer, key.0)) {
+        match board.awaited.contains_key(&(peer, key.0)) && !self.is_service() {
             true => Err(ErrorKind::Unreachable { node: peer }.into()),
             false => Ok(()),
         }
@@ -524,11 +532,24 @@ impl Connections {
 
     /// Waits while others have to answer; not on the thread that would hear them, and not for ever.
     fn wait<'b>(&'b self, board: MutexGuard<'b, Board>, is_open: impl Fn(&Board) -> bool) -> MutexGuard<'b, Board> {
-        if self.service.get() == Some(&std::thread::current().id()) {
+        if self.is_service() {
             return board;
         }
         let waited = self.changed.wait_timeout_while(board, ANSWER_MAX, |board| is_open(board));
         waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits until all that answer reach a class of groups.
+    fn wait_until_reached(&self, board: MutexGuard<'_, Board>, class: u8) -> Result<()> {
+        let board = self.wait(board, |board| board.laggard(class).is_some());
+        match board.laggard(class).filter(|_| !self.is_service()) {
+            Some(node) => Err(ErrorKind::Unreachable { node }.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn is_service(&self) -> bool {
+        self.service.get() == Some(&std::thread::current().id())
     }
 
     fn tell_all(&self, board: &mut Board, message: &Message) {
@@ -671,16 +692,17 @@ impl Connections {
         if self.is_fenced() {
             return;
         }
-        let lanes: Vec<u32> = board.lanes.keys().copied().collect();
-        if let Err(error) = lanes.into_iter().try_for_each(|lane| self.connect(board, lane, node, class)) {
-            self.fail(board, node, None, error.into());
+        for lane in board.lanes.keys().copied().collect::<Vec<_>>() {
+            if let Err(error) = self.connect(board, lane, node, class) {
+                self.fail(board, node, lane, error.into());
+            }
         }
     }
 
     /// A lane cannot be connected.
-    fn fail(&self, board: &mut Board, node: NodeId, lane: Option<u32>, error: Error) {
+    fn fail(&self, board: &mut Board, node: NodeId, lane: u32, error: Error) {
         tracing::warn!("{node} cannot be reached: {error}");
-        if let Some(lane) = lane.and_then(|lane| board.lanes.get_mut(&lane)) {
+        if let Some(lane) = board.lanes.get_mut(&lane) {
             lane.failure = Some(error.clone());
         }
         if let Some(peer) = board.peers.get_mut(&node).filter(|peer| !peer.is_up) {
@@ -713,22 +735,22 @@ impl Connections {
             Message::Connect { ask, lane, class, address } => {
                 return self.accept(board, node, ask, (lane, class), &address);
             }
+            // Its lane may have been closed since: then there is one answer less to wait for, too.
             Message::Accept { ask, address } => {
-                let Some(asked) = board.asks.remove(&ask) else { return };
-                if let Err(error) = self.accepted(board, &asked.lane, node, asked.class, asked.pair, &address) {
-                    self.fail(board, node, Some(asked.lane), error.into());
+                if let Some(asked) = board.asks.remove(&ask)
+                    && let Err(error) = self.accepted(board, asked.lane, node, asked.class, asked.pair, &address)
+                {
+                    self.fail(board, node, asked.lane, error.into());
                 }
             }
-            Message::Decline { ask, why } => {
-                let Some(asked) = board.asks.remove(&ask) else { return };
-                match why {
-                    Declined::Revoked => peer.memory.revoke(GroupKey(asked.class), true),
-                    Declined::NoQueuePair(why) => {
-                        let why = format!("{node} has no queue pair for this one: {why}");
-                        self.fail(board, node, Some(asked.lane), ErrorKind::System { what: "RDMA", why }.into());
-                    }
+            Message::Decline { ask, why } => match (board.asks.remove(&ask), why) {
+                (None, _) => {}
+                (Some(asked), Declined::Revoked) => peer.memory.revoke(GroupKey(asked.class), true),
+                (Some(asked), Declined::NoQueuePair(why)) => {
+                    let why = format!("{node} has no queue pair for this one: {why}");
+                    self.fail(board, node, asked.lane, ErrorKind::System { what: "RDMA", why }.into());
                 }
-            }
+            },
             Message::Close { lane } => {
                 peer.targets.retain(|(of, _), _| *of != lane);
                 return;
@@ -777,13 +799,13 @@ impl Connections {
     fn accepted(
         &self,
         board: &mut Board,
-        lane: &u32,
+        lane: u32,
         node: NodeId,
         class: u8,
         mut pair: QueuePair,
         address: &QueuePairAddress,
     ) -> Result<(), VerbsError> {
-        let (Some(lane), Some(peer)) = (board.lanes.get_mut(lane), board.peers.get(&node)) else { return Ok(()) };
+        let (Some(lane), Some(peer)) = (board.lanes.get_mut(&lane), board.peers.get(&node)) else { return Ok(()) };
         pair.connect(address)?;
         lane.pairs.insert((node, class), pair.switch());
         lane.port.add(node, GroupKey(class), pair, Arc::clone(&peer.memory));
@@ -795,15 +817,15 @@ impl Connections {
         let asked: BTreeSet<u8> = board.asks.values().filter(|ask| ask.node == node).map(|ask| ask.class).collect();
         let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
         if peer.is_told && !peer.is_up && asked.is_empty() {
-            if let Some(error) = peer.failure.clone() {
-                peer.is_told = false; // it never will be up
+            if let Some(error) = peer.failure.take() {
+                // It may count this node as up, and would wait for it: both know that it is not.
                 news.push(ControlEvent::Refused(node, error));
-            } else {
-                peer.is_up = true;
-                self.set_state(node, UP);
-                news.push(ControlEvent::Up(node));
-                news.append(&mut peer.held);
+                return self.lose(board, node, "its memory cannot be reached", news);
             }
+            peer.is_up = true;
+            self.set_state(node, UP);
+            news.push(ControlEvent::Up(node));
+            news.append(&mut peer.held);
         }
         let reached: Vec<u8> = peer.to_reach.difference(&asked).copied().collect();
         peer.to_reach.retain(|class| asked.contains(class));
@@ -820,9 +842,9 @@ impl Board {
         self.peers.iter().filter(|(_, peer)| peer.is_linked).map(|(node, _)| *node)
     }
 
-    /// Whether some peer that answers has not said that it reaches a class of groups.
-    fn awaits(&self, class: u8) -> bool {
-        let awaited = self.awaited.keys().filter(|(_, of)| *of == class);
-        awaited.into_iter().any(|(node, _)| self.peers.get(node).is_some_and(Peer::answers))
+    /// A peer that answers, and has not said that it reaches a class of groups.
+    fn laggard(&self, class: u8) -> Option<NodeId> {
+        let mut awaited = self.awaited.keys().filter(|(_, of)| *of == class).map(|(node, _)| *node);
+        awaited.find(|node| self.peers.get(node).is_some_and(Peer::answers))
     }
 }

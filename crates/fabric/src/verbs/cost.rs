@@ -1,5 +1,12 @@
 //! What the fabric adds to the calls of libibverbs: loops of waited-for operations of 8 bytes over a provider that does
-//! them at once, and loops of the bare calls over the same. `bench/instructions` counts their instructions.
+//! them at once, and loops of the bare calls over the same. Counted with
+//!
+//! ```sh
+//! cargo test --release -p farfield-fabric --lib --no-run   # says where the program is
+//! FARFIELD_COST_CALLS=extended valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*cost::loop_*' PROGRAM \
+//!     --exact verbs::cost::loops_of_waited_for_operations
+//! callgrind_annotate --inclusive=yes callgrind.out.* | grep cost::loop_   # thousand operations each
+//! ```
 //!
 //! The provider keeps one work request, and does it when its doorbell is rung; so it costs both loops the same.
 
@@ -216,7 +223,7 @@ fn run_loops(is_extended: bool) {
 // One test: there is one work request.
 #[test]
 fn loops_of_waited_for_operations() {
-    // `bench/instructions` asks for one of them at a time.
+    // To count, ask for one of them at a time.
     let only = std::env::var("FARFIELD_COST_CALLS").ok();
     for (name, is_extended) in [("extended", true), ("classic", false)] {
         if only.as_deref().is_none_or(|only| only == name) {

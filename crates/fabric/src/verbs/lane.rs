@@ -20,13 +20,14 @@ use farfield_verbs_sys::*;
 
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
-use super::peer::{Operation, Pair, Peer};
+use super::peer::{Operation, Pair, Peer, WORD};
 use super::post::{BATCH_MAX, LocalKey, Poster, Work};
 use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::status::{Refusal, code_of, refusal_of};
+use super::words::Words;
 use crate::buf::Block;
 use crate::error::Code;
-use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
+use crate::lane::{DynLane, Keep, Local, Status, Verb, WordTicket, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -35,6 +36,8 @@ const COMPLETIONS: usize = 4096;
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 /// How long a device may take to flush a queue pair that has failed.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
+/// Completions that one call takes.
+const REAPED_MAX: usize = 16;
 /// Polls between two looks for queue pairs that are not flushed.
 const POLLS_PER_LOOK: u32 = 1024;
 
@@ -51,7 +54,10 @@ pub struct VerbsLane {
     poster: Poster,
     /// Where reads go that only flush.
     scratch: Arc<Block>,
+    words: Words,
     polls: u32,
+    /// Room for completions.
+    reaped: Box<[ibv_wc; REAPED_MAX]>,
     /// Dropped after the queue pairs.
     kept: Vec<Box<dyn Send>>,
 }
@@ -119,7 +125,9 @@ impl VerbsLane {
             backlog: Vec::new(),
             poster: Poster::new(),
             scratch: Block::new(8),
+            words: Words::new(),
             polls: 0,
+            reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
             kept: Vec::new(),
         })
     }
@@ -176,14 +184,15 @@ impl VerbsLane {
         let arrivals = core::mem::take(&mut *self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for Arrival { peer, class, queue, memory } in arrivals {
             self.taken += 1;
-            let peer = self.peer(peer.index());
+            self.peer(peer.index());
+            let peer = &mut self.peers[peer.index()];
             peer.memory.get_or_insert(memory);
             let Some(pair_at) = peer.pairs.iter().position(|pair| pair.class == class) else {
                 peer.pairs.push(Pair::new(class, queue, 0));
                 continue;
             };
             if peer.pairs[pair_at].check().is_err() {
-                let ended = peer.destroy(pair_at);
+                let ended = peer.destroy(pair_at, &mut self.words);
                 // Positions go on: a completion of the queue pair before is none of this one.
                 peer.pairs[pair_at] = Pair::new(class, queue, peer.pairs[pair_at].first);
                 self.outstanding -= ended;
@@ -237,6 +246,13 @@ impl VerbsLane {
         // SAFETY: the slab keeps the registration and drops it before its memory, which operations use as `buf` says.
         let key = block.local_key(|start, bytes| unsafe { MemoryRegion::of_slab(device, start, bytes) });
         key.map(LocalKey::Registered).map_err(|_| Code::Device)
+    }
+
+    /// The next operation on a word has a place to land in; this one goes the long way.
+    #[cold]
+    fn register_words(&mut self) -> Option<WordTicket> {
+        self.words.key = self.register(self.words.block()).ok();
+        None
     }
 
     /// Queues the work of a request; `Done` if there is none.
@@ -366,22 +382,23 @@ impl VerbsLane {
 
     /// Takes completions out of the queue.
     fn reap(&mut self) {
-        let mut completions = [ibv_wc::default(); 16];
         loop {
-            let Some(count) = self.port.completions.poll(&mut completions) else {
+            let Some(count) = self.port.completions.poll(&mut *self.reaped) else {
                 return self.lose_completions();
             };
-            for completion in &completions[..count] {
-                self.complete(completion);
+            for at in 0..count {
+                let (wr_id, status) = (self.reaped[at].wr_id, self.reaped[at].status);
+                self.complete(wr_id, status);
             }
-            if count < completions.len() {
+            if count < REAPED_MAX {
                 return;
             }
         }
     }
 
-    fn complete(&mut self, completion: &ibv_wc) {
-        let id = RemotePtr::<u8>::from_packed(completion.wr_id);
+    #[inline]
+    fn complete(&mut self, wr_id: u64, status: ibv_wc_status) {
+        let id = RemotePtr::<u8>::from_packed(wr_id);
         let Some(peer) = self.peers.get_mut(id.node().index()) else { return };
         let Some(pair_at) = peer.pairs.iter().position(|pair| pair.class == id.key()) else { return };
         let pair = &mut peer.pairs[pair_at];
@@ -392,17 +409,17 @@ impl VerbsLane {
             return; // of a queue pair that was destroyed since
         }
         let had_failed = pair.failed.is_some();
-        let failed = (completion.status != IBV_WC_SUCCESS).then(|| {
-            let cause = code_of(completion.status);
+        let failed = (status != IBV_WC_SUCCESS).then(|| {
+            let cause = code_of(status);
             let verdict = pair.queue.as_ref().and_then(QueuePair::verdict);
             *pair.failed.get_or_insert(verdict.or(cause).unwrap_or(Code::Unreachable))
         });
         // What was posted before the first failure was done, or it would have failed itself.
         let earlier = if had_failed { failed } else { None };
         for _ in 0..before {
-            peer.end_first_posted(pair_at, earlier.map_or(Status::Done, Status::Failed));
+            peer.end_first_posted(pair_at, earlier.map_or(Status::Done, Status::Failed), &mut self.words);
         }
-        peer.end_first_posted(pair_at, failed.map_or(Status::Done, Status::Failed));
+        peer.end_first_posted(pair_at, failed.map_or(Status::Done, Status::Failed), &mut self.words);
         self.outstanding -= before + 1;
         if let Some(code) = failed {
             // Of a further group the peer may have taken the right, and its word of it be on its way.
@@ -426,7 +443,7 @@ impl VerbsLane {
                 if !is_ailing {
                     pair.ailing_since = None;
                 } else if pair.ailing_since.get_or_insert_with(Instant::now).elapsed() > FLUSH_TIME {
-                    self.outstanding -= peer.destroy(pair_at);
+                    self.outstanding -= peer.destroy(pair_at, &mut self.words);
                 }
             }
         }
@@ -438,7 +455,7 @@ impl VerbsLane {
         for peer in &mut self.peers {
             for pair_at in 0..peer.pairs.len() {
                 peer.pairs[pair_at].fail(Code::Device);
-                self.outstanding -= peer.destroy(pair_at);
+                self.outstanding -= peer.destroy(pair_at, &mut self.words);
             }
         }
     }
@@ -472,6 +489,75 @@ impl DynLane for VerbsLane {
             self.backlog.push(at);
         }
         sequence
+    }
+
+    #[inline]
+    fn post_word(&mut self, verb: Verb, remote: RemotePtr<u8>, operands: [u64; 2]) -> Option<WordTicket> {
+        self.take_arrivals();
+        let peer = self.peers.get_mut(remote.node().index())?;
+        let key = remote.key();
+        let class = class_of(key);
+        let pair = peer.pairs.iter_mut().find(|pair| pair.class == class)?;
+        // Whatever is out of the ordinary goes the long way, which also knows what is wrong.
+        if peer.holds != 0 || pair.fence_next || !pair.waiting.is_empty() || !remote.offset().is_multiple_of(8) {
+            return None;
+        }
+        pair.check().ok()?;
+        let queue = pair.queue.as_ref()?;
+        let can = match verb {
+            Verb::Put => queue.info.puts_in_order || !pair.has_open_put,
+            Verb::Get => true,
+            Verb::Cas | Verb::Faa => queue.has_atomics,
+            Verb::RemoteFence => false,
+        };
+        let has_room = pair.posted.len() < queue.info.depth && self.outstanding < self.port.completions.capacity;
+        let (address, rkey) = peer.memory.as_ref()?.find(remote, 8).ok()?;
+        if !can || !has_room {
+            return None;
+        }
+        let lkey = match self.words.key {
+            Some(key) => key,
+            None => return self.register_words(),
+        };
+        let (place, local) = self.words.take()?;
+        let inline = verb == Verb::Put && queue.info.inline_bytes_max >= 8;
+        if verb == Verb::Put {
+            // SAFETY: the place's memory, which nobody else uses until the operation has ended.
+            unsafe { local.write(operands[0]) };
+        }
+        let key = if inline { LocalKey::Inline } else { LocalKey::Registered(lkey) };
+        let local = local.cast();
+        let work = Work { sequence: 0, verb, fence: false, local, len: 8, key, address, rkey, operands };
+        let position = pair.first.wrapping_add(pair.posted.len() as u64);
+        let id = RemotePtr::new(remote.node(), class, position);
+        // SAFETY: the place's memory stays as it is until the operation has ended: the block lives as long as the lane, which
+        // drops its queue pairs first.
+        if unsafe { self.poster.post_one(queue, id, &work) } != 0 {
+            self.words.not_posted(place);
+            return None;
+        }
+        pair.posted.push_back(WORD | u64::from(place));
+        pair.is_signalled = true;
+        pair.has_open_put = verb == Verb::Put;
+        self.outstanding += 1;
+        Some(WordTicket(place))
+    }
+
+    #[inline]
+    fn poll_word(&mut self, ticket: WordTicket) -> Option<Result<u64, Code>> {
+        if self.words.is_under_way(ticket) {
+            self.poll();
+        }
+        self.words.result(ticket)
+    }
+
+    fn is_word_complete(&mut self, ticket: WordTicket) -> bool {
+        self.poll();
+        !self.words.is_under_way(ticket)
+    }
+
+    fn drop_word(&mut self, ticket: WordTicket) {
+        self.words.drop_ticket(ticket);
     }
 
     fn hold(&mut self, peer: NodeId) {

@@ -252,8 +252,9 @@ pub struct GroupMemory {
     base: NonNull<u8>,
     reserve_bytes: usize,
     limit_bytes: usize,
-    /// By local keys.
+    /// By local keys, and by those that peers need.
     own: Table,
+    remote: Table,
     grown: Mutex<Grown>,
 }
 
@@ -296,6 +297,7 @@ impl GroupMemory {
             reserve_bytes,
             limit_bytes,
             own: Table::default(),
+            remote: Table::default(),
             grown: Mutex::new(Grown { registered: [const { None }; SLOTS], used }),
         };
         memory.grow(&mut memory.grown.lock().unwrap_or_else(PoisonError::into_inner), 0, RESERVED_BYTES)?;
@@ -312,6 +314,10 @@ impl GroupMemory {
             return Err(self.exhausted(bytes as u64, "no machine has that much".into()));
         };
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        // Regions count, and not what is left of chunks: that of the last ones may go beyond it.
+        if grown.used.iter().sum::<u64>().saturating_add(asked) > self.limit_bytes as u64 {
+            return Err(self.exhausted(asked, format!("this node may use {} bytes for it", self.limit_bytes)));
+        }
         let room = |grown: &Grown, slot: usize| {
             self.own.0[slot].bytes.load(Ordering::Relaxed).saturating_sub(grown.used[slot]) >= asked
         };
@@ -342,19 +348,13 @@ impl GroupMemory {
 
     /// How many chunks there are.
     pub(super) fn count(&self) -> usize {
-        self.own.chunks().count()
+        self.remote.chunks().count()
     }
 
     /// The chunks that there are, for peers.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
-        let grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
-        let with_remote_key = |chunk: ChunkInfo| {
-            let region = grown.registered[slot_of(chunk.first)].as_ref();
-            // SAFETY: the region is alive.
-            region.map(|region| ChunkInfo { rkey: unsafe { (*region.raw).rkey }, ..chunk })
-        };
-        self.own.chunks().filter_map(with_remote_key).collect()
+        self.remote.chunks().collect()
     }
 
     /// The local key of `len` bytes at `at`.
@@ -368,10 +368,6 @@ impl GroupMemory {
         let limit = self.limit_bytes as u64;
         let registered: u64 = self.own.chunks().map(|chunk| chunk.bytes).sum();
         let (whole, least) = (slot_bytes(slot) as usize, (asked as usize).next_multiple_of(PAGE_BYTES));
-        // Regions count, and not what is left of chunks: as long as no chunk is taken for more than is asked.
-        if grown.used.iter().sum::<u64>().saturating_add(asked) > limit {
-            return Err(self.exhausted(asked, format!("this node may use {} bytes for it", self.limit_bytes)));
-        }
         if whole > least && whole as u64 <= limit.saturating_sub(registered) && self.grow_by(grown, slot, whole).is_ok()
         {
             return Ok(());
@@ -404,9 +400,11 @@ impl GroupMemory {
         let region = unsafe { MemoryRegion::register(&self.device, start, bytes, SHARED) };
         let region = region.map_err(|error| error.to_string())?;
         // SAFETY: the region is alive.
-        let lkey = unsafe { (*region.raw).lkey };
+        let (lkey, rkey) = unsafe { ((*region.raw).lkey, (*region.raw).rkey) };
         grown.registered[slot] = Some(region);
-        self.own.add(ChunkInfo { first, bytes: bytes as u64, address: start as u64, rkey: lkey });
+        let chunk = ChunkInfo { first, bytes: bytes as u64, address: start as u64, rkey };
+        self.own.add(ChunkInfo { rkey: lkey, ..chunk });
+        self.remote.add(chunk);
         Ok(())
     }
 

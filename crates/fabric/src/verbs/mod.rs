@@ -4,7 +4,7 @@
 //!   other for it. [`control`]: the connections between nodes over TCP by which they do.
 //! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
 //!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
-//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations;
+//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations; `words`: those on single words;
 //!   `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
 //!
 //! # Order
@@ -52,6 +52,7 @@ mod peer;
 mod post;
 mod queue;
 mod status;
+mod words;
 
 #[cfg(test)]
 mod cost;

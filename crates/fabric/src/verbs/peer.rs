@@ -7,12 +7,15 @@ use std::time::Instant;
 use super::memory::PeerMemory;
 use super::post::Work;
 use super::queue::QueuePair;
+use super::words::Words;
 use crate::error::Code;
 use crate::lane::{Failures, Keep, Status};
 use crate::ptr::GroupKey;
 
 /// Marks the number of an operation whose last part was not posted.
 const CUT_SHORT: u64 = 1 << 63;
+/// Marks the place of an operation on a word.
+pub(super) const WORD: u64 = 1 << 62;
 
 #[derive(Default)]
 pub(super) struct Peer {
@@ -109,11 +112,13 @@ impl Peer {
         }
     }
 
-    pub(super) fn end_first_posted(&mut self, pair_at: usize, status: Status) {
+    #[inline]
+    pub(super) fn end_first_posted(&mut self, pair_at: usize, status: Status, words: &mut Words) {
         let pair = &mut self.pairs[pair_at];
         pair.first = pair.first.wrapping_add(1);
         match pair.posted.pop_front() {
             None | Some(0) => {}
+            Some(place) if place & WORD != 0 && place & CUT_SHORT == 0 => words.end(place as u32, status),
             Some(sequence) if sequence & CUT_SHORT != 0 => {
                 let code = pair.check().err().unwrap_or(Code::Unreachable);
                 self.end(sequence & !CUT_SHORT, Status::Failed(code));
@@ -135,14 +140,14 @@ impl Peer {
     }
 
     /// Destroys a queue pair, which ends every access by it, and so its operations; how many work requests that were.
-    pub(super) fn destroy(&mut self, pair_at: usize) -> usize {
+    pub(super) fn destroy(&mut self, pair_at: usize, words: &mut Words) -> usize {
         let pair = &mut self.pairs[pair_at];
         let code = pair.check().err().unwrap_or(Code::Device);
         pair.fail(code);
         pair.queue = None;
         let count = pair.posted.len();
         for _ in 0..count {
-            self.end_first_posted(pair_at, Status::Failed(code));
+            self.end_first_posted(pair_at, Status::Failed(code), words);
         }
         self.end_waiting(pair_at, code);
         count

@@ -111,6 +111,29 @@ impl Poster {
         }
     }
 
+    /// Posts one, signalled, under the number `id`; the errno value if it was refused. Its local memory, if it is inline, is
+    /// used by nobody else.
+    ///
+    /// # Safety
+    /// As [`Poster::post`].
+    #[inline]
+    pub(super) unsafe fn post_one(&mut self, pair: &QueuePair, id: RemotePtr<u8>, work: &Work) -> c_int {
+        debug_assert!(work.key != LocalKey::InlineShared);
+        if pair.raw_ex.is_null() {
+            let mut segment = self.segment(0, work);
+            let mut request = request(work, id, &raw mut segment, true);
+            let mut bad = core::ptr::null_mut();
+            // SAFETY: the list has one request, which outlives the call; local memory is as the caller promises.
+            return unsafe { ibv_post_send(pair.raw, &mut request, &mut bad) };
+        }
+        // SAFETY: as in `post_extended`.
+        unsafe {
+            ibv_wr_start(pair.raw_ex);
+            self.append(pair.raw_ex, 0, work, id, true);
+            ibv_wr_complete(pair.raw_ex)
+        }
+    }
+
     /// Where an inline request's bytes are.
     fn source(&self, at: usize, work: &Work) -> *mut u8 {
         if work.key == LocalKey::InlineShared { self.copies[at].as_ptr().cast_mut().cast() } else { work.local }
@@ -131,28 +154,45 @@ impl Poster {
         unsafe {
             ibv_wr_start(qp);
             for (at, work) in list.iter().take(count).enumerate() {
-                (*qp).wr_id = first.byte_add(at as u64).packed();
-                (*qp).wr_flags = flags(work, at + 1 == count);
-                let [a, b] = work.operands;
-                match work.verb {
-                    Verb::Put => ibv_wr_rdma_write(qp, work.rkey, work.address),
-                    Verb::Cas => ibv_wr_atomic_cmp_swp(qp, work.rkey, work.address, a, b),
-                    Verb::Faa => ibv_wr_atomic_fetch_add(qp, work.rkey, work.address, a),
-                    Verb::Get | Verb::RemoteFence => ibv_wr_rdma_read(qp, work.rkey, work.address),
-                }
-                match work.key {
-                    LocalKey::Empty => ibv_wr_set_sge_list(qp, 0, core::ptr::null()),
-                    LocalKey::Registered(key) => ibv_wr_set_sge(qp, key, work.local as u64, work.len),
-                    LocalKey::Inline | LocalKey::InlineShared => {
-                        ibv_wr_set_inline_data(qp, self.source(at, work).cast(), work.len as usize);
-                    }
-                }
+                self.append(qp, at, work, first.byte_add(at as u64), at + 1 == count);
             }
             match ibv_wr_complete(qp) {
                 0 => (count, 0),
                 errno => (0, errno),
             }
         }
+    }
+
+    /// Adds a request to the batch that is open.
+    ///
+    /// # Safety
+    /// As [`Poster::post`]; a batch of the queue pair is open.
+    #[inline]
+    unsafe fn append(&self, qp: *mut ibv_qp_ex, at: usize, work: &Work, id: RemotePtr<u8>, is_last: bool) {
+        let [a, b] = work.operands;
+        // SAFETY: by the contract of this function.
+        unsafe {
+            (*qp).wr_id = id.packed();
+            (*qp).wr_flags = flags(work, is_last);
+            match work.verb {
+                Verb::Put => ibv_wr_rdma_write(qp, work.rkey, work.address),
+                Verb::Cas => ibv_wr_atomic_cmp_swp(qp, work.rkey, work.address, a, b),
+                Verb::Faa => ibv_wr_atomic_fetch_add(qp, work.rkey, work.address, a),
+                Verb::Get | Verb::RemoteFence => ibv_wr_rdma_read(qp, work.rkey, work.address),
+            }
+            match work.key {
+                LocalKey::Empty => ibv_wr_set_sge_list(qp, 0, core::ptr::null()),
+                LocalKey::Registered(key) => ibv_wr_set_sge(qp, key, work.local as u64, work.len),
+                LocalKey::Inline | LocalKey::InlineShared => {
+                    ibv_wr_set_inline_data(qp, self.source(at, work).cast(), work.len as usize);
+                }
+            }
+        }
+    }
+
+    fn segment(&self, at: usize, work: &Work) -> ibv_sge {
+        let lkey = if let LocalKey::Registered(key) = work.key { key } else { 0 };
+        ibv_sge { addr: self.source(at, work) as u64, length: work.len, lkey }
     }
 
     /// # Safety
@@ -165,31 +205,9 @@ impl Poster {
         count: usize,
     ) -> (usize, c_int) {
         for (at, work) in list.iter().take(count).enumerate() {
-            let key = if let LocalKey::Registered(key) = work.key { key } else { 0 };
-            self.segments[at] = ibv_sge { addr: self.source(at, work) as u64, length: work.len, lkey: key };
-            let [a, b] = work.operands;
-            let (remote_addr, rkey) = (work.address, work.rkey);
-            let (opcode, wr) = match work.verb {
-                Verb::Put => (IBV_WR_RDMA_WRITE, None),
-                Verb::Get | Verb::RemoteFence => (IBV_WR_RDMA_READ, None),
-                Verb::Cas => (IBV_WR_ATOMIC_CMP_AND_SWP, Some((a, b))),
-                Verb::Faa => (IBV_WR_ATOMIC_FETCH_AND_ADD, Some((a, 0))),
-            };
-            let wr = match wr {
-                None => ibv_wr_remote { rdma: ibv_wr_rdma { remote_addr, rkey } },
-                Some((compare_add, swap)) => {
-                    ibv_wr_remote { atomic: ibv_wr_atomic { remote_addr, compare_add, swap, rkey } }
-                }
-            };
-            self.requests[at] = ibv_send_wr {
-                wr_id: first.byte_add(at as u64).packed(),
-                sg_list: &raw mut self.segments[at],
-                num_sge: (work.key != LocalKey::Empty).into(),
-                opcode,
-                send_flags: flags(work, at + 1 == count),
-                wr,
-                ..Default::default()
-            };
+            self.segments[at] = self.segment(at, work);
+            let segment = &raw mut self.segments[at];
+            self.requests[at] = request(work, first.byte_add(at as u64), segment, at + 1 == count);
         }
         let chain = self.requests.as_mut_ptr();
         for at in 1..count {
@@ -208,6 +226,32 @@ impl Poster {
     }
 }
 
+/// A classic work request.
+fn request(work: &Work, id: RemotePtr<u8>, segment: *mut ibv_sge, is_last: bool) -> ibv_send_wr {
+    let [a, b] = work.operands;
+    let (remote_addr, rkey) = (work.address, work.rkey);
+    let (opcode, wr) = match work.verb {
+        Verb::Put => (IBV_WR_RDMA_WRITE, None),
+        Verb::Get | Verb::RemoteFence => (IBV_WR_RDMA_READ, None),
+        Verb::Cas => (IBV_WR_ATOMIC_CMP_AND_SWP, Some((a, b))),
+        Verb::Faa => (IBV_WR_ATOMIC_FETCH_AND_ADD, Some((a, 0))),
+    };
+    let wr = match wr {
+        None => ibv_wr_remote { rdma: ibv_wr_rdma { remote_addr, rkey } },
+        Some((compare_add, swap)) => ibv_wr_remote { atomic: ibv_wr_atomic { remote_addr, compare_add, swap, rkey } },
+    };
+    ibv_send_wr {
+        wr_id: id.packed(),
+        sg_list: segment,
+        num_sge: (work.key != LocalKey::Empty).into(),
+        opcode,
+        send_flags: flags(work, is_last),
+        wr,
+        ..Default::default()
+    }
+}
+
+#[inline]
 fn flags(work: &Work, is_last: bool) -> ibv_send_flags {
     let inline = matches!(work.key, LocalKey::Inline | LocalKey::InlineShared);
     let flag = |set: bool, flag| if set { flag } else { 0 };

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::verbs::control::Secret;
+use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
 use farfield_fabric::{self as fabric, Fabric};
 use serde::Deserialize;
@@ -53,6 +53,8 @@ pub(crate) struct Hosts {
     pub(crate) life: u16,
     pub(crate) secret: Option<Secret>,
     pub(crate) device: VerbsOptions,
+    /// Who is silent for so long is suspected.
+    pub(crate) silence: Option<Duration>,
 }
 
 impl Hosts {
@@ -68,13 +70,18 @@ impl Hosts {
 impl Config {
     /// How it joins a session on RDMA.
     pub(super) fn rdma(&self) -> JoinOptions {
-        let Hosts { addresses, life, secret, device } = &self.hosts;
+        let Hosts { addresses, life, secret, device, silence } = &self.hosts;
         let listen = addresses[usize::from(self.node)];
+        let (mut limits, mut device) = (Limits::default(), device.clone());
+        if let Some(silence) = *silence {
+            (limits.silence, limits.beat, device.patience) = (silence, silence / 5, silence);
+        }
         JoinOptions {
             life: *life,
             addresses: addresses.clone(),
             secret: secret.clone(),
-            device: device.clone(),
+            device,
+            limits,
             group_bytes_max: self.memory_bytes_max,
             seed: self.seed,
             ..JoinOptions::new(self.session.clone(), self.node, self.nodes, listen)
@@ -146,6 +153,7 @@ struct FileRdma {
     port: Option<u8>,
     gid_index: Option<u8>,
     in_order: Option<bool>,
+    silence_ms: Option<u64>,
 }
 
 /// Where launchers say who one is: this node's number, and how many there are.
@@ -246,6 +254,13 @@ impl Builder {
         self
     }
 
+    /// How long a node on RDMA may be silent, half a second unless it is said: then the others suspect that it is dead, and
+    /// decide it. Devices give up on a peer after about as long. The same for all nodes.
+    pub fn silence(mut self, silence: Duration) -> Builder {
+        self.config.hosts.silence = Some(silence);
+        self
+    }
+
     /// How many nodes there were at this place before, on RDMA: one that is gone does not come back under its number.
     pub fn life(mut self, life: u16) -> Builder {
         self.config.hosts.life = life;
@@ -287,6 +302,7 @@ impl Builder {
     /// port = 1
     /// gid_index = 3
     /// in_order = true                      # this device is known to place puts in order
+    /// silence_ms = 500                     # who says nothing for so long is suspected to be dead
     /// ```
     ///
     /// # Errors
@@ -318,6 +334,7 @@ impl Builder {
             if let Some(path) = &rdma.secret_file {
                 self = self.secret(read_secret(path)?);
             }
+            self.config.hosts.silence = rdma.silence_ms.map(Duration::from_millis).or(self.config.hosts.silence);
             let device = &mut self.config.hosts.device;
             device.device = rdma.device.or(device.device.take());
             device.port = rdma.port.or(device.port);
@@ -339,7 +356,8 @@ impl Builder {
     ///
     /// With `FARFIELD_HOSTS`, the addresses of the nodes of all places, separated by commas, they are on RDMA. Then there
     /// may be `FARFIELD_SECRET`, or a file of it, `FARFIELD_SECRET_FILE`; `FARFIELD_DEVICE`, one for all nodes or several,
-    /// which they take in turns; `FARFIELD_GID_INDEX`; and `FARFIELD_LIFE`, see [`Builder::life`].
+    /// which they take in turns; `FARFIELD_GID_INDEX`; `FARFIELD_SILENCE_MS`, see [`Builder::silence`]; and `FARFIELD_LIFE`, see
+    /// [`Builder::life`].
     ///
     /// # Errors
     /// A variable that makes no sense.
@@ -386,6 +404,9 @@ impl Builder {
         }
         if let Some(life) = variable("FARFIELD_LIFE") {
             self.config.hosts.life = parse("the number FARFIELD_LIFE", &life)?;
+        }
+        if let Some(silence) = variable("FARFIELD_SILENCE_MS") {
+            self.config.hosts.silence = Some(Duration::from_millis(parse("the number FARFIELD_SILENCE_MS", &silence)?));
         }
         let device = &mut self.config.hosts.device;
         if let Some(index) = variable("FARFIELD_GID_INDEX") {

@@ -106,6 +106,8 @@ pub(super) struct Membership {
     arriving: BTreeSet<u16>,
     /// Decisions that have come before their turn.
     early: BTreeMap<u64, View>,
+    /// What was decided, by epochs, as far as this node has taken part.
+    decided: BTreeMap<u64, View>,
     removed: BTreeMap<u16, Removed>,
     suspects: BTreeSet<u16>,
     /// Of those, the ones that are fenced.
@@ -151,6 +153,7 @@ impl Membership {
             arriving: BTreeSet::new(),
             early: BTreeMap::new(),
             removed: BTreeMap::new(),
+            decided: BTreeMap::new(),
             suspects: BTreeSet::new(),
             fenced: BTreeSet::new(),
             departing: BTreeSet::new(),
@@ -265,6 +268,12 @@ impl Membership {
 
     /// A node has come. The first lives are members before they do.
     pub(super) fn came(&mut self, node: NodeId) {
+        // A first life may come when much is decided already, of which nobody could tell it.
+        if self.rule == DeathRule::Majority && node.0 < self.places && self.is_member() {
+            let decided =
+                self.decided.iter().map(|(epoch, view)| Message::Decided { epoch: *epoch, view: view.clone() });
+            self.actions.extend(decided.map(|message| Action::Send(node, message)));
+        }
         // The others have let it in already; what this node has told it then did not reach it.
         if node.0 >= self.places && self.members.contains(&node.0) {
             self.welcome(node.0);
@@ -582,6 +591,9 @@ impl Membership {
 
     fn adopt(&mut self, view: View) {
         (self.epoch, self.has_changed) = (self.epoch + 1, true);
+        if self.rule == DeathRule::Majority {
+            self.decided.insert(self.epoch, view.clone());
+        }
         let members: BTreeSet<u16> = view.members.iter().copied().collect();
         let before = std::mem::replace(&mut self.members, members);
         let newcomers: Vec<u16> = self.members.difference(&before).copied().collect();

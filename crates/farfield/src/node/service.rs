@@ -317,7 +317,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
             service.refused.lock().retain(|(refused, _)| *refused != node);
             // If it is gone by now, that was reported before, and is not again.
             let returns = node.index() >= shared.fabric.places();
-            if returns && matches!(shared.fabric.peer_state(node), PeerState::Up { .. }) {
+            if !returns || matches!(shared.fabric.peer_state(node), PeerState::Up { .. }) {
                 membership.came(node);
             }
             // What was opened before it came is announced now.

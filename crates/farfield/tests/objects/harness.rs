@@ -148,7 +148,7 @@ impl Scene {
             Over::Shm => shm,
             Over::Weak(_) => weak,
             // As much slower as an emulated machine is.
-            Over::Verbs => weak.div_ceil(50),
+            Over::Verbs => weak.div_ceil(30),
         }
     }
 

@@ -384,7 +384,8 @@ fn histories_are_linearizable(scene: &Scene, options: &KvOptions, keys: u64, ope
     };
     let share = report.overlapping * 100 / report.operations.max(1);
     println!("{} operations, {share} % overlapping, {:?} times full", report.operations, traffic.full);
-    assert!(share >= 10, "too few operations meet: {report}");
+    // Of a few, none may happen to meet.
+    assert!(share >= 10 || report.operations < 100, "too few operations meet: {report}");
     let len = kvs[0].len();
     for kv in &kvs {
         assert_eq!(kv.len(), len, "all indexes agree when nothing is under way");

@@ -1,7 +1,7 @@
 //! One TCP connection: a socket that never blocks, and the protocol that it carries.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -111,11 +111,12 @@ impl Watch {
 }
 
 /// Begins to connect to an address, from the one at which this node itself is called: a host may have several networks.
-pub(super) fn call(address: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
+pub(super) fn call(address: SocketAddr, mut from: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
-    if !from.is_unspecified() && from.is_ipv6() == address.is_ipv6() {
-        bind(&socket, &SocketAddr::new(from, 0))?;
+    if !from.ip().is_unspecified() && from.is_ipv6() == address.is_ipv6() {
+        from.set_port(0);
+        bind(&socket, &from)?;
     }
     match connect(&socket, &address) {
         // After a signal it goes on connecting, too.

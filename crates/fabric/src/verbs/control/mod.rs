@@ -413,7 +413,7 @@ impl Control {
                 continue;
             }
             let address = addresses[usize::from(call.place)];
-            match conn::call(address, self.address.ip()) {
+            match conn::call(address, self.address) {
                 Ok(stream) => {
                     let protocol = Protocol::caller(Arc::clone(&self.me), call.place, rand::random(), now);
                     call.conn = Some(Conn::new(stream, address, protocol));

@@ -265,6 +265,42 @@ fn what_is_late_counts_for_nothing() {
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (3, vec![NodeId(2)]));
 }
 
+/// What was decided before a first life has come was told to nobody there. It stayed in the first epoch: the others waited for
+/// ever for it to shut out the dead, and its proposals counted for nothing.
+#[test]
+fn a_first_life_that_comes_late_learns_what_was_decided() {
+    let mut session = Session::new(4, 5);
+    session.crashed[2] = true;
+    // Node 3 hears nothing until the others have decided.
+    [0, 1].iter().for_each(|me| session.machine(*me).suspect(NodeId(2)));
+    for _ in 0..10_000 {
+        session.now = session.now + Duration::from_millis(1);
+        for me in [0, 1] {
+            let now = session.now;
+            session.machine(me).tick(now);
+            session.act(me);
+            for other in 0..4 {
+                session.links[me][3].clear();
+                if let (true, Some(message)) = (other < 2, session.links[me][other].pop_front()) {
+                    session.machine(other).receive(NodeId(me as u16), message);
+                    session.act(other);
+                }
+            }
+        }
+        if [0, 1].iter().all(|me| session.machine(*me).epoch() == 1) {
+            break;
+        }
+    }
+    assert_eq!((session.machine(0).epoch(), session.machine(3).epoch()), (1, 0));
+    session.machine(0).came(NodeId(3));
+    session.act(0);
+    while let Some(message) = session.links[0][3].pop_front() {
+        session.machine(3).receive(NodeId(0), message);
+    }
+    assert_eq!(session.machine(3).epoch(), 1);
+    assert_eq!(session.machine(3).to_shut_out(), [NodeId(2)]);
+}
+
 #[test]
 fn who_returns_is_let_in_when_the_life_before_is_over() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
