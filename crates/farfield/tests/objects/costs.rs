@@ -8,7 +8,7 @@ use farfield::{
     RingOptions, SharedVar, Wholeness,
 };
 
-use crate::harness::{Over, Scene, alone, is_on_verbs, session};
+use crate::harness::{Over, SHORT, Scene, alone, eventually, is_on_verbs, session};
 
 /// Puts, gets, atomics, round trips.
 type Cost = [u64; 4];
@@ -226,7 +226,12 @@ fn locks_cost_what_they_say() {
     let guard = b.block_on(locks[2].lock(&b)).unwrap();
     let deadline = a.now() + std::time::Duration::from_millis(1);
     assert!(a.block_on(locks[1].lock_deadline(&a, deadline)).is_err());
+    // The ticket went to the service thread, which passes its turn on once the lock is free, and changes the word by that.
+    let atomics = || scene.nodes[1].metrics().counts.atomics;
+    let before = atomics();
     b.block_on(guard.unlock()).unwrap();
+    eventually("the turn of the ticket is passed on", || (atomics() > before).then_some(()));
+    std::thread::sleep(SHORT); // until that has been done, too
     home.block_on(async { locks[0].lock(&home).await.unwrap().unlock().await.unwrap() });
     let guard = costs(&a, locks[1].lock(&a), [0, 0, 2, 2]);
     // The fence: nodes that were put to, but for the lock's home.
