@@ -43,7 +43,8 @@ pub trait Fabric: Any + Send + Sync {
     /// Zeroed memory in a group of this node, aligned to a cache line. It stays until the node leaves.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), or an unknown group.
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a peer that counts as up and does not
+    /// take note of new memory in time.
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
 
     /// Lets a peer read and write a group of this node. All peers may from the start.

@@ -5,7 +5,8 @@
 //! to wait ([`Endpoint::wait_until`]). The guarantees are those of RDMA^WAIT and no more: a put's completion is not
 //! visibility, puts to one node land in order, a get flushes earlier puts to its node, nothing is ordered across nodes.
 //!
-//! The fabrics are [`shm`] (processes of one host over shared memory), soon [`verbs`] (real RDMA), and decorators of any fabric: [`weak`] (as late
+//! The fabrics are [`shm`] (processes of one host over shared memory), [`verbs`] (processes of any hosts over real
+//! RDMA), [`sim`] (a simulated session), and decorators of any fabric: [`weak`] (as late
 //! and as reordered as the model allows, for tests), [`fault`] and [`record`].
 //!
 //! This crate, and `farfield-verbs-sys` which it loads RDMA's libraries by, are the only ones of Farfield with `unsafe`

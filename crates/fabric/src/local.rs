@@ -5,6 +5,7 @@ use core::ops::{Add, Deref, DerefMut, Sub};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use crate::error::{ErrorKind, Result};
 use crate::sim::hook;
 
 /// A lock between the threads of one node.
@@ -148,6 +149,13 @@ impl From<std::thread::JoinHandle<()>> for Thread {
 }
 
 impl Thread {
+    /// Starts a thread of the system.
+    pub(crate) fn start(name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        let spawned = std::thread::Builder::new().name(name).spawn(body);
+        let failed = |why: std::io::Error| ErrorKind::System { what: "starting a thread", why: why.to_string() };
+        Ok(spawned.map_err(failed)?.into())
+    }
+
     pub(crate) fn simulated(world: u64, index: usize) -> Thread {
         Thread(Running::Simulated(world, index))
     }

@@ -17,7 +17,7 @@ use crate::ptr::{Plain, RemotePtr};
 ///
 /// It is already on its way: awaiting or waiting only learns how it ended. A completed put says that its source may be
 /// reused, not that its bytes can be read over there. Dropping or forgetting the handle leaves the operation running;
-/// a forgotten get, cas or faa costs one pool block.
+/// a forgotten get, cas or faa costs one pool block, or one of the places that a lane has for words.
 #[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
@@ -265,8 +265,8 @@ fn of_bits<T: Plain>(bits: u64) -> T {
     T::read_from_bytes(bits.as_bytes()).expect("the result of an operation on a word is a word")
 }
 
-/// Polls of a wait for a word before it becomes an ordinary one.
-const WORD_POLLS: u32 = 2000;
+/// Polls of a wait for a word before it becomes an ordinary one: about as many as a round trip of hardware takes.
+const WORD_POLLS: u32 = 100;
 
 impl<T: Plain> Future for Op<'_, T> {
     type Output = Result<T>;

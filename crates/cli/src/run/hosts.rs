@@ -12,7 +12,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farfield::PORT;
@@ -178,7 +177,6 @@ pub(crate) fn remote_main() -> Result<ExitCode> {
         if watch.recv_timeout(GRACE) == Err(mpsc::RecvTimeoutError::Timeout) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        std::thread::sleep(Duration::from_secs(1));
     });
     // Looked at before it is reaped: until then its group's number is nobody else's. What a program leaves running that has
     // failed goes with it, as on the launcher's own host.

@@ -584,8 +584,7 @@ impl Fabric for ShmFabric {
     }
 
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
-        let spawned = std::thread::Builder::new().name(name).spawn(body);
-        spawned.map(Thread::from).map_err(|why| system("starting a thread")(&why))
+        Thread::start(name, body)
     }
 
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {

@@ -21,11 +21,14 @@ use crate::shm::sys::fence::cpus_allowed;
 const LIVES: usize = 64;
 /// The longest wait of one `serve`: what lanes and devices report is looked for as often.
 const SERVE_MAX: Duration = Duration::from_millis(100);
-/// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
+/// Steps of a wait before it sleeps: spins where every thread has a core, then yields; few where threads are more than
+/// cores, and everybody who looks once more keeps somebody from working.
 const SPINS: u32 = 100;
 const YIELDS: u32 = 200;
+const YIELDS_CROWDED: u32 = 10;
 /// One sleep. No put rings a bell here: a card writes past the processor, so whoever waits looks.
 const SLEEP: Duration = Duration::from_micros(50);
+const SLEEP_CROWDED: Duration = Duration::from_micros(200);
 
 /// How a node joins a session over RDMA.
 #[derive(Clone, Debug)]
@@ -86,10 +89,6 @@ pub struct VerbsFabric {
     lanes: Arc<AtomicUsize>,
     here: AtomicUsize,
     cpus: usize,
-}
-
-fn system(what: &'static str) -> impl Fn(&dyn core::fmt::Display) -> Error {
-    move |why| ErrorKind::System { what, why: why.to_string() }.into()
 }
 
 impl VerbsFabric {
@@ -326,8 +325,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
-        let spawned = std::thread::Builder::new().name(name).spawn(body);
-        spawned.map(Thread::from).map_err(|why| system("starting a thread")(&why))
+        Thread::start(name, body)
     }
 
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
@@ -350,19 +348,25 @@ impl Fabric for VerbsFabric {
     }
 
     fn idle(&self, waiting: &mut Waiting) {
-        if waiting.announced.take().is_some() {
-            std::thread::sleep(SLEEP);
-            waiting.round = YIELDS / 2; // a few more looks, then sleep again
-            return;
-        }
         if waiting.round == 0 {
             let threads = (self.lanes.load(Ordering::Relaxed) + 1) * self.here.load(Ordering::Relaxed);
-            waiting.spins = if !waiting.service && threads <= self.cpus { SPINS } else { 1 };
+            waiting.spins = match threads <= self.cpus {
+                true if waiting.service => 1,
+                true => SPINS,
+                false => 0,
+            };
+        }
+        let is_crowded = waiting.spins == 0;
+        let yields = if is_crowded { YIELDS_CROWDED } else { YIELDS };
+        if waiting.announced.take().is_some() {
+            std::thread::sleep(if is_crowded { SLEEP_CROWDED } else { SLEEP });
+            waiting.round = waiting.spins + yields / 2; // a few more looks, then sleep again
+            return;
         }
         waiting.round += 1;
         if waiting.round <= waiting.spins {
             core::hint::spin_loop();
-        } else if waiting.round <= waiting.spins + YIELDS {
+        } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
             waiting.announced = Some(0);

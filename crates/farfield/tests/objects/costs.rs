@@ -8,7 +8,7 @@ use farfield::{
     RingOptions, SharedVar, Wholeness,
 };
 
-use crate::harness::{Over, SHORT, Scene, alone, eventually, is_on_verbs, session};
+use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, session};
 
 /// Puts, gets, atomics, round trips.
 type Cost = [u64; 4];
@@ -227,12 +227,16 @@ fn locks_cost_what_they_say() {
     let deadline = a.now() + std::time::Duration::from_millis(1);
     assert!(a.block_on(locks[1].lock_deadline(&a, deadline)).is_err());
     // The ticket went to the service thread, which passes its turn on once the lock is free, and changes the word by that.
-    let atomics = || scene.nodes[1].metrics().counts.atomics;
+    // Whoever has drawn the next ticket holds the lock only after it has.
+    let mut next = Box::pin(locks[0].lock(&home));
+    let atomics = || scene.nodes[0].metrics().counts.atomics;
     let before = atomics();
+    eventually("a ticket is drawn", || {
+        assert!(poll_times(next.as_mut(), 1).is_none(), "the lock is held");
+        (atomics() == before + 2).then_some(())
+    });
     b.block_on(guard.unlock()).unwrap();
-    eventually("the turn of the ticket is passed on", || (atomics() > before).then_some(()));
-    std::thread::sleep(SHORT); // until that has been done, too
-    home.block_on(async { locks[0].lock(&home).await.unwrap().unlock().await.unwrap() });
+    home.block_on(async { next.await.unwrap().unlock().await.unwrap() });
     let guard = costs(&a, locks[1].lock(&a), [0, 0, 2, 2]);
     // The fence: nodes that were put to, but for the lock's home.
     a.put_value(cells[0].remote(0), 1u64).detach().unwrap();
