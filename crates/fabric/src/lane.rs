@@ -7,14 +7,17 @@ use crate::buf::Block;
 use crate::error::Code;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::shm::ShmLane;
+use crate::verbs::VerbsLane;
 
 /// The private lane of one endpoint: a queue pair to each peer and a completion queue.
 ///
-/// Shared memory is inlined, and pays one predicted branch for not being the only fabric; everything else, the
-/// decorators included, stands behind one dynamic call.
+/// Shared memory is inlined, and pays one predicted branch for not being the only fabric. RDMA has a short way for single
+/// words, which is called directly. Everything else, the decorators included, stands behind one dynamic call.
 pub enum Lane {
     /// Shared memory: operations complete as they are issued.
     Shm(ShmLane),
+    /// RDMA.
+    Verbs(Box<VerbsLane>),
     /// Any other fabric.
     Dyn(Box<dyn DynLane>),
 }
@@ -24,6 +27,7 @@ impl Lane {
     pub fn into_dyn(self) -> Box<dyn DynLane> {
         match self {
             Lane::Shm(lane) => Box::new(lane),
+            Lane::Verbs(lane) => lane,
             Lane::Dyn(lane) => lane,
         }
     }
@@ -146,31 +150,7 @@ pub trait DynLane: Send + sealed::Sealed {
 
     /// The result of an operation is handed to whoever waited for it.
     fn taken(&mut self, _peer: NodeId, _sequence: u64) {}
-
-    /// Posts an operation on one word, with the operands of a [`WorkRequest`] (of a put, the value), if the lane has a
-    /// shorter way for it and can post it at once; in order with what was posted before.
-    fn post_word(&mut self, _verb: Verb, _remote: RemotePtr<u8>, _operands: [u64; 2]) -> Option<WordTicket> {
-        None
-    }
-
-    /// Makes progress, and looks how such an operation has ended: the word that was got, or was there before. The ticket
-    /// is worth nothing once it has.
-    fn poll_word(&mut self, _ticket: WordTicket) -> Option<Result<u64, Code>> {
-        None
-    }
-
-    /// Makes progress, and looks whether it has ended.
-    fn is_word_complete(&mut self, _ticket: WordTicket) -> bool {
-        false
-    }
-
-    /// Nobody will look how it ends.
-    fn drop_word(&mut self, _ticket: WordTicket) {}
 }
-
-/// An operation on a word that was posted by [`DynLane::post_word`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WordTicket(pub(crate) u32);
 
 /// Copies between the local end of a request and a block, word by word.
 ///

@@ -10,8 +10,9 @@ use zerocopy::IntoBytes;
 use crate::buf::{Block, Buf};
 use crate::endpoint::Endpoint;
 use crate::error::{Code, Result};
-use crate::lane::{Status, WordTicket};
+use crate::lane::Status;
 use crate::ptr::{Plain, RemotePtr};
+use crate::verbs::WordTicket;
 
 /// A posted operation whose result is a `T`.
 ///
@@ -28,37 +29,22 @@ pub struct Op<'e, T> {
 enum State<'e, T> {
     Done(T),
     Failed(Code, RemotePtr<u8>, u32),
-    Pending(UnderWay<'e>),
+    Word(WordOp<'e>),
+    Pending(Pending<'e>),
     Taken,
 }
 
-/// How an operation is waited for. (One variant of the state, so that shared memory, whose operations are done at once, has
-/// one case less.)
-enum UnderWay<'e> {
-    Long(Pending<'e>),
-    Word(WordOp<'e>),
-}
-
-/// An operation on a word that a lane does by its short way.
-pub(crate) struct WordOp<'e> {
+/// An operation on a word that RDMA does by its short way.
+struct WordOp<'e> {
     endpoint: &'e Endpoint,
-    pub(crate) remote: RemotePtr<u8>,
-    pub(crate) ticket: WordTicket,
-    /// Which of the operations to its node it is, and whether it flushes those before it.
-    pub(crate) number: u64,
-    pub(crate) flushes: bool,
+    ticket: WordTicket,
 }
 
-impl<'e> WordOp<'e> {
+impl WordOp<'_> {
+    /// The ticket, for whom it is no longer this one's.
     #[inline(always)]
-    pub(crate) fn new(
-        endpoint: &'e Endpoint,
-        remote: RemotePtr<u8>,
-        ticket: WordTicket,
-        number: u64,
-        flushes: bool,
-    ) -> Self {
-        WordOp { endpoint, remote, ticket, number, flushes }
+    fn into_ticket(self) -> WordTicket {
+        core::mem::ManuallyDrop::new(self).ticket
     }
 }
 
@@ -110,17 +96,33 @@ impl<'e, T> Op<'e, T> {
         Op { endpoint, depth: endpoint.next_depth(remote.node()), state }
     }
 
-    pub(crate) fn pending(endpoint: &'e Endpoint, pending: Pending<'e>) -> Self {
-        Op {
-            endpoint,
-            depth: endpoint.next_depth(pending.remote.node()),
-            state: State::Pending(UnderWay::Long(pending)),
+    /// One that was posted by the long way, or could not be.
+    #[inline(always)]
+    pub(crate) fn posted(
+        endpoint: &'e Endpoint,
+        remote: RemotePtr<u8>,
+        len: usize,
+        result: Result<Pending<'e>, Code>,
+    ) -> Self {
+        match result {
+            Ok(pending) => Op::pending(endpoint, pending),
+            Err(code) => Op::ended(endpoint, remote, len, Err(code)),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn word(endpoint: &'e Endpoint, word: WordOp<'e>) -> Self {
-        Op { endpoint, depth: endpoint.next_depth(word.remote.node()), state: State::Pending(UnderWay::Word(word)) }
+    pub(crate) fn pending(endpoint: &'e Endpoint, pending: Pending<'e>) -> Self {
+        Op { endpoint, depth: endpoint.next_depth(pending.remote.node()), state: State::Pending(pending) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn word(endpoint: &'e Endpoint, remote: RemotePtr<u8>, ticket: WordTicket) -> Self {
+        Op::of_word(endpoint, endpoint.next_depth(remote.node()), ticket)
+    }
+
+    #[inline(always)]
+    pub(crate) fn of_word(endpoint: &'e Endpoint, depth: u64, ticket: WordTicket) -> Self {
+        Op { endpoint, depth, state: State::Word(WordOp { endpoint, ticket }) }
     }
 
     /// Whether it is known already to have failed.
@@ -130,7 +132,7 @@ impl<'e, T> Op<'e, T> {
 
     /// Whether it was not complete when last looked at.
     pub(crate) fn is_pending(&self) -> bool {
-        matches!(self.state, State::Pending(_))
+        matches!(self.state, State::Pending(_) | State::Word(_))
     }
 }
 
@@ -149,43 +151,16 @@ impl<'e, T: Plain> Op<'e, T> {
                 Ok(value)
             }
             State::Failed(code, remote, len) => Err(endpoint.explain(code, remote, len)),
-            State::Pending(under_way) => Self::wait_pending(endpoint, depth, under_way),
+            State::Word(word) => endpoint.wait_for_word(depth, word.into_ticket()).map(of_bits),
+            State::Pending(pending) => Self::wait_pending(endpoint, depth, pending),
             State::Taken => panic!("an operation was waited for after it had ended"),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_pending(endpoint: &'e Endpoint, depth: u64, under_way: UnderWay<'e>) -> Result<T> {
-        match under_way {
-            UnderWay::Word(word) => Self::wait_word(endpoint, depth, word),
-            under_way => endpoint.block_on(Op { endpoint, depth, state: State::Pending(under_way) }),
-        }
-    }
-
-    /// A round trip is short: it is polled for a while before the thread waits as for anything else.
-    #[inline]
-    fn wait_word(endpoint: &'e Endpoint, depth: u64, word: WordOp<'e>) -> Result<T> {
-        for _ in 0..WORD_POLLS {
-            if let Some(result) = endpoint.poll_word(&word) {
-                let remote = word.remote;
-                core::mem::forget(word); // its ticket was taken
-                endpoint.saw_completion(depth);
-                endpoint.publish_depth();
-                return match result {
-                    Ok(bits) => Ok(of_bits(bits)),
-                    Err(code) => Err(endpoint.explain(code, remote, 8)),
-                };
-            }
-            core::hint::spin_loop();
-        }
-        Self::wait_long(endpoint, depth, word)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait_long(endpoint: &'e Endpoint, depth: u64, word: WordOp<'e>) -> Result<T> {
-        endpoint.block_on(Op { endpoint, depth, state: State::Pending(UnderWay::Word(word)) })
+    fn wait_pending(endpoint: &'e Endpoint, depth: u64, pending: Pending<'e>) -> Result<T> {
+        endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
     }
 
     /// Lets the operation run on by itself.
@@ -200,12 +175,12 @@ impl<'e, T: Plain> Op<'e, T> {
     /// Whether the operation is complete, without waiting.
     pub fn is_complete(&self) -> bool {
         match &self.state {
-            State::Pending(UnderWay::Long(pending)) => {
+            State::Pending(pending) => {
                 self.endpoint.ring();
                 self.endpoint.poll_lane();
                 self.endpoint.status(pending.remote.node(), pending.sequence) != Status::Pending
             }
-            State::Pending(UnderWay::Word(word)) => self.endpoint.is_word_complete(word),
+            State::Word(word) => self.endpoint.is_word_complete(word.ticket),
             _ => true,
         }
     }
@@ -215,11 +190,11 @@ impl<'e, T: Plain> Op<'e, T> {
         match core::mem::replace(&mut self.state, State::Taken) {
             State::Done(value) => Poll::Ready(Ok(value)),
             State::Failed(code, remote, len) => Poll::Ready(Err(self.endpoint.explain(code, remote, len))),
-            State::Pending(UnderWay::Long(pending)) => {
+            State::Pending(pending) => {
                 self.endpoint.poll_lane();
                 match self.endpoint.status(pending.remote.node(), pending.sequence) {
                     Status::Pending => {
-                        self.state = State::Pending(UnderWay::Long(pending));
+                        self.state = State::Pending(pending);
                         Poll::Pending
                     }
                     Status::Failed(code) => {
@@ -236,19 +211,14 @@ impl<'e, T: Plain> Op<'e, T> {
                     }
                 }
             }
-            State::Pending(UnderWay::Word(word)) => match self.endpoint.poll_word(&word) {
+            State::Word(word) => match self.endpoint.poll_word(self.depth, word.ticket) {
                 None => {
-                    self.state = State::Pending(UnderWay::Word(word));
+                    self.state = State::Word(word);
                     Poll::Pending
                 }
                 Some(result) => {
-                    let remote = word.remote;
-                    core::mem::forget(word); // its ticket was taken
-                    self.endpoint.saw_completion(self.depth);
-                    Poll::Ready(match result {
-                        Ok(bits) => Ok(of_bits(bits)),
-                        Err(code) => Err(self.endpoint.explain(code, remote, 8)),
-                    })
+                    word.into_ticket();
+                    Poll::Ready(result.map(of_bits))
                 }
             },
             State::Taken => panic!("an operation was polled after it had ended"),
@@ -264,9 +234,6 @@ fn of_bits<T: Plain>(bits: u64) -> T {
     }
     T::read_from_bytes(bits.as_bytes()).expect("the result of an operation on a word is a word")
 }
-
-/// Polls of a wait for a word before it becomes an ordinary one: about as many as a round trip of hardware takes.
-const WORD_POLLS: u32 = 100;
 
 impl<T: Plain> Future for Op<'_, T> {
     type Output = Result<T>;

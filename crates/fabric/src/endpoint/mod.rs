@@ -1,11 +1,13 @@
 //! One thread's way into the fabric: its operations. What they cost is counted in `counts`, waiting for them and
-//! interleaving many is in `run`, ordered batches in `batch`.
+//! interleaving many is in `run`, ordered batches in `batch`, the short way of RDMA for single words in `words`.
 
 mod batch;
 mod counts;
 mod run;
+mod words;
 
 use core::cell::{Cell, RefCell};
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +22,11 @@ use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Span, Waiting};
-use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WordTicket, WorkRequest};
+use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WorkRequest};
 use crate::local::Instant;
-use crate::op::{BufOp, Landing, Op, Pending, WordOp};
+use crate::op::{BufOp, Landing, Op, Pending};
 use crate::ptr::{NodeId, Plain, RemotePtr};
+use crate::verbs::VerbsLane;
 
 /// One thread's private lane into the fabric. It may be moved to another thread, not shared:
 ///
@@ -60,29 +63,95 @@ enum Inner {
 struct FlushMarks(Box<[Cell<bool>]>);
 
 struct DynState {
-    lane: RefCell<Box<dyn DynLane>>,
-    peers: RefCell<Vec<DynPeer>>,
-    /// Those with operations in flight that have a block, or flush: by number of node.
+    lane: RefCell<OtherLane>,
+    /// Operations in flight that have a block, or flush: by number of node.
+    in_flight: RefCell<Vec<VecDeque<InFlight>>>,
+    /// Those nodes for which there are any.
     busy: RefCell<Vec<usize>>,
+    /// By number of node.
+    marks: Box<[PutMarks]>,
+    /// Operations so far.
+    issued: Cell<u64>,
 }
 
-#[derive(Default)]
-struct DynPeer {
-    in_flight: VecDeque<InFlight>,
-    /// Operations so far, the last of them that is a put, and the last that is known to have flushed those before it.
-    issued: u64,
-    last_put: u64,
-    flushed: u64,
+/// A lane of any fabric but shared memory.
+enum OtherLane {
+    Verbs(Box<VerbsLane>),
+    Dyn(Box<dyn DynLane>),
+}
+
+impl Deref for OtherLane {
+    type Target = dyn DynLane;
+    fn deref(&self) -> &Self::Target {
+        match self {
+            OtherLane::Verbs(lane) => &**lane,
+            OtherLane::Dyn(lane) => &**lane,
+        }
+    }
+}
+
+impl DerefMut for OtherLane {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            OtherLane::Verbs(lane) => &mut **lane,
+            OtherLane::Dyn(lane) => &mut **lane,
+        }
+    }
+}
+
+/// What has been put to a node, and what of it was flushed: operations of the endpoint are numbered from 1.
+#[derive(Clone, Default)]
+struct PutMarks {
+    /// The last put.
+    last: Cell<u64>,
+    /// All up to this one are flushed.
+    flushed: Cell<u64>,
+}
+
+impl PutMarks {
+    /// A read that flushes all puts up to a number is complete.
+    #[inline]
+    fn flush(&self, number: u64) {
+        self.flushed.set(self.flushed.get().max(number));
+    }
+}
+
+impl DynState {
+    fn new(lane: OtherLane, nodes: usize) -> DynState {
+        DynState {
+            lane: RefCell::new(lane),
+            in_flight: RefCell::default(),
+            busy: RefCell::default(),
+            marks: vec![PutMarks::default(); nodes].into(),
+            issued: Cell::new(0),
+        }
+    }
+
+    /// Counts an operation. It flushes the puts to its node up to the number that is returned.
+    #[inline]
+    fn issue(&self, verb: Verb, node: NodeId) -> u64 {
+        let number = self.issued.get() + 1;
+        self.issued.set(number);
+        match verb {
+            Verb::Get | Verb::Cas | Verb::Faa => number,
+            Verb::Put => {
+                if let Some(marks) = self.marks.get(node.index()) {
+                    marks.last.set(number);
+                }
+                0
+            }
+            Verb::RemoteFence => 0,
+        }
+    }
 }
 
 struct InFlight {
     sequence: u64,
-    /// Which of the operations to the peer it is.
-    number: u64,
     block: Option<Arc<Block>>,
     /// The block is nobody else's: it goes back to the pool when the operation is complete.
     scratch: bool,
-    flushes: bool,
+    /// The puts that it flushes, see [`PutMarks`].
+    flushes: u64,
 }
 
 /// Options of an endpoint.
@@ -111,10 +180,8 @@ impl Endpoint {
         let nodes = fabric.nodes();
         let inner = match fabric.open_lane(options.background)? {
             Lane::Shm(lane) => Inner::Shm(lane, FlushMarks(vec![Cell::new(false); nodes].into())),
-            Lane::Dyn(lane) => {
-                let peers = RefCell::new(std::iter::repeat_with(DynPeer::default).take(nodes).collect());
-                Inner::Dyn(DynState { lane: RefCell::new(lane), peers, busy: RefCell::default() })
-            }
+            Lane::Verbs(lane) => Inner::Dyn(DynState::new(OtherLane::Verbs(lane), nodes)),
+            Lane::Dyn(lane) => Inner::Dyn(DynState::new(OtherLane::Dyn(lane), nodes)),
         };
         Ok(Endpoint {
             inner,
@@ -200,32 +267,36 @@ impl Endpoint {
         }
     }
 
-    // Out of the way of shared memory, which is inlined.
-    #[cold]
-    #[inline(never)]
-    fn put_value_dyn<T: Plain>(&self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
+    #[inline(always)]
+    fn put_value_dyn<'e, T: Plain>(&'e self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'e, ()> {
         if size_of::<T>() == 8 {
             let mut bits = 0u64;
             value.write_to(bits.as_mut_bytes()).expect("a word is as long as a word");
-            if let Some(op) = self.word_op(state, Verb::Put, dst.cast(), [bits, 0]) {
-                return op;
+            if let Some(ticket) = state.put_word(dst.cast(), bits) {
+                return Op::word(self, dst.cast(), ticket);
             }
         }
-        self.put_value_block(state, dst, value)
+        Op::posted(self, dst.cast(), size_of::<T>(), self.put_value_block(state, dst, value))
     }
 
+    // Out of the way of shared memory, which is inlined.
     #[cold]
-    fn put_value_block<T: Plain>(&self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
-        let Ok(block) = self.dyn_block(size_of::<T>()) else {
-            return Op::ended(self, dst.cast(), size_of::<T>(), Err(Code::PoolExhausted));
-        };
+    #[inline(never)]
+    fn put_value_block<'e, T: Plain>(
+        &'e self,
+        state: &DynState,
+        dst: RemotePtr<T>,
+        value: T,
+    ) -> Result<Pending<'e>, Code> {
+        let block = self.dyn_block(size_of::<T>()).map_err(|_| Code::PoolExhausted)?;
         block.write(value);
         let local = Local::block(&block);
-        let op = self.post(state, Verb::Put, dst.cast(), size_of::<T>(), [0; 2], local, Some(block), false);
-        if let Some(posted) = state.peers.borrow_mut()[dst.node().index()].in_flight.back_mut() {
+        let (remote, len) = (dst.cast(), size_of::<T>());
+        let sequence = self.post_raw(state, Verb::Put, remote, len, [0; 2], local, Some(block));
+        if let Some(posted) = state.in_flight.borrow_mut()[dst.node().index()].back_mut() {
             posted.scratch = true;
         }
-        op
+        Ok(Pending { remote, len: len as u32, sequence, landing: None })
     }
 
     /// Puts the elements of a buffer, which cannot be changed while the handle lives.
@@ -259,7 +330,7 @@ impl Endpoint {
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(block));
                 let local = Local::block(block.as_ref().expect("just made"));
-                self.post(state, Verb::Put, dst, len, [0; 2], local, block, false)
+                self.post(state, Verb::Put, dst, len, [0; 2], local, block)
             }
         }
     }
@@ -282,7 +353,7 @@ impl Endpoint {
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };
-                self.post(state, Verb::Put, dst.cast(), len, [0; 2], local, None, false)
+                self.post(state, Verb::Put, dst.cast(), len, [0; 2], local, None)
             }
         }
     }
@@ -316,7 +387,15 @@ impl Endpoint {
                 marks.read(src.node(), result.is_ok());
                 Op::ended(self, src.cast(), size_of::<T>(), result)
             }
-            Inner::Dyn(state) => self.fetch_dyn(state, Verb::Get, src.cast(), size_of::<T>(), [0; 2]),
+            Inner::Dyn(state) => {
+                if size_of::<T>() == 8
+                    && let Some(ticket) = state.get_word(src.cast())
+                {
+                    return Op::word(self, src.cast(), ticket);
+                }
+                let (src, len) = (src.cast(), size_of::<T>());
+                Op::posted(self, src, len, self.fetch_block(state, Verb::Get, src, len, [0; 2]))
+            }
         }
     }
 
@@ -341,7 +420,7 @@ impl Endpoint {
             }
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(into.block()));
-                self.post(state, Verb::Get, src, len, [0; 2], Local::block(into.block()), block, true)
+                self.post(state, Verb::Get, src, len, [0; 2], Local::block(into.block()), block)
             }
         };
         BufOp::new(op, into)
@@ -364,7 +443,7 @@ impl Endpoint {
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: into.as_ptr(), keep: Keep::Memory(into.keep()) };
-                self.post(state, Verb::Get, src, len, [0; 2], local, None, true)
+                self.post(state, Verb::Get, src, len, [0; 2], local, None)
             }
         }
     }
@@ -445,7 +524,13 @@ impl Endpoint {
                 marks.read(dst.node(), result.is_ok());
                 Op::ended(self, dst.cast(), 8, result)
             }
-            Inner::Dyn(state) => self.fetch_dyn(state, Verb::Cas, dst.cast(), 8, [expected, new]),
+            Inner::Dyn(state) => match state.cas_word(dst.cast(), expected, new) {
+                Some(ticket) => Op::word(self, dst.cast(), ticket),
+                None => {
+                    let posted = self.fetch_block(state, Verb::Cas, dst.cast(), 8, [expected, new]);
+                    Op::posted(self, dst.cast(), 8, posted)
+                }
+            },
         }
     }
 
@@ -463,7 +548,10 @@ impl Endpoint {
                 marks.read(dst.node(), result.is_ok());
                 Op::ended(self, dst.cast(), 8, result)
             }
-            Inner::Dyn(state) => self.fetch_dyn(state, Verb::Faa, dst.cast(), 8, [addend, 0]),
+            Inner::Dyn(state) => match state.faa_word(dst.cast(), addend) {
+                Some(ticket) => Op::word(self, dst.cast(), ticket),
+                None => Op::posted(self, dst.cast(), 8, self.fetch_block(state, Verb::Faa, dst.cast(), 8, [addend, 0])),
+            },
         }
     }
 
@@ -478,7 +566,7 @@ impl Endpoint {
         match &self.inner {
             // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
             Inner::Shm(lane, _) => Op::ended(self, remote, 0, lane.reachable(node)),
-            Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None, false),
+            Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None),
         }
     }
 
@@ -488,8 +576,7 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(_, marks) => marks.0.get(node.index()).is_some_and(Cell::get),
             Inner::Dyn(state) => {
-                let peers = state.peers.borrow();
-                peers.get(node.index()).is_some_and(|peer| peer.last_put > peer.flushed)
+                state.marks.get(node.index()).is_some_and(|marks| marks.last.get() > marks.flushed.get())
             }
         }
     }
@@ -499,8 +586,8 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(_, marks) => marks.read(node, true),
             Inner::Dyn(state) => {
-                if let Some(peer) = state.peers.borrow_mut().get_mut(node.index()) {
-                    peer.flushed = peer.flushed.max(peer.last_put);
+                if let Some(marks) = state.marks.get(node.index()) {
+                    marks.flush(marks.last.get());
                 }
             }
         }
@@ -549,79 +636,21 @@ impl Endpoint {
         }
     }
 
-    /// An operation on a word by the lane's short way, if it has one.
-    #[inline]
-    fn word_op<T>(&self, state: &DynState, verb: Verb, remote: RemotePtr<u8>, operands: [u64; 2]) -> Option<Op<'_, T>> {
-        let ticket = state.lane.borrow_mut().post_word(verb, remote, operands)?;
-        let mut peers = state.peers.borrow_mut();
-        let peer = &mut peers[remote.node().index()];
-        peer.issued += 1;
-        if verb == Verb::Put {
-            peer.last_put = peer.issued;
-        }
-        Some(Op::word(self, WordOp::new(self, remote, ticket, peer.issued, verb != Verb::Put)))
-    }
-
-    /// Makes progress, and looks how an operation on a word has ended.
-    #[inline]
-    pub(crate) fn poll_word(&self, word: &WordOp<'_>) -> Option<Result<u64, Code>> {
-        let Inner::Dyn(state) = &self.inner else { return None };
-        let result = state.lane.borrow_mut().poll_word(word.ticket)?;
-        if word.flushes && result.is_ok() {
-            let mut peers = state.peers.borrow_mut();
-            let peer = &mut peers[word.remote.node().index()];
-            peer.flushed = peer.flushed.max(word.number);
-        }
-        Some(result)
-    }
-
-    pub(crate) fn is_word_complete(&self, word: &WordOp<'_>) -> bool {
-        let Inner::Dyn(state) = &self.inner else { return false };
-        state.lane.borrow_mut().is_word_complete(word.ticket)
-    }
-
-    /// Nobody will look how it ends.
-    #[cold]
-    pub(crate) fn drop_word(&self, ticket: WordTicket) {
-        if let Inner::Dyn(state) = &self.inner {
-            state.lane.borrow_mut().drop_word(ticket);
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn fetch_dyn<T: Plain>(
-        &self,
+    fn fetch_block<'e>(
+        &'e self,
         state: &DynState,
         verb: Verb,
         remote: RemotePtr<u8>,
         len: usize,
         operands: [u64; 2],
-    ) -> Op<'_, T> {
-        if size_of::<T>() == 8
-            && let Some(op) = self.word_op(state, verb, remote, operands)
-        {
-            return op;
-        }
-        self.fetch_block(state, verb, remote, len, operands)
-    }
-
-    #[cold]
-    fn fetch_block<T: Plain>(
-        &self,
-        state: &DynState,
-        verb: Verb,
-        remote: RemotePtr<u8>,
-        len: usize,
-        operands: [u64; 2],
-    ) -> Op<'_, T> {
-        let Ok(block) = self.dyn_block(size_of::<T>()) else {
-            return Op::ended(self, remote, len, Err(Code::PoolExhausted));
-        };
+    ) -> Result<Pending<'e>, Code> {
+        let block = self.dyn_block(len).map_err(|_| Code::PoolExhausted)?;
         let local = Local::block(&block);
         let landing = Landing::new(self, Arc::clone(&block));
-        let sequence = self.post_raw(state, verb, remote, len, operands, local, Some(block), true);
-        Op::pending(self, Pending { remote, len: len as u32, sequence, landing: Some(landing) })
+        let sequence = self.post_raw(state, verb, remote, len, operands, local, Some(block));
+        Ok(Pending { remote, len: len as u32, sequence, landing: Some(landing) })
     }
 
     /// A scratch block for an operation of a dynamic lane.
@@ -640,9 +669,8 @@ impl Endpoint {
         operands: [u64; 2],
         local: Local,
         block: Option<Arc<Block>>,
-        flushes: bool,
     ) -> Op<'e, ()> {
-        let sequence = self.post_raw(state, verb, remote, len, operands, local, block, flushes);
+        let sequence = self.post_raw(state, verb, remote, len, operands, local, block);
         Op::pending(self, Pending { remote, len: len as u32, sequence, landing: None })
     }
 
@@ -656,27 +684,22 @@ impl Endpoint {
         operands: [u64; 2],
         local: Local,
         block: Option<Arc<Block>>,
-        flushes: bool,
     ) -> u64 {
         if let Some(block) = &block {
             block.begin();
         }
         let peer = remote.node();
         let sequence = state.lane.borrow_mut().post(WorkRequest { verb, remote, len, operands, local });
-        let mut peers = state.peers.borrow_mut();
-        if peers.len() <= peer.index() {
-            peers.resize_with(peer.index() + 1, DynPeer::default);
+        let flushes = state.issue(verb, peer);
+        let mut in_flight = state.in_flight.borrow_mut();
+        if in_flight.len() <= peer.index() {
+            in_flight.resize_with(peer.index() + 1, VecDeque::new);
         }
-        let index = peer.index();
-        let peer = &mut peers[index];
-        peer.issued += 1;
-        if verb == Verb::Put {
-            peer.last_put = peer.issued;
+        let in_flight = &mut in_flight[peer.index()];
+        if in_flight.is_empty() {
+            state.busy.borrow_mut().push(peer.index());
         }
-        if peer.in_flight.is_empty() {
-            state.busy.borrow_mut().push(index);
-        }
-        peer.in_flight.push_back(InFlight { sequence, number: peer.issued, block, scratch: false, flushes });
+        in_flight.push_back(InFlight { sequence, block, scratch: false, flushes });
         sequence
     }
 
@@ -692,17 +715,19 @@ impl Endpoint {
         let Inner::Dyn(state) = &self.inner else { return };
         let mut lane = state.lane.borrow_mut();
         lane.poll();
-        let mut peers = state.peers.borrow_mut();
+        let mut in_flight = state.in_flight.borrow_mut();
         state.busy.borrow_mut().retain(|&index| {
-            let peer = &mut peers[index];
-            while let Some(first) = peer.in_flight.front() {
+            let to_peer = &mut in_flight[index];
+            while let Some(first) = to_peer.front() {
                 let status = lane.status(NodeId(index as u16), first.sequence);
                 if status == Status::Pending {
                     break;
                 }
-                let ended = peer.in_flight.pop_front().expect("just seen");
-                if ended.flushes && status == Status::Done {
-                    peer.flushed = peer.flushed.max(ended.number);
+                let ended = to_peer.pop_front().expect("just seen");
+                if status == Status::Done
+                    && let Some(marks) = state.marks.get(index)
+                {
+                    marks.flush(ended.flushes);
                 }
                 if let Some(block) = ended.block {
                     block.end();
@@ -713,7 +738,7 @@ impl Endpoint {
                     }
                 }
             }
-            !peer.in_flight.is_empty()
+            !to_peer.is_empty()
         });
     }
 

@@ -1,12 +1,5 @@
 //! What the fabric adds to the calls of libibverbs: loops of waited-for operations of 8 bytes over a provider that does
-//! them at once, and loops of the bare calls over the same. Counted with
-//!
-//! ```sh
-//! cargo test --release -p farfield-fabric --lib --no-run   # says where the program is
-//! FARFIELD_COST_CALLS=extended valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*cost::loop_*' PROGRAM \
-//!     --exact verbs::cost::loops_of_waited_for_operations
-//! callgrind_annotate --inclusive=yes callgrind.out.* | grep cost::loop_   # thousand operations each
-//! ```
+//! them at once, and loops of the bare calls over the same. `bench/instructions` counts what they execute.
 //!
 //! The provider keeps one work request, and does it when its doorbell is rung; so it costs both loops the same.
 

@@ -233,7 +233,7 @@ impl Fabric for VerbsFabric {
             self.lanes.fetch_add(1, Ordering::Relaxed);
             lane.keep(Box::new(Counted(Arc::clone(&self.lanes))));
         }
-        Ok(Lane::Dyn(Box::new(lane)))
+        Ok(Lane::Verbs(Box::new(lane)))
     }
 
     fn create_group(&self, _bell: Bell) -> Result<GroupKey> {

@@ -20,15 +20,19 @@ use farfield_verbs_sys::*;
 
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
-use super::peer::{Operation, Pair, Peer, WORD};
-use super::post::{BATCH_MAX, LocalKey, Poster, Work};
+use super::peer::{Ends, Operation, Pair, Peer};
+use super::post::{BATCH_MAX, LocalKey, Poster, Work, WorkId};
 use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::status::{Refusal, code_of, refusal_of};
-use super::words::Words;
 use crate::buf::Block;
 use crate::error::Code;
-use crate::lane::{DynLane, Keep, Local, Status, Verb, WordTicket, WorkRequest};
+use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+use self::words::{Route, Words};
+pub(crate) use self::words::{WordOrigin, WordTicket};
+
+mod words;
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
 const COMPLETIONS: usize = 4096;
@@ -44,9 +48,12 @@ const POLLS_PER_LOOK: u32 = 1024;
 /// A lane over RDMA.
 pub struct VerbsLane {
     port: Arc<LanePort>,
+    completions: Arc<CompletionQueue>,
     /// Arrivals that were taken.
     taken: u64,
     peers: Vec<Peer>,
+    /// All queue pairs. One that has ended keeps its place.
+    pairs: Vec<Pair>,
     /// Work requests under way, on all queue pairs.
     outstanding: usize,
     /// Peers with work that waits.
@@ -55,6 +62,9 @@ pub struct VerbsLane {
     /// Where reads go that only flush.
     scratch: Arc<Block>,
     words: Words,
+    /// Where the last operation on a word went, if nothing out of the ordinary has come since.
+    route: Route,
+    newest_word: WorkId,
     polls: u32,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
@@ -118,14 +128,18 @@ impl VerbsLane {
             count: AtomicU64::new(0),
         };
         Ok(VerbsLane {
+            completions: Arc::clone(&port.completions),
             port: Arc::new(port),
             taken: 0,
             peers: Vec::new(),
+            pairs: Vec::new(),
             outstanding: 0,
             backlog: Vec::new(),
             poster: Poster::new(),
             scratch: Block::new(8),
             words: Words::new(),
+            route: Route::SHUT,
+            newest_word: WorkId::NONE,
             polls: 0,
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
             kept: Vec::new(),
@@ -148,7 +162,7 @@ impl VerbsLane {
             operands: [0; 2],
             local: Local::nothing(),
         })?;
-        let queue = self.peers[word.node().index()].pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?;
+        let queue = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?;
         Ok((queue, address, rkey))
     }
 
@@ -181,21 +195,24 @@ impl VerbsLane {
 
     #[cold]
     fn take_arrivals_now(&mut self) {
+        self.route = Route::SHUT;
         let arrivals = core::mem::take(&mut *self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
-        for Arrival { peer, class, queue, memory } in arrivals {
+        for Arrival { peer: node, class, queue, memory } in arrivals {
             self.taken += 1;
-            self.peer(peer.index());
-            let peer = &mut self.peers[peer.index()];
+            let new_at = self.pairs.len();
+            let peer = self.peer(node.index());
             peer.memory.get_or_insert(memory);
-            let Some(pair_at) = peer.pairs.iter().position(|pair| pair.class == class) else {
-                peer.pairs.push(Pair::new(class, queue, 0));
+            let Some(pair_at) = peer.pair(class) else {
+                if new_at < WorkId::PAIRS_MAX {
+                    peer.pairs.push((class, new_at));
+                    self.pairs.push(Pair::new(node, class, queue, 0));
+                }
                 continue;
             };
-            if peer.pairs[pair_at].check().is_err() {
-                let ended = peer.destroy(pair_at, &mut self.words);
+            if self.pairs[pair_at].check().is_err() {
+                self.destroy(pair_at);
                 // Positions go on: a completion of the queue pair before is none of this one.
-                peer.pairs[pair_at] = Pair::new(class, queue, peer.pairs[pair_at].first);
-                self.outstanding -= ended;
+                self.pairs[pair_at] = Pair::new(node, class, queue, self.pairs[pair_at].posted.next);
             }
         }
     }
@@ -204,12 +221,11 @@ impl VerbsLane {
     fn place(&self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
         let peer = self.peers.get(request.peer().index()).ok_or(Code::BadKey)?;
         let key = request.remote.key();
-        let class = class_of(key);
-        let Some(at) = peer.pairs.iter().position(|pair| pair.class == class) else {
+        let Some(at) = peer.pair(class_of(key)) else {
             let is_revoked = peer.memory.as_ref().is_some_and(|memory| memory.is_revoked(key));
             return Err(if is_revoked { Code::Revoked } else { Code::BadKey });
         };
-        let pair = &peer.pairs[at];
+        let pair = &self.pairs[at];
         pair.check()?;
         if request.verb == Verb::RemoteFence {
             return Ok((at, 0, 0));
@@ -248,31 +264,23 @@ impl VerbsLane {
         key.map(LocalKey::Registered).map_err(|_| Code::Device)
     }
 
-    /// The next operation on a word has a place to land in; this one goes the long way.
-    #[cold]
-    fn register_words(&mut self) -> Option<WordTicket> {
-        self.words.key = self.register(self.words.block()).ok();
-        None
-    }
-
     /// Queues the work of a request; `Done` if there is none.
     fn admit(&mut self, request: &WorkRequest, sequence: u64) -> Result<Status, Code> {
         let (pair_at, address, rkey) = self.place(request)?;
-        let peer = request.peer().index();
-        let info = self.peers[peer].pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
+        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         if request.verb == Verb::RemoteFence {
-            self.peers[peer].pairs[pair_at].fence_next = true;
+            self.pairs[pair_at].fence_next = true;
             return Ok(Status::Done);
         }
         let key = self.local_key(request, info.inline_bytes_max)?;
         let flush_key = match request.verb {
-            Verb::Put if !info.puts_in_order && self.peers[peer].pairs[pair_at].has_open_put && request.len > 0 => {
+            Verb::Put if !info.puts_in_order && self.pairs[pair_at].has_open_put && request.len > 0 => {
                 Some(self.block_key(&self.scratch)?)
             }
             _ => None,
         };
         let piece_bytes = self.port.device.port.message_bytes_max.clamp(1, MESSAGE_BYTES_MAX) as usize & !7;
-        let pair = &mut self.peers[peer].pairs[pair_at];
+        let pair = &mut self.pairs[pair_at];
         let into_cells = matches!(request.local.keep, Keep::Memory(_)) && request.verb == Verb::Get;
         let must_follow =
             if request.verb == Verb::Put { !info.puts_in_order } else { into_cells && !info.gets_in_order };
@@ -308,63 +316,66 @@ impl VerbsLane {
 
     /// Posts what waits for a peer, as far as there is room.
     fn start(&mut self, at: usize) {
-        let peer = &mut self.peers[at];
-        let capacity = self.port.completions.capacity;
-        for pair_at in 0..peer.pairs.len() {
-            let mut at_most = BATCH_MAX;
-            loop {
-                let pair = &mut peer.pairs[pair_at];
-                if let Err(code) = pair.check() {
-                    peer.end_waiting(pair_at, code);
-                    break;
-                }
-                let Some(queue) = &pair.queue else { break };
-                let room = (queue.info.depth - pair.posted.len()).min(capacity - self.outstanding);
-                let count = pair.waiting.len().min(room).min(at_most);
-                if count == 0 {
-                    break;
-                }
-                let position = pair.first.wrapping_add(pair.posted.len() as u64);
-                let first = RemotePtr::new(NodeId(at as u16), pair.class, position);
-                // SAFETY: the operations in `peer.operations` keep the memory until they are complete.
-                let (posted, errno) = unsafe { self.poster.post(queue, first, &pair.waiting, count) };
-                pair.posted.extend(pair.waiting.drain(..posted).map(|work| work.sequence));
-                self.outstanding += posted;
-                pair.is_signalled = if posted > 0 { errno == 0 } else { pair.is_signalled };
-                if errno == 0 {
-                    continue;
-                }
-                if count > 1 {
-                    // One at a time, to see which of them it is.
-                    at_most = 1;
-                    continue;
-                }
-                let refused = pair.waiting[0];
-                match refusal_of(errno, refused.verb) {
-                    Refusal::Full if !pair.posted.is_empty() => break,
-                    Refusal::Never(code) if refused.sequence != 0 => {
-                        pair.waiting.pop_front();
-                        peer.end(refused.sequence, Status::Failed(code));
-                    }
-                    // Not even one fits; or a part of an operation is refused of which other parts are under way.
-                    Refusal::Full | Refusal::Never(_) => {
-                        queue.switch().end(Code::Unreachable);
-                        pair.fail(Code::Device);
-                    }
-                }
-            }
-            let pair = &mut peer.pairs[pair_at];
-            if !pair.is_signalled && pair.waiting.is_empty() && pair.check().is_ok() {
-                // What was posted last ends with the completion of a put of nothing.
-                pair.waiting.push_back(Work::nothing());
-                return self.start(at);
-            }
+        self.route = Route::SHUT;
+        for of_peer in 0..self.peers[at].pairs.len() {
+            self.start_pair(self.peers[at].pairs[of_peer].1);
         }
-        let has_work = peer.pairs.iter().any(|pair| !pair.waiting.is_empty());
+        let peer = &mut self.peers[at];
+        let has_work = peer.pairs.iter().any(|pair| !self.pairs[pair.1].waiting.is_empty());
         if has_work && !peer.is_in_backlog {
             self.backlog.push(at);
         }
         peer.is_in_backlog |= has_work;
+    }
+
+    fn start_pair(&mut self, pair_at: usize) {
+        let capacity = self.completions.capacity;
+        let mut at_most = BATCH_MAX;
+        loop {
+            let pair = &mut self.pairs[pair_at];
+            if let Err(code) = pair.check() {
+                return self.end_waiting(pair_at, code);
+            }
+            let Some(queue) = &pair.queue else { return };
+            if !pair.is_signalled && pair.waiting.is_empty() {
+                // What was posted last ends with the completion of a put of nothing.
+                pair.waiting.push_back(Work::nothing());
+            }
+            let room = (queue.info.depth - pair.posted.count()).min(capacity - self.outstanding);
+            let count = pair.waiting.len().min(room).min(at_most);
+            if count == 0 {
+                return;
+            }
+            let first = WorkId::new(pair_at, pair.posted.next);
+            // SAFETY: the operations of the peer keep the memory until they are complete.
+            let (posted, errno) = unsafe { self.poster.post(queue, first, &pair.waiting, count) };
+            for work in pair.waiting.drain(..posted) {
+                pair.posted.push(if work.sequence == 0 { Ends::Nothing } else { Ends::Operation(work.sequence) });
+            }
+            self.outstanding += posted;
+            pair.is_signalled = if posted > 0 { errno == 0 } else { pair.is_signalled };
+            if errno == 0 {
+                continue;
+            }
+            if count > 1 {
+                // One at a time, to see which of them it is.
+                at_most = 1;
+                continue;
+            }
+            let refused = pair.waiting[0];
+            match refusal_of(errno, refused.verb) {
+                Refusal::Full if pair.posted.count() > 0 => return,
+                Refusal::Never(code) if refused.sequence != 0 => {
+                    pair.waiting.pop_front();
+                    self.peers[pair.peer.index()].end(refused.sequence, Status::Failed(code));
+                }
+                // Not even one fits; or a part of an operation is refused of which other parts are under way.
+                Refusal::Full | Refusal::Never(_) => {
+                    queue.switch().end(Code::Unreachable);
+                    pair.fail(Code::Device);
+                }
+            }
+        }
     }
 
     /// Starts what waits, for peers whose batches are complete, or for all.
@@ -380,71 +391,140 @@ impl VerbsLane {
         }
     }
 
+    /// Does what is due besides completions.
+    fn look_around(&mut self) {
+        self.take_arrivals();
+        if !self.backlog.is_empty() {
+            self.start_backlog(false);
+        }
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            self.look_for_the_lost();
+        }
+    }
+
     /// Takes completions out of the queue.
     fn reap(&mut self) {
         loop {
-            let Some(count) = self.port.completions.poll(&mut *self.reaped) else {
-                return self.lose_completions();
-            };
-            for at in 0..count {
-                let (wr_id, status) = (self.reaped[at].wr_id, self.reaped[at].status);
-                self.complete(wr_id, status);
-            }
-            if count < REAPED_MAX {
+            let count = self.completions.poll(&mut *self.reaped);
+            self.take_reaped(count);
+            if count != Some(REAPED_MAX) {
                 return;
             }
         }
     }
 
+    /// Sees to those that a poll took out.
     #[inline]
-    fn complete(&mut self, wr_id: u64, status: ibv_wc_status) {
-        let id = RemotePtr::<u8>::from_packed(wr_id);
-        let Some(peer) = self.peers.get_mut(id.node().index()) else { return };
-        let Some(pair_at) = peer.pairs.iter().position(|pair| pair.class == id.key()) else { return };
-        let pair = &mut peer.pairs[pair_at];
-        // Positions are counted modulo the bits of an offset.
-        let before =
-            RemotePtr::<u8>::new(NodeId(0), GroupKey(0), id.offset().wrapping_sub(pair.first)).offset() as usize;
-        if before >= pair.posted.len() {
-            return; // of a queue pair that was destroyed since
+    fn take_reaped(&mut self, count: Option<usize>) {
+        let Some(count) = count else { return self.lose_completions() };
+        for at in 0..count {
+            let ibv_wc { wr_id, status, .. } = self.reaped[at];
+            self.complete(WorkId(wr_id), status);
         }
+    }
+
+    #[inline]
+    fn complete(&mut self, id: WorkId, status: ibv_wc_status) {
+        let Some(pair) = self.pairs.get_mut(id.pair_at()) else { return };
+        let before = id.positions_after(pair.posted.first);
+        if before == 0
+            && status == IBV_WC_SUCCESS
+            && pair.posted.count() > 0
+            && let Ends::Word(ticket) = pair.posted.oldest()
+        {
+            pair.posted.pop();
+            self.outstanding -= 1;
+            return self.words.end(ticket, Status::Done);
+        }
+        if before < pair.posted.count() as u64 {
+            self.complete_up_to(id.pair_at(), before, status);
+        }
+        // Otherwise it is of a queue pair that was destroyed since.
+    }
+
+    /// A queue pair has done, or failed to do, the work request behind `before` others, and so these.
+    fn complete_up_to(&mut self, pair_at: usize, before: u64, status: ibv_wc_status) {
+        let pair = &mut self.pairs[pair_at];
         let had_failed = pair.failed.is_some();
         let failed = (status != IBV_WC_SUCCESS).then(|| {
             let cause = code_of(status);
             let verdict = pair.queue.as_ref().and_then(QueuePair::verdict);
             *pair.failed.get_or_insert(verdict.or(cause).unwrap_or(Code::Unreachable))
         });
+        let (peer, class) = (pair.peer, pair.class);
         // What was posted before the first failure was done, or it would have failed itself.
         let earlier = if had_failed { failed } else { None };
         for _ in 0..before {
-            peer.end_first_posted(pair_at, earlier.map_or(Status::Done, Status::Failed), &mut self.words);
+            self.end_oldest(pair_at, earlier.map_or(Status::Done, Status::Failed));
         }
-        peer.end_first_posted(pair_at, failed.map_or(Status::Done, Status::Failed), &mut self.words);
-        self.outstanding -= before + 1;
+        self.end_oldest(pair_at, failed.map_or(Status::Done, Status::Failed));
         if let Some(code) = failed {
+            self.route = Route::SHUT;
             // Of a further group the peer may have taken the right, and its word of it be on its way.
             if code == Code::Unreachable
-                && id.key() == GroupKey::SIGNAL
-                && let Some(memory) = &peer.memory
+                && class == GroupKey::SIGNAL
+                && let Some(memory) = &self.peers[peer.index()].memory
             {
                 memory.give_up();
             }
-            peer.end_waiting(pair_at, code);
+            self.end_waiting(pair_at, code);
         }
+    }
+
+    /// The oldest work request under way on a queue pair has ended.
+    fn end_oldest(&mut self, pair_at: usize, status: Status) {
+        let pair = &mut self.pairs[pair_at];
+        let peer = &mut self.peers[pair.peer.index()];
+        self.outstanding -= 1;
+        match pair.posted.pop() {
+            Ends::Nothing => {}
+            Ends::Word(ticket) => self.words.end(ticket, status),
+            Ends::Operation(sequence) => peer.end(sequence, status),
+            Ends::CutShort(sequence) => {
+                let code = pair.check().err().unwrap_or(Code::Unreachable);
+                peer.end(sequence, Status::Failed(code));
+            }
+        }
+    }
+
+    /// What waits on a queue pair fails.
+    fn end_waiting(&mut self, pair_at: usize, code: Code) {
+        let pair = &mut self.pairs[pair_at];
+        while let Some(work) = pair.waiting.pop_front() {
+            match (work.sequence, pair.posted.newest()) {
+                (0, _) => {}
+                // Other parts of the operation may be under way: it keeps its memory until they have ended.
+                (sequence, Some(last @ Ends::Nothing)) => *last = Ends::CutShort(sequence),
+                (sequence, _) => self.peers[pair.peer.index()].end(sequence, Status::Failed(code)),
+            }
+        }
+    }
+
+    /// Destroys a queue pair, which ends every access by it, and so its operations.
+    fn destroy(&mut self, pair_at: usize) {
+        self.route = Route::SHUT;
+        self.newest_word = WorkId::NONE; // its completion may still be in the queue
+        let pair = &mut self.pairs[pair_at];
+        let code = pair.check().err().unwrap_or(Code::Device);
+        pair.fail(code);
+        pair.queue = None;
+        for _ in 0..pair.posted.count() {
+            self.end_oldest(pair_at, Status::Failed(code));
+        }
+        self.end_waiting(pair_at, code);
     }
 
     /// Looks for queue pairs that have ended, and whose work has not: destroying them ends it.
     #[cold]
     fn look_for_the_lost(&mut self) {
-        for peer in &mut self.peers {
-            for pair_at in 0..peer.pairs.len() {
-                let pair = &mut peer.pairs[pair_at];
-                let is_ailing = !pair.posted.is_empty() && (pair.check().is_err() || !pair.is_signalled);
-                if !is_ailing {
-                    pair.ailing_since = None;
-                } else if pair.ailing_since.get_or_insert_with(Instant::now).elapsed() > FLUSH_TIME {
-                    self.outstanding -= peer.destroy(pair_at, &mut self.words);
-                }
+        for pair_at in 0..self.pairs.len() {
+            let pair = &mut self.pairs[pair_at];
+            let is_ailing = pair.posted.count() > 0 && (pair.check().is_err() || !pair.is_signalled);
+            if !is_ailing {
+                pair.ailing_since = None;
+            } else if pair.ailing_since.get_or_insert_with(Instant::now).elapsed() > FLUSH_TIME {
+                self.destroy(pair_at);
             }
         }
     }
@@ -452,11 +532,9 @@ impl VerbsLane {
     /// The completion queue is broken: nothing will be heard of what is under way.
     #[cold]
     fn lose_completions(&mut self) {
-        for peer in &mut self.peers {
-            for pair_at in 0..peer.pairs.len() {
-                peer.pairs[pair_at].fail(Code::Device);
-                self.outstanding -= peer.destroy(pair_at, &mut self.words);
-            }
+        for pair_at in 0..self.pairs.len() {
+            self.pairs[pair_at].fail(Code::Device);
+            self.destroy(pair_at);
         }
     }
 }
@@ -470,6 +548,7 @@ impl DynLane for VerbsLane {
 
     fn post(&mut self, request: WorkRequest) -> u64 {
         self.take_arrivals();
+        self.route = Route::SHUT;
         let at = request.peer().index();
         let peer = self.peer(at);
         let sequence = peer.ended + peer.operations.len() as u64 + 1;
@@ -491,76 +570,8 @@ impl DynLane for VerbsLane {
         sequence
     }
 
-    #[inline]
-    fn post_word(&mut self, verb: Verb, remote: RemotePtr<u8>, operands: [u64; 2]) -> Option<WordTicket> {
-        self.take_arrivals();
-        let peer = self.peers.get_mut(remote.node().index())?;
-        let key = remote.key();
-        let class = class_of(key);
-        let pair = peer.pairs.iter_mut().find(|pair| pair.class == class)?;
-        // Whatever is out of the ordinary goes the long way, which also knows what is wrong.
-        if peer.holds != 0 || pair.fence_next || !pair.waiting.is_empty() || !remote.offset().is_multiple_of(8) {
-            return None;
-        }
-        pair.check().ok()?;
-        let queue = pair.queue.as_ref()?;
-        let can = match verb {
-            Verb::Put => queue.info.puts_in_order || !pair.has_open_put,
-            Verb::Get => true,
-            Verb::Cas | Verb::Faa => queue.has_atomics,
-            Verb::RemoteFence => false,
-        };
-        let has_room = pair.posted.len() < queue.info.depth && self.outstanding < self.port.completions.capacity;
-        let (address, rkey) = peer.memory.as_ref()?.find(remote, 8).ok()?;
-        if !can || !has_room {
-            return None;
-        }
-        let lkey = match self.words.key {
-            Some(key) => key,
-            None => return self.register_words(),
-        };
-        let (place, local) = self.words.take()?;
-        let inline = verb == Verb::Put && queue.info.inline_bytes_max >= 8;
-        if verb == Verb::Put {
-            // SAFETY: the place's memory, which nobody else uses until the operation has ended.
-            unsafe { local.write(operands[0]) };
-        }
-        let key = if inline { LocalKey::Inline } else { LocalKey::Registered(lkey) };
-        let local = local.cast();
-        let work = Work { sequence: 0, verb, fence: false, local, len: 8, key, address, rkey, operands };
-        let position = pair.first.wrapping_add(pair.posted.len() as u64);
-        let id = RemotePtr::new(remote.node(), class, position);
-        // SAFETY: the place's memory stays as it is until the operation has ended: the block lives as long as the lane, which
-        // drops its queue pairs first.
-        if unsafe { self.poster.post_one(queue, id, &work) } != 0 {
-            self.words.not_posted(place);
-            return None;
-        }
-        pair.posted.push_back(WORD | u64::from(place));
-        pair.is_signalled = true;
-        pair.has_open_put = verb == Verb::Put;
-        self.outstanding += 1;
-        Some(WordTicket(place))
-    }
-
-    #[inline]
-    fn poll_word(&mut self, ticket: WordTicket) -> Option<Result<u64, Code>> {
-        if self.words.is_under_way(ticket) {
-            self.poll();
-        }
-        self.words.result(ticket)
-    }
-
-    fn is_word_complete(&mut self, ticket: WordTicket) -> bool {
-        self.poll();
-        !self.words.is_under_way(ticket)
-    }
-
-    fn drop_word(&mut self, ticket: WordTicket) {
-        self.words.drop_ticket(ticket);
-    }
-
     fn hold(&mut self, peer: NodeId) {
+        self.route = Route::SHUT;
         self.peer(peer.index()).holds += 1;
     }
 
@@ -580,15 +591,8 @@ impl DynLane for VerbsLane {
     }
 
     fn poll(&mut self) {
-        self.take_arrivals();
         self.reap();
-        if !self.backlog.is_empty() {
-            self.start_backlog(false);
-        }
-        self.polls = self.polls.wrapping_add(1);
-        if self.polls.is_multiple_of(POLLS_PER_LOOK) {
-            self.look_for_the_lost();
-        }
+        self.look_around();
     }
 
     fn status(&self, peer: NodeId, sequence: u64) -> Status {
@@ -603,8 +607,6 @@ impl DynLane for VerbsLane {
 impl Drop for VerbsLane {
     fn drop(&mut self) {
         // Queue pairs go first: while one is there, the device may touch memory that the operations keep.
-        for peer in &mut self.peers {
-            peer.pairs.clear();
-        }
+        self.pairs.clear();
     }
 }

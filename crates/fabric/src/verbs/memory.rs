@@ -166,6 +166,14 @@ impl PeerMemory {
         self.groups[usize::from(key.0)].get_or_init(Box::default).add(chunk)
     }
 
+    /// The chunk that a place lies in.
+    pub(super) fn chunk(&self, remote: RemotePtr<u8>) -> Option<ChunkInfo> {
+        let slot = slot_of(remote.offset());
+        let (address, rkey) = self.find(RemotePtr::new(remote.node(), remote.key(), slot_first(slot)), 0).ok()?;
+        let bytes = self.groups[usize::from(remote.key().0)].get()?.0[slot].bytes.load(Ordering::Acquire);
+        Some(ChunkInfo { first: slot_first(slot), bytes, address, rkey })
+    }
+
     /// Address and key of `len` bytes.
     ///
     /// # Errors

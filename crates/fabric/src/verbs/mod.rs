@@ -4,8 +4,8 @@
 //!   other for it. [`control`]: the connections between nodes over TCP by which they do.
 //! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
 //!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
-//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations; `words`: those on single words;
-//!   `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
+//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a
+//!   file of their own; `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
 //!
 //! # Order
 //!
@@ -52,7 +52,6 @@ mod peer;
 mod post;
 mod queue;
 mod status;
-mod words;
 
 #[cfg(test)]
 mod cost;
@@ -68,5 +67,6 @@ pub use device::{Device, VerbsError, VerbsOptions, locked_memory_limit};
 pub use fabric::{JoinOptions, VerbsFabric};
 pub use info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
 pub use lane::{LanePort, VerbsLane};
+pub(crate) use lane::{WordOrigin, WordTicket};
 pub use memory::{ChunkInfo, GroupMemory, PeerMemory};
 pub use queue::{QueueInfo, QueuePair, QueuePairAddress, QueuePairSwitch};

@@ -1,21 +1,16 @@
-//! What a lane knows of a peer: its operations, and the queue pairs that do them.
+//! What a lane knows of its peers: their operations, and the queue pairs that do them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::lane::WordTicket;
 use super::memory::PeerMemory;
 use super::post::Work;
-use super::queue::QueuePair;
-use super::words::Words;
+use super::queue::{DEPTH, QueuePair};
 use crate::error::Code;
 use crate::lane::{Failures, Keep, Status};
-use crate::ptr::GroupKey;
-
-/// Marks the number of an operation whose last part was not posted.
-const CUT_SHORT: u64 = 1 << 63;
-/// Marks the place of an operation on a word.
-pub(super) const WORD: u64 = 1 << 62;
+use crate::ptr::{GroupKey, NodeId};
 
 #[derive(Default)]
 pub(super) struct Peer {
@@ -24,7 +19,8 @@ pub(super) struct Peer {
     pub(super) ended: u64,
     pub(super) failures: Failures,
     pub(super) memory: Option<Arc<PeerMemory>>,
-    pub(super) pairs: Vec<Pair>,
+    /// Its queue pairs, by class and place among those of the lane.
+    pub(super) pairs: Vec<(GroupKey, usize)>,
     /// Batches that are open.
     pub(super) holds: u32,
     pub(super) is_in_backlog: bool,
@@ -37,16 +33,14 @@ pub(super) struct Operation {
 
 /// A queue pair and its work.
 pub(super) struct Pair {
-    /// Which groups it reaches: [`class_of`].
+    pub(super) peer: NodeId,
+    /// Which groups it reaches: [`class_of`](super::lane::class_of).
     pub(super) class: GroupKey,
     /// None once it had to be destroyed.
     pub(super) queue: Option<QueuePair>,
     pub(super) waiting: VecDeque<Work>,
-    /// The operations that are complete with the work requests under way, 0 for those that end none. With
-    /// [`CUT_SHORT`], the operation fails however its last work request ends.
-    pub(super) posted: VecDeque<u64>,
-    /// The position of the first of them.
-    pub(super) first: u64,
+    /// What its work requests under way end.
+    pub(super) posted: Posted,
     /// The last of them is signalled.
     pub(super) is_signalled: bool,
     pub(super) failed: Option<Code>,
@@ -60,13 +54,13 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Positions of its work requests begin at `first`.
-    pub(super) fn new(class: GroupKey, queue: QueuePair, first: u64) -> Pair {
+    pub(super) fn new(peer: NodeId, class: GroupKey, queue: QueuePair, first: u64) -> Pair {
         Pair {
+            peer,
             class,
             queue: Some(queue),
             waiting: VecDeque::new(),
-            posted: VecDeque::new(),
-            first,
+            posted: Posted::new(first),
             is_signalled: true,
             failed: None,
             fence_next: false,
@@ -89,7 +83,77 @@ impl Pair {
     }
 }
 
+/// What the work requests of a queue pair end that are under way, in the order of posting.
+pub(super) struct Posted {
+    entries: Box<[Ends; DEPTH]>,
+    /// The position of the oldest, and of the next one.
+    pub(super) first: u64,
+    pub(super) next: u64,
+}
+
+/// What ends with a work request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// Nothing: it is a part of an operation, or of none.
+    Nothing,
+    /// An operation on a word.
+    Word(WordTicket),
+    /// An operation, by its number.
+    Operation(u64),
+    /// One whose last part was not posted: it fails however this part of it ends.
+    CutShort(u64),
+}
+
+impl Posted {
+    fn new(first: u64) -> Posted {
+        Posted { entries: Box::new([Ends::Nothing; DEPTH]), first, next: first }
+    }
+
+    /// How many work requests are under way, at most [`DEPTH`].
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.next.wrapping_sub(self.first) as usize
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, ends: Ends) {
+        debug_assert!(self.count() < DEPTH);
+        self.entries[self.next as usize % DEPTH] = ends;
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The oldest, which there is.
+    #[inline]
+    pub(super) fn oldest(&self) -> Ends {
+        self.entries[self.first as usize % DEPTH]
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Ends {
+        debug_assert!(self.count() > 0);
+        let oldest = self.oldest();
+        self.first = self.first.wrapping_add(1);
+        oldest
+    }
+
+    /// The newest was not posted after all.
+    pub(super) fn take_back(&mut self) {
+        self.next = self.next.wrapping_sub(1);
+    }
+
+    /// The newest, if there is one.
+    pub(super) fn newest(&mut self) -> Option<&mut Ends> {
+        (self.count() > 0).then(|| &mut self.entries[self.next.wrapping_sub(1) as usize % DEPTH])
+    }
+}
+
 impl Peer {
+    /// The place of the queue pair for groups of a class.
+    #[inline]
+    pub(super) fn pair(&self, class: GroupKey) -> Option<usize> {
+        self.pairs.iter().find(|pair| pair.0 == class).map(|pair| pair.1)
+    }
+
     /// An operation has ended.
     pub(super) fn end(&mut self, sequence: u64, status: Status) {
         let Some(at) = sequence.checked_sub(self.ended + 1) else { return };
@@ -110,46 +174,5 @@ impl Peer {
             }
             self.operations.pop_front();
         }
-    }
-
-    #[inline]
-    pub(super) fn end_first_posted(&mut self, pair_at: usize, status: Status, words: &mut Words) {
-        let pair = &mut self.pairs[pair_at];
-        pair.first = pair.first.wrapping_add(1);
-        match pair.posted.pop_front() {
-            None | Some(0) => {}
-            Some(place) if place & WORD != 0 && place & CUT_SHORT == 0 => words.end(place as u32, status),
-            Some(sequence) if sequence & CUT_SHORT != 0 => {
-                let code = pair.check().err().unwrap_or(Code::Unreachable);
-                self.end(sequence & !CUT_SHORT, Status::Failed(code));
-            }
-            Some(sequence) => self.end(sequence, status),
-        }
-    }
-
-    /// What waits on a queue pair fails.
-    pub(super) fn end_waiting(&mut self, pair_at: usize, code: Code) {
-        while let Some(work) = self.pairs[pair_at].waiting.pop_front() {
-            match (work.sequence, self.pairs[pair_at].posted.back_mut()) {
-                (0, _) => {}
-                // Other parts of the operation may be under way: it keeps its memory until they have ended.
-                (sequence, Some(last @ 0)) => *last = sequence | CUT_SHORT,
-                (sequence, _) => self.end(sequence, Status::Failed(code)),
-            }
-        }
-    }
-
-    /// Destroys a queue pair, which ends every access by it, and so its operations; how many work requests that were.
-    pub(super) fn destroy(&mut self, pair_at: usize, words: &mut Words) -> usize {
-        let pair = &mut self.pairs[pair_at];
-        let code = pair.check().err().unwrap_or(Code::Device);
-        pair.fail(code);
-        pair.queue = None;
-        let count = pair.posted.len();
-        for _ in 0..count {
-            self.end_first_posted(pair_at, Status::Failed(code), words);
-        }
-        self.end_waiting(pair_at, code);
-        count
     }
 }

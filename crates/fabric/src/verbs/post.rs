@@ -7,10 +7,43 @@ use farfield_verbs_sys::*;
 
 use super::queue::{INLINE_BYTES_MAX, QueuePair};
 use crate::lane::{Verb, copy_words};
-use crate::ptr::RemotePtr;
 
 /// The most work requests behind one doorbell.
 pub(super) const BATCH_MAX: usize = 32;
+
+/// The number of a work request: at which position of which of the lane's queue pairs it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct WorkId(pub(super) u64);
+
+impl WorkId {
+    const PAIR_BITS: u32 = 20;
+    /// Queue pairs that a lane may have.
+    pub(super) const PAIRS_MAX: usize = (1 << Self::PAIR_BITS) - 1;
+    /// The number of none.
+    pub(super) const NONE: WorkId = WorkId(u64::MAX);
+
+    #[inline]
+    pub(super) fn new(pair_at: usize, position: u64) -> WorkId {
+        WorkId(position << Self::PAIR_BITS | pair_at as u64)
+    }
+
+    /// Of the queue pair's work request `count` positions later.
+    #[inline]
+    fn after(self, count: usize) -> WorkId {
+        WorkId(self.0.wrapping_add((count as u64) << Self::PAIR_BITS))
+    }
+
+    #[inline]
+    pub(super) fn pair_at(self) -> usize {
+        self.0 as usize % (1 << Self::PAIR_BITS)
+    }
+
+    /// How many positions it is behind `first`; positions are counted modulo the bits that there are for them.
+    #[inline]
+    pub(super) fn positions_after(self, first: u64) -> u64 {
+        (self.0 >> Self::PAIR_BITS).wrapping_sub(first) << Self::PAIR_BITS >> Self::PAIR_BITS
+    }
+}
 
 /// One work request that is to be posted.
 #[derive(Clone, Copy)]
@@ -89,7 +122,7 @@ impl Poster {
     pub(super) unsafe fn post(
         &mut self,
         pair: &QueuePair,
-        first: RemotePtr<u8>,
+        first: WorkId,
         list: &VecDeque<Work>,
         count: usize,
     ) -> (usize, c_int) {
@@ -111,29 +144,6 @@ impl Poster {
         }
     }
 
-    /// Posts one, signalled, under the number `id`; the errno value if it was refused. Its local memory, if it is inline, is
-    /// used by nobody else.
-    ///
-    /// # Safety
-    /// As [`Poster::post`].
-    #[inline]
-    pub(super) unsafe fn post_one(&mut self, pair: &QueuePair, id: RemotePtr<u8>, work: &Work) -> c_int {
-        debug_assert!(work.key != LocalKey::InlineShared);
-        if pair.raw_ex.is_null() {
-            let mut segment = self.segment(0, work);
-            let mut request = request(work, id, &raw mut segment, true);
-            let mut bad = core::ptr::null_mut();
-            // SAFETY: the list has one request, which outlives the call; local memory is as the caller promises.
-            return unsafe { ibv_post_send(pair.raw, &mut request, &mut bad) };
-        }
-        // SAFETY: as in `post_extended`.
-        unsafe {
-            ibv_wr_start(pair.raw_ex);
-            self.append(pair.raw_ex, 0, work, id, true);
-            ibv_wr_complete(pair.raw_ex)
-        }
-    }
-
     /// Where an inline request's bytes are.
     fn source(&self, at: usize, work: &Work) -> *mut u8 {
         if work.key == LocalKey::InlineShared { self.copies[at].as_ptr().cast_mut().cast() } else { work.local }
@@ -144,7 +154,7 @@ impl Poster {
     unsafe fn post_extended(
         &mut self,
         pair: &QueuePair,
-        first: RemotePtr<u8>,
+        first: WorkId,
         list: &VecDeque<Work>,
         count: usize,
     ) -> (usize, c_int) {
@@ -154,7 +164,7 @@ impl Poster {
         unsafe {
             ibv_wr_start(qp);
             for (at, work) in list.iter().take(count).enumerate() {
-                self.append(qp, at, work, first.byte_add(at as u64), at + 1 == count);
+                self.append(qp, at, work, first.after(at), at + 1 == count);
             }
             match ibv_wr_complete(qp) {
                 0 => (count, 0),
@@ -168,11 +178,11 @@ impl Poster {
     /// # Safety
     /// As [`Poster::post`]; a batch of the queue pair is open.
     #[inline]
-    unsafe fn append(&self, qp: *mut ibv_qp_ex, at: usize, work: &Work, id: RemotePtr<u8>, is_last: bool) {
+    unsafe fn append(&self, qp: *mut ibv_qp_ex, at: usize, work: &Work, id: WorkId, is_last: bool) {
         let [a, b] = work.operands;
         // SAFETY: by the contract of this function.
         unsafe {
-            (*qp).wr_id = id.packed();
+            (*qp).wr_id = id.0;
             (*qp).wr_flags = flags(work, is_last);
             match work.verb {
                 Verb::Put => ibv_wr_rdma_write(qp, work.rkey, work.address),
@@ -200,14 +210,14 @@ impl Poster {
     unsafe fn post_classic(
         &mut self,
         pair: &QueuePair,
-        first: RemotePtr<u8>,
+        first: WorkId,
         list: &VecDeque<Work>,
         count: usize,
     ) -> (usize, c_int) {
         for (at, work) in list.iter().take(count).enumerate() {
             self.segments[at] = self.segment(at, work);
             let segment = &raw mut self.segments[at];
-            self.requests[at] = request(work, first.byte_add(at as u64), segment, at + 1 == count);
+            self.requests[at] = request(work, first.after(at), segment, at + 1 == count);
         }
         let chain = self.requests.as_mut_ptr();
         for at in 1..count {
@@ -226,8 +236,73 @@ impl Poster {
     }
 }
 
+/// One operation on a word. (What has to live through the calls is borrowed: it is loaded again when it is wanted.)
+pub(super) struct WordWork<'a> {
+    pub(super) verb: Verb,
+    pub(super) id: &'a WorkId,
+    pub(super) local: *mut u64,
+    pub(super) address: u64,
+    pub(super) ends: &'a WordEnds,
+    pub(super) operands: [u64; 2],
+}
+
+/// How both ends of operations on words are named.
+#[derive(Clone, Copy)]
+pub(super) struct WordEnds {
+    pub(super) rkey: u32,
+    pub(super) lkey: u32,
+    /// Puts are copied while posting.
+    pub(super) puts_inline: bool,
+}
+
+/// Posts one operation on a word, signalled; the errno value if it was refused.
+///
+/// # Safety
+/// The local word is nobody else's and stays until the work request is complete, and the local key is its memory's.
+#[inline(always)]
+pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
+    let WordWork { verb, id, local, address, ends, operands: [a, b] } = word;
+    let is_inline = || verb == Verb::Put && ends.puts_inline;
+    let qp = pair.raw_ex;
+    if qp.is_null() {
+        let key = if is_inline() { LocalKey::Inline } else { LocalKey::Registered(ends.lkey) };
+        let (rkey, operands) = (ends.rkey, [a, b]);
+        let work = Work { sequence: 0, verb, fence: false, local: local.cast(), len: 8, key, address, rkey, operands };
+        // SAFETY: by the contract of this function.
+        return unsafe { post_one_classic(pair, *id, &work) };
+    }
+    // SAFETY: the queue pair is alive, was created with these operations, and is posted to by its owner alone.
+    unsafe {
+        ibv_wr_start(qp);
+        (*qp).wr_id = id.0;
+        (*qp).wr_flags = if is_inline() { IBV_SEND_SIGNALED | IBV_SEND_INLINE } else { IBV_SEND_SIGNALED };
+        match verb {
+            Verb::Put => ibv_wr_rdma_write(qp, ends.rkey, address),
+            Verb::Cas => ibv_wr_atomic_cmp_swp(qp, ends.rkey, address, a, b),
+            Verb::Faa => ibv_wr_atomic_fetch_add(qp, ends.rkey, address, a),
+            Verb::Get | Verb::RemoteFence => ibv_wr_rdma_read(qp, ends.rkey, address),
+        }
+        match is_inline() {
+            true => ibv_wr_set_inline_data(qp, local.cast(), 8),
+            false => ibv_wr_set_sge(qp, ends.lkey, local as u64, 8),
+        }
+        ibv_wr_complete(qp)
+    }
+}
+
+/// # Safety
+/// As [`Poster::post`].
+unsafe fn post_one_classic(pair: &QueuePair, id: WorkId, work: &Work) -> c_int {
+    let lkey = if let LocalKey::Registered(key) = work.key { key } else { 0 };
+    let mut segment = ibv_sge { addr: work.local as u64, length: work.len, lkey };
+    let mut request = request(work, id, &raw mut segment, true);
+    let mut bad = core::ptr::null_mut();
+    // SAFETY: the list has one request, which outlives the call; local memory is as the caller promises.
+    unsafe { ibv_post_send(pair.raw, &mut request, &mut bad) }
+}
+
 /// A classic work request.
-fn request(work: &Work, id: RemotePtr<u8>, segment: *mut ibv_sge, is_last: bool) -> ibv_send_wr {
+fn request(work: &Work, id: WorkId, segment: *mut ibv_sge, is_last: bool) -> ibv_send_wr {
     let [a, b] = work.operands;
     let (remote_addr, rkey) = (work.address, work.rkey);
     let (opcode, wr) = match work.verb {
@@ -241,7 +316,7 @@ fn request(work: &Work, id: RemotePtr<u8>, segment: *mut ibv_sge, is_last: bool)
         Some((compare_add, swap)) => ibv_wr_remote { atomic: ibv_wr_atomic { remote_addr, compare_add, swap, rkey } },
     };
     ibv_send_wr {
-        wr_id: id.packed(),
+        wr_id: id.0,
         sg_list: segment,
         num_sge: (work.key != LocalKey::Empty).into(),
         opcode,

@@ -13,7 +13,7 @@ use super::info::Link;
 use crate::error::Code;
 
 /// Work requests of one queue pair that are under way.
-const DEPTH: usize = 256;
+pub(super) const DEPTH: usize = 256;
 /// Longest puts that are copied into the work request; as much as the device can, if that is less.
 pub(super) const INLINE_BYTES_MAX: usize = 256;
 /// Reads and atomics under way on one queue pair, if the devices can do as many.
@@ -54,9 +54,14 @@ impl CompletionQueue {
     /// [`ibv_next_poll`]).
     #[inline]
     pub(super) fn poll(&self, into: &mut [ibv_wc]) -> Option<usize> {
+        usize::try_from(self.poll_raw(into)).ok()
+    }
+
+    /// [`CompletionQueue::poll`], with a negative count if the queue is broken.
+    #[inline]
+    pub(super) fn poll_raw(&self, into: &mut [ibv_wc]) -> i32 {
         // SAFETY: the queue is alive, and there is room for that many.
-        let count = unsafe { ibv_poll_cq(self.raw, into.len() as i32, into.as_mut_ptr()) };
-        usize::try_from(count).ok()
+        unsafe { ibv_poll_cq(self.raw, into.len() as i32, into.as_mut_ptr()) }
     }
 }
 

@@ -6,7 +6,7 @@ use farfield_verbs_sys::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::lane::VerbsLane;
+use super::lane::{VerbsLane, WordOrigin, WordTicket};
 use super::memory::{GroupMemory, PeerMemory};
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::stub::Stub;
@@ -50,6 +50,7 @@ struct Rig {
     stub: Stub,
     lane: VerbsLane,
     region: Region,
+    memory: Arc<PeerMemory>,
     switch: QueuePairSwitch,
 }
 
@@ -60,13 +61,18 @@ impl Rig {
         let region = group.alloc(PEER, 1 << 20).unwrap();
         let memory = PeerMemory::new();
         assert!(group.chunks().into_iter().all(|chunk| memory.add(GroupKey::DATA, chunk)));
-        let port = lane.port();
-        let mut pair = port.new_pair().unwrap();
+        let switch = Self::connect(&stub, &lane, PEER, &memory);
+        stub.state().destroyed = 0;
+        Rig { stub, lane, region, memory, switch }
+    }
+
+    /// Hands a new queue pair to the lane, by which it reaches the memory.
+    fn connect(stub: &Stub, lane: &VerbsLane, peer: NodeId, memory: &Arc<PeerMemory>) -> QueuePairSwitch {
+        let mut pair = lane.port().new_pair().unwrap();
         pair.connect(&QueuePair::target(&stub.device).unwrap().address()).unwrap();
         let switch = pair.switch();
-        port.add(PEER, GroupKey::DATA, pair, memory);
-        stub.state().destroyed = 0;
-        Rig { stub, lane, region, switch }
+        lane.port().add(peer, GroupKey::DATA, pair, Arc::clone(memory));
+        switch
     }
 
     fn both() -> impl Iterator<Item = Rig> {
@@ -80,6 +86,15 @@ impl Rig {
     fn put(&mut self, word: usize, value: u64) -> u64 {
         let (request, _) = request(Verb::Put, self.at(word), &value.to_ne_bytes(), [0; 2]);
         self.lane.post(request)
+    }
+
+    fn word(&mut self, verb: Verb, word: usize, operands: [u64; 2]) -> Option<WordTicket> {
+        let origin = WordOrigin { remote: self.at(word).cast(), flushes: word as u64 };
+        self.lane.post_word(verb, origin, operands)
+    }
+
+    fn result(&mut self, ticket: WordTicket) -> Option<Result<u64, Code>> {
+        self.lane.poll_word(ticket).map(|(result, _)| result)
     }
 
     fn status(&mut self, sequence: u64) -> Status {
@@ -112,6 +127,148 @@ fn operations_do_what_they_say() {
         assert_eq!(run(&mut rig, Verb::Cas, [8, 9]), 8);
         assert_eq!(run(&mut rig, Verb::Cas, [8, 1]), 9);
         assert_eq!(rig.region.word(0).load(), 9);
+    }
+}
+
+#[test]
+fn words_go_the_short_way_and_end_in_order() {
+    for mut rig in Rig::both() {
+        let run = |rig: &mut Rig, verb, operands| {
+            let ticket = rig.word(verb, 0, operands).expect("nothing is in the way");
+            assert_eq!(rig.result(ticket), None);
+            assert!(!rig.lane.is_word_complete(ticket));
+            rig.stub.complete(1);
+            rig.result(ticket).expect("it is complete").expect("it was done")
+        };
+        run(&mut rig, Verb::Put, [5, 0]);
+        assert_eq!(run(&mut rig, Verb::Get, [0; 2]), 5);
+        assert_eq!(run(&mut rig, Verb::Faa, [3, 0]), 5);
+        assert_eq!(run(&mut rig, Verb::Cas, [8, 9]), 8);
+        assert_eq!(run(&mut rig, Verb::Cas, [8, 1]), 9);
+        // Behind a put by the long way, and several at a time: asked for in any order, and some not at all.
+        let put = rig.put(0, 20);
+        let tickets: Vec<_> = (0..4).map(|_| rig.word(Verb::Faa, 0, [1, 0]).unwrap()).collect();
+        rig.stub.complete(4);
+        assert_eq!(rig.result(tickets[2]), Some(Ok(22)));
+        assert_eq!((rig.result(tickets[3]), rig.status(put)), (None, Status::Done));
+        rig.lane.drop_word(tickets[0]);
+        rig.lane.drop_word(tickets[3]);
+        rig.stub.complete(1);
+        assert!(rig.lane.is_word_complete(tickets[1]));
+        assert_eq!((rig.result(tickets[1]), rig.region.word(0).load()), (Some(Ok(21)), 24));
+        rig.lane.poll();
+        assert_eq!(rig.lane.places_in_use(), 0);
+    }
+}
+
+#[test]
+fn what_is_out_of_the_ordinary_does_not_go_the_short_way() {
+    for mut rig in Rig::both() {
+        let can = |rig: &mut Rig| {
+            let Some(ticket) = rig.word(Verb::Get, 0, [0; 2]) else { return false };
+            rig.stub.complete(1);
+            rig.result(ticket).is_some_and(|result| result.is_ok())
+        };
+        assert!(can(&mut rig));
+        let words = rig.region.bytes() / 8;
+        // Beyond the region there is the rest of its chunk, which is no other's.
+        assert!(rig.word(Verb::Get, 2 * words, [0; 2]).is_none());
+        let beyond = rig.word(Verb::Get, words, [0; 2]).unwrap();
+        rig.stub.complete(1);
+        assert_eq!(rig.result(beyond), Some(Ok(0)));
+        let origin = |packed| WordOrigin { remote: RemotePtr::from_packed(packed), flushes: 0 };
+        for packed in [rig.at(0).packed() + 4, rig.at(0).packed() + 7, 0, u64::MAX - 7] {
+            assert!(rig.lane.post_word(Verb::Get, origin(packed), [0; 2]).is_none());
+        }
+        // Batches, fences, and what waits.
+        rig.lane.hold(PEER);
+        assert!(!can(&mut rig));
+        rig.lane.doorbell(PEER);
+        assert!(can(&mut rig));
+        let (fence, _) = request(Verb::RemoteFence, rig.at(0), &[], [0; 2]);
+        rig.lane.post(fence);
+        assert!(!can(&mut rig));
+        let get = rig.put(1, 1);
+        rig.stub.complete(1);
+        assert_eq!(rig.status(get), Status::Done);
+        assert!(can(&mut rig));
+        // What the device refuses was not posted.
+        rig.stub.state().refusals.push_back((0, libc::ENOMEM));
+        assert!(!can(&mut rig) && can(&mut rig));
+        // As many as there are places, or room in the queue.
+        let tickets: Vec<_> = std::iter::from_fn(|| rig.word(Verb::Get, 0, [0; 2])).collect();
+        assert!(tickets.len() > 200 && rig.stub.state().posted.len() == tickets.len(), "{}", tickets.len());
+        rig.stub.complete(tickets.len());
+        assert!(tickets.iter().all(|ticket| rig.result(*ticket) == Some(Ok(0))));
+        assert!(can(&mut rig));
+        // The end of the queue pair ends them, and the next is refused.
+        let ticket = rig.word(Verb::Get, 0, [0; 2]).unwrap();
+        rig.switch.end(Code::Fenced);
+        rig.stub.flush();
+        assert_eq!(rig.result(ticket), Some(Err(Code::Fenced)));
+        assert!(rig.word(Verb::Get, 0, [0; 2]).is_none());
+        assert_eq!(rig.lane.places_in_use(), 0);
+    }
+}
+
+#[test]
+fn words_go_by_the_queue_pair_that_there_is() {
+    for mut rig in Rig::both() {
+        let first = rig.word(Verb::Get, 0, [0; 2]).unwrap();
+        rig.stub.complete(1);
+        assert_eq!(rig.result(first), Some(Ok(0)));
+        // A right is taken and given again, and nobody polls meanwhile.
+        rig.switch.end(Code::Revoked);
+        rig.switch = Rig::connect(&rig.stub, &rig.lane, PEER, &rig.memory);
+        let again = rig.word(Verb::Get, 0, [0; 2]).expect("there is a way");
+        rig.stub.complete(1);
+        assert_eq!(rig.result(again), Some(Ok(0)));
+        // A completion of a queue pair that is gone is not taken for that of another.
+        let other = NodeId(PEER.0 + 1);
+        Rig::connect(&rig.stub, &rig.lane, other, &rig.memory);
+        let to_other = RemotePtr::<u8>::new(other, GroupKey::DATA, rig.at(0).offset());
+        let under_way = rig.lane.post_word(Verb::Get, WordOrigin { remote: to_other, flushes: 0 }, [0; 2]).unwrap();
+        let lost = rig.word(Verb::Get, 0, [0; 2]).unwrap();
+        rig.stub.state().posted.swap(0, 1);
+        rig.stub.complete(1);
+        rig.switch.end(Code::Revoked);
+        rig.switch = Rig::connect(&rig.stub, &rig.lane, PEER, &rig.memory);
+        let (fence, _) = request(Verb::RemoteFence, rig.at(0), &[], [0; 2]);
+        rig.lane.post(fence);
+        assert_eq!(rig.result(under_way), None);
+        rig.stub.complete(1);
+        assert_eq!((rig.result(under_way), rig.result(lost)), (Some(Ok(0)), Some(Err(Code::Revoked))));
+        assert_eq!(rig.lane.places_in_use(), 0);
+    }
+}
+
+#[test]
+fn words_fail_as_others_do() {
+    for mut rig in Rig::both() {
+        let tickets: Vec<_> = (0..3).map(|_| rig.word(Verb::Faa, 0, [1, 0]).unwrap()).collect();
+        rig.stub.complete(1);
+        rig.stub.fail(IBV_WC_REM_ACCESS_ERR);
+        rig.stub.flush();
+        let results: Vec<_> = tickets.iter().map(|ticket| rig.result(*ticket).unwrap()).collect();
+        assert_eq!(results, [Ok(0), Err(Code::Revoked), Err(Code::Revoked)]);
+        assert_eq!((rig.word(Verb::Faa, 0, [1, 0]), rig.lane.places_in_use()), (None, 0));
+    }
+    // Where nothing is flushed, or nothing is heard at all.
+    for mut rig in Rig::both() {
+        let tickets: Vec<_> = (0..2).map(|_| rig.word(Verb::Faa, 0, [1, 0]).unwrap()).collect();
+        rig.stub.fail(IBV_WC_RETRY_EXC_ERR);
+        let result = loop {
+            if let Some(result) = rig.result(tickets[1]) {
+                break result;
+            }
+        };
+        assert_eq!((result, rig.result(tickets[0])), (Err(Code::Unreachable), Some(Err(Code::Unreachable))));
+    }
+    for mut rig in Rig::both() {
+        let ticket = rig.word(Verb::Faa, 0, [1, 0]).unwrap();
+        rig.stub.state().is_broken = true;
+        assert_eq!(rig.result(ticket), Some(Err(Code::Device)));
+        assert_eq!(rig.lane.places_in_use(), 0);
     }
 }
 
@@ -392,6 +549,12 @@ fn a_broken_completion_queue_ends_everything() {
     }
 }
 
+/// Some work requests are done; or flushed, if the lane has ended the queue pair.
+fn end_some(rig: &Rig, count: usize) {
+    let is_ended = rig.stub.state().modified.iter().any(|(state, _)| *state == IBV_QPS_ERR);
+    if is_ended { rig.stub.flush() } else { rig.stub.complete(count) }
+}
+
 /// Whatever the device does, every operation ends, and gives its memory back.
 #[test]
 fn nothing_is_lost() {
@@ -400,9 +563,22 @@ fn nothing_is_lost() {
         let in_order = rng.random_bool(0.5);
         let stub = Stub::new(rng.random_bool(0.5), |_, options| options.in_order = Some(in_order));
         let mut rig = Rig::on(stub);
-        let mut all = Vec::new();
+        let (mut all, mut words) = (Vec::new(), Vec::new());
         for _ in 0..rng.random_range(1..600) {
-            match rng.random_range(0..100) {
+            match rng.random_range(0..130) {
+                100..120 => {
+                    let verb = [Verb::Put, Verb::Get, Verb::Cas, Verb::Faa][rng.random_range(0..4)];
+                    match rig.word(verb, rng.random_range(0..9), [1, 0]) {
+                        Some(ticket) if rng.random_bool(0.2) => rig.lane.drop_word(ticket),
+                        ticket => words.extend(ticket),
+                    }
+                }
+                120.. => {
+                    let at = rng.random_range(0..words.len().max(1));
+                    if words.get(at).is_some_and(|ticket| rig.result(*ticket).is_some()) {
+                        words.swap_remove(at);
+                    }
+                }
                 0..60 => {
                     let verb = [Verb::Put, Verb::Get, Verb::Faa, Verb::RemoteFence][rng.random_range(0..4)];
                     let len = if verb == Verb::Faa { 8 } else { 8 * rng.random_range(0..1200) };
@@ -417,7 +593,7 @@ fn nothing_is_lost() {
                     rig.stub.state().refusals.push_back((rng.random_range(0..20), errno));
                 }
                 88 if rng.random_bool(0.1) => rig.stub.fail(IBV_WC_RETRY_EXC_ERR),
-                _ => rig.stub.complete(rng.random_range(0..9)),
+                _ => end_some(&rig, rng.random_range(0..9)),
             }
         }
         rig.stub.state().refusals.clear();
@@ -425,8 +601,7 @@ fn nothing_is_lost() {
         while let Some((sequence, _)) =
             all.iter().find(|(sequence, _)| rig.lane.status(PEER, *sequence) == Status::Pending)
         {
-            let under_way = rig.stub.state().posted.len();
-            rig.stub.complete(under_way);
+            end_some(&rig, usize::MAX);
             rig.lane.ring();
             rig.lane.poll();
             polls += 1;
@@ -435,5 +610,14 @@ fn nothing_is_lost() {
         for (sequence, block) in &all {
             assert_eq!(Arc::strong_count(block), 1, "seed {seed}: the memory of operation {sequence}");
         }
+        while !words.is_empty() {
+            end_some(&rig, usize::MAX);
+            words.retain(|ticket| rig.result(*ticket).is_none());
+            polls += 1;
+            assert!(polls < 2000, "seed {seed}: {} operations on words do not end", words.len());
+        }
+        end_some(&rig, usize::MAX);
+        rig.lane.poll();
+        assert_eq!(rig.lane.places_in_use(), 0, "seed {seed}");
     }
 }

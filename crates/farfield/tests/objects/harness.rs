@@ -1,8 +1,10 @@
 //! Sessions of several nodes inside this process, over every fabric and with more threads than cores.
 
 use std::future::Future;
+use std::io::Write;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,31 @@ pub(crate) struct Scene {
 /// Scenarios use all cores: they run one at a time.
 static CORES: Mutex<()> = Mutex::new(());
 
+/// What threads of the scenario have panicked with: others may wait for them, and the test runner keeps it to itself until
+/// the test has ended.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
+            usual(panic);
+        }));
+    });
+    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+/// Tells threads that go on until they are told, also when the one that has to tell them panics.
+pub(crate) struct SetsAtEnd<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for SetsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// What ends the process if a scenario hangs.
 pub(crate) struct Alone {
     _cores: MutexGuard<'static, ()>,
@@ -54,11 +81,14 @@ pub(crate) struct Alone {
 /// Waits for the machine, and ends the process if the scenario does not end.
 pub(crate) fn alone(label: &str) -> Alone {
     let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    note_panics();
     let (done, watch) = mpsc::channel::<()>();
     let label = label.to_string();
     let watchdog = std::thread::spawn(move || {
         if watch.recv_timeout(SCENARIO_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{label} has not ended within {SCENARIO_MAX:?}");
+            // Not by a macro, whose words the test runner would keep to itself.
+            let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = writeln!(std::io::stderr(), "{label} has not ended within {SCENARIO_MAX:?}; panics: {panics:#?}");
             std::process::abort();
         }
     });

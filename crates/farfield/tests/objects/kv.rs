@@ -11,7 +11,9 @@ use farfield::{ByteString, Endpoint, Error, ErrorKind, Key, KvOptions, KvStore, 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::harness::{Over, Rng, Scene, alone, eventually, everywhere, mix, on_each_fabric, refused, session};
+use crate::harness::{
+    Over, Rng, Scene, SetsAtEnd, alone, eventually, everywhere, mix, on_each_fabric, refused, session,
+};
 
 // ---- one operation at a time -----------------------------------------------------------------------------------
 
@@ -439,11 +441,11 @@ fn a_miss_is_not_followed_by_a_hit_elsewhere() {
             let ends = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(0), scene.endpoint(2)];
             let [deletes, inserts, misses, finds] = ends;
             scope.spawn(move || {
+                let _at_end = SetsAtEnd(over);
                 for round in 1..=rounds {
                     assert!(inserts.block_on(kvs[1].insert(&inserts, &1, &round)).unwrap());
                     assert!(deletes_on(&kvs[0], &deletes));
                 }
-                over.store(true, Ordering::SeqCst);
             });
             scope.spawn(move || {
                 let mut last = 0;
@@ -492,6 +494,7 @@ fn large_values_are_never_seen_torn() {
         let rounds = scene.rounds(400, 6000) as u64;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let at_end = SetsAtEnd(&over);
             let mut readers = Vec::new();
             for reader in 0..scene.all_threads() {
                 let (kv, endpoint, over) = (&kvs[reader % 3], scene.endpoint(reader % 3), &over);
@@ -538,7 +541,7 @@ fn large_values_are_never_seen_torn() {
                 })
                 .collect();
             writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
-            over.store(true, Ordering::SeqCst);
+            drop(at_end);
             let reads: usize = readers.into_iter().map(|reader| reader.join().expect("a reader")).sum();
             println!("{reads} times all three values were read");
         });

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use farfield::{AtomicVar, ErrorKind, OwnedVar, SharedVar, Sst, Wholeness};
 
-use crate::harness::{Scene, everywhere, on_each_fabric, refused, related};
+use crate::harness::{Scene, SetsAtEnd, everywhere, on_each_fabric, refused, related};
 
 // ---- AtomicVar -------------------------------------------------------------------------------------------------
 
@@ -213,6 +213,7 @@ where
                 readers.push(scope.spawn(move || read(node, thread % 2 == 1 || N == 2 && node == 1, &endpoint)));
             }
         }
+        let at_end = SetsAtEnd(&over);
         let endpoint = scene.endpoint(0);
         let mut writer = vars[0].writer().unwrap();
         for version in 1..=versions {
@@ -225,7 +226,7 @@ where
             }
         }
         endpoint.block_on(endpoint.global_fence(scene.nodes[0].others())).unwrap();
-        over.store(true, Ordering::SeqCst);
+        drop(at_end);
         for reader in readers {
             assert_eq!(reader.join().expect("a reader"), versions, "the last version can be seen by everybody");
         }
