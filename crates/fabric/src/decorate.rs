@@ -101,6 +101,9 @@ impl Fabric for Decorated {
     fn queue_pairs(&self) -> (usize, usize) {
         self.inner.queue_pairs()
     }
+    fn refusals(&self) -> Vec<String> {
+        self.inner.refusals()
+    }
     fn seed(&self) -> u64 {
         self.inner.seed()
     }

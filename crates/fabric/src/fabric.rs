@@ -131,6 +131,12 @@ pub trait Fabric: Any + Send + Sync {
         (0, 0)
     }
 
+    /// Why nodes that have not come were refused, or have refused this one, as far as it was heard. It is for a person to
+    /// read: nobody has proved anything, so nothing follows from it.
+    fn refusals(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;
 

@@ -92,6 +92,8 @@ struct Board {
     awaited: BTreeMap<(NodeId, u8), u64>,
     /// Rights that this node has taken.
     taken: BTreeSet<(NodeId, u8)>,
+    /// Who was refused, or has refused this node, by place, and not come since.
+    refusals: BTreeMap<Option<u16>, String>,
     last_lane: u32,
     last_ask: u64,
 }
@@ -268,6 +270,11 @@ impl Connections {
         let board = self.lock();
         let own = board.lanes.values().map(|lane| lane.pairs.len()).sum::<usize>() + board.asks.len();
         (own, board.peers.values().map(|peer| peer.targets.len()).sum())
+    }
+
+    /// Why nodes have not come, as far as it was heard.
+    pub(super) fn refusals(&self) -> Vec<String> {
+        self.lock().refusals.values().cloned().collect()
     }
 
     // ---- groups ------------------------------------------------------------------------------------------------------

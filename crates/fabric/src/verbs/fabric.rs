@@ -343,6 +343,10 @@ impl Fabric for VerbsFabric {
         self.connections.queue_pairs()
     }
 
+    fn refusals(&self) -> Vec<String> {
+        self.connections.refusals()
+    }
+
     fn seed(&self) -> u64 {
         self.seed
     }

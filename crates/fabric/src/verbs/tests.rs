@@ -1,18 +1,22 @@
 //! The lane on a device that tests made: every failure, and that nothing is lost.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farfield_verbs_sys::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::control::Secret;
+use super::fabric::{JoinOptions, VerbsFabric};
 use super::lane::{VerbsLane, WordOrigin, WordTicket};
 use super::memory::{GroupMemory, PeerMemory};
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::stub::Stub;
 use crate::buf::Block;
 use crate::error::Code;
-use crate::fabric::Region;
+use crate::fabric::{Fabric, PeerState, Region};
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
@@ -620,4 +624,42 @@ fn nothing_is_lost() {
         rig.lane.poll();
         assert_eq!(rig.lane.places_in_use(), 0, "seed {seed}");
     }
+}
+
+/// Whoever has another secret does not get in, and on both sides one can read why, until a node comes that has the right one.
+#[test]
+fn why_a_node_was_refused_can_be_read_until_it_comes() {
+    let join = |place: u16, secret: &[u8]| {
+        let stub = Stub::new(true, |_, _| {});
+        let here = (Ipv4Addr::LOCALHOST, 0).into();
+        let mut options = JoinOptions::new("refusals", place, 2, here);
+        options.secret = Some(Secret::new(secret).unwrap());
+        options.group_bytes_max = 4 << 20;
+        VerbsFabric::join_on(&options, &stub.device).unwrap()
+    };
+    let first = join(0, b"the secret of the session");
+    let stranger = join(1, b"something else altogether");
+    let until = |nodes: &[&VerbsFabric], what: &mut dyn FnMut() -> bool| {
+        let start = std::time::Instant::now();
+        while !what() {
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", nodes[0].refusals());
+            nodes.iter().for_each(|node| node.serve(Duration::from_millis(1), &mut |_| {}));
+        }
+    };
+    let meet = |other: &VerbsFabric| {
+        let addresses = [first.address(), other.address()];
+        first.meet(&addresses).unwrap();
+        other.meet(&addresses).unwrap();
+    };
+    meet(&stranger);
+    until(&[&first, &stranger], &mut || !first.refusals().is_empty() && !stranger.refusals().is_empty());
+    for node in [&first, &stranger] {
+        let why = node.refusals().join("; ");
+        assert!(why.contains("secret") && why.contains(if node.me() == NodeId(0) { "place 1" } else { "place 0" }), "{why}");
+    }
+    drop(stranger);
+    let second = join(1, b"the secret of the session");
+    meet(&second);
+    until(&[&first, &second], &mut || matches!(first.peer_state(NodeId(1)), PeerState::Up { .. }));
+    assert_eq!(first.refusals(), Vec::<String>::new());
 }

@@ -301,7 +301,11 @@ impl Node {
         match waited {
             Ok(result) => result,
             Err(_) => {
-                let what = "the nodes of the session have come".into();
+                let mut what = String::from("the nodes of the session have come");
+                let refusals = shared.fabric.refusals();
+                if !refusals.is_empty() {
+                    what += &format!(" ({})", refusals.join("; "));
+                }
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
             }
         }

@@ -73,6 +73,7 @@ impl Connections {
             Event::Up(node, hello) => {
                 if !self.is_over(node) && node.index() < self.states.len() {
                     self.know(node, hello.incarnation);
+                    board.refusals.remove(&Some(hello.place));
                     board.peers.insert(node, Peer::new(true));
                     self.introduce(board, node);
                 }
@@ -103,7 +104,10 @@ impl Connections {
             }
             Event::Down(node, Ending::Broken(why)) => self.lose(board, node, &why.to_string(), news),
             // Nobody has proved anything: whatever it says, this node goes on waiting.
-            Event::Refused(refused) => tracing::warn!("{refused}"),
+            Event::Refused(refused) => {
+                tracing::warn!("{refused}");
+                board.refusals.insert(refused.place, refused.to_string());
+            }
         }
     }
 
