@@ -595,6 +595,9 @@ impl Endpoint {
 
     /// Global fence (`GF`): when it returns, every earlier put of this endpoint to those nodes is visible there.
     ///
+    /// It covers the first three groups: a fabric may reach a further one by another way (see
+    /// [`Fabric::create_group`](crate::Fabric::create_group)), and then only a get from that group flushes what was put there.
+    ///
     /// One get to each node that has been put to since it was last read from, all at once: a get flushes the puts
     /// before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]).
     ///

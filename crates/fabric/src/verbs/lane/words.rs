@@ -163,8 +163,7 @@ impl VerbsLane {
             return Some((Ok(bits), origin));
         }
         if self.words.is_under_way(ticket) {
-            self.reap();
-            self.look_around();
+            self.poll();
         }
         self.words.result(ticket)
     }
@@ -172,8 +171,7 @@ impl VerbsLane {
     /// Makes progress, and looks whether it has ended.
     pub(crate) fn is_word_complete(&mut self, ticket: WordTicket) -> bool {
         if self.words.is_under_way(ticket) {
-            self.reap();
-            self.look_around();
+            self.poll();
         }
         !self.words.is_under_way(ticket)
     }
