@@ -21,8 +21,10 @@ use crate::mutants::{self, Mutant};
 
 /// How much later each next node proposes what all suspect: the first one is rarely disturbed.
 const STAGGER: Duration = Duration::from_millis(5);
-/// A proposal that has come to nothing is made again after so long, and up to as much more.
+/// A proposal that has come to nothing is made again after so long, and up to as much more: twice as long each time, up to
+/// so many times, since a proposal overtakes the one before it, and on busy machines its answers may take longer than that.
 const RETRY: Duration = Duration::from_millis(20);
+const RETRY_DOUBLED_MAX: u32 = 6;
 /// A node that has been out of reach of a quorum for so long gives up: the others may have gone on without it.
 pub(super) const ISOLATED_MAX: Duration = Duration::from_millis(500);
 
@@ -120,6 +122,8 @@ pub(super) struct Membership {
     accepted: Option<(Ballot, View)>,
     proposal: Option<Proposal>,
     propose_at: Option<Instant>,
+    /// Since this node last learned of something that it was to propose.
+    proposals: u32,
     /// Nodes that this one still has to shut out; and up to which epoch each member has.
     to_shut_out: BTreeSet<u16>,
     shut_out: BTreeMap<u16, u64>,
@@ -161,6 +165,7 @@ impl Membership {
             accepted: None,
             proposal: None,
             propose_at: None,
+            proposals: 0,
             to_shut_out: BTreeSet::new(),
             shut_out: BTreeMap::new(),
             isolated_since: None,
@@ -326,7 +331,11 @@ impl Membership {
     pub(super) fn suspect(&mut self, node: NodeId) {
         // Who is not let in yet does not know whom it concerns.
         let concerns = self.members.contains(&node.0) || self.arriving.contains(&node.0) || self.members.is_empty();
-        self.has_changed |= concerns && self.suspects.insert(node.0);
+        if concerns && self.suspects.insert(node.0) {
+            self.has_changed = true;
+            // What was proposed before may wait for this one.
+            (self.proposals, self.propose_at) = (0, None);
+        }
     }
 
     /// It was heard of again. If the others have begun to decide without it, they may still.
@@ -376,7 +385,7 @@ impl Membership {
     /// Proposes, gives up, or does nothing, as the time demands.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.next_tick().is_none() {
-            (self.isolated_since, self.propose_at) = (None, None);
+            (self.isolated_since, self.propose_at, self.proposals) = (None, None, 0);
             return;
         }
         // Who hears of no quorum decides nothing, and would go on with too few.
@@ -395,7 +404,9 @@ impl Membership {
             self.propose_at = Some(at);
             return;
         }
-        self.propose_at = Some(now + RETRY + RETRY.mul_f64(self.rng.random_range(0.0..1.0)));
+        let retry = RETRY * (1 << self.proposals.min(RETRY_DOUBLED_MAX));
+        self.proposals += 1;
+        self.propose_at = Some(now + retry + retry.mul_f64(self.rng.random_range(0.0..1.0)));
         let view = self.wanted();
         self.propose(view);
     }
@@ -611,7 +622,7 @@ impl Membership {
         newcomers.iter().for_each(|node| self.is_shut_out_by(*node, self.epoch));
         self.forget_strangers();
         // Ballots go on: what was said in one of an epoch before is never taken for one of this.
-        (self.accepted, self.proposal, self.propose_at) = (None, None, None);
+        (self.accepted, self.proposal, self.propose_at, self.proposals) = (None, None, None, 0);
         if !self.members.contains(&self.me) && !self.has_departed() {
             self.fence();
         }

@@ -265,6 +265,37 @@ fn what_is_late_counts_for_nothing() {
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (3, vec![NodeId(2)]));
 }
 
+/// Each proposal overtook the one before it, which had not been answered yet: nothing was decided for as long as the members
+/// were too busy to answer at once.
+#[test]
+fn members_that_answer_late_decide_in_the_end() {
+    let late = Duration::from_millis(300);
+    let start = Instant::default() + Duration::from_secs(1);
+    let new = |me: u16| Membership::new(NodeId(me), 3, DeathRule::Majority, Rng::seed_from_u64(u64::from(me)));
+    let mut nodes = [0, 1].map(new);
+    nodes.iter_mut().for_each(|node| node.suspect(NodeId(2)));
+    let mut on_their_way: VecDeque<(Instant, NodeId, NodeId, Message)> = VecDeque::new();
+    for ms in 0..10_000 {
+        let now = start + Duration::from_millis(ms);
+        while on_their_way.front().is_some_and(|it| it.0 <= now) {
+            let (_, from, to, message) = on_their_way.pop_front().expect("it is there");
+            nodes[to.index()].receive(from, message);
+        }
+        for (from, node) in (0..).map(NodeId).zip(&mut nodes) {
+            node.tick(now);
+            for action in node.take_actions() {
+                if let Action::Send(to @ NodeId(0..2), message) = action {
+                    on_their_way.push_back((now + late, from, to, message));
+                }
+            }
+        }
+        if nodes.iter().all(|node| node.epoch() == 1) {
+            return;
+        }
+    }
+    panic!("nothing was decided");
+}
+
 /// What was decided before a first life has come was told to nobody there. It stayed in the first epoch: the others waited for
 /// ever for it to shut out the dead, and its proposals counted for nothing.
 #[test]
