@@ -1,11 +1,12 @@
 //! `farfield chaos`: all objects at work in real processes, while nodes are killed, stopped, continued and started
 //! again.
 //!
-//! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes and [`worker`] is one
-//! of them. [`load`] is what their threads do to the objects, each call of which they [`log`]; [`judge`] says what must
+//! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes, [`link`] what is between
+//! them on RDMA, and [`worker`] is one of them. [`load`] is what their threads do to the objects, each call of which they [`log`]; [`judge`] says what must
 //! be true of the logs, and [`report`] tells.
 
 mod judge;
+mod link;
 mod load;
 mod log;
 mod plan;
@@ -19,11 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use farfield::mutants::{self, Mutant};
 
 use self::judge::Findings;
-use self::plan::Fault;
+use self::link::Link;
+use self::plan::{Fault, Terms};
+use self::processes::Processes;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
@@ -59,6 +62,11 @@ late, the next harm waits until that queue is open.) Then the logs are judged:
                not count, and are no excuse
   hangs        every step, and every call of a thread that is not stopped, is over within 30 seconds
 
+On RDMA no system says who is dead. The nodes find out, in --detection: until then calls may fail because a node that was
+harmed does not answer, and what lay on it seems to be there; the second that is judged comes after it. Stops are short
+enough that nobody is taken for dead. A cut divides the nodes of one device from those of the other. Those on the side
+with fewer nodes are to be shut out, and to be told so; the others are judged as after a death.
+
 Exit status:
   0    nothing was wrong
   1    a violation, which is printed with the command line for the same plan again, or a mistake in the arguments";
@@ -82,6 +90,17 @@ pub(crate) struct ChaosArgs {
     /// What may be done to nodes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
+    /// On RDMA: in how long the survivors are to know that a node is dead; longer on emulated machines [default: for how long
+    /// a node may be silent, FARFIELD_SILENCE_MS]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    detection: Option<Duration>,
+    /// On RDMA: the two network interfaces of FARFIELD_DEVICE's devices, between which the link can be cut, or lose packets, by
+    /// `tc` (as root)
+    #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
+    link: Vec<String>,
+    /// Of a hundred packets on the link, so many are lost all the time
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "link")]
+    loss: f64,
     /// Append the report as a line of JSON to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -94,7 +113,10 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     mutants::enable(args.mutant)?;
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let nodes = usize::from(args.nodes);
-    let plan = plan::draw(seed, nodes, args.seconds, &args.faults);
+    let silence = args.fabric.silence()?;
+    let detection = args.detection()?;
+    let link = args.link()?;
+    let plan = plan::draw(seed, args.seconds, &Terms { nodes, faults: &args.faults, silence, detection });
     let again = args.line(seed);
     let mut out = io::stderr().lock();
     // Whoever does not listen to that may still want the report.
@@ -112,7 +134,10 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
         Report { seed, nodes, seconds, plan, again, generations: 0, injected, operations: 0, findings, recoveries };
     let bar = tell::progress("chaos", args.seconds);
     let plan = report.plan.clone();
-    let ended = Director::new(seed, nodes, args.fabric, &folder, args.mutant, &bar).conduct(nodes, &plan, &mut report);
+    let hosts = link.as_ref().map_or(Ok(Vec::new()), |link| link.hosts(nodes))?;
+    let processes = Processes::new(nodes, args.fabric, silence, &hosts, &folder, args.mutant);
+    let mut director = Director::new(seed, detection, link, processes, &folder, &bar);
+    let ended = director.conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
         report.findings.violations.push(format!("{error:#}"));
@@ -132,6 +157,23 @@ fn remove(folder: &Path) {
 }
 
 impl ChaosArgs {
+    fn detection(&self) -> Result<Duration> {
+        let silence = self.fabric.silence()?;
+        let detection = self.detection.or(silence).unwrap_or_default();
+        ensure!(
+            silence.is_some() || detection.is_zero(),
+            "--detection: on shared memory the system says at once who is dead"
+        );
+        ensure!(detection >= silence.unwrap_or_default(), "--detection: nobody is suspected before {silence:?}");
+        Ok(detection)
+    }
+
+    fn link(&self) -> Result<Option<Link>> {
+        ensure!(self.link.is_empty() || self.fabric == FabricChoice::Verbs, "--link: it takes --fabric verbs");
+        ensure!(!self.link.is_empty() || !self.faults.contains(&Fault::Cut), "to cut a link, say which: --link");
+        if self.link.is_empty() { Ok(None) } else { Link::new(&self.link, self.loss).map(Some) }
+    }
+
     /// The command line for the same plan.
     fn line(&self, seed: u64) -> String {
         let name =
@@ -139,6 +181,15 @@ impl ChaosArgs {
         let faults: Vec<String> = self.faults.iter().map(name).collect();
         let seconds = self.seconds.as_secs_f64();
         let (nodes, fabric, faults) = (self.nodes, self.fabric.name(), faults.join(","));
-        format!("farfield chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}")
+        let mut line = format!(
+            "farfield chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}"
+        );
+        if let Some(detection) = self.detection {
+            line += &format!(" --detection {}", detection.as_secs_f64());
+        }
+        if !self.link.is_empty() {
+            line += &format!(" --link {} --loss {}", self.link.join(","), self.loss);
+        }
+        line
     }
 }

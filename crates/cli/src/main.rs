@@ -56,11 +56,11 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run::main(args),
-        Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => tell::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Chaos(args) => chaos::main(&args),
-        Command::ChaosWorker(args) => chaos::worker_main(&args).map(|()| ExitCode::SUCCESS),
+        Command::ChaosWorker(args) => tell::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS),
         Command::Child(args) => Ok(run::child_main(&args)),
         Command::Remote => run::remote_main(),
     };

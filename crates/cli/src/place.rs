@@ -2,8 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use anyhow::{Context, Result};
 use clap::ValueEnum;
+
+/// For how long a node may be silent, in milliseconds.
+pub(crate) const SILENCE: &str = "FARFIELD_SILENCE_MS";
+const SILENCE_DEFAULT: Duration = Duration::from_millis(500);
 
 /// The fabric of a session's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -21,6 +27,16 @@ impl FabricChoice {
             FabricChoice::Shm => "shm",
             FabricChoice::Verbs => "verbs",
         }
+    }
+
+    /// Where no system says which nodes are dead: for how long one may be silent until it is suspected.
+    pub(crate) fn silence(self) -> Result<Option<Duration>> {
+        if self == FabricChoice::Shm {
+            return Ok(None);
+        }
+        let Ok(text) = std::env::var(SILENCE) else { return Ok(Some(SILENCE_DEFAULT)) };
+        let ms = text.parse().with_context(|| format!("{SILENCE}: `{text}` is no number of milliseconds"))?;
+        Ok(Some(Duration::from_millis(ms)))
     }
 
     /// The variables by which all nodes of a session on this host are told, beside their number, and how many they are.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use tracing_subscriber::filter::LevelFilter;
 
 /// A number with its thousands set apart.
 pub(crate) fn grouped(number: u64) -> String {
@@ -50,4 +51,19 @@ pub(crate) fn bar(template: &str, count: u64) -> ProgressBar {
     }
     let style = ProgressStyle::with_template(template).expect("templates are constants");
     ProgressBar::new(count).with_style(style.progress_chars("=> "))
+}
+
+/// Shows what the library tells of nodes and connections, on standard error: what concerns the user, or all down to the level
+/// that `FARFIELD_LOG` names. Not for commands that simulate nodes, which fail as they should, a thousand times a second.
+pub(crate) fn log() -> Result<()> {
+    let level = match std::env::var("FARFIELD_LOG") {
+        Ok(level) => level.parse().with_context(|| format!("FARFIELD_LOG: `{level}` is none of the levels"))?,
+        Err(_) => LevelFilter::WARN,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    Ok(())
 }

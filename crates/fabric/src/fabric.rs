@@ -253,6 +253,8 @@ pub struct Waiting {
     pub(crate) round: u32,
     pub(crate) spins: u32,
     pub(crate) announced: Option<u32>,
+    /// How often it has slept.
+    pub(crate) sleeps: u32,
     /// A word of another node is waited for, too, whose change rings no bell here.
     pub(crate) remote: bool,
     /// The last step ended because operations of the thread itself were complete, and not because something else may have
@@ -270,6 +272,7 @@ impl Default for Waiting {
             round: 0,
             spins: 0,
             announced: None,
+            sleeps: 0,
             remote: false,
             only_completions: false,
             service: false,

@@ -169,6 +169,12 @@ mutants! {
     /// *Scenario:* that of `barrier-last-row`, in the first round already.
     BarrierRoundEarly = "barrier-round-early" in "Barrier": "`wait` is content with the others' last round.";
 
+    /// *Missing:* the count of who waits again: its fence had timed out, for a node that was cut off, and it had not arrived. It
+    /// finds all in the round before.
+    ///
+    /// *Scenario:* 3 nodes, node 2 is cut off. All put to all, `wait`, `wait_again` after a timeout; what was put is missing.
+    BarrierAgainUnarrived = "barrier-again-unarrived" in "Barrier": "`wait_again` does not arrive after a wait that had not.";
+
     // ---- RingBuffer ----
 
     /// *Missing:* `NRW → NRW`: the message before its head.

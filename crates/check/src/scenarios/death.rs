@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, Instant, Word};
+use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey, Instant, Region, Word};
 use farfield::{
     Barrier, BarrierThread, Error, ErrorKind, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing,
 };
@@ -26,6 +26,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         writer_dies(),
         writer_is_cut_off(),
         member_dies(),
+        member_is_cut_off(),
         holder_of_two_dies(),
         one_of_two_dies(),
     ]
@@ -422,6 +423,62 @@ fn member_dies() -> Scenario {
     })
     .faults(Faults::new().crashes(1).of([2]))
     .kills(&["join-epoch-unchecked"])
+}
+
+/// Whoever passes finds what those that had arrived had put to it before, also if one of them was cut off, or itself, and it had
+/// to wait twice.
+fn member_is_cut_off() -> Scenario {
+    Scenario::new(
+        "barrier/member-cut",
+        "who passes, at once or at last, sees what the others have put to it",
+        3,
+        |stage| {
+            let barriers = stage.on_each(|node| Barrier::open(node, "all", 1))?;
+            let words: Vec<Region> = stage
+                .nodes()
+                .iter()
+                .map(|node| {
+                    let region = node.alloc(GroupKey::DATA, 3 * 8)?;
+                    node.fabric().label(region.remote(0), 3 * 8, format_args!("put to {}", node.id()));
+                    Ok(region)
+                })
+                .collect::<Result<_>>()?;
+            for (me, barrier) in barriers.into_iter().enumerate() {
+                let words = words.clone();
+                stage.thread(me, "meets", move |ep| {
+                    let mut part = barrier.thread()?;
+                    for round in 1..=2u64 {
+                        for node in (0..3).filter(|node| *node != me) {
+                            // Who cannot be reached does not get it, and cannot pass.
+                            unless_faults(
+                                ep.put_value(words[node].remote(8 * me), round).detach().map_err(Error::from),
+                            )?;
+                        }
+                        let passed = ep.block_on(part.wait(ep)).or_else(|error| match error.is_timeout() {
+                            true => ep.block_on(part.wait_again(ep, ep.deadline())),
+                            false => Err(error),
+                        });
+                        if unless_faults(passed)?.is_none() {
+                            return Ok(());
+                        }
+                        for other in (0..3).filter(|other| *other != me) {
+                            let seen = words[me].word(8 * other).load();
+                            assert!(
+                                seen >= round,
+                                "node {me} has passed round {round} without what node {other} had put"
+                            );
+                        }
+                    }
+                    Ok(())
+                });
+            }
+            agree(stage);
+            Ok(())
+        },
+    )
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([2]))
+    .kills(&["barrier-again-unarrived"])
 }
 
 // ---- small enough to look at all executions -----------------------------------------------------------------------

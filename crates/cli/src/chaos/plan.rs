@@ -19,6 +19,8 @@ pub(super) enum Fault {
     Stop,
     /// A node that was killed is started again, while the others work or before the next generation
     Restart,
+    /// The link is cut: those on the side with fewer nodes are shut out, and killed when they know
+    Cut,
 }
 
 /// One thing that is done to a node.
@@ -40,6 +42,8 @@ pub(super) enum Action {
     Continue,
     /// The place of one that was killed is taken by a newcomer, which is not harmed in this generation.
     Restart,
+    /// It is on the losing side of the link, which is cut.
+    Cut,
 }
 
 /// A time in which the same nodes work on the same objects, but for those that are killed.
@@ -71,27 +75,62 @@ const RESTART_MS: std::ops::RangeInclusive<u64> = 100..=1000;
 /// So many of the dead are started again while the others work. Of those that are left, some before the next
 /// generation.
 const RESTART_SHARE: f64 = 0.7;
+/// So many of the generations are those of a cut, in which nothing else happens.
+const CUT_SHARE: f64 = 0.5;
 /// How long a node is stopped. Some stops outlast the operations' timeout.
 const STOP_MS: std::ops::RangeInclusive<u64> = 200..=2500;
 /// How long a node is stopped before it is killed, or beside the death of another.
 const STOP_BRIEFLY_MS: std::ops::RangeInclusive<u64> = 50..=600;
 
+/// What may be done to a session.
+pub(super) struct Terms<'a> {
+    pub(super) nodes: usize,
+    pub(super) faults: &'a [Fault],
+    /// Where no system says who is dead: the nodes suspect who is silent for so long, and a majority of them decides.
+    pub(super) silence: Option<Duration>,
+    /// In so long the survivors have found out that a node is dead.
+    pub(super) detection: Duration,
+}
+
+impl Terms<'_> {
+    fn allow(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Before the first event, and between two.
+    fn quiet(&self, rng: &mut SmallRng) -> Duration {
+        self.detection + Duration::from_millis(rng.random_range(QUIET_MS))
+    }
+
+    /// A stop, which takes its share of the time after which a stopped node is taken for dead.
+    fn stop(&self, rng: &mut SmallRng, range: std::ops::RangeInclusive<u64>, share: u32) -> Duration {
+        let max = self.silence.map_or(u64::MAX, |silence| (silence / share).as_millis() as u64).min(*range.end());
+        Duration::from_millis(rng.random_range(max.min(*range.start())..=max))
+    }
+
+    /// Whether the survivors of two deaths can go on: where they vote, they are to be most of those that were there.
+    fn survive_two(&self, alive: usize) -> bool {
+        alive > ALIVE_MIN + 1 && (self.silence.is_none() || (alive - 2) * 2 > alive)
+    }
+}
+
 /// Draws the plan.
-pub(super) fn draw(seed: u64, nodes: usize, time: Duration, faults: &[Fault]) -> Vec<Generation> {
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let count = (time.as_secs_f64() / GENERATION.as_secs_f64()).round().max(1.0) as u32;
+pub(super) fn draw(seed: u64, time: Duration, terms: &Terms<'_>) -> Vec<Generation> {
+    let (nodes, mut rng) = (terms.nodes, SmallRng::seed_from_u64(seed));
+    let generation = GENERATION + 2 * terms.detection;
+    let count = (time.as_secs_f64() / generation.as_secs_f64()).round().max(1.0) as u32;
     let mut alive: BTreeSet<usize> = (0..nodes).collect();
     (0..count)
         .map(|_| {
             let mut restarts = Vec::new();
-            if faults.contains(&Fault::Restart) {
+            if terms.allow(Fault::Restart) {
                 // Not always: a generation may also begin without those that are gone.
                 restarts = (0..nodes).filter(|place| !alive.contains(place) && rng.random_bool(0.8)).collect();
                 alive.extend(&restarts);
             }
             let load = time / count;
-            let mut events = draw_events(&mut rng, load, &mut alive, faults);
-            if faults.contains(&Fault::Restart) {
+            let mut events = draw_events(&mut rng, load, &mut alive, terms);
+            if terms.allow(Fault::Restart) {
                 let newcomers = draw_newcomers(&mut rng, &events);
                 alive.extend(newcomers.iter().map(|event| event.place));
                 events.extend(newcomers);
@@ -112,13 +151,25 @@ fn draw_newcomers(rng: &mut SmallRng, events: &[Event]) -> Vec<Event> {
     deaths.filter_map(&mut newcomer).collect()
 }
 
-fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, faults: &[Fault]) -> Vec<Event> {
+/// Those that lose when the link between even and odd places is cut; none if nobody, or both sides, would.
+fn losing_side(alive: &BTreeSet<usize>) -> Vec<usize> {
+    let (even, odd): (Vec<usize>, Vec<usize>) = alive.iter().partition(|place| *place % 2 == 0);
+    let (fewer, more) = if even.len() < odd.len() { (even, odd) } else { (odd, even) };
+    if fewer.len() < more.len() && more.len() >= ALIVE_MIN { fewer } else { Vec::new() }
+}
+
+fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, terms: &Terms<'_>) -> Vec<Event> {
     let mut events = Vec::new();
-    let ms = Duration::from_millis;
-    let mut now = ms(rng.random_range(QUIET_MS));
+    let mut now = terms.quiet(rng);
+    if terms.allow(Fault::Cut) && rng.random_bool(CUT_SHARE) && now + terms.detection + END <= load {
+        let cut_off = losing_side(alive);
+        if !cut_off.is_empty() {
+            alive.retain(|place| !cut_off.contains(place));
+            return cut_off.into_iter().map(|place| Event { at: now, place, action: Action::Cut }).collect();
+        }
+    }
     loop {
-        let (may_kill, may_stop) =
-            (faults.contains(&Fault::Kill) && alive.len() > ALIVE_MIN, faults.contains(&Fault::Stop));
+        let (may_kill, may_stop) = (terms.allow(Fault::Kill) && alive.len() > ALIVE_MIN, terms.allow(Fault::Stop));
         let places: Vec<usize> = alive.iter().copied().collect();
         let two: Vec<usize> = places.sample(rng, 2).copied().collect();
         let (first, other) = (two[0], two[1]);
@@ -131,29 +182,29 @@ fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, 
                 (now, Some(first))
             }
             3 if may_kill && may_stop => {
-                let kill = now + ms(rng.random_range(STOP_BRIEFLY_MS));
+                let kill = now + terms.stop(rng, STOP_BRIEFLY_MS, 4);
                 event(now, first, Action::Stop);
                 event(kill, first, Action::Kill);
                 (kill, Some(first))
             }
             4 if may_kill && may_stop => {
                 // A survivor is stopped when another dies: it finds out later than the others.
-                let kill = now + ms(rng.random_range(STOP_BRIEFLY_MS));
-                let go_on = kill + ms(rng.random_range(STOP_BRIEFLY_MS));
+                let kill = now + terms.stop(rng, STOP_BRIEFLY_MS, 4);
+                let go_on = kill + terms.stop(rng, STOP_BRIEFLY_MS, 4);
                 event(now, other, Action::Stop);
                 event(kill, first, Action::Kill);
                 event(go_on, other, Action::Continue);
                 (go_on, Some(first))
             }
-            5 if may_kill && alive.len() > ALIVE_MIN + 1 => {
-                let second = now + ms(rng.random_range(0..=30));
+            5 if may_kill && terms.survive_two(alive.len()) => {
+                let second = now + Duration::from_millis(rng.random_range(0..=30));
                 event(now, first, Action::Kill);
                 event(second, other, Action::Kill);
                 alive.remove(&other);
                 (second, Some(first))
             }
             _ if may_stop => {
-                let go_on = now + ms(rng.random_range(STOP_MS));
+                let go_on = now + terms.stop(rng, STOP_MS, 2);
                 event(now, first, Action::Stop);
                 event(go_on, first, Action::Continue);
                 (go_on, None)
@@ -164,7 +215,7 @@ fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, 
             }
             _ => return events,
         };
-        if over + END > load {
+        if over + terms.detection + END > load {
             // There is no time left for it. Who was to die has not.
             alive.extend(two);
             return events;
@@ -173,7 +224,7 @@ fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, 
         if let Some(dead) = dead {
             alive.remove(&dead);
         }
-        now = over + ms(rng.random_range(QUIET_MS));
+        now = over + terms.quiet(rng);
     }
 }
 
@@ -189,6 +240,7 @@ impl fmt::Display for Generation {
                 Action::Stop => "stop",
                 Action::Continue => "continue",
                 Action::Restart => "restart",
+                Action::Cut => "cut off",
             };
             write!(f, ", {:.2} s {action} {place}", at.as_secs_f64())?;
         }
@@ -201,24 +253,34 @@ mod tests {
     use super::*;
 
     const ALL: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Restart];
+    const CUTS: [Fault; 4] = [Fault::Kill, Fault::Stop, Fault::Restart, Fault::Cut];
+    /// On shared memory, and where nodes are silent for so long until they are suspected.
+    const SILENCES: [Option<Duration>; 3] = [None, Some(Duration::from_millis(500)), Some(Duration::from_millis(2500))];
+
+    fn drawn(seed: u64, nodes: usize, faults: &[Fault], silence: Option<Duration>) -> Vec<Generation> {
+        draw(seed, Duration::from_secs(120), &Terms { nodes, faults, silence, detection: silence.unwrap_or_default() })
+    }
 
     #[test]
     fn a_seed_is_a_plan() {
-        let plan = |seed| draw(seed, 4, Duration::from_secs(60), &ALL);
+        let plan = |seed| drawn(seed, 4, &ALL, None);
         assert_eq!(plan(1), plan(1));
         assert_ne!(plan(1), plan(2));
     }
 
     #[test]
     fn plans_can_be_carried_out() {
-        for (seed, nodes) in (0..300).zip((2..=8).cycle()) {
+        let (silences, mut cuts) = (SILENCES.into_iter().cycle(), 0);
+        for ((seed, nodes), silence) in (0..300).zip((2..=8).cycle()).zip(silences) {
             let mut alive: BTreeSet<usize> = (0..nodes).collect();
             let mut kinds = BTreeSet::new();
-            for generation in draw(seed, nodes, Duration::from_secs(60), &ALL) {
+            let faults: &[Fault] = if silence.is_some() { &CUTS } else { &ALL };
+            for generation in drawn(seed, nodes, faults, silence) {
                 for place in &generation.restarts {
                     assert!(alive.insert(*place), "it was dead");
                     kinds.insert("restart");
                 }
+                let before = alive.len();
                 let mut stopped = BTreeSet::new();
                 let mut newcomers = BTreeSet::new();
                 let mut last = Duration::ZERO;
@@ -234,6 +296,13 @@ mod tests {
                     assert!(alive.contains(place), "{generation}");
                     match action {
                         Action::Restart => unreachable!("those are newcomers"),
+                        Action::Cut => {
+                            alive.remove(place);
+                            let is_cut = |event: &Event| event.action == Action::Cut;
+                            assert!(generation.events.iter().all(is_cut), "{generation}");
+                            assert!(generation.events.len() * 2 < before, "{generation}");
+                            kinds.insert("cut");
+                        }
                         Action::Kill => {
                             alive.remove(place);
                             stopped.remove(place);
@@ -246,24 +315,30 @@ mod tests {
                 assert!(stopped.is_empty() && alive.len() >= ALIVE_MIN, "{generation}");
                 alive.append(&mut newcomers);
             }
-            assert!(nodes == 2 || kinds.contains("kill"), "seed {seed}, {nodes} nodes");
-            assert!(nodes < 4 || kinds.contains("restart under load"), "seed {seed}, {nodes} nodes");
+            cuts += usize::from(kinds.contains("cut"));
+            assert!(nodes == 2 || silence.is_some() || kinds.contains("kill"), "seed {seed}, {nodes} nodes");
+            assert!(
+                nodes < 4 || silence.is_some() || kinds.contains("restart under load"),
+                "seed {seed}, {nodes} nodes"
+            );
         }
+        assert!(cuts > 100, "{cuts} plans have a cut");
     }
 
     /// What is judged of a death's recovery, and what it is compared with, is free of anything else but newcomers.
     #[test]
     fn a_recovery_is_left_alone() {
         let second = Duration::from_secs(1);
-        for seed in 0..300 {
-            for generation in draw(seed, 5, Duration::from_secs(60), &ALL) {
+        for (seed, silence) in (0..300).zip(SILENCES.into_iter().cycle()) {
+            let found_out = silence.unwrap_or_default();
+            for generation in drawn(seed, 5, &ALL, silence) {
                 let mut harm = generation.events.iter().filter(|event| event.action != Action::Restart).peekable();
                 let mut calm = Duration::ZERO;
                 let mut stopped = 0;
                 while let Some(event) = harm.next() {
                     // Two deaths at once are one story.
                     let is_next = stopped == 0 && event.at - calm > Duration::from_millis(30);
-                    assert!(!is_next || event.at - calm >= 2 * second, "{generation}");
+                    assert!(!is_next || event.at - calm >= found_out + 2 * second, "{generation}");
                     stopped = match event.action {
                         Action::Stop => stopped + 1,
                         Action::Continue => stopped - 1,
@@ -272,7 +347,7 @@ mod tests {
                     };
                     calm = event.at;
                 }
-                assert!(calm + 2 * second <= generation.load, "{generation}");
+                assert!(calm + found_out + 2 * second <= generation.load, "{generation}");
             }
         }
     }
@@ -280,10 +355,10 @@ mod tests {
     #[test]
     fn only_what_is_asked_for_is_done() {
         for seed in 0..100 {
-            for generation in draw(seed, 4, Duration::from_secs(60), &[Fault::Stop]) {
+            for generation in drawn(seed, 4, &[Fault::Stop], None) {
                 assert!(generation.events.iter().all(|event| event.action != Action::Kill), "{generation}");
             }
-            let kills = draw(seed, 4, Duration::from_secs(60), &[Fault::Kill]);
+            let kills = drawn(seed, 4, &[Fault::Kill], None);
             assert!(kills.iter().all(|it| it.events.iter().all(|event| event.action == Action::Kill)));
             assert_eq!(kills.iter().map(|it| it.events.len()).sum::<usize>(), 2);
         }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use farfield::mutants::Mutant;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
 
 use super::log::now_ns;
-use crate::place::FabricChoice;
+use crate::place::{FabricChoice, SILENCE, variables};
 
 /// What a node is told.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -57,6 +59,8 @@ pub(super) enum Said {
     Did(Step),
     /// It lives; how many operations each of its threads has begun.
     Beat(BTreeMap<String, u64>),
+    /// It is shut out of the session.
+    Fenced,
     /// It has seen what must not be.
     Violation(String),
 }
@@ -89,8 +93,8 @@ struct Process {
     gone: Gone,
 }
 
-/// When the system had seen a process off, if it has: the marks of its death are set by then, and none of its threads
-/// does anything any more.
+/// When the system had seen a process off, if it has: the marks of its death are set by then, none of its threads does
+/// anything any more, and no device reaches its memory.
 #[derive(Clone, Default)]
 pub(super) struct Gone(Arc<AtomicU64>);
 
@@ -114,9 +118,20 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(places: usize, fabric: FabricChoice, folder: &Path, mutant: Option<Mutant>) -> Processes {
+    pub(super) fn new(
+        places: usize,
+        fabric: FabricChoice,
+        silence: Option<Duration>,
+        hosts: &[SocketAddr],
+        folder: &Path,
+        mutant: Option<Mutant>,
+    ) -> Processes {
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
-        let variables = fabric.variables(&session, places);
+        let mut variables = match hosts {
+            [] => fabric.variables(&session, places),
+            hosts => variables(&session, places, hosts),
+        };
+        variables.extend(silence.map(|silence| (SILENCE, silence.as_millis().to_string().into())));
         let (say, heard) = mpsc::channel();
         let (none, killed) = ((0..places).map(|_| None).collect(), (0..places).map(|_| None).collect());
         Processes { variables, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
@@ -145,6 +160,8 @@ impl Processes {
             .with_context(|| format!("starting a process for place {place}"))?;
         let stdout = child.stdout.take().context("a pipe was asked for")?;
         let orders = child.stdin.take().context("a pipe was asked for")?;
+        let pid = Pid::from_child(&child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).with_context(|| format!("watching process {pid:?}"))?;
         let (say, gone) = (self.say.clone(), Gone::default());
         let ended = gone.clone();
         std::thread::spawn(move || {
@@ -153,8 +170,9 @@ impl Processes {
                     return;
                 }
             }
-            // The last of its threads closes the pipe, after each has given up its memory, and the robust lock that
-            // says that the node lives.
+            // It closes the pipe before it closes its devices, which may read its memory until then. One that was waited
+            // for before this could look has ended, too.
+            let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             ended.0.store(now_ns(), Ordering::Release);
             let _ = say.send(Heard { place, life, said: None });
         });

@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use farfield::mutants::Mutant;
 use indicatif::ProgressBar;
 use rustix::process::Signal;
 
 use super::judge::{self, Death, Story, pace};
+use super::link::Link;
 use super::load;
 use super::log::{self, now_ns};
 use super::plan::{Action, Generation};
 use super::processes::{Gone, Heard, Opening, Order, Processes, Said, Step};
 use super::report::{Injected, Report};
-use crate::place::FabricChoice;
 
 /// Longer than any step takes.
 const STEP_MAX: Duration = Duration::from_secs(30);
@@ -37,11 +36,17 @@ struct Present {
 
 pub(super) struct Director<'a> {
     seed: u64,
+    /// See [`Story::detection_ns`].
+    detection: Duration,
+    link: Option<Link>,
     folder: PathBuf,
     processes: Processes,
     present: BTreeMap<usize, Present>,
     /// Those that were killed in this generation, in the order of the story's deaths.
     killed: Vec<Gone>,
+    /// The places of those on the losing side of the link, which is cut; and of those that know that they are shut out.
+    cut_off: BTreeSet<usize>,
+    fenced: BTreeSet<usize>,
     /// Places where a process was started and is not there yet.
     coming: BTreeSet<usize>,
     /// Places of newcomers, in the order in which they came, with which nothing has been opened yet.
@@ -59,20 +64,23 @@ pub(super) struct Director<'a> {
 impl Director<'_> {
     pub(super) fn new<'a>(
         seed: u64,
-        places: usize,
-        fabric: FabricChoice,
+        detection: Duration,
+        link: Option<Link>,
+        processes: Processes,
         folder: &Path,
-        mutant: Option<Mutant>,
         bar: &'a ProgressBar,
     ) -> Director<'a> {
-        let processes = Processes::new(places, fabric, folder, mutant);
         let elapsed = Duration::ZERO;
         Director {
             seed,
+            detection,
+            link,
             folder: folder.into(),
             processes,
             present: BTreeMap::new(),
             killed: Vec::new(),
+            cut_off: BTreeSet::new(),
+            fenced: BTreeSet::new(),
             coming: BTreeSet::new(),
             newcomers: Vec::new(),
             joining: BTreeSet::new(),
@@ -89,8 +97,8 @@ impl Director<'_> {
         for (number, generation) in plan.iter().enumerate() {
             self.start(generation.restarts.iter().copied())?;
             self.restarted.extend(generation.restarts.iter().map(|place| (*place, 0)));
-            let story = self.generation(number, generation, report)?;
-            let mut findings = judge::judge(&story);
+            let mut story = self.generation(number, generation, report)?;
+            let mut findings = judge::judge(&mut story);
             for recovery in pace::recoveries(&story) {
                 findings.violations.extend(recovery.violation());
                 report.recoveries.push(recovery);
@@ -148,12 +156,14 @@ impl Director<'_> {
         let mut story = Story {
             path: format!("chaos/{number}/"),
             is_placed_by_hash,
+            detection_ns: self.detection.as_nanos() as u64,
             load_ns: (now_ns(), 0),
             members,
             newcomers: Vec::new(),
             homes,
             deaths: Vec::new(),
             stops: Vec::new(),
+            cut_ns: None,
             calls: Vec::new(),
         };
         self.load(number, generation, &opening, &mut story, report)?;
@@ -220,7 +230,25 @@ impl Director<'_> {
             report.injected.push(Injected { generation: number, at_ms, action, node });
         }
         self.elapsed += generation.load;
-        Ok(())
+        self.mend_the_cut()
+    }
+
+    /// When those on the losing side of the cut know it, they are ended, and the link is as it was.
+    fn mend_the_cut(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while let missing = &self.cut_off - &self.fenced
+            && !missing.is_empty()
+        {
+            self.check_step("shut out", &missing, start)?;
+            if let Some(heard) = self.processes.hear(TICK) {
+                self.understand(heard)?;
+            }
+        }
+        for place in std::mem::take(&mut self.cut_off) {
+            self.fenced.remove(&place);
+            self.killed.push(self.processes.kill(place)?);
+        }
+        self.link.as_mut().filter(|link| link.is_cut()).map_or(Ok(()), Link::mend)
     }
 
     /// If a newcomer waits, and nobody is stopped: lets it open an object with all others, which work meanwhile.
@@ -282,6 +310,18 @@ impl Director<'_> {
                 self.processes.signal(place, Signal::CONT)?;
                 goes_on(story);
             }
+            Action::Cut => {
+                let link = self.link.as_mut().context("a plan with a cut has a link")?;
+                if !link.is_cut() {
+                    link.cut()?;
+                    story.cut_ns = Some(now_ns());
+                }
+                self.present.remove(&place);
+                self.cut_off.insert(place);
+                // All of them with the first.
+                let at_ns = story.deaths.first().map_or(at_ns, |first| first.at_ns);
+                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX });
+            }
             Action::Restart => bail!("it lives"),
         }
         Ok(node)
@@ -333,6 +373,12 @@ impl Director<'_> {
         let said: Said = serde_json::from_str(&line).with_context(|| format!("{who} says `{line}`"))?;
         match &said {
             Said::Violation(what) => bail!("{who} has seen {what}"),
+            Said::Fenced if self.cut_off.contains(&heard.place) => {
+                self.fenced.insert(heard.place);
+            }
+            Said::Fenced => {
+                bail!("{who} was shut out, and nobody had done anything to it; {}", self.last_words(heard.place))
+            }
             Said::Here(node) => {
                 let (node, begun) = (*node, BTreeMap::new());
                 self.present.insert(heard.place, Present { node, begun, is_stopped: false, takes_part: false });

@@ -118,12 +118,12 @@ pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
         let order: Order = serde_json::from_str(&line?).context("an order")?;
         match (order, &mut crew) {
             (Order::Open(opening), crew @ None) => {
-                crew.insert(Crew::new()).open(&node, &opening, args)?;
+                crew.insert(Crew::new(&node)).open(&node, &opening, args)?;
                 say(&Said::Did(Step::Opened));
             }
             (Order::Join(opening), crew) => {
                 // A newcomer has done nothing yet in this generation.
-                crew.get_or_insert_with(Crew::new).join(&node, &opening, args)?;
+                crew.get_or_insert_with(|| Crew::new(&node)).join(&node, &opening, args)?;
                 say(&Said::Did(Step::Joined));
             }
             (Order::Run, Some(crew)) => crew.go_on(Phase::Running, Step::Running),
@@ -140,14 +140,17 @@ pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
 }
 
 impl Crew {
-    fn new() -> Crew {
+    fn new(node: &Node) -> Crew {
         let shared = Arc::new(Shared::default());
-        let beating = Arc::clone(&shared);
+        let (beating, node, mut is_fenced) = (Arc::clone(&shared), node.clone(), false);
         let beat = std::thread::spawn(move || {
             let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
             loop {
                 let begun = beating.begun().iter().map(count).collect();
                 say(&Said::Beat(begun));
+                if node.fabric().is_fenced() && !std::mem::replace(&mut is_fenced, true) {
+                    say(&Said::Fenced);
+                }
                 if beating.wait_for_up_to(Phase::Closing, BEAT) {
                     return;
                 }

@@ -225,8 +225,14 @@ mod tests {
 
     fn used(kind: AddressKind, puts_in_order: bool) -> Result<Used, VerbsError> {
         let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
-        let queue =
-            QueueInfo { inline_bytes_max: 256, depth: 256, puts_in_order, gets_in_order: true, is_extended: true };
+        let queue = QueueInfo {
+            inline_bytes_max: 256,
+            depth: 256,
+            puts_in_order,
+            gets_in_order: true,
+            keeps_fences: true,
+            is_extended: true,
+        };
         Ok(Used { port: port(), address: Some(Address { index: 3, gid, kind }), queue })
     }
 

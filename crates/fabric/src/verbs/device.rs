@@ -23,13 +23,23 @@ pub struct VerbsOptions {
     /// Whether the device places puts in order. By default it is asked, and one that does not say is not trusted: see
     /// the module's documentation.
     pub in_order: Option<bool>,
+    /// Whether the device keeps fences by itself. By default hardware is trusted to, and software is not: see the module's
+    /// documentation.
+    pub fences: Option<bool>,
     /// For how long the transport tries to reach a peer before it gives up on it, roughly.
     pub patience: Duration,
 }
 
 impl Default for VerbsOptions {
     fn default() -> VerbsOptions {
-        VerbsOptions { device: None, port: None, gid_index: None, in_order: None, patience: Duration::from_millis(500) }
+        VerbsOptions {
+            device: None,
+            port: None,
+            gid_index: None,
+            in_order: None,
+            fences: None,
+            patience: Duration::from_millis(500),
+        }
     }
 }
 

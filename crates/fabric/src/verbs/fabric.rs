@@ -29,6 +29,10 @@ const YIELDS_CROWDED: u32 = 10;
 /// One sleep. No put rings a bell here: a card writes past the processor, so whoever waits looks.
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEP_CROWDED: Duration = Duration::from_micros(200);
+/// Who has slept so often in a wait sleeps longer by as much again, up to a limit: a long wait may end a little later, and
+/// many that wait long leave the cores to those that work.
+const SLEEPS: u32 = 4;
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// How a node joins a session over RDMA.
 #[derive(Clone, Debug)]
@@ -353,6 +357,7 @@ impl Fabric for VerbsFabric {
 
     fn idle(&self, waiting: &mut Waiting) {
         if waiting.round == 0 {
+            waiting.sleeps = 0;
             let threads = (self.lanes.load(Ordering::Relaxed) + 1) * self.here.load(Ordering::Relaxed);
             waiting.spins = match threads <= self.cpus {
                 true if waiting.service => 1,
@@ -363,7 +368,9 @@ impl Fabric for VerbsFabric {
         let is_crowded = waiting.spins == 0;
         let yields = if is_crowded { YIELDS_CROWDED } else { YIELDS };
         if waiting.announced.take().is_some() {
-            std::thread::sleep(if is_crowded { SLEEP_CROWDED } else { SLEEP });
+            let sleep = if is_crowded { SLEEP_CROWDED } else { SLEEP };
+            std::thread::sleep((sleep * (1 + waiting.sleeps / SLEEPS)).min(SLEEP_MAX));
+            waiting.sleeps = waiting.sleeps.saturating_add(1);
             waiting.round = waiting.spins + yields / 2; // a few more looks, then sleep again
             return;
         }

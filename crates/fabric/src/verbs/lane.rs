@@ -40,6 +40,9 @@ const COMPLETIONS: usize = 4096;
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 /// How long a device may take to flush a queue pair that has failed.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
+/// A device gives up on a peer after about its patience, by the specification after four times as much at the latest. One
+/// that has said nothing for so many times as much never will.
+const PATIENCES_MAX: u32 = 8;
 /// Completions that one call takes.
 const REAPED_MAX: usize = 16;
 /// Polls between two looks for queue pairs that are not flushed.
@@ -337,12 +340,23 @@ impl VerbsLane {
                 return self.end_waiting(pair_at, code);
             }
             let Some(queue) = &pair.queue else { return };
-            if !pair.is_signalled && pair.waiting.is_empty() {
+            let keeps_fences = queue.info.keeps_fences;
+            let is_held = |work: &Work| work.fence && !keeps_fences;
+            if !pair.is_signalled && pair.waiting.front().is_none_or(is_held) {
                 // What was posted last ends with the completion of a put of nothing.
-                pair.waiting.push_back(Work::nothing());
+                pair.waiting.push_front(Work::nothing());
             }
             let room = (queue.info.depth - pair.posted.count()).min(capacity - self.outstanding);
-            let count = pair.waiting.len().min(room).min(at_most);
+            let mut count = pair.waiting.len().min(room).min(at_most);
+            if !keeps_fences {
+                // Each waits here until all before it has ended, and needs no flag then.
+                let is_first = |at: &usize| *at == 0 && pair.posted.count() == 0;
+                let held = (0..count).find(|at| is_held(&pair.waiting[*at]) && !is_first(at));
+                count = held.unwrap_or(count);
+                if count > 0 {
+                    pair.waiting[0].fence = false;
+                }
+            }
             if count == 0 {
                 return;
             }
@@ -452,7 +466,6 @@ impl VerbsLane {
             let verdict = pair.queue.as_ref().and_then(QueuePair::verdict);
             *pair.failed.get_or_insert(verdict.or(cause).unwrap_or(Code::Unreachable))
         });
-        let (peer, class) = (pair.peer, pair.class);
         // What was posted before the first failure was done, or it would have failed itself.
         let earlier = if had_failed { failed } else { None };
         for _ in 0..before {
@@ -461,12 +474,8 @@ impl VerbsLane {
         self.end_oldest(pair_at, failed.map_or(Status::Done, Status::Failed));
         if let Some(code) = failed {
             self.route = Route::SHUT;
-            // Of a further group the peer may have taken the right, and its word of it be on its way.
-            if code == Code::Unreachable
-                && class == GroupKey::SIGNAL
-                && let Some(memory) = &self.peers[peer.index()].memory
-            {
-                memory.give_up();
+            if code == Code::Unreachable {
+                self.give_up(pair_at);
             }
             self.end_waiting(pair_at, code);
         }
@@ -515,17 +524,37 @@ impl VerbsLane {
         self.end_waiting(pair_at, code);
     }
 
-    /// Looks for queue pairs that have ended, and whose work has not: destroying them ends it.
+    /// Looks for queue pairs whose work does not end, although they have ended, or for far too long: destroying them ends it.
     #[cold]
     fn look_for_the_lost(&mut self) {
+        let silence_max = PATIENCES_MAX * self.port.device.options.patience + FLUSH_TIME;
         for pair_at in 0..self.pairs.len() {
             let pair = &mut self.pairs[pair_at];
-            let is_ailing = pair.posted.count() > 0 && (pair.check().is_err() || !pair.is_signalled);
-            if !is_ailing {
-                pair.ailing_since = None;
-            } else if pair.ailing_since.get_or_insert_with(Instant::now).elapsed() > FLUSH_TIME {
+            let oldest = (pair.posted.count() > 0).then_some(pair.posted.first);
+            let (seen, since) = pair.oldest_seen;
+            if oldest.is_none() || seen != oldest {
+                pair.oldest_seen = (oldest, Instant::now());
+                continue;
+            }
+            let has_ended = pair.check().is_err() || !pair.is_signalled;
+            if since.elapsed() > if has_ended { FLUSH_TIME } else { silence_max } {
+                if !has_ended {
+                    pair.fail(Code::Unreachable);
+                    self.give_up(pair_at);
+                }
                 self.destroy(pair_at);
             }
+        }
+    }
+
+    /// A queue pair has failed to reach its peer.
+    fn give_up(&mut self, pair_at: usize) {
+        let pair = &self.pairs[pair_at];
+        // Of a further group the peer may have taken the right, and its word of it be on its way.
+        if pair.class == GroupKey::SIGNAL
+            && let Some(memory) = &self.peers[pair.peer.index()].memory
+        {
+            memory.give_up();
         }
     }
 

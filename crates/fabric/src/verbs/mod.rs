@@ -34,6 +34,10 @@
 //! into shared cells wait for earlier reads by the fence flag. Most devices that say nothing do place in order;
 //! whoever knows it of his says so: [`VerbsOptions::in_order`].
 //!
+//! Hardware keeps fences. Soft-RoCE in Debian's kernel 6.1 loses, once in some hundred times, the event that a request with
+//! the fence flag waits for, and the request never starts. So on software devices the lane holds what is fenced back itself
+//! until all before it has ended, and sets no flag: [`VerbsOptions::fences`].
+//!
 //! The eight bytes of a word land whole on hardware, though no specification says so. Soft-RoCE copies with the
 //! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody
 //! promises that a word is whole: [`DeviceInfo::words_may_tear`].

@@ -48,8 +48,8 @@ pub(super) struct Pair {
     pub(super) fence_next: bool,
     /// A put was posted, and no read or atomic since.
     pub(super) has_open_put: bool,
-    /// Since when completions are missing.
-    pub(super) ailing_since: Option<Instant>,
+    /// The position of the oldest work request under way, if there was one, when it was last looked, and since when.
+    pub(super) oldest_seen: (Option<u64>, Instant),
 }
 
 impl Pair {
@@ -65,7 +65,7 @@ impl Pair {
             failed: None,
             fence_next: false,
             has_open_put: false,
-            ailing_since: None,
+            oldest_seen: (None, Instant::now()),
         }
     }
 

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::control::Secret;
+use super::device::VerbsOptions;
 use super::fabric::{JoinOptions, VerbsFabric};
 use super::lane::{VerbsLane, WordOrigin, WordTicket};
 use super::memory::{GroupMemory, PeerMemory};
@@ -519,14 +520,25 @@ fn fences_and_devices_that_promise_no_order() {
         let get = span_request(Verb::Get, rig.at(0), &rig.region, 2048, 8);
         rig.lane.post(get);
     };
-    let mut rig = Rig::on(Stub::new(true, |_, _| ()));
+    let mut rig = Rig::on(Stub::new(true, |_, options| options.fences = Some(true)));
     run(&mut rig);
     let (plain, fenced) = (("put", false), ("get", true));
     assert_eq!(kinds(&rig), [plain, plain, ("get", false), plain, fenced, ("get", false)]);
-    let mut rig = Rig::on(Stub::new(true, |_, options| options.in_order = Some(false)));
+    let promises_nothing = |options: &mut VerbsOptions| (options.in_order, options.fences) = (Some(false), Some(true));
+    let mut rig = Rig::on(Stub::new(true, |_, options| promises_nothing(options)));
     run(&mut rig);
     let put = ("put", true);
     assert_eq!(kinds(&rig), [put, ("get", false), put, ("get", false), put, fenced, fenced]);
+    // Where the device does not keep fences, what is fenced is not even posted before its turn.
+    let mut rig = Rig::on(Stub::new(true, |_, options| options.fences = Some(false)));
+    run(&mut rig);
+    assert_eq!(kinds(&rig), [plain, plain, ("get", false), plain]);
+    rig.stub.complete(3);
+    rig.lane.poll();
+    assert_eq!(kinds(&rig), [plain], "one before it is under way");
+    rig.stub.complete(1);
+    rig.lane.poll();
+    assert_eq!(kinds(&rig), [("get", false); 2], "it needs no flag");
 }
 
 #[test]
@@ -539,6 +551,24 @@ fn a_device_that_does_not_flush_loses_its_queue_pair() {
         }
         assert_eq!(rig.statuses(&puts), [Status::Failed(Code::Unreachable); 3]);
         assert_eq!(rig.stub.state().destroyed, 1);
+    }
+}
+
+#[test]
+fn a_device_that_says_nothing_for_far_too_long_loses_its_queue_pair() {
+    for extended in [true, false] {
+        let mut rig = Rig::on(Stub::new(extended, |_, options| options.patience = Duration::from_millis(10)));
+        let done = rig.put(0, 1);
+        rig.stub.complete(1);
+        assert_eq!(rig.status(done), Status::Done);
+        let word = rig.word(Verb::Get, 0, [0; 2]).unwrap();
+        let put = rig.put(0, 1);
+        while rig.status(put) == Status::Pending {
+            std::thread::yield_now();
+        }
+        assert_eq!(rig.status(put), Status::Failed(Code::Unreachable));
+        assert_eq!(rig.result(word), Some(Err(Code::Unreachable)));
+        assert!(rig.stub.state().destroyed == 1 && rig.memory.is_out_of_reach());
     }
 }
 
@@ -565,7 +595,9 @@ fn nothing_is_lost() {
     for seed in 0..400 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let in_order = rng.random_bool(0.5);
-        let stub = Stub::new(rng.random_bool(0.5), |_, options| options.in_order = Some(in_order));
+        let fences = rng.random_bool(0.5);
+        let amend = |options: &mut VerbsOptions| (options.in_order, options.fences) = (Some(in_order), Some(fences));
+        let stub = Stub::new(rng.random_bool(0.5), |_, options| amend(options));
         let mut rig = Rig::on(stub);
         let (mut all, mut words) = (Vec::new(), Vec::new());
         for _ in 0..rng.random_range(1..600) {
@@ -655,7 +687,10 @@ fn why_a_node_was_refused_can_be_read_until_it_comes() {
     until(&[&first, &stranger], &mut || !first.refusals().is_empty() && !stranger.refusals().is_empty());
     for node in [&first, &stranger] {
         let why = node.refusals().join("; ");
-        assert!(why.contains("secret") && why.contains(if node.me() == NodeId(0) { "place 1" } else { "place 0" }), "{why}");
+        assert!(
+            why.contains("secret") && why.contains(if node.me() == NodeId(0) { "place 1" } else { "place 0" }),
+            "{why}"
+        );
     }
     drop(stranger);
     let second = join(1, b"the secret of the session");

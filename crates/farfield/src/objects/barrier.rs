@@ -62,6 +62,8 @@ struct Shared {
 pub struct BarrierThread {
     barrier: Arc<Shared>,
     row: OwnedWriter<u64>,
+    /// A wait has begun, and this thread has not arrived yet.
+    is_coming: bool,
 }
 
 impl Barrier {
@@ -117,7 +119,7 @@ impl Barrier {
             return Err(Error::from(ErrorKind::NotAParticipant { why }).of(&shared.path));
         }
         let row = shared.arrived.writer(shared.first_row + index)?;
-        Ok(BarrierThread { barrier: Arc::clone(shared), row })
+        Ok(BarrierThread { barrier: Arc::clone(shared), row, is_coming: false })
     }
 }
 
@@ -125,18 +127,19 @@ impl BarrierThread {
     /// Waits until all threads have come this far. Everything that any of them wrote or put before is visible then.
     ///
     /// # Errors
-    /// A participant that is gone, or a timeout that names who is missing. If that is a node to which something was put before,
-    /// and which does not answer, this thread has not arrived.
+    /// A participant that is gone, or a timeout that names who is missing: also a node to which something was put before, and
+    /// which does not answer, before this thread has arrived. Either way, [`BarrierThread::wait_again`] goes on.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.wait_deadline(endpoint, endpoint.deadline()).await
     }
 
-    /// [`BarrierThread::wait`] with a deadline. After a timeout this thread has still arrived: go on by waiting for the
-    /// same round with [`BarrierThread::wait_again`].
+    /// [`BarrierThread::wait`] with a deadline. After a timeout, go on by waiting for the same round with
+    /// [`BarrierThread::wait_again`].
     ///
     /// # Errors
     /// As `wait`.
     pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        self.is_coming = true;
         // Before the count can be seen anywhere, every earlier put is visible everywhere: a thread that is let pass
         // may look at any node. One that is gone takes no harm from missing it, once nobody looks there any more.
         let Shared { path, node, .. } = &*self.barrier;
@@ -162,16 +165,21 @@ impl BarrierThread {
         self.arrive(endpoint, endpoint.deadline()).await
     }
 
-    /// Waits again for the round in which an earlier wait timed out.
+    /// Waits again for the round in which an earlier wait timed out, and arrives first if that one had not come so far.
     ///
     /// # Errors
     /// As `wait`.
     pub async fn wait_again(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
-        self.all_arrived(endpoint, deadline).await
+        match self.is_coming && !mutants::is_on(Mutant::BarrierAgainUnarrived) {
+            // Otherwise it would find all in the round before.
+            true => self.wait_deadline(endpoint, deadline).await,
+            false => self.all_arrived(endpoint, deadline).await,
+        }
     }
 
     async fn arrive(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         self.row.store(self.row.value() + 1);
+        self.is_coming = false;
         endpoint.wake_local(); // other threads of this node may sleep until they see it
         // A peer that is gone is reported by the wait, unless it had arrived before it left.
         match self.row.push(endpoint).await {

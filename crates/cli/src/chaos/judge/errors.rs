@@ -1,18 +1,18 @@
 //! What calls failed with: only deaths of nodes that were killed, and timeouts while somebody was stopped or had just
 //! died. A timeout comes neither before its time nor long after it, and nothing else takes longer either.
 
-use super::{Findings, Story};
+use super::{DECIDED_NS, Findings, Story};
 use crate::chaos::log::{Call, Failure, Op};
 
 /// Calls take no longer than so many times their limit.
-const LIMITS_MAX: u64 = 10;
-/// For so long after a node has died or gone on, others may still have waited for it.
-const AFTERMATH_NS: u64 = 1_000_000_000;
+pub(super) const LIMITS_MAX: u64 = 10;
 
 impl Story {
     /// Whether a node was stopped, or dead for less than a moment, at some time in a span.
     fn was_harmed(&self, node: u16, from_ns: u64, to_ns: u64) -> bool {
-        let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(AFTERMATH_NS);
+        // For so long after a node has died or gone on, others may still have waited for it.
+        let aftermath_ns = self.detection_ns + DECIDED_NS;
+        let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(aftermath_ns);
         self.death_of(node).is_some_and(|at_ns| overlaps(at_ns, at_ns))
             || self.stops.iter().any(|stop| stop.0 == node && overlaps(stop.1, stop.2))
     }
@@ -35,7 +35,9 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         };
         let took_ns = at_ns.saturating_sub(call.begin_ns);
         let ran_ns = took_ns - story.stopped_ns(call.node, call.begin_ns, *at_ns).min(took_ns);
-        findings.verify("calls within their time", ran_ns <= LIMITS_MAX * call.limit_ns, || {
+        // What was sent to a dead node ends when it is found out.
+        let limit_ns = LIMITS_MAX * call.limit_ns + story.detection_ns;
+        findings.verify("calls within their time", ran_ns <= limit_ns, || {
             format!(
                 "node {}: {:?} took {} ms, with a limit of {} ms",
                 call.node,
@@ -76,6 +78,11 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             [node] if story.death_of(node).is_some_and(|killed_ns| killed_ns <= at_ns) => None,
             _ => Some("that node has not been killed".into()),
         },
+        // Where no system says who is dead, nodes find out themselves.
+        "Unreachable" if story.detection_ns > 0 => match failure.nodes[..] {
+            [node] if story.was_harmed(node, call.begin_ns, at_ns) => None,
+            _ => Some("that node was neither killed nor stopped just before".into()),
+        },
         "Timeout" => {
             let took_ns = at_ns - call.begin_ns;
             if took_ns < call.limit_ns {
@@ -83,7 +90,10 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             }
             let was_harmed = |node: &u16| story.was_harmed(*node, call.begin_ns, at_ns);
             // Those that are gone are named beside the others.
-            let may_be_missing = |node: &u16| was_harmed(node) || story.death_of(*node).is_some_and(|it| it <= at_ns);
+            // While the survivors find out about a death, they wait for each other, too.
+            let find_out = story.detection_ns > 0 && story.members.iter().any(was_harmed);
+            let is_gone = |node: u16| story.death_of(node).is_some_and(|it| it <= at_ns);
+            let may_be_missing = |node: &u16| find_out || was_harmed(node) || is_gone(*node);
             // That nothing comes from a queue needs no reason. Who holds a lock may himself wait for one that was harmed.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock =

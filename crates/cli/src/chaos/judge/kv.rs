@@ -49,6 +49,9 @@ enum Input {
     Call {
         op: KvOp,
         node: u16,
+        /// Whether its node knows of all deaths. Where no system says who is dead, it learns of one a while later: until then
+        /// what is lost may seem to be there to it, and it may put new values to the dead.
+        is_told: bool,
     },
     /// The death of a node.
     Loss(u16),
@@ -70,6 +73,11 @@ impl MortalKey {
     fn home(&self, gone: u64, inserter: u16) -> u16 {
         let mut left = self.ring.iter().enumerate().filter(|(place, _)| gone >> place & 1 == 0);
         left.next().map_or(inserter, |(_, node)| *node)
+    }
+
+    /// Whether a node of the ring is.
+    fn is_gone(&self, gone: u64, home: u16) -> bool {
+        self.ring.iter().position(|node| *node == home).is_some_and(|place| gone >> place & 1 == 1)
     }
 
     /// The state after a death.
@@ -94,8 +102,8 @@ impl Model for MortalKey {
     }
 
     fn step(&self, state: &State, input: &Input, output: Option<&Output>) -> Option<State> {
-        let (op, node) = match (*input, state.pair) {
-            (Input::Call { op, node }, _) => (op, node),
+        let (op, node, is_told) = match (*input, state.pair) {
+            (Input::Call { op, node, is_told }, _) => (op, node, is_told),
             (Input::Loss(dead), _) => return Some(self.without(dead, state)),
             (Input::Forget, Pair::Lost { home, .. }) => {
                 return Some(State { pair: Pair::Lost { home, is_sure: false }, ..*state });
@@ -103,12 +111,17 @@ impl Model for MortalKey {
             (Input::Forget, _) => return Some(state.clone()),
         };
         let is_sure = output.is_some();
-        let (is_there, may_seem_absent) = match state.pair {
-            Pair::Absent { .. } => (false, true),
-            Pair::There { .. } => (true, false),
-            Pair::Lost { is_sure, .. } => (false, !is_sure),
+        let (is_there, may_seem_absent, may_seem_there) = match state.pair {
+            Pair::Absent { .. } => (false, true, false),
+            Pair::There { .. } => (true, false, true),
+            Pair::Lost { is_sure, .. } => (false, !is_sure, !is_told),
         };
-        let placed = |value| Pair::There { value, home: self.home(state.gone, node), is_sure };
+        // Nothing succeeds with the dead.
+        let avoids_dead = is_told || output.is_some();
+        let placed = |value| match self.home(if avoids_dead { state.gone } else { 0 }, node) {
+            home if self.is_gone(state.gone, home) => Pair::Lost { home, is_sure: false },
+            home => Pair::There { value, home, is_sure },
+        };
         let changed = |value| match state.pair {
             Pair::There { home, .. } => Pair::There { value, home, is_sure: true },
             _ => placed(value),
@@ -122,7 +135,7 @@ impl Model for MortalKey {
             (KvOp::Get, Some(Output::Lost(named))) => {
                 matches!(same, Pair::Lost { home, .. } if home == *named).then_some(same)
             }
-            (KvOp::Insert(_), Some(Output::Changed(false))) => is_there.then_some(same),
+            (KvOp::Insert(_), Some(Output::Changed(false))) => may_seem_there.then_some(same),
             (KvOp::Insert(value), None | Some(Output::Changed(true))) => (!is_there).then(|| placed(value)),
             (KvOp::Update(_) | KvOp::Delete, Some(Output::Changed(false))) => may_seem_absent.then_some(same),
             (KvOp::Update(value), None | Some(Output::Changed(true))) => is_there.then(|| changed(value)),
@@ -151,12 +164,12 @@ impl Model for MortalKey {
 }
 
 /// The events of a call on a key.
-fn events_of(call: &Call, op: KvOp) -> Vec<Event<Input, Output>> {
+fn events_of(call: &Call, op: KvOp, is_told: bool) -> Vec<Event<Input, Output>> {
     let event = |op, output| Event {
         client: u32::from(call.node),
         call_ns: call.begin_ns,
         return_ns: call.end.as_ref().map(|end| end.0),
-        input: Input::Call { op, node: call.node },
+        input: Input::Call { op, node: call.node, is_told },
         output,
     };
     let mut events = Vec::new();
@@ -208,7 +221,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     for call in &story.calls {
         if let Op::Kv { key, op } = call.op {
             let events = keys.entry(key).or_default();
-            for event in events_of(call, op) {
+            for event in events_of(call, op, story.is_told(call)) {
                 // Before that nothing was lost.
                 if event.answered_ns().is_none_or(|at_ns| at_ns > first_death_ns) {
                     events.extend(forgetting(&event));
@@ -303,6 +316,22 @@ mod tests {
         assert_eq!(found_by_hash(2, vec![later.clone(), got(1300, Some(8))]), [""; 0]);
         assert_eq!(found_by_hash(2, vec![later, lost(1300)]).len(), 1, "it lies on a survivor");
         assert_eq!(found_by_hash(9, vec![inserted_by(1)]).len(), 1, "nobody knows its home");
+    }
+
+    #[test]
+    fn who_has_still_to_find_out_takes_what_is_lost_for_there() {
+        let found_after = |detection_ns, calls: Vec<Call>| {
+            let mut findings = Findings::default();
+            judge(&Story { detection_ns, ..story(calls) }, &mut findings);
+            findings.violations
+        };
+        let second = 1_000_000_000;
+        let again = |at_ns, answer| on_key(1, at_ns, KvOp::Insert(8), Ok(Answer::Changed(answer)));
+        let calls = vec![inserted_by(2), lost(1100), again(1200, false), again(1300, true), got(1400, Some(8))];
+        assert_eq!(found_after(second, calls.clone()), [""; 0]);
+        assert_eq!(found_after(0, calls).len(), 1, "the system has told it");
+        let late = again(3 * second, false);
+        assert_eq!(found_after(second, vec![inserted_by(2), lost(1100), late]).len(), 1, "it has had the time");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! with, and [`pace`] how soon the survivors of a death went on.
 
 mod barrier;
+mod cut;
 mod errors;
 mod kv;
 mod mutex;
@@ -16,11 +17,16 @@ use serde::Serialize;
 
 use super::log::Call;
 
+/// Within so long after a death is found out, it is decided for all.
+const DECIDED_NS: u64 = 1_000_000_000;
+
 /// What was done in a generation, by whom and to whom.
 pub(super) struct Story {
     /// The path of its objects, with a slash.
     pub(super) path: String,
     pub(super) is_placed_by_hash: bool,
+    /// How long the session may take to find out that a node is dead, where no system says so.
+    pub(super) detection_ns: u64,
     /// From when to when the load ran.
     pub(super) load_ns: (u64, u64),
     pub(super) members: Vec<u16>,
@@ -32,6 +38,8 @@ pub(super) struct Story {
     pub(super) deaths: Vec<Death>,
     /// Who was stopped, from when to when.
     pub(super) stops: Vec<(u16, u64, u64)>,
+    /// From when on the link was cut, if it was: then those that died were on the losing side.
+    pub(super) cut_ns: Option<u64>,
     /// In the order in which they began.
     pub(super) calls: Vec<Call>,
 }
@@ -53,6 +61,13 @@ impl Story {
 
     fn survives(&self, node: u16) -> bool {
         self.death_of(node).is_none()
+    }
+
+    /// Whether a call's node knew of all deaths before.
+    fn is_told(&self, call: &Call) -> bool {
+        let found_out = |death: &Death| death.gone_ns.saturating_add(self.detection_ns + DECIDED_NS);
+        self.detection_ns == 0
+            || self.deaths.iter().all(|death| call.begin_ns < death.at_ns || call.begin_ns >= found_out(death))
     }
 
     /// The calls on each object: those that `of` gives a name for.
@@ -106,8 +121,9 @@ impl Findings {
 }
 
 /// Judges all but the pace.
-pub(super) fn judge(story: &Story) -> Findings {
+pub(super) fn judge(story: &mut Story) -> Findings {
     let mut findings = Findings::default();
+    cut::judge_and_leave_out(story, &mut findings);
     findings.count("nodes come under load", story.newcomers.len() as u64);
     for judge in [kv::judge, queue::judge, mutex::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
         judge(story, &mut findings);
@@ -125,12 +141,14 @@ mod tests {
         Story {
             path: "chaos/0/".into(),
             is_placed_by_hash: false,
+            detection_ns: 0,
             load_ns: (0, 10_000),
             members: vec![0, 1, 2],
             newcomers: Vec::new(),
             homes: vec![0, 1, 2],
             deaths: vec![Death { node: 2, at_ns: 1000, gone_ns: 1050 }],
             stops: Vec::new(),
+            cut_ns: None,
             calls,
         }
     }

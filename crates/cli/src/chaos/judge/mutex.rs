@@ -1,8 +1,8 @@
 //! Nobody holds a lock while another does; what it protects is as the last holder left it; and whoever follows a holder
 //! that died is told so, and nobody else.
 
-use super::{Death, Findings, Story};
-use crate::chaos::log::{Answer, Call, Op};
+use super::{DECIDED_NS, Death, Findings, Story};
+use crate::chaos::log::{Answer, Call, Failure, Op};
 
 /// From the moment at which a thread had the lock to that at which it was about to release it.
 struct Holding {
@@ -23,7 +23,11 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     let mut holdings: Vec<Holding> = Vec::new();
     let mut gone_ns = u64::MAX;
     for call in calls {
-        if call.failure().is_some_and(|it| it.1.is_death()) {
+        // Who cannot reach what it is to repair leaves that to the next one, who is told, too.
+        let is_out_of_reach = |failure: &Failure| {
+            failure.variant == "Unreachable" && matches!(call.op, Op::Look { .. } | Op::Change { .. })
+        };
+        if call.failure().is_some_and(|it| it.1.is_death() || is_out_of_reach(it.1)) {
             gone_ns = gone_ns.min(call.begin_ns);
         }
         let (Op::Lock { turn, .. } | Op::Look { turn, .. } | Op::Change { turn, .. } | Op::Unlock { turn, .. }) =
@@ -48,9 +52,6 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     holdings.sort_by_key(|it| it.from_ns);
     (holdings, gone_ns)
 }
-
-/// Within so long after a death it is decided for all: a release waits no longer for that.
-const DECIDED_NS: u64 = 1_000_000_000;
 
 /// Whether its node was killed in the middle of taking or releasing the lock.
 fn is_cut_short(call: &Call) -> bool {
@@ -99,7 +100,9 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     let others = || story.deaths.iter().filter(|other| other.node != node);
                     let released = before.filter(|before| before.node == node).and_then(|before| before.to_ns);
                     released.is_some_and(|to_ns| {
-                        others().any(|other| (other.at_ns..other.gone_ns.saturating_add(DECIDED_NS)).contains(&to_ns))
+                        // A release waits no longer for that.
+                        let decided_ns = story.detection_ns + DECIDED_NS;
+                        others().any(|other| (other.at_ns..other.gone_ns.saturating_add(decided_ns)).contains(&to_ns))
                     })
                 };
                 let may_have_held =

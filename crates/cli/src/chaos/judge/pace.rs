@@ -2,9 +2,10 @@
 //! load its part of that.
 //!
 //! What is judged is the second that begins a second after the death, against the second before it: all that the
-//! survivors' threads got done in the one and in the other. Where a stop overlaps the death, before is before the stop,
-//! and the clock starts when nobody is stopped any more. Who waits for somebody who is stopped does so by right; that
-//! is told in the report. The plan does nothing else to a node in this time, but lets others come: that is no excuse.
+//! survivors' threads got done in the one and in the other. Where no system says who is dead, it begins a second after the
+//! time in which the nodes find out. Where a stop overlaps the death, before is before the stop, and the clock starts when
+//! nobody is stopped any more. Who waits for somebody who is stopped does so by right; that is told in the report. The plan
+//! does nothing else to a node in this time, but lets others come: that is no excuse.
 //!
 //! The load is paced, so that it leaves the machine time: a thread that does less than before waits for something. What
 //! is compared are the same threads: those of the nodes that live on. Newcomers and what they do with others does not
@@ -86,7 +87,7 @@ fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
     let stopped_then = story.stops.iter().filter(|stop| stop.0 != node && (stop.1..stop.2).contains(&died_ns));
     let went_on_ns = stopped_then.map(|stop| stop.2).max();
     let calm_ns = went_on_ns.unwrap_or(died_ns);
-    let end_ns = calm_ns + 2 * SECOND_NS;
+    let end_ns = calm_ns + story.detection_ns + 2 * SECOND_NS;
 
     let survives = |node: u16| story.members.contains(&node) && story.death_of(node).is_none_or(|at_ns| at_ns > end_ns);
     let mut done: BTreeMap<&str, Vec<u64>> = BTreeMap::new();

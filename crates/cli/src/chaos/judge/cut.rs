@@ -1,0 +1,69 @@
+//! Who is on the losing side of a link that was cut: its calls end, with an error that says why, and it is told that it was
+//! shut out. What it does from the cut on concerns nobody else, and is left out of what the others judge.
+
+use super::errors::LIMITS_MAX;
+use super::{Findings, Story};
+
+pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
+    let Some(cut_ns) = story.cut_ns else { return };
+    for death in &story.deaths {
+        let of_node = |call: &&super::Call| call.node == death.node;
+        let after = story.calls.iter().filter(of_node).filter_map(|call| call.end.as_ref().map(|end| (call, end)));
+        let mut is_told = false;
+        for (call, (at_ns, outcome)) in after.filter(|(_, (at_ns, _))| *at_ns >= cut_ns) {
+            let took_ns = at_ns.saturating_sub(call.begin_ns);
+            findings.verify(
+                "calls cut off within their time",
+                took_ns <= LIMITS_MAX * call.limit_ns + story.detection_ns,
+                || format!("node {}, cut off: {:?} took {} ms", call.node, call.op, took_ns / 1_000_000),
+            );
+            let Err(failure) = outcome else { continue };
+            is_told |= failure.variant == "Fenced";
+            let is_right = ["Unreachable", "Timeout", "Fenced"].contains(&failure.variant.as_str());
+            findings.verify("errors of those cut off", is_right, || {
+                format!("node {}, cut off: {:?} failed with `{}`", call.node, call.op, failure.text)
+            });
+        }
+        findings.verify("nodes cut off told of it", is_told, || {
+            format!("no call of node {}, which was cut off, says that it was shut out", death.node)
+        });
+    }
+    for death in &story.deaths {
+        story.calls.retain(|call| call.begin_ns < cut_ns || call.node != death.node);
+        for call in story.calls.iter_mut().filter(|call| call.node == death.node) {
+            // As what one that is killed is in the middle of. While the link was being cut, what succeeded has been done.
+            call.end.take_if(|(at_ns, outcome)| *at_ns >= cut_ns || *at_ns >= death.at_ns && outcome.is_err());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, death_of, story};
+    use super::*;
+    use crate::chaos::log::{Answer, Call, Failure, Op};
+
+    fn judged(calls: Vec<Call>) -> (Vec<String>, Vec<Call>) {
+        let (mut story, mut findings) = (Story { cut_ns: Some(1000), ..story(calls) }, Findings::default());
+        judge_and_leave_out(&mut story, &mut findings);
+        (findings.violations, story.calls)
+    }
+
+    fn failed(begin_ns: u64, end_ns: u64, variant: &str) -> Call {
+        let failure = Failure { variant: variant.into(), ..death_of(0) };
+        call(2, begin_ns, Op::Flush, Some((end_ns, Err(failure))))
+    }
+
+    #[test]
+    fn what_the_losing_side_does_is_left_out() {
+        let done = |node, begin_ns| call(node, begin_ns, Op::Flush, Some((begin_ns + 50, Ok(Answer::Done))));
+        let told = failed(1300, 1310, "Fenced");
+        let (violations, calls) = judged(vec![done(2, 900), done(2, 980), done(2, 1100), done(1, 1100), told.clone()]);
+        assert_eq!(violations, [""; 0]);
+        let left: Vec<_> = calls.iter().map(|call| (call.node, call.begin_ns, call.end.is_some())).collect();
+        assert_eq!(left, [(2, 900, true), (2, 980, false), (1, 1100, true)]);
+        assert_eq!(judged(vec![done(2, 900)]).0.len(), 1, "it was never told");
+        assert_eq!(judged(vec![failed(1100, 1110, "PeerDead"), told.clone()]).0.len(), 1, "the others are not dead");
+        assert_eq!(judged(vec![failed(1100, 9000, "Timeout"), told]).0.len(), 1, "too late");
+    }
+}
