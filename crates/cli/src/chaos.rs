@@ -30,7 +30,7 @@ use self::processes::Processes;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
-use crate::place::FabricChoice;
+use crate::place::{FabricChoice, SILENCE};
 use crate::run::parse_seconds;
 use crate::tell;
 
@@ -95,7 +95,7 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     detection: Option<Duration>,
     /// On RDMA: the two network interfaces of FARFIELD_DEVICE's devices, between which the link can be cut, or lose packets, by
-    /// `tc` (as root)
+    /// `tc` (as root; after an interrupted run: `tc qdisc del dev IF root`)
     #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
     link: Vec<String>,
     /// Of a hundred packets on the link, so many are lost all the time
@@ -181,8 +181,13 @@ impl ChaosArgs {
         let faults: Vec<String> = self.faults.iter().map(name).collect();
         let seconds = self.seconds.as_secs_f64();
         let (nodes, fabric, faults) = (self.nodes, self.fabric.name(), faults.join(","));
+        let told = |name: &str| std::env::var(name).ok().map(|value| format!("{name}={value} "));
+        let told: String = match self.fabric {
+            FabricChoice::Shm => String::new(),
+            FabricChoice::Verbs => [SILENCE, "FARFIELD_DEVICE"].into_iter().filter_map(told).collect(),
+        };
         let mut line = format!(
-            "farfield chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}"
+            "{told}farfield chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}"
         );
         if let Some(detection) = self.detection {
             line += &format!(" --detection {}", detection.as_secs_f64());

@@ -75,7 +75,7 @@ const RESTART_MS: std::ops::RangeInclusive<u64> = 100..=1000;
 /// So many of the dead are started again while the others work. Of those that are left, some before the next
 /// generation.
 const RESTART_SHARE: f64 = 0.7;
-/// So many of the generations are those of a cut, in which nothing else happens.
+/// So many of the generations are those of a cut, in which nothing else happens; all, if there is nothing else.
 const CUT_SHARE: f64 = 0.5;
 /// How long a node is stopped. Some stops outlast the operations' timeout.
 const STOP_MS: std::ops::RangeInclusive<u64> = 200..=2500;
@@ -161,7 +161,9 @@ fn losing_side(alive: &BTreeSet<usize>) -> Vec<usize> {
 fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, terms: &Terms<'_>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut now = terms.quiet(rng);
-    if terms.allow(Fault::Cut) && rng.random_bool(CUT_SHARE) && now + terms.detection + END <= load {
+    let is_alone = !terms.allow(Fault::Kill) && !terms.allow(Fault::Stop);
+    let is_cut = terms.allow(Fault::Cut) && (is_alone || rng.random_bool(CUT_SHARE));
+    if is_cut && now + terms.detection + END <= load {
         let cut_off = losing_side(alive);
         if !cut_off.is_empty() {
             alive.retain(|place| !cut_off.contains(place));

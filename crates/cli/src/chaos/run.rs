@@ -338,6 +338,8 @@ impl Director<'_> {
                     None => bail!("a hang: node {} was killed, and has not ended for {STEP_MAX:?}", death.node),
                 }
             };
+            // Nobody could reach it from the cut on.
+            death.gone_ns = story.cut_ns.unwrap_or(death.gone_ns);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
-//!   posted as completions make room. Operations of a batch wait here too, and share one doorbell; only the last work
+//!   posted as completions make room: whenever the owner polls. So does what is fenced, on devices that keep no fences. Operations of a batch wait here too, and share one doorbell; only the last work
 //!   request behind a doorbell is signalled, and its completion says that those before it are complete as well.
 //! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends
 //!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
@@ -41,8 +41,10 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 /// How long a device may take to flush a queue pair that has failed.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 /// A device gives up on a peer after about its patience, by the specification after four times as much at the latest. One
-/// that has said nothing for so many times as much never will.
+/// that has said nothing for so many times as much never will, but for the time that it takes to move what it was given, at
+/// the slowest that is worth waiting for.
 const PATIENCES_MAX: u32 = 8;
+const BYTES_PER_MS_MIN: u64 = 1000;
 /// Completions that one call takes.
 const REAPED_MAX: usize = 16;
 /// Polls between two looks for queue pairs that are not flushed.
@@ -69,6 +71,8 @@ pub struct VerbsLane {
     route: Route,
     newest_word: WorkId,
     polls: u32,
+    /// When it was last looked for what does not end.
+    looked: Instant,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
     /// Dropped after the queue pairs.
@@ -144,6 +148,7 @@ impl VerbsLane {
             route: Route::SHUT,
             newest_word: WorkId::NONE,
             polls: 0,
+            looked: Instant::now(),
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
             kept: Vec::new(),
         })
@@ -340,6 +345,9 @@ impl VerbsLane {
                 return self.end_waiting(pair_at, code);
             }
             let Some(queue) = &pair.queue else { return };
+            if pair.posted.count() == 0 {
+                pair.bytes = 0;
+            }
             let keeps_fences = queue.info.keeps_fences;
             let is_held = |work: &Work| work.fence && !keeps_fences;
             if !pair.is_signalled && pair.waiting.front().is_none_or(is_held) {
@@ -364,6 +372,7 @@ impl VerbsLane {
             // SAFETY: the operations of the peer keep the memory until they are complete.
             let (posted, errno) = unsafe { self.poster.post(queue, first, &pair.waiting, count) };
             for work in pair.waiting.drain(..posted) {
+                pair.bytes += u64::from(work.len);
                 pair.posted.push(if work.sequence == 0 { Ends::Nothing } else { Ends::Operation(work.sequence) });
             }
             self.outstanding += posted;
@@ -527,17 +536,21 @@ impl VerbsLane {
     /// Looks for queue pairs whose work does not end, although they have ended, or for far too long: destroying them ends it.
     #[cold]
     fn look_for_the_lost(&mut self) {
-        let silence_max = PATIENCES_MAX * self.port.device.options.patience + FLUSH_TIME;
+        let now = Instant::now();
+        // Who has not looked for long knows nothing of the time between.
+        let has_looked = now - core::mem::replace(&mut self.looked, now) < FLUSH_TIME;
         for pair_at in 0..self.pairs.len() {
             let pair = &mut self.pairs[pair_at];
-            let oldest = (pair.posted.count() > 0).then_some(pair.posted.first);
+            let has_ended = pair.check().is_err() || !pair.is_signalled;
+            let oldest = (pair.posted.count() > 0).then_some((pair.posted.first, has_ended));
             let (seen, since) = pair.oldest_seen;
-            if oldest.is_none() || seen != oldest {
-                pair.oldest_seen = (oldest, Instant::now());
+            if oldest.is_none() || seen != oldest || !has_looked {
+                pair.oldest_seen = (oldest, now);
                 continue;
             }
-            let has_ended = pair.check().is_err() || !pair.is_signalled;
-            if since.elapsed() > if has_ended { FLUSH_TIME } else { silence_max } {
+            let moving = Duration::from_millis(pair.bytes / BYTES_PER_MS_MIN);
+            let silence_max = PATIENCES_MAX * self.port.device.options.patience + FLUSH_TIME + moving;
+            if now - since > if has_ended { FLUSH_TIME } else { silence_max } {
                 if !has_ended {
                     pair.fail(Code::Unreachable);
                     self.give_up(pair_at);
@@ -548,7 +561,7 @@ impl VerbsLane {
     }
 
     /// A queue pair has failed to reach its peer.
-    fn give_up(&mut self, pair_at: usize) {
+    fn give_up(&self, pair_at: usize) {
         let pair = &self.pairs[pair_at];
         // Of a further group the peer may have taken the right, and its word of it be on its way.
         if pair.class == GroupKey::SIGNAL

@@ -48,8 +48,11 @@ pub(super) struct Pair {
     pub(super) fence_next: bool,
     /// A put was posted, and no read or atomic since.
     pub(super) has_open_put: bool,
-    /// The position of the oldest work request under way, if there was one, when it was last looked, and since when.
-    pub(super) oldest_seen: (Option<u64>, Instant),
+    /// The position of the oldest work request under way, if there was one, and whether the queue pair had ended, when it was
+    /// last looked; and since when that is so.
+    pub(super) oldest_seen: (Option<(u64, bool)>, Instant),
+    /// So many bytes are under way at most, words apart.
+    pub(super) bytes: u64,
 }
 
 impl Pair {
@@ -66,6 +69,7 @@ impl Pair {
             fence_next: false,
             has_open_put: false,
             oldest_seen: (None, Instant::now()),
+            bytes: 0,
         }
     }
 

@@ -572,6 +572,22 @@ fn a_device_that_says_nothing_for_far_too_long_loses_its_queue_pair() {
     }
 }
 
+/// Much takes its time: only a device that moves nothing at all has given up.
+#[test]
+fn what_is_long_may_take_long() {
+    let mut rig = Rig::on(Stub::new(true, |_, options| options.patience = Duration::from_millis(10)));
+    let (put, _) = request(Verb::Put, rig.at(0), &vec![1; 3 << 18], [0; 2]);
+    let put = rig.lane.post(put);
+    let start = std::time::Instant::now();
+    // Longer than a small one may take, and less than this one may.
+    while start.elapsed() < Duration::from_millis(1500) {
+        assert_eq!(rig.status(put), Status::Pending);
+        std::thread::yield_now();
+    }
+    rig.stub.complete(usize::MAX);
+    assert_eq!(rig.status(put), Status::Done);
+}
+
 #[test]
 fn a_broken_completion_queue_ends_everything() {
     for mut rig in Rig::both() {

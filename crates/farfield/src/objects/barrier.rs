@@ -127,8 +127,8 @@ impl BarrierThread {
     /// Waits until all threads have come this far. Everything that any of them wrote or put before is visible then.
     ///
     /// # Errors
-    /// A participant that is gone, or a timeout that names who is missing: also a node to which something was put before, and
-    /// which does not answer, before this thread has arrived. Either way, [`BarrierThread::wait_again`] goes on.
+    /// A participant that is gone. Or a timeout that names who is missing: also a node to which something was put before, and
+    /// which does not answer, before this thread has arrived. After either timeout, [`BarrierThread::wait_again`] goes on.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.wait_deadline(endpoint, endpoint.deadline()).await
     }
