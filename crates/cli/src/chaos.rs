@@ -2,8 +2,8 @@
 //! again.
 //!
 //! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes, [`link`] what is between
-//! them on RDMA, and [`worker`] is one of them. [`load`] is what their threads do to the objects, each call of which they [`log`]; [`judge`] says what must
-//! be true of the logs, and [`report`] tells.
+//! them on RDMA, and [`worker`] is one of them. [`load`] is what their threads do to the objects, each call of which they
+//! [`log`]; [`judge`] says what must be true of the logs, and [`report`] tells.
 
 mod judge;
 mod link;

@@ -1,8 +1,9 @@
 //! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
-//!   posted as completions make room: whenever the owner polls. So does what is fenced, on devices that keep no fences. Operations of a batch wait here too, and share one doorbell; only the last work
-//!   request behind a doorbell is signalled, and its completion says that those before it are complete as well.
+//!   posted as completions make room, whenever the owner polls. So does what is fenced, on devices that keep no fences.
+//!   Operations of a batch wait here too, and share one doorbell; only the last work request behind a doorbell is
+//!   signalled, and its completion says that those before it are complete as well.
 //! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends
 //!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
 //!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush

@@ -122,7 +122,7 @@ pub(super) struct Membership {
     accepted: Option<(Ballot, View)>,
     proposal: Option<Proposal>,
     propose_at: Option<Instant>,
-    /// Since this node last learned of something that it was to propose.
+    /// Of this node, since the last decision or suspicion.
     proposals: u32,
     /// Nodes that this one still has to shut out; and up to which epoch each member has.
     to_shut_out: BTreeSet<u16>,
