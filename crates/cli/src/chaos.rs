@@ -98,7 +98,8 @@ pub(crate) struct ChaosArgs {
     /// `tc` (as root; after an interrupted run: `tc qdisc del dev IF root`)
     #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
     link: Vec<String>,
-    /// Of a hundred packets on the link, so many are lost all the time
+    /// Of a hundred packets on the link, so many are lost all the time. Whoever lost one waits for his device to send it again,
+    /// and those that judge the pace know nothing of that: 0.2 is much
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "link")]
     loss: f64,
     /// Append the report as a line of JSON to this file, or `-` for standard output

@@ -415,7 +415,10 @@ fn mortal(role: &str, place: &Path) {
                         return (key, client.one(key, KvInput::Update(client.value())).await);
                     }
                     let done = client.operation(choice).await;
-                    if done.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { .. })) {
+                    let is_lost = done.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { .. }));
+                    // (Whoever will die as well does not: what was lost may be another key of several that were read,
+                    // and a key that is kept must not be inserted there.)
+                    if is_lost && !is_victim {
                         // As it says.
                         let again = client.one(key, KvInput::Upsert(client.value())).await;
                         if again.is_err() {

@@ -230,7 +230,7 @@ mod tests {
             depth: 256,
             puts_in_order,
             gets_in_order: true,
-            keeps_fences: true,
+            holds_back: false,
             is_extended: true,
         };
         Ok(Used { port: port(), address: Some(Address { index: 3, gid, kind }), queue })

@@ -23,9 +23,9 @@ pub struct VerbsOptions {
     /// Whether the device places puts in order. By default it is asked, and one that does not say is not trusted: see
     /// the module's documentation.
     pub in_order: Option<bool>,
-    /// Whether the device keeps fences by itself. By default hardware is trusted to, and software is not: see the module's
+    /// Whether lanes hold back what Soft-RoCE would get wrong. By default they do on software devices: see the module's
     /// documentation.
-    pub fences: Option<bool>,
+    pub holds_back: Option<bool>,
     /// For how long the transport tries to reach a peer before it gives up on it, roughly.
     pub patience: Duration,
 }
@@ -37,7 +37,7 @@ impl Default for VerbsOptions {
             port: None,
             gid_index: None,
             in_order: None,
-            fences: None,
+            holds_back: None,
             patience: Duration::from_millis(500),
         }
     }

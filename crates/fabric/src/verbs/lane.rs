@@ -1,7 +1,7 @@
 //! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
-//!   posted as completions make room, whenever the owner polls. So does what is fenced, on devices that keep no fences.
+//!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
 //!   Operations of a batch wait here too, and share one doorbell; only the last work request behind a doorbell is
 //!   signalled, and its completion says that those before it are complete as well.
 //! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends
@@ -349,25 +349,22 @@ impl VerbsLane {
             if pair.posted.count() == 0 {
                 pair.bytes = 0;
             }
-            let keeps_fences = queue.info.keeps_fences;
-            let is_held = |work: &Work| work.fence && !keeps_fences;
-            if !pair.is_signalled && pair.waiting.front().is_none_or(is_held) {
+            let holds_back = queue.info.holds_back;
+            if !pair.is_signalled && (pair.waiting.is_empty() || holds_back && pair.count_unheld(1) == 0) {
                 // What was posted last ends with the completion of a put of nothing.
                 pair.waiting.push_front(Work::nothing());
             }
             let room = (queue.info.depth - pair.posted.count()).min(capacity - self.outstanding);
             let mut count = pair.waiting.len().min(room).min(at_most);
-            if !keeps_fences {
-                // Each waits here until all before it has ended, and needs no flag then.
-                let is_first = |at: &usize| *at == 0 && pair.posted.count() == 0;
-                let held = (0..count).find(|at| is_held(&pair.waiting[*at]) && !is_first(at));
-                count = held.unwrap_or(count);
-                if count > 0 {
-                    pair.waiting[0].fence = false;
-                }
+            if holds_back {
+                count = pair.count_unheld(count);
             }
             if count == 0 {
                 return;
+            }
+            if holds_back {
+                // All before it has ended.
+                pair.waiting[0].fence = false;
             }
             let first = WorkId::new(pair_at, pair.posted.next);
             // SAFETY: the operations of the peer keep the memory until they are complete.
@@ -375,6 +372,9 @@ impl VerbsLane {
             for work in pair.waiting.drain(..posted) {
                 pair.bytes += u64::from(work.len);
                 pair.posted.push(if work.sequence == 0 { Ends::Nothing } else { Ends::Operation(work.sequence) });
+                if work.verb == Verb::Put {
+                    pair.puts_end = pair.posted.next;
+                }
             }
             self.outstanding += posted;
             pair.is_signalled = if posted > 0 { errno == 0 } else { pair.is_signalled };
@@ -648,7 +648,14 @@ impl DynLane for VerbsLane {
 }
 
 impl Drop for VerbsLane {
+    /// Waits until all operations have ended, those too of which nobody wants to know: what is lost with the queue pairs would
+    /// otherwise be neither done nor failed. An operation that does not end fails in time.
     fn drop(&mut self) {
+        while !std::thread::panicking() && (self.outstanding > 0 || !self.backlog.is_empty()) {
+            self.ring();
+            self.poll();
+            std::thread::yield_now();
+        }
         // Queue pairs go first: while one is there, the device may touch memory that the operations keep.
         self.pairs.clear();
     }

@@ -34,9 +34,12 @@
 //! into shared cells wait for earlier reads by the fence flag. Most devices that say nothing do place in order;
 //! whoever knows it of his says so: [`VerbsOptions::in_order`].
 //!
-//! Hardware keeps fences. Soft-RoCE in Debian's kernel 6.1 loses, once in some hundred times, the event that a request with
-//! the fence flag waits for, and the request never starts. So on software devices the lane holds what is fenced back itself
-//! until all before it has ended, and sets no flag: [`VerbsOptions::fences`].
+//! Hardware keeps to that. Soft-RoCE in Debian's kernel 6.1 does not, in two cases. It loses, once in some hundred times, the
+//! event that a request with the fence flag waits for, and the request never starts. And where the acknowledgement of a put was
+//! lost, and the answer to a read or an atomic behind it too, the put is sent again and acknowledged with the number of the
+//! last request that was executed; the sender takes that for the answer, and completes the read or atomic with whatever lay in
+//! its local memory. So on software devices the lane itself holds back what is fenced until all before it has ended, and reads
+//! and atomics until all puts before them have: [`VerbsOptions::holds_back`].
 //!
 //! The eight bytes of a word land whole on hardware, though no specification says so. Soft-RoCE copies with the
 //! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody

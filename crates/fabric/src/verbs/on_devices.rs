@@ -287,6 +287,26 @@ fn what_waits_for_gets_starts_when_they_have_ended() {
     }
 }
 
+/// What a get or an atomic finds has come when it has ended, whatever packets were lost: Soft-RoCE takes the acknowledgement of
+/// a put that it had to send again for that of what followed it.
+#[test]
+fn what_follows_a_put_brings_its_answer() {
+    const NO_ANSWER: u64 = 0xdead_dead_dead_dead;
+    on_connections(|connection| {
+        for round in 0..500u64 {
+            connection.lane.hold(PEER);
+            let put = connection.lane.post(request(Verb::Put, connection.at(64), &round.to_ne_bytes(), [0; 2]).0);
+            let (verb, offset, operands) =
+                if round % 2 == 0 { (Verb::Faa, 72, [1, 0]) } else { (Verb::Get, 72, [0; 2]) };
+            let (answer, block) = request(verb, connection.at(offset), &NO_ANSWER.to_ne_bytes(), operands);
+            let answer = connection.lane.post(answer);
+            connection.lane.doorbell(PEER);
+            assert_eq!([put, answer].map(|it| connection.wait(it)), [Status::Done; 2], "in round {round}");
+            assert_eq!(block.read::<u64>(), round.div_ceil(2), "in round {round}");
+        }
+    });
+}
+
 #[test]
 fn a_right_that_is_taken_ends_the_queue_pair() {
     on_connections(|connection| {

@@ -9,7 +9,7 @@ use super::memory::PeerMemory;
 use super::post::Work;
 use super::queue::{DEPTH, QueuePair};
 use crate::error::Code;
-use crate::lane::{Failures, Keep, Status};
+use crate::lane::{Failures, Keep, Status, Verb};
 use crate::ptr::{GroupKey, NodeId};
 
 #[derive(Default)]
@@ -48,6 +48,8 @@ pub(super) struct Pair {
     pub(super) fence_next: bool,
     /// A put was posted, and no read or atomic since.
     pub(super) has_open_put: bool,
+    /// The position behind the last put that was posted, where the lane holds work back.
+    pub(super) puts_end: u64,
     /// The position of the oldest work request under way, if there was one, and whether the queue pair had ended, when it was
     /// last looked; and since when that is so.
     pub(super) oldest_seen: (Option<(u64, bool)>, Instant),
@@ -68,6 +70,7 @@ impl Pair {
             failed: None,
             fence_next: false,
             has_open_put: false,
+            puts_end: first,
             oldest_seen: (None, Instant::now()),
             bytes: 0,
         }
@@ -80,6 +83,25 @@ impl Pair {
             (None, Some(queue)) => queue.verdict().map_or(Ok(()), Err),
             (failed, _) => Err(failed.unwrap_or(Code::Unreachable)),
         }
+    }
+
+    /// A put is under way, where the lane holds work back.
+    pub(super) fn has_puts_under_way(&self) -> bool {
+        self.puts_end > self.posted.first
+    }
+
+    /// How many of the first `count` that wait may start where the lane holds work back: what is fenced once all before it has
+    /// ended, and what brings an answer once all puts before it have.
+    pub(super) fn count_unheld(&self, count: usize) -> usize {
+        let mut is_behind_puts = self.has_puts_under_way();
+        let held = self.waiting.iter().take(count).enumerate().position(|(at, work)| {
+            let is_alone = at == 0 && self.posted.count() == 0;
+            let is_put = work.verb == Verb::Put;
+            let is_held = work.fence && !is_alone || !is_put && is_behind_puts;
+            is_behind_puts |= is_put;
+            is_held
+        });
+        held.unwrap_or(count)
     }
 
     pub(super) fn fail(&mut self, code: Code) {

@@ -102,8 +102,8 @@ pub struct QueueInfo {
     pub puts_in_order: bool,
     /// Answers of gets are known to land in order.
     pub gets_in_order: bool,
-    /// It starts a fenced work request when the reads and atomics before it have ended.
-    pub keeps_fences: bool,
+    /// Lanes hold back what Soft-RoCE would get wrong.
+    pub holds_back: bool,
     /// The provider has the extended calls.
     pub is_extended: bool,
 }
@@ -239,7 +239,7 @@ impl QueuePair {
             depth,
             puts_in_order: in_order(IBV_WR_RDMA_WRITE),
             gets_in_order: in_order(IBV_WR_RDMA_READ),
-            keeps_fences: device.options.fences.unwrap_or(!device.info.is_software),
+            holds_back: device.options.holds_back.unwrap_or(device.info.is_software),
             is_extended: !raw_ex.is_null(),
         };
         let switch =

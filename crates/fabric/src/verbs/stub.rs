@@ -183,7 +183,7 @@ impl Stub {
             device_memory_bytes: 0,
             ports: vec![port.clone()],
         };
-        let mut options = VerbsOptions::default();
+        let mut options = VerbsOptions { holds_back: Some(false), ..VerbsOptions::default() };
         change(&mut info, &mut options);
         let pd = Box::leak(Box::new(ibv_pd { context, handle: 0 }));
         let verbs = Box::leak(Box::new(table));

@@ -59,6 +59,17 @@ struct Rig {
     switch: QueuePairSwitch,
 }
 
+impl Drop for Rig {
+    /// The lane waits for what is under way; the device says how it ends.
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            self.stub.flush();
+            self.lane.ring();
+            self.lane.poll();
+        }
+    }
+}
+
 impl Rig {
     fn on(stub: Stub) -> Rig {
         let lane = VerbsLane::open(&stub.device).unwrap();
@@ -520,25 +531,49 @@ fn fences_and_devices_that_promise_no_order() {
         let get = span_request(Verb::Get, rig.at(0), &rig.region, 2048, 8);
         rig.lane.post(get);
     };
-    let mut rig = Rig::on(Stub::new(true, |_, options| options.fences = Some(true)));
+    let mut rig = Rig::on(Stub::new(true, |_, _| ()));
     run(&mut rig);
     let (plain, fenced) = (("put", false), ("get", true));
     assert_eq!(kinds(&rig), [plain, plain, ("get", false), plain, fenced, ("get", false)]);
-    let promises_nothing = |options: &mut VerbsOptions| (options.in_order, options.fences) = (Some(false), Some(true));
-    let mut rig = Rig::on(Stub::new(true, |_, options| promises_nothing(options)));
+    let mut rig = Rig::on(Stub::new(true, |_, options| options.in_order = Some(false)));
     run(&mut rig);
     let put = ("put", true);
     assert_eq!(kinds(&rig), [put, ("get", false), put, ("get", false), put, fenced, fenced]);
-    // Where the device does not keep fences, what is fenced is not even posted before its turn.
-    let mut rig = Rig::on(Stub::new(true, |_, options| options.fences = Some(false)));
+    // Where the lane holds back, reads are not even posted before the puts before them have ended, nor what is fenced before
+    // all has.
+    let mut rig = Rig::on(Stub::new(true, |_, options| options.holds_back = Some(true)));
     run(&mut rig);
-    assert_eq!(kinds(&rig), [plain, plain, ("get", false), plain]);
-    rig.stub.complete(3);
+    assert_eq!(kinds(&rig), [plain, plain]);
+    assert_eq!(rig.word(Verb::Get, 5, [0; 2]), None, "nor by the short way");
+    rig.stub.complete(1);
+    rig.lane.poll();
+    assert_eq!(kinds(&rig), [plain]);
+    rig.stub.complete(1);
+    rig.lane.poll();
+    assert_eq!(kinds(&rig), [("get", false), plain]);
+    rig.stub.complete(1);
     rig.lane.poll();
     assert_eq!(kinds(&rig), [plain], "one before it is under way");
     rig.stub.complete(1);
     rig.lane.poll();
     assert_eq!(kinds(&rig), [("get", false); 2], "it needs no flag");
+}
+
+/// An addition that nobody waits for is done all the same, though it is not even posted when the lane is dropped.
+#[test]
+fn a_lane_that_is_dropped_ends_what_is_under_way() {
+    let mut rig = Rig::on(Stub::new(true, |_, options| options.holds_back = Some(true)));
+    rig.put(0, 1);
+    rig.lane.post(request(Verb::Faa, rig.at(0), &[0; 8], [1, 0]).0);
+    let lane = core::mem::replace(&mut rig.lane, VerbsLane::open(&rig.stub.device).unwrap());
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(move || drop(lane));
+        while !dropping.is_finished() {
+            rig.stub.complete(1);
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(rig.region.word(0).load(), 2);
 }
 
 #[test]
@@ -611,8 +646,9 @@ fn nothing_is_lost() {
     for seed in 0..400 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let in_order = rng.random_bool(0.5);
-        let fences = rng.random_bool(0.5);
-        let amend = |options: &mut VerbsOptions| (options.in_order, options.fences) = (Some(in_order), Some(fences));
+        let holds_back = rng.random_bool(0.5);
+        let amend =
+            |options: &mut VerbsOptions| (options.in_order, options.holds_back) = (Some(in_order), Some(holds_back));
         let stub = Stub::new(rng.random_bool(0.5), |_, options| amend(options));
         let mut rig = Rig::on(stub);
         let (mut all, mut words) = (Vec::new(), Vec::new());

@@ -199,6 +199,9 @@ impl VerbsLane {
             return None;
         }
         let queue = pair.queue.as_ref()?;
+        if queue.info.holds_back && pair.has_puts_under_way() {
+            return None;
+        }
         let room = (queue.info.depth - pair.posted.count()).min(self.completions.capacity - self.outstanding);
         let credit = room.min(self.words.free_count());
         if credit == 0 {
@@ -220,7 +223,8 @@ impl VerbsLane {
             ends: WordEnds { rkey: chunk.rkey, lkey, puts_inline: queue.info.inline_bytes_max >= 8 },
             pair_at,
             credit: credit as u32,
-            puts: queue.info.puts_in_order,
+            // Where the lane holds work back it has to know of puts.
+            puts: queue.info.puts_in_order && !queue.info.holds_back,
             atomics: queue.has_atomics,
         };
         Some(())
