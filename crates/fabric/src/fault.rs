@@ -100,6 +100,10 @@ impl DynLane for FaultLane {
         self.inner.ring();
     }
 
+    fn has_backlog(&self) -> bool {
+        self.inner.has_backlog()
+    }
+
     fn poll(&mut self) {
         self.inner.poll();
         let mut blocked = Vec::new();

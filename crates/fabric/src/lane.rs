@@ -142,6 +142,11 @@ pub trait DynLane: Send + sealed::Sealed {
     /// The thread is about to wait: everything that is held back starts now.
     fn ring(&mut self) {}
 
+    /// Whether something was posted that has not started, for want of room or because it has to wait for others.
+    fn has_backlog(&self) -> bool {
+        false
+    }
+
     /// Makes progress: reaps completions.
     fn poll(&mut self);
 

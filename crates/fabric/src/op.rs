@@ -163,7 +163,8 @@ impl<'e, T: Plain> Op<'e, T> {
         endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
     }
 
-    /// Lets the operation run on by itself.
+    /// Lets the operation run on by itself. One that has not started yet, since too many are under way, or on a software RDMA
+    /// device since it reads behind a put, starts when the endpoint is next used: see [`Endpoint::progress`].
     ///
     /// # Errors
     /// What it is known already to have run into. A later failure is not seen by anybody.

@@ -67,6 +67,10 @@ impl DynLane for RecordLane {
         self.inner.ring();
     }
 
+    fn has_backlog(&self) -> bool {
+        self.inner.has_backlog()
+    }
+
     fn poll(&mut self) {
         self.inner.poll();
     }

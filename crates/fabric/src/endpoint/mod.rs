@@ -713,6 +713,30 @@ impl Endpoint {
         }
     }
 
+    /// Makes progress with operations that nobody waits for: starts those that there was no room for, or that had to wait for
+    /// others. Whether some have not started yet. Waiting for anything does the same; so this is for a thread that has
+    /// [detached](Op::detach) operations and then does something else for long.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// fn count(endpoint: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    ///     endpoint.faa(word, 1).detach()?;
+    ///     while endpoint.progress() {
+    ///         std::thread::yield_now();
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn progress(&self) -> bool {
+        let Inner::Dyn(state) = &self.inner else { return false };
+        let has_backlog = || state.lane.borrow().has_backlog();
+        has_backlog() && {
+            self.ring();
+            self.poll_lane();
+            has_backlog()
+        }
+    }
+
     /// Reaps completions of a dynamic lane.
     pub(crate) fn poll_lane(&self) {
         let Inner::Dyn(state) = &self.inner else { return };

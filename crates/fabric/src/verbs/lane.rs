@@ -49,7 +49,7 @@ const BYTES_PER_MS_MIN: u64 = 1000;
 /// Completions that one call takes.
 const REAPED_MAX: usize = 16;
 /// Polls between two looks for queue pairs that are not flushed.
-const POLLS_PER_LOOK: u32 = 1024;
+const POLLS_PER_LOOK: u32 = 256;
 
 /// A lane over RDMA.
 pub struct VerbsLane {
@@ -633,6 +633,10 @@ impl DynLane for VerbsLane {
         }
     }
 
+    fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
     fn poll(&mut self) {
         self.reap();
         self.look_around();
@@ -651,10 +655,17 @@ impl Drop for VerbsLane {
     /// Waits until all operations have ended, those too of which nobody wants to know: what is lost with the queue pairs would
     /// otherwise be neither done nor failed. An operation that does not end fails in time.
     fn drop(&mut self) {
-        while !std::thread::panicking() && (self.outstanding > 0 || !self.backlog.is_empty()) {
+        let mut polls = 0;
+        while !std::thread::panicking() && (self.outstanding > 0 || self.has_backlog()) {
             self.ring();
             self.poll();
-            std::thread::yield_now();
+            polls += 1;
+            if polls < POLLS_PER_LOOK {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+                self.look_for_the_lost();
+            }
         }
         // Queue pairs go first: while one is there, the device may touch memory that the operations keep.
         self.pairs.clear();

@@ -565,6 +565,7 @@ fn a_lane_that_is_dropped_ends_what_is_under_way() {
     let mut rig = Rig::on(Stub::new(true, |_, options| options.holds_back = Some(true)));
     rig.put(0, 1);
     rig.lane.post(request(Verb::Faa, rig.at(0), &[0; 8], [1, 0]).0);
+    assert!(rig.lane.has_backlog());
     let lane = core::mem::replace(&mut rig.lane, VerbsLane::open(&rig.stub.device).unwrap());
     std::thread::scope(|scope| {
         let dropping = scope.spawn(move || drop(lane));

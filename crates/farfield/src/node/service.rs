@@ -180,6 +180,8 @@ impl Service {
     }
 }
 
+/// Looks again so soon at operations that have not started.
+const HELD_TICK: Duration = Duration::from_micros(100);
 /// Looks at the control sockets at least this often while pollers keep the thread awake.
 const SERVE_EVERY: u32 = 32;
 /// A node that runs, and is stopped in the middle of a write, cannot be shut out before it runs on: it is tried for so
@@ -214,9 +216,11 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             }
             Progress::Done => false,
         });
+        // What they have left to itself has to start.
+        let is_held = endpoint.progress();
         round = round.wrapping_add(1);
         let tick = lead(shared, &mut membership);
-        if pollers.is_empty() {
+        if pollers.is_empty() && !is_held {
             fabric.serve(tick.unwrap_or(Duration::MAX), &mut |event| handle(shared, &mut membership, event));
             continue;
         }
@@ -227,6 +231,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             fabric.serve(Duration::ZERO, &mut |event| handle(shared, &mut membership, event));
         }
         if !busy {
+            let tick = if is_held { Some(tick.map_or(HELD_TICK, |tick| tick.min(HELD_TICK))) } else { tick };
             waiting.until(tick.map_or(Instant::NEVER, |tick| fabric.now() + tick));
             fabric.idle(&mut waiting);
         }
