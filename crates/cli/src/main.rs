@@ -1,5 +1,5 @@
 //! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), looks for executions
-//! that fail (`check`), harms nodes at work (`chaos`), and says what this machine offers and lacks (`doctor`).
+//! that fail (`check`), enumerates the outcomes of litmus tests (`litmus`), harms nodes at work (`chaos`), and says what this machine offers and lacks (`doctor`).
 
 #![forbid(unsafe_code)]
 // The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
@@ -13,6 +13,7 @@ mod bench;
 mod chaos;
 mod check;
 mod doctor;
+mod litmus;
 mod place;
 mod run;
 mod tell;
@@ -40,6 +41,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Kill, stop and restart nodes at work, and check all that they have seen
     Chaos(chaos::ChaosArgs),
+    /// Enumerate the outcomes of litmus tests by the declarative memory models
+    Litmus(litmus::LitmusArgs),
     /// Say what this machine offers and lacks, and what to do about it
     Doctor(doctor::DoctorArgs),
     /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Bench(args) => tell::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::main(args),
+        Command::Litmus(args) => litmus::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Chaos(args) => chaos::main(&args),
         Command::ChaosWorker(args) => tell::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS),

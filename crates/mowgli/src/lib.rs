@@ -5,4 +5,18 @@
 //! ([`machine::Machine::apply`]). It stands alone: whoever drives it decides which step is next.
 #![forbid(unsafe_code)]
 
+pub mod enumerate;
+mod execution;
+pub mod explore;
+pub mod litmus;
 pub mod machine;
+pub mod model;
+pub mod random;
+pub mod refine;
+pub mod relation;
+pub mod report;
+pub mod stamp;
+pub mod text;
+mod trace;
+
+pub use trace::TooLarge;

@@ -1,0 +1,211 @@
+//! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use mowgli::enumerate::{Detail, Outcomes, consistent};
+use mowgli::explore;
+use mowgli::litmus::{Implementation, Observable, Test};
+use mowgli::model::Models;
+use mowgli::report::Herd;
+use serde_json::{Value, json};
+
+use crate::tell;
+
+const HELP: &str = "\
+A litmus test is a small program over the methods of some libraries, and a question about its outcomes. A model says which
+executions of a library are consistent: those of the LOCO paper are built in, and others can be loaded. What is printed is
+herd's: every outcome, and whether the question is answered by yes.
+
+  farfield litmus fig_3d.litmus            one test
+  farfield litmus crates/mowgli/litmus     all tests in a directory, and below
+  farfield litmus --model my.model my.litmus
+  farfield litmus --machine fig_3d.litmus  on the RDMA^TSO machine too: are the outcomes the same?
+  farfield litmus --refine bal_sv fig_22.litmus
+                                           with an implementation of the barrier in its place: does it show what the
+                                           specification forbids?
+  farfield litmus --models                 which models there are, and their methods
+
+Exit status:
+  0  every question is answered by yes; every refinement is sound
+  1  one is not, the machine differs, or there is a mistake in a test, a model or the arguments";
+
+/// What `farfield litmus` takes.
+#[derive(clap::Args)]
+#[command(after_long_help = HELP, after_help = "Examples: --help")]
+pub(crate) struct LitmusArgs {
+    /// Tests, or directories of `*.litmus` files
+    #[arg(value_name = "TEST", required_unless_present = "models")]
+    tests: Vec<PathBuf>,
+    /// A model to load besides those that are built in; may be repeated
+    #[arg(long, value_name = "FILE")]
+    model: Vec<PathBuf>,
+    /// Run each test on the RDMA^TSO machine too, and compare the outcomes
+    #[arg(long)]
+    machine: bool,
+    /// Replace the calls of libraries by these implementations, of those that are built in or from a file; may be repeated
+    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',', conflicts_with_all = ["json", "machine"])]
+    refine: Vec<String>,
+    /// List the models and their methods, and the implementations
+    #[arg(long, conflicts_with_all = ["tests", "json", "machine", "refine"])]
+    models: bool,
+    /// Append a line of JSON for each test to this file, or `-` for standard output in place of the text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Does what was asked; an error is a mistake in it.
+pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
+    let mut models = Models::builtin();
+    for file in &args.model {
+        models.load(&file.display().to_string(), &read(file)?)?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.models {
+        for library in models.names().filter_map(|name| models.get(name)) {
+            writeln!(out, "{:12} {}", library.name, library.methods().collect::<Vec<_>>().join(", "))?;
+        }
+        writeln!(out)?;
+        for implementation in Implementation::builtin() {
+            let Implementation { name, of, over, .. } = &*implementation;
+            writeln!(out, "{name:12} {of} over {}", over.join(", "))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.refine.is_empty() {
+        return refine(args, &models, &mut out);
+    }
+    let is_json = args.json.as_deref() == Some(Path::new("-"));
+    let mut wrong = Vec::new();
+    for file in files(&args.tests)? {
+        let name = file.display().to_string();
+        let test = Test::parse(&name, &read(&file)?, &models)?;
+        let start = Instant::now();
+        let outcomes = consistent(&test, Detail::Executions).with_context(|| name.clone())?;
+        let took = start.elapsed().as_secs_f64();
+        if !outcomes.is_ok(test.quantifier) {
+            wrong.push(name.clone());
+        }
+        let machine = args.machine.then(|| on_machine(&test)).transpose().with_context(|| name.clone())?;
+        if machine.as_ref().is_some_and(|difference| !difference.is_empty()) {
+            wrong.push(format!("{name} (on the machine)"));
+        }
+        if !is_json {
+            writeln!(out, "{}Time {} {took:.2}", Herd { test: &test, outcomes: &outcomes }, test.name)?;
+            for line in machine.iter().flatten() {
+                writeln!(out, "{line}")?;
+            }
+            writeln!(out)?;
+        }
+        let line = || format!("{}\n", report(&test, &outcomes, took, machine.as_deref()));
+        match &args.json {
+            Some(_) if is_json => write!(out, "{}", line())?,
+            Some(file) => tell::append(file, &line())?,
+            None => {}
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    out.flush()?;
+    let _ = writeln!(std::io::stderr(), "farfield litmus: not as the test says: {}", wrong.join(", "));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Compares each test's outcomes with those over implementations.
+fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<ExitCode> {
+    let builtin = Implementation::builtin();
+    let mut implementations = Vec::new();
+    for name in &args.refine {
+        implementations.push(match builtin.iter().find(|implementation| implementation.name == *name) {
+            Some(implementation) => Rc::clone(implementation),
+            None => {
+                let text = read(Path::new(name)).context("no implementation that is built in (see --models)")?;
+                Rc::new(Implementation::parse(name, &text)?)
+            }
+        });
+    }
+    let mut is_sound = true;
+    for file in files(&args.tests)? {
+        let name = file.display().to_string();
+        let refinement =
+            mowgli::refine::refine(&name, &read(&file)?, models, &implementations).with_context(|| name.clone())?;
+        let (shown, specified) = (refinement.shown.len(), refinement.specified.len());
+        writeln!(out, "{name}: {shown} outcomes over {}, {specified} specified", args.refine.join(", "))?;
+        for state in refinement.unsound() {
+            is_sound = false;
+            let seen: Vec<_> =
+                refinement.names.iter().zip(state).map(|(name, value)| format!("{name}={value};")).collect();
+            writeln!(out, "Unsound: {}", seen.join(" "))?;
+        }
+    }
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| file.display().to_string())
+}
+
+/// The tests that were named, and those in directories, by name.
+fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in named {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let before = files.len();
+        let mut directories = vec![path.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+                let entry = entry?;
+                match entry.file_type()?.is_dir() {
+                    true => directories.push(entry.path()),
+                    false if entry.path().extension().is_some_and(|kind| kind == "litmus") => files.push(entry.path()),
+                    false => {}
+                }
+            }
+        }
+        files[before..].sort();
+        ensure!(files.len() > before, "{}: no `*.litmus` file is in it", path.display());
+    }
+    Ok(files)
+}
+
+/// How the outcomes on the machine differ from those of the models.
+fn on_machine(test: &Test) -> Result<Vec<String>> {
+    let declared = consistent(test, Detail::States)?;
+    let machine = explore::outcomes(test)?;
+    let names: Vec<_> = declared.observables.iter().map(|observable| test.name_of(*observable)).collect();
+    let line = |who: &str, state: &Vec<mowgli::litmus::Value>| {
+        let seen: Vec<_> = names.iter().zip(state).map(|(name, value)| format!("{name}={value};")).collect();
+        format!("{who}: {}", seen.join(" "))
+    };
+    let only_declared = declared.states.keys().filter(|state| !machine.contains(*state));
+    let only_machine = machine.iter().filter(|state| !declared.states.contains_key(*state));
+    let differences = only_declared.map(|state| line("Only by the models", state));
+    Ok(differences.chain(only_machine.map(|state| line("Only on the machine", state))).collect())
+}
+
+fn report(test: &Test, outcomes: &Outcomes, took: f64, machine: Option<&[String]>) -> Value {
+    let name = |observable: &Observable| test.name_of(*observable);
+    let states = outcomes.states.iter().map(|(state, executions)| {
+        let seen = outcomes.observables.iter().zip(state).map(|(seen, value)| (name(seen), json!(value.to_string())));
+        json!({ "seen": Value::Object(seen.collect()), "executions": executions })
+    });
+    json!({
+        "test": test.name,
+        "reason": test.reason,
+        "condition": format!("{} {}", test.quantifier, test.question),
+        "ok": outcomes.is_ok(test.quantifier),
+        "positive": outcomes.positive,
+        "negative": outcomes.negative,
+        "states": states.collect::<Vec<_>>(),
+        "machine_differs": machine.map(|difference| !difference.is_empty()),
+        "seconds": took,
+    })
+}

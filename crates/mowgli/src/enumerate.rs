@@ -1,0 +1,310 @@
+//! All consistent executions of a litmus test: Λ-consistency, LOCO paper, section 3.4.
+//!
+//! For one trace of each thread, every relation that the models want to be given is given in every way: pair by pair, and
+//! whoever breaks a law with what he has so far is not looked at further.
+
+use std::collections::BTreeMap;
+
+use crate::execution::{Execution, View};
+use crate::litmus::{Observable, Quantifier, Test, Value};
+use crate::model::{Choice, Meaning, Worth};
+use crate::relation::Relation;
+use crate::trace::{self, Domains, TooLarge, Trace};
+
+/// What can happen in a test.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcomes {
+    /// What is seen at the end, in the order of [`Outcomes::observables`], and in how many executions. Those that differ in
+    /// orientations other than `mo` count as one.
+    pub states: BTreeMap<Vec<Value>, u64>,
+    /// What is seen of each.
+    pub observables: Vec<Observable>,
+    /// The executions in which the condition holds.
+    pub positive: u64,
+    /// Those in which it does not.
+    pub negative: u64,
+}
+
+impl Outcomes {
+    /// Whether the test's question is answered by yes.
+    pub fn is_ok(&self, quantifier: Quantifier) -> bool {
+        match quantifier {
+            Quantifier::Exists => self.positive > 0,
+            Quantifier::NotExists => self.positive == 0,
+            Quantifier::Forall => self.negative == 0,
+        }
+    }
+}
+
+/// How much is to be found out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// Every execution, and what the test shows of it.
+    Executions,
+    /// Every outcome, of what the test shows, once.
+    Shown,
+    /// Every outcome, of all registers and all memory, once.
+    States,
+}
+
+/// How many candidates are looked at: some minutes' worth.
+pub(crate) const CANDIDATES_MAX: u64 = 10_000_000;
+/// The name of the order of writes by which memory has its last value.
+const MEMORY_ORDER: &str = "mo";
+
+/// Enumerates the consistent executions of a test.
+///
+/// # Errors
+/// There are too many.
+///
+/// ```
+/// # use mowgli::{enumerate::{Detail, consistent}, litmus::Test, model::Models};
+/// let text = "x86tso SB { x@1; y@1; }
+///     P0@1 { Write(x, 1); let a = Read(y); }
+///     P1@1 { Write(y, 1); let b = Read(x); }
+///     exists (0:a=0 /\\ 1:b=0)";
+/// let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// let outcomes = consistent(&test, Detail::Executions)?;
+/// assert_eq!((outcomes.states.len(), outcomes.positive, outcomes.negative), (4, 1, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn consistent(test: &Test, detail: Detail) -> Result<Outcomes, TooLarge> {
+    let traces = trace::all(test)?;
+    let meanings = test.libraries.iter().map(|library| Meaning::of(library).expect("it was checked when it was read"));
+    let observables = match detail {
+        Detail::Executions | Detail::Shown => test.shown.clone(),
+        Detail::States => test.observables(),
+    };
+    let outcomes = Outcomes { states: BTreeMap::new(), observables, positive: 0, negative: 0 };
+    let mut search = Search { test, meanings: meanings.collect(), detail, outcomes, candidates: 0 };
+    search.combine(&traces, &mut Vec::new())?;
+    Ok(search.outcomes)
+}
+
+struct Search<'a> {
+    test: &'a Test,
+    meanings: Vec<Meaning>,
+    detail: Detail,
+    outcomes: Outcomes,
+    /// How many were looked at.
+    candidates: u64,
+}
+
+/// What has to be decided, of which library's relation.
+#[derive(Clone, Debug)]
+enum Decision {
+    /// One of these, into this.
+    Pick(usize, usize, Vec<usize>, usize),
+    /// One way or the other.
+    Orient(usize, usize, usize, usize),
+}
+
+impl Decision {
+    fn of(&self) -> (usize, usize) {
+        match self {
+            Decision::Pick(library, choice, ..) | Decision::Orient(library, choice, ..) => (*library, *choice),
+        }
+    }
+
+    /// The pairs to choose from.
+    fn options(&self) -> Vec<(usize, usize)> {
+        match self {
+            Decision::Pick(_, _, from, to) => from.iter().map(|from| (*from, *to)).collect(),
+            Decision::Orient(_, _, a, b) => vec![(*a, *b), (*b, *a)],
+        }
+    }
+}
+
+/// An execution that is being decided.
+struct Candidate<'a> {
+    execution: &'a Execution<'a>,
+    views: Vec<View<'a>>,
+    decisions: Vec<Decision>,
+    /// Those before it matter for what is seen; of the others, one way is enough.
+    counted: usize,
+}
+
+/// What has been decided, for each library.
+#[derive(Clone)]
+struct Decided {
+    chosen: Vec<Vec<Relation>>,
+    worths: Vec<Vec<Worth>>,
+}
+
+impl<'a> Search<'a> {
+    /// Every choice of one trace for each thread, such that everything that is read may have been written.
+    fn combine(&mut self, all: &'a [Vec<Trace>], chosen: &mut Vec<&'a Trace>) -> Result<(), TooLarge> {
+        let mut domains = Domains::initial(self.test);
+        chosen.iter().enumerate().for_each(|(thread, trace)| domains.add_writes(thread, trace));
+        for (thread, traces) in all.iter().enumerate().skip(chosen.len()) {
+            traces.iter().for_each(|trace| domains.add_writes(thread, trace));
+        }
+        if !chosen.iter().enumerate().all(|(thread, trace)| domains.allow(thread, trace)) {
+            return Ok(());
+        }
+        let Some(traces) = all.get(chosen.len()) else { return self.execution(chosen) };
+        for trace in traces {
+            chosen.push(trace);
+            self.combine(all, chosen)?;
+            chosen.pop();
+        }
+        Ok(())
+    }
+
+    fn execution(&mut self, traces: &[&Trace]) -> Result<(), TooLarge> {
+        let execution = Execution::new(self.test, traces)?;
+        let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(&execution, library)).collect();
+        let count = execution.count();
+        let mut decided = Decided {
+            chosen: self.meanings.iter().map(|meaning| vec![Relation::empty(count); meaning.choices.len()]).collect(),
+            worths: self.meanings.iter().zip(&views).map(|(meaning, view)| meaning.begin(view)).collect(),
+        };
+        let Some(decisions) = self.decisions(&execution, &mut decided) else { return Ok(()) };
+        let counts = |decision: &Decision| {
+            let (library, choice) = decision.of();
+            matches!(decision, Decision::Pick(..)) || self.meanings[library].chosen[choice] == MEMORY_ORDER
+        };
+        let (first, rest): (Vec<Decision>, Vec<Decision>) = decisions.into_iter().partition(counts);
+        let counted = first.len();
+        let candidate =
+            Candidate { execution: &execution, views, decisions: first.into_iter().chain(rest).collect(), counted };
+        let every = 0..self.meanings.len();
+        self.candidates += 1;
+        if self.evaluate(&candidate, &mut decided, every, candidate.decisions.is_empty()) {
+            self.decide(&candidate, decided, 0);
+        }
+        if self.candidates > CANDIDATES_MAX { Err(TooLarge::Candidates) } else { Ok(()) }
+    }
+
+    /// What is to be decided; what can go one way only is. None if there is no way at all.
+    fn decisions(&self, execution: &Execution<'_>, decided: &mut Decided) -> Option<Vec<Decision>> {
+        let mut all = Vec::new();
+        for (library, meaning) in self.meanings.iter().enumerate() {
+            for (choice, (how, step)) in meaning.choices.iter().enumerate() {
+                let from = decided.worths[library][*step].relation().clone();
+                let chosen = &mut decided.chosen[library][choice];
+                match how {
+                    Choice::Pick => {
+                        let into = from.inverse();
+                        let readers = execution.reads.iter().enumerate().filter(|(_, read)| read.is_some());
+                        for (to, _) in readers.filter(|(to, _)| execution.homes[*to].library == library) {
+                            let writers: Vec<usize> = into.row(to).iter().collect();
+                            match writers[..] {
+                                [] => return None,
+                                [only] => chosen.insert(only, to),
+                                _ => all.push(Decision::Pick(library, choice, writers, to)),
+                            }
+                        }
+                    }
+                    Choice::Orient => {
+                        for (a, b) in from.or(&from.inverse()).pairs().filter(|(a, b)| a < b) {
+                            // Nothing is before the initial writes, which have the lowest numbers.
+                            if a < execution.initial {
+                                chosen.insert(a, b);
+                            } else {
+                                all.push(Decision::Orient(library, choice, a, b));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        all.sort_by_key(|decision| match decision {
+            Decision::Pick(_, _, from, _) => (0, from.len()),
+            Decision::Orient(..) => (1, 0),
+        });
+        Some(all)
+    }
+
+    /// Whether the laws hold of what was decided; of a part of it, those that more cannot mend.
+    fn evaluate(
+        &self,
+        candidate: &Candidate<'_>,
+        decided: &mut Decided,
+        changed: impl IntoIterator<Item = usize>,
+        is_final: bool,
+    ) -> bool {
+        for library in changed {
+            let Decided { chosen, worths } = decided;
+            self.meanings[library].go_on(&mut worths[library], &chosen[library], &candidate.views[library]);
+            if self.meanings[library].broken(&worths[library], is_final).is_some() {
+                return false;
+            }
+        }
+        let mut hb = candidate.execution.ppo.clone();
+        for (meaning, worths) in self.meanings.iter().zip(&decided.worths) {
+            if is_final || meaning.so_grows() {
+                hb = hb.or(worths[meaning.so].relation());
+            }
+        }
+        hb.is_acyclic()
+    }
+
+    /// Decides everything from a decision on; whether there was a way.
+    fn decide(&mut self, candidate: &Candidate<'_>, decided: Decided, at: usize) -> bool {
+        if at == candidate.counted && !self.is_wanted(candidate, &decided) {
+            return false;
+        }
+        let Some(decision) = candidate.decisions.get(at) else {
+            self.take(candidate, &decided);
+            return true;
+        };
+        let (library, choice) = decision.of();
+        let is_last = at + 1 == candidate.decisions.len();
+        let mut has_way = false;
+        for (from, to) in decision.options() {
+            self.candidates += 1;
+            if self.candidates > CANDIDATES_MAX {
+                return has_way;
+            }
+            let mut next = decided.clone();
+            next.chosen[library][choice].insert(from, to);
+            let changed = if is_last { 0..self.meanings.len() } else { library..library + 1 };
+            if self.evaluate(candidate, &mut next, changed, is_last) {
+                has_way |= self.decide(candidate, next, at + 1);
+                if has_way && at >= candidate.counted {
+                    return true;
+                }
+            }
+        }
+        has_way
+    }
+
+    fn seen(&self, candidate: &Candidate<'_>, decided: &Decided, observable: Observable) -> Value {
+        let execution = candidate.execution;
+        match observable {
+            Observable::Register(thread, register) => execution.traces[thread].registers[register].clone(),
+            Observable::Place(place) => {
+                let library = self.test.objects[place.0].library;
+                let choice = self.meanings[library].chosen.iter().position(|name| name == MEMORY_ORDER);
+                let order = choice.map(|choice| &decided.chosen[library][choice]);
+                let writes = (0..execution.count()).filter_map(|at| execution.writes[at].map(|write| (at, write)));
+                let here = writes.filter(|(_, write)| write.0 == place);
+                let last = here.max_by_key(|(at, _)| {
+                    // The last comes behind the most others.
+                    order.map_or(0, |order| (0..execution.count()).filter(|other| order.has(*other, *at)).count())
+                });
+                last.map_or(Value::None, |(_, write)| write.1.clone())
+            }
+        }
+    }
+
+    fn state(&self, candidate: &Candidate<'_>, decided: &Decided) -> Vec<Value> {
+        self.outcomes.observables.iter().map(|observable| self.seen(candidate, decided, *observable)).collect()
+    }
+
+    /// Whether what is seen of it is still to be found out.
+    fn is_wanted(&self, candidate: &Candidate<'_>, decided: &Decided) -> bool {
+        self.detail == Detail::Executions || !self.outcomes.states.contains_key(&self.state(candidate, decided))
+    }
+
+    fn take(&mut self, candidate: &Candidate<'_>, decided: &Decided) {
+        let state = self.state(candidate, decided);
+        if self.test.condition.holds(&|observable| self.seen(candidate, decided, observable)) {
+            self.outcomes.positive += 1;
+        } else {
+            self.outcomes.negative += 1;
+        }
+        *self.outcomes.states.entry(state).or_default() += 1;
+    }
+}

@@ -1,0 +1,312 @@
+//! Litmus tests: small programs over the methods of some libraries, and a question about their outcomes.
+//!
+//! ```text
+//! rdmawait fig_3d
+//! "A wait for a put says that its source has been read."
+//!
+//! { x@1; z@2; }
+//!
+//! P0@1 {
+//!     Put(d, z, x);
+//!     Wait(d);
+//!     Write(x, 1);
+//! }
+//!
+//! ~exists (z = 1)
+//! ```
+//!
+//! The first line names the libraries, with commas between them, and the test. The braces declare objects: `[KIND] NAME [@NODE]
+//! [(P0, ...)] [= VALUE];`, of the first library's first kind if none is said. A thread is on a node, from 1. Its statements:
+//!
+//! | statement | meaning |
+//! |---|---|
+//! | `Put(d, z, x);` `let a = Read(x);` | a call; `rdmawait.Wait(d)` where several libraries have one |
+//! | `let a = b + 1;` | a register |
+//! | `if a == 1 { ... } else { ... }` | also `!=`, `<`, `<=`, `>`, `>=` |
+//! | `loop 3 { ... break; }` | at most three times: executions that have not left it by then do not count; without a `break`, three times |
+//!
+//! Values are numbers, `none`, and tuples: `(1, a)`, of which `t.0` is the first. The question is herd's: `exists`, `~exists` or `forall`, and a condition of `0:a =
+//! 1` (a register of P0), `z = 1` (an object with a home), `x@2 = 1` (a copy), joined by `/\`, `\/` and `~`. Before it,
+//! `locations [0:a; z;]` names more to be shown.
+
+use std::fmt;
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use crate::model::{Library, Models};
+use crate::text::Result;
+
+mod expand;
+mod implementation;
+mod parse;
+mod question;
+
+pub use implementation::Implementation;
+
+/// What calls take and return, and memory holds.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Value {
+    /// No value: what a receive returns that finds nothing.
+    None,
+    /// A number, or a tuple of several.
+    Numbers(SmallVec<[i64; 2]>),
+}
+
+impl Value {
+    /// A number.
+    pub fn number(number: i64) -> Value {
+        Value::Numbers(SmallVec::from_slice(&[number]))
+    }
+
+    /// The number, if it is one.
+    pub fn as_number(&self) -> Option<i64> {
+        match self {
+            Value::Numbers(numbers) if numbers.len() == 1 => Some(numbers[0]),
+            _ => None,
+        }
+    }
+
+    /// One number of a tuple; there may be none.
+    pub(crate) fn part(&self, at: usize) -> Value {
+        match self {
+            Value::Numbers(numbers) => numbers.get(at).map_or(Value::None, |number| Value::number(*number)),
+            Value::None => Value::None,
+        }
+    }
+
+    /// The sum of two numbers; of anything else there is none.
+    pub(crate) fn plus(&self, other: &Value) -> Value {
+        match (self.as_number(), other.as_number()) {
+            (Some(left), Some(right)) => Value::number(left.wrapping_add(right)),
+            _ => Value::None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::None => f.write_str("none"),
+            Value::Numbers(numbers) if numbers.len() == 1 => write!(f, "{}", numbers[0]),
+            Value::Numbers(numbers) => {
+                let numbers: Vec<_> = numbers.iter().map(i64::to_string).collect();
+                write!(f, "({})", numbers.join(","))
+            }
+        }
+    }
+}
+
+/// A node, from 1.
+pub type NodeNumber = u16;
+
+/// An object of a test.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    /// Its name.
+    pub name: String,
+    /// Which library's kind it is of: its place among the test's, and the kind's name.
+    pub(crate) library: usize,
+    pub(crate) kind: String,
+    /// Where it is, if it has a home.
+    pub home: Option<NodeNumber>,
+    /// The threads of each attribute that has some.
+    pub(crate) threads: Vec<(String, Vec<usize>)>,
+    /// The initial value of its places, if they have one.
+    pub starts: Option<Value>,
+}
+
+/// A place of memory: an object, and the node whose copy of it is meant, or its home.
+pub type Place = (usize, NodeNumber);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Expression {
+    Constant(Value),
+    Register(usize),
+    Sum(Box<Expression>, Box<Expression>),
+    Tuple(Vec<Expression>),
+    /// One number of a tuple.
+    Part(Box<Expression>, usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+}
+
+/// What is passed for a parameter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Argument {
+    Value(Expression),
+    Object(usize),
+    Id(usize),
+    Node(NodeNumber),
+    Nodes(Vec<NodeNumber>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Call {
+    /// Its place among the test's.
+    pub(crate) library: usize,
+    pub(crate) method: String,
+    pub(crate) arguments: Vec<Argument>,
+}
+
+/// A step of a thread. Jumps lead forward only.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Instruction {
+    Call(Option<usize>, Call),
+    Set(usize, Expression),
+    /// Goes there unless the comparison holds.
+    Unless(Expression, Comparison, Expression, usize),
+    Jump(usize),
+    /// The bound of a loop: this execution does not count.
+    Stop,
+}
+
+/// A thread of a test.
+#[derive(Clone, Debug)]
+pub struct TestThread {
+    /// Where it runs.
+    pub node: NodeNumber,
+    /// The names of its registers.
+    pub registers: Vec<String>,
+    pub(crate) code: Vec<Instruction>,
+}
+
+/// What can be seen of an execution at its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Observable {
+    /// A register of a thread.
+    Register(usize, usize),
+    /// A place of memory.
+    Place(Place),
+}
+
+/// A question about the end of an execution.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    True,
+    Is(Observable, Value),
+    Not(Box<Condition>),
+    And(Box<Condition>, Box<Condition>),
+    Or(Box<Condition>, Box<Condition>),
+}
+
+impl Condition {
+    /// Whether it holds of what is seen.
+    pub(crate) fn holds(&self, seen: &dyn Fn(Observable) -> Value) -> bool {
+        match self {
+            Condition::True => true,
+            Condition::Is(observable, value) => seen(*observable) == *value,
+            Condition::Not(inner) => !inner.holds(seen),
+            Condition::And(left, right) => left.holds(seen) && right.holds(seen),
+            Condition::Or(left, right) => left.holds(seen) || right.holds(seen),
+        }
+    }
+}
+
+/// How often a condition has to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quantifier {
+    /// In some execution.
+    Exists,
+    /// In none.
+    NotExists,
+    /// In all.
+    Forall,
+}
+
+impl fmt::Display for Quantifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Quantifier::Exists => "exists",
+            Quantifier::NotExists => "~exists",
+            Quantifier::Forall => "forall",
+        })
+    }
+}
+
+/// A litmus test.
+#[derive(Clone, Debug)]
+pub struct Test {
+    /// Its name.
+    pub name: String,
+    /// The sentence in its header.
+    pub reason: String,
+    pub(crate) libraries: Vec<Rc<Library>>,
+    /// All objects that its threads work on.
+    pub objects: Vec<Object>,
+    /// Its threads.
+    pub threads: Vec<TestThread>,
+    /// All nodes that it names.
+    pub nodes: Vec<NodeNumber>,
+    /// What is shown of each outcome.
+    pub shown: Vec<Observable>,
+    /// How often the condition has to hold.
+    pub quantifier: Quantifier,
+    pub(crate) condition: Condition,
+    /// The condition as it was written, but for blanks.
+    pub question: String,
+    /// The names of operations.
+    pub(crate) ids: Vec<String>,
+}
+
+impl Test {
+    /// Reads a test.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models};
+    /// let text = "rdmawait fig_1 { x@1; z@2; } P0@1 { Put(d, z, x); Write(x, 1); } exists (z = 1)";
+    /// let test = Test::parse("fig_1.litmus", text, &Models::builtin())?;
+    /// assert_eq!((test.name.as_str(), test.threads.len()), ("fig_1", 1));
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
+    pub fn parse(file: &str, text: &str, models: &Models) -> Result<Test> {
+        parse::test(file, text, models, &[])
+    }
+
+    /// Reads a test, and replaces every call of a library that one of these implements: Definition 3.9 of the LOCO paper. Registers
+    /// and objects that come with it have a `:`, a `.` or a `[` in their names.
+    ///
+    /// # Errors
+    /// What is wrong with it, or with an implementation, and where.
+    pub fn expand(file: &str, text: &str, models: &Models, implementations: &[Rc<Implementation>]) -> Result<Test> {
+        parse::test(file, text, models, implementations)
+    }
+
+    /// All places of its objects that hold something to begin with.
+    pub fn places(&self) -> Vec<Place> {
+        let places = self.objects.iter().enumerate().filter(|(_, object)| object.starts.is_some());
+        let places = places.flat_map(|(at, object)| match object.home {
+            Some(home) => vec![(at, home)],
+            None => self.nodes.iter().map(|node| (at, *node)).collect(),
+        });
+        places.collect()
+    }
+
+    /// Everything that can be seen at the end.
+    pub fn observables(&self) -> Vec<Observable> {
+        let threads = self.threads.iter().enumerate();
+        let registers =
+            threads.flat_map(|(at, thread)| (0..thread.registers.len()).map(move |it| Observable::Register(at, it)));
+        registers.chain(self.places().into_iter().map(Observable::Place)).collect()
+    }
+
+    /// The name of something that can be seen, as conditions name it.
+    pub fn name_of(&self, observable: Observable) -> String {
+        match observable {
+            Observable::Register(thread, register) => format!("{thread}:{}", self.threads[thread].registers[register]),
+            Observable::Place((object, node)) => match self.objects[object] {
+                Object { ref name, home: Some(_), .. } => name.clone(),
+                Object { ref name, .. } => format!("{name}@{node}"),
+            },
+        }
+    }
+}

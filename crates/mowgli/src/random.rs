@@ -1,0 +1,89 @@
+//! Small random programs, to compare what should be equal.
+
+use std::fmt::Write;
+
+/// Small random numbers (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let bits = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ bits >> 31) % end as u64) as usize
+    }
+}
+
+/// How large programs are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Nodes at most.
+    pub nodes: usize,
+    /// Threads at most.
+    pub threads: usize,
+    /// Calls of all threads at most.
+    pub calls: usize,
+}
+
+/// A random program in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`, as the text of a litmus test. Few places are
+/// shared by many accesses, and what is put or got is also written and read by the CPU: so that threads meet.
+///
+/// ```
+/// use mowgli::random::{Size, program};
+/// let size = Size { nodes: 2, threads: 2, calls: 6 };
+/// assert_eq!(program("rdmawait", 1, size), program("rdmawait", 1, size));
+/// ```
+pub fn program(model: &str, seed: u64, size: Size) -> String {
+    let mut rng = Rng(seed);
+    let nodes = 1 + rng.below(size.nodes);
+    let threads = 1 + rng.below(size.threads);
+    // x1, y1, ... on node 1, and so on.
+    let names = |rng: &mut Rng, node: usize| format!("{}{node}", ["x", "y"][rng.below(2)]);
+    let mut text = format!("{model} random_{seed}\n\n{{");
+    for node in 1..=nodes {
+        write!(text, " x{node}@{node}; y{node}@{node} = {};", 10 * node).expect("a string takes everything");
+    }
+    text += " }\n";
+    let (mut value, mut left) = (0, threads.max(2 + rng.below(size.calls - 1)));
+    for thread in 0..threads {
+        let node = 1 + rng.below(nodes);
+        let share = if thread + 1 == threads { left } else { 1 + rng.below((left + thread + 1 - threads).div_ceil(2)) };
+        left -= share.min(left);
+        write!(text, "\nP{thread}@{node} {{\n").expect("a string takes everything");
+        let mut unpolled = Vec::new();
+        for call in 0..share {
+            let peer = 1 + rng.below(nodes);
+            let (own, other) = (names(&mut rng, node), names(&mut rng, peer));
+            let tag = ["d", "e"][rng.below(2)];
+            let tagged = if model == "rdmatso" { String::new() } else { format!("{tag}, ") };
+            value += 1;
+            let kinds = if model == "x86tso" { 7 } else { 18 };
+            let line = match rng.below(kinds) {
+                0..3 => format!("Write({own}, {value})"),
+                3..5 => format!("let a{call} = Read({own})"),
+                5 => format!("let a{call} = CAS({own}, {}, {value})", rng.below(2)),
+                6 => "Mfence()".to_owned(),
+                12 => format!("Rfence({peer})"),
+                13..15 if model == "rdmatso" => match unpolled.pop() {
+                    Some(peer) => format!("Poll({peer})"),
+                    None => format!("let a{call} = Read({own})"),
+                },
+                13..15 => format!("Wait({tag})"),
+                15 if model == "rdmarmw" => format!("RFaa({tagged}{own}, {other}, {value})"),
+                16 if model == "rdmarmw" => format!("RCas({tagged}{own}, {other}, 0, {value})"),
+                kind => {
+                    unpolled.push(peer);
+                    if !(10..16).contains(&kind) {
+                        format!("Put({tagged}{other}, {own})")
+                    } else {
+                        format!("Get({tagged}{own}, {other})")
+                    }
+                }
+            };
+            writeln!(text, "    {line};").expect("a string takes everything");
+        }
+        text += "}\n";
+    }
+    text += "\nexists (true)\n";
+    text
+}

@@ -1,0 +1,64 @@
+//! Refinement: whether an implementation shows an outcome that the specification forbids. LOCO paper, Definition 3.10.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::enumerate::{Detail, consistent};
+use crate::litmus::{Implementation, Observable, Test, Value};
+use crate::model::Models;
+use crate::trace::TooLarge;
+
+/// The outcomes of a client, which are what its own registers hold, with a library and with an implementation of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refinement {
+    /// The registers.
+    pub names: Vec<String>,
+    /// What the specification allows.
+    pub specified: BTreeSet<Vec<Value>>,
+    /// What the implementation shows.
+    pub shown: BTreeSet<Vec<Value>>,
+}
+
+impl Refinement {
+    /// What the implementation shows and the specification forbids.
+    pub fn unsound(&self) -> impl Iterator<Item = &Vec<Value>> {
+        self.shown.difference(&self.specified)
+    }
+}
+
+/// Why a refinement was not checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotChecked {
+    /// A mistake in the client, or in an implementation.
+    #[error(transparent)]
+    Text(#[from] crate::text::Error),
+    /// Too many executions.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+}
+
+/// Compares the outcomes of a client, the text of a litmus test, with those that it has over implementations of libraries.
+///
+/// # Errors
+/// A mistake in a text, or too many executions.
+pub fn refine(
+    file: &str,
+    client: &str,
+    models: &Models,
+    implementations: &[Rc<Implementation>],
+) -> Result<Refinement, NotChecked> {
+    let mut specified = Test::parse(file, client, models)?;
+    let mut expanded = Test::expand(file, client, models, implementations)?;
+    let registers = |test: &Test| -> Vec<Observable> {
+        let all = test.observables().into_iter().filter(|it| matches!(it, Observable::Register(..)));
+        // Those of implementations have the implementation's name and another colon.
+        all.filter(|it| test.name_of(*it).matches(':').count() == 1).collect()
+    };
+    specified.shown = registers(&specified);
+    expanded.shown = registers(&expanded);
+    let names: Vec<_> = specified.shown.iter().map(|it| specified.name_of(*it)).collect();
+    debug_assert!(expanded.shown.iter().map(|it| expanded.name_of(*it)).eq(names.iter().cloned()));
+    let outcomes = |test: &Test| consistent(test, Detail::Shown).map(|all| all.states.into_keys().collect());
+    Ok(Refinement { names, specified: outcomes(&specified)?, shown: outcomes(&expanded)? })
+}

@@ -1,0 +1,469 @@
+//! What a thread may do if every read may return anything that somebody writes: the plain executions of the LOCO paper, section
+//! 3.2. Consistency prunes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::litmus::{Argument, Call, Comparison, Expression, Instruction, NodeNumber, Place, Test, TestThread, Value};
+use crate::model::{Action, Case, Group, NodeTerm, NodesTerm, Part, PlaceTerm, ValueTerm};
+use crate::stamp::Stamp;
+
+/// More of a thread are too many.
+const TRACES_MAX: usize = 100_000;
+
+/// Why the executions of a test cannot be enumerated.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TooLarge {
+    /// A thread alone may do too many things.
+    #[error("P{0} alone has more than {TRACES_MAX} ways to go")]
+    Traces(usize),
+    /// The executions are too many.
+    #[error("more than {} candidates for executions", crate::enumerate::CANDIDATES_MAX)]
+    Candidates,
+    /// An execution has too many subevents.
+    #[error("an execution has {0} subevents, and {max} are the most that are looked at", max = crate::relation::SUBEVENTS_MAX)]
+    Subevents(usize),
+}
+
+/// A subevent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Subevent {
+    pub(crate) stamp: Stamp,
+    pub(crate) node: Option<NodeNumber>,
+    pub(crate) reads: Option<(Place, Value)>,
+    pub(crate) writes: Option<(Place, Value)>,
+    /// The place that it is at, if it neither reads nor writes.
+    pub(crate) touches: Option<Place>,
+    /// The subevent before it in its event comes before it.
+    pub(crate) follows: bool,
+}
+
+/// A call that has returned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Event {
+    pub(crate) call: Call,
+    pub(crate) subevents: Vec<Subevent>,
+}
+
+impl Event {
+    /// The first object among its arguments.
+    pub(crate) fn object(&self) -> Option<usize> {
+        self.call.arguments.iter().find_map(|argument| match argument {
+            Argument::Object(object) => Some(*object),
+            _ => None,
+        })
+    }
+
+    /// The name that it has among its thread's operations.
+    pub(crate) fn tag(&self) -> Option<usize> {
+        self.call.arguments.iter().find_map(|argument| match argument {
+            Argument::Id(id) => Some(*id),
+            _ => None,
+        })
+    }
+}
+
+/// What a thread did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Trace {
+    pub(crate) events: Vec<Event>,
+    pub(crate) registers: Vec<Value>,
+}
+
+impl Trace {
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &(Place, Value)> {
+        self.events.iter().flat_map(|event| &event.subevents).filter_map(|subevent| subevent.reads.as_ref())
+    }
+
+    pub(crate) fn writes(&self) -> impl Iterator<Item = &(Place, Value)> {
+        self.events.iter().flat_map(|event| &event.subevents).filter_map(|subevent| subevent.writes.as_ref())
+    }
+}
+
+/// Who may write a value: threads by their bits, and who was there first.
+type Writers = u32;
+const INITIAL: Writers = 1 << 31;
+
+/// What may be found at each place.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Domains(BTreeMap<Place, BTreeMap<Value, Writers>>);
+
+impl Domains {
+    /// What is there to begin with.
+    pub(crate) fn initial(test: &Test) -> Domains {
+        let mut domains = Domains::default();
+        for place in test.places() {
+            let starts = test.objects[place.0].starts.clone().expect("places have an initial value");
+            domains.add(&(place, starts), INITIAL);
+        }
+        domains
+    }
+
+    fn add(&mut self, (place, value): &(Place, Value), writers: Writers) {
+        *self.0.entry(*place).or_default().entry(value.clone()).or_default() |= writers;
+    }
+
+    /// Adds what a thread writes.
+    pub(crate) fn add_writes(&mut self, thread: usize, trace: &Trace) {
+        trace.writes().for_each(|write| self.add(write, 1 << thread));
+    }
+
+    /// Whether everything that a trace reads may have been written: by others, to begin with, or by itself.
+    pub(crate) fn allow(&self, thread: usize, trace: &Trace) -> bool {
+        trace.reads().all(|read| {
+            let writers = self.0.get(&read.0).and_then(|values| values.get(&read.1)).copied().unwrap_or_default();
+            writers & !(1 << thread) != 0 || trace.writes().any(|write| write == read)
+        })
+    }
+}
+
+/// All traces of each thread.
+///
+/// # Errors
+/// They are too many.
+pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
+    let initial = Domains::initial(test);
+    let calls = |thread: &TestThread| thread.code.iter().filter(|step| matches!(step, Instruction::Call(..))).count();
+    // A value is made of one that was read, and so on: no longer than there are calls.
+    let mut rounds = test.threads.iter().map(calls).sum::<usize>() + 1;
+    let mut domains = initial.clone();
+    let mut all = loop {
+        let mut grown = initial.clone();
+        let mut all = Vec::new();
+        for thread in 0..test.threads.len() {
+            all.push(of_thread(test, thread, &domains, &mut grown)?);
+        }
+        rounds -= 1;
+        if grown == domains || rounds == 0 {
+            break all;
+        }
+        domains = grown;
+    };
+    // Whose reads no trace of another satisfies is none; and so those that it would have satisfied, and so on.
+    loop {
+        let mut domains = initial.clone();
+        let count = all.iter().map(Vec::len).sum::<usize>();
+        for (thread, traces) in all.iter().enumerate() {
+            traces.iter().for_each(|trace| domains.add_writes(thread, trace));
+        }
+        for (thread, traces) in all.iter_mut().enumerate() {
+            traces.retain(|trace| domains.allow(thread, trace));
+        }
+        if all.iter().map(Vec::len).sum::<usize>() == count {
+            return Ok(all);
+        }
+    }
+}
+
+/// A thread in the middle of its code.
+#[derive(Clone)]
+struct Going {
+    at: usize,
+    trace: Trace,
+}
+
+/// The traces of a thread. What it writes in them is added to `grown`; also in those that stop in a loop, as others may let it
+/// go on.
+fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains) -> Result<Vec<Trace>, TooLarge> {
+    let TestThread { registers, code, .. } = &test.threads[thread];
+    let registers = vec![Value::number(0); registers.len()];
+    let mut open = vec![Going { at: 0, trace: Trace { events: Vec::new(), registers } }];
+    let mut ended = Vec::new();
+    while let Some(mut going) = open.pop() {
+        let instruction = code.get(going.at);
+        if matches!(instruction, None | Some(Instruction::Stop)) {
+            if domains.allow(thread, &going.trace) {
+                grown.add_writes(thread, &going.trace);
+                ended.extend(instruction.is_none().then_some(going.trace));
+            }
+            continue;
+        }
+        if ended.len() + open.len() > TRACES_MAX {
+            return Err(TooLarge::Traces(thread));
+        }
+        going.at += 1;
+        let registers = &mut going.trace.registers;
+        match instruction.expect("the end was seen to") {
+            Instruction::Stop => {}
+            Instruction::Jump(to) => open.push(Going { at: *to, ..going }),
+            Instruction::Set(register, value) => {
+                registers[*register] = evaluate(registers, value);
+                open.push(going);
+            }
+            Instruction::Unless(left, comparison, right, to) => {
+                let (left, right) = (evaluate(registers, left), evaluate(registers, right));
+                if !compare(&left, *comparison, &right) {
+                    going.at = *to;
+                }
+                open.push(going);
+            }
+            Instruction::Call(into, call) => {
+                for (event, result) in ways(test, thread, call, &going.trace.registers, domains) {
+                    let mut next = going.clone();
+                    next.trace.events.push(event);
+                    if let Some(register) = into {
+                        next.trace.registers[*register] = result;
+                    }
+                    open.push(next);
+                }
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// The value of an expression.
+pub(crate) fn evaluate(registers: &[Value], expression: &Expression) -> Value {
+    match expression {
+        Expression::Constant(value) => value.clone(),
+        Expression::Register(register) => registers[*register].clone(),
+        Expression::Sum(left, right) => evaluate(registers, left).plus(&evaluate(registers, right)),
+        Expression::Part(tuple, at) => evaluate(registers, tuple).part(*at),
+        Expression::Tuple(parts) => {
+            let numbers = parts.iter().map(|part| evaluate(registers, part).as_number());
+            numbers.collect::<Option<_>>().map_or(Value::None, Value::Numbers)
+        }
+    }
+}
+
+/// Whether a comparison holds; of what are no numbers, none but those for equality.
+pub(crate) fn compare(left: &Value, comparison: Comparison, right: &Value) -> bool {
+    let numbers = left.as_number().zip(right.as_number());
+    match comparison {
+        Comparison::Equal => left == right,
+        Comparison::NotEqual => left != right,
+        Comparison::Less => numbers.is_some_and(|(left, right)| left < right),
+        Comparison::LessOrEqual => numbers.is_some_and(|(left, right)| left <= right),
+    }
+}
+
+/// A variable of a call's values, by number; or what is known.
+#[derive(Clone)]
+enum Flat {
+    Known(Value),
+    Variable(usize),
+    Sum(Box<Flat>, Box<Flat>),
+}
+
+enum FlatAction {
+    Read(Place, usize),
+    Write(Place, Flat),
+    Touch(Place),
+}
+
+struct FlatPart {
+    stamp: Stamp,
+    node: Option<NodeNumber>,
+    follows: bool,
+    actions: Vec<FlatAction>,
+}
+
+/// A case of a method, as it is for one call: without loops and names.
+struct Flattener<'a> {
+    test: &'a Test,
+    here: NodeNumber,
+    parameters: Vec<(&'a str, &'a Argument)>,
+    registers: &'a [Value],
+    nodes: Vec<(&'a str, NodeNumber)>,
+    /// Values that were read: the innermost last.
+    values: Vec<(&'a str, usize)>,
+    variables: usize,
+    parts: Vec<FlatPart>,
+}
+
+/// All ways for a call to go: its event, and what it returns.
+fn ways(test: &Test, thread: usize, call: &Call, registers: &[Value], domains: &Domains) -> Vec<(Event, Value)> {
+    let method = &test.libraries[call.library].methods[&call.method];
+    // Arguments are passed by value.
+    let arguments: Vec<Argument> = call
+        .arguments
+        .iter()
+        .map(|argument| match argument {
+            Argument::Value(value) => Argument::Value(Expression::Constant(evaluate(registers, value))),
+            other => other.clone(),
+        })
+        .collect();
+    let mut all = Vec::new();
+    for case in &method.cases {
+        let mut flattener = Flattener {
+            test,
+            here: test.threads[thread].node,
+            parameters: method.parameters.iter().map(|parameter| parameter.0.as_str()).zip(&arguments).collect(),
+            registers,
+            nodes: Vec::new(),
+            values: Vec::new(),
+            variables: 0,
+            parts: Vec::new(),
+        };
+        flattener.groups(&case.groups);
+        let mut values = vec![None; flattener.variables];
+        flattener.assign(case, call, domains, (0, 0), &mut values, &mut all);
+    }
+    all
+}
+
+impl<'a> Flattener<'a> {
+    fn groups(&mut self, groups: &'a [Group]) {
+        for group in groups {
+            match group {
+                Group::Chain(parts) => {
+                    parts.iter().enumerate().for_each(|(at, part)| self.part(part, at > 0));
+                }
+                Group::For(variable, nodes, inner) => {
+                    for node in self.nodes_of(nodes) {
+                        let known = self.values.len();
+                        self.nodes.push((variable, node));
+                        self.groups(inner);
+                        self.nodes.pop();
+                        self.values.truncate(known);
+                    }
+                }
+            }
+        }
+    }
+
+    fn part(&mut self, part: &'a Part, follows: bool) {
+        let node = part.node.as_ref().map(|node| self.node(node));
+        let mut actions = Vec::new();
+        for action in &part.actions {
+            actions.push(match action {
+                Action::Read(place, name) => FlatAction::Read(self.place(place), self.variable(name)),
+                Action::Write(place, value) => FlatAction::Write(self.place(place), self.value(value)),
+                Action::Touch(place) => FlatAction::Touch(self.place(place)),
+            });
+        }
+        self.parts.push(FlatPart { stamp: part.stamp, node, follows, actions });
+    }
+
+    fn variable(&mut self, name: &'a str) -> usize {
+        if let Some(known) = self.values.iter().rev().find(|value| value.0 == name) {
+            return known.1;
+        }
+        self.values.push((name, self.variables));
+        self.variables += 1;
+        self.variables - 1
+    }
+
+    fn argument(&self, name: &str) -> Option<&'a Argument> {
+        self.parameters.iter().find(|parameter| parameter.0 == name).map(|parameter| parameter.1)
+    }
+
+    fn object(&self, name: &str) -> usize {
+        match self.argument(name) {
+            Some(Argument::Object(object)) => *object,
+            _ => unreachable!("the model was checked, and the call"),
+        }
+    }
+
+    fn node(&self, term: &NodeTerm) -> NodeNumber {
+        match term {
+            NodeTerm::Here => self.here,
+            NodeTerm::HomeOf(object) => self.test.objects[self.object(object)].home.expect("its kind has a home"),
+            NodeTerm::Name(name) => match (self.nodes.iter().rev().find(|node| node.0 == name), self.argument(name)) {
+                (Some(node), _) => node.1,
+                (None, Some(Argument::Node(node))) => *node,
+                _ => unreachable!("the model was checked, and the call"),
+            },
+        }
+    }
+
+    fn nodes_of(&self, term: &NodesTerm) -> Vec<NodeNumber> {
+        match term {
+            NodesTerm::All => self.test.nodes.clone(),
+            NodesTerm::One(node) => vec![self.node(node)],
+            NodesTerm::Name(name) => match self.argument(name) {
+                Some(Argument::Nodes(nodes)) => nodes.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
+                _ => unreachable!("the model was checked, and the call"),
+            },
+            NodesTerm::Of(object, attribute) => {
+                let threads = self.test.objects[self.object(object)].threads.iter().filter(|list| list.0 == *attribute);
+                let nodes = threads.flat_map(|list| &list.1).map(|thread| self.test.threads[*thread].node);
+                nodes.collect::<BTreeSet<_>>().into_iter().collect()
+            }
+            NodesTerm::Without(all, without) => {
+                let without = self.nodes_of(without);
+                self.nodes_of(all).into_iter().filter(|node| !without.contains(node)).collect()
+            }
+        }
+    }
+
+    fn place(&self, term: &PlaceTerm) -> Place {
+        let object = self.object(&term.object);
+        let at = term.at.as_ref().map(|at| self.node(at));
+        (object, self.test.objects[object].home.or(at).unwrap_or(self.here))
+    }
+
+    fn value(&self, term: &ValueTerm) -> Flat {
+        match term {
+            ValueTerm::Number(number) => Flat::Known(Value::number(*number)),
+            ValueTerm::None => Flat::Known(Value::None),
+            ValueTerm::Sum(left, right) => Flat::Sum(Box::new(self.value(left)), Box::new(self.value(right))),
+            ValueTerm::Name(name) => {
+                match (self.values.iter().rev().find(|value| value.0 == name), self.argument(name)) {
+                    (Some(variable), _) => Flat::Variable(variable.1),
+                    (None, Some(Argument::Value(value))) => Flat::Known(evaluate(self.registers, value)),
+                    // One that is read in a loop over no nodes.
+                    _ => Flat::Known(Value::None),
+                }
+            }
+        }
+    }
+
+    /// Gives a value to everything that is read, from a part and an action in it on.
+    fn assign(
+        &self,
+        case: &Case,
+        call: &Call,
+        domains: &Domains,
+        (part, action): (usize, usize),
+        values: &mut Vec<Option<Value>>,
+        all: &mut Vec<(Event, Value)>,
+    ) {
+        let Some(current) = self.parts.get(part) else { return self.end(case, call, values, all) };
+        match current.actions.get(action) {
+            None => self.assign(case, call, domains, (part + 1, 0), values, all),
+            Some(FlatAction::Read(place, variable)) if values[*variable].is_none() => {
+                for value in domains.0.get(place).into_iter().flat_map(BTreeMap::keys) {
+                    values[*variable] = Some(value.clone());
+                    self.assign(case, call, domains, (part, action + 1), values, all);
+                }
+                values[*variable] = None;
+            }
+            Some(_) => self.assign(case, call, domains, (part, action + 1), values, all),
+        }
+    }
+
+    fn end(&self, case: &Case, call: &Call, values: &[Option<Value>], all: &mut Vec<(Event, Value)>) {
+        let known = |flat: &Flat| known(flat, values);
+        if let Some((left, right, equal)) = &case.condition
+            && (known(&self.value(left)) == known(&self.value(right))) != *equal
+        {
+            return;
+        }
+        let mut subevents = Vec::new();
+        for part in &self.parts {
+            let FlatPart { stamp, node, follows, .. } = *part;
+            let mut subevent = Subevent { stamp, node, reads: None, writes: None, touches: None, follows };
+            for action in &part.actions {
+                match action {
+                    FlatAction::Read(place, variable) => {
+                        subevent.reads = Some((*place, values[*variable].clone().expect("it has a value by now")));
+                    }
+                    FlatAction::Write(place, value) => subevent.writes = Some((*place, known(value))),
+                    FlatAction::Touch(place) => subevent.touches = Some(*place),
+                }
+            }
+            subevents.push(subevent);
+        }
+        let result = case.result.as_ref().map_or(Value::None, |result| known(&self.value(result)));
+        all.push((Event { call: call.clone(), subevents }, result));
+    }
+}
+
+fn known(flat: &Flat, values: &[Option<Value>]) -> Value {
+    match flat {
+        Flat::Known(value) => value.clone(),
+        Flat::Variable(variable) => values[*variable].clone().unwrap_or(Value::None),
+        Flat::Sum(left, right) => known(left, values).plus(&known(right, values)),
+    }
+}

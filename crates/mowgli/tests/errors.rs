@@ -1,0 +1,205 @@
+//! What is wrong with a text is said with a position; and no text, whatever it is, makes anything panic or hang.
+//!
+//! `FARFIELD_FUZZ_CASES` changes how many texts are tried.
+
+use std::path::Path;
+
+use mowgli::enumerate::{Detail, consistent};
+use mowgli::litmus::Test;
+use mowgli::model::Models;
+
+fn said_of_test(text: &str) -> String {
+    Test::parse("t", text, &Models::builtin()).map(|test| test.name).unwrap_or_else(|error| error.to_string())
+}
+
+fn said_of_model(text: &str) -> String {
+    Models::builtin().load("m", text).map(|library| library.name.clone()).unwrap_or_else(|error| error.to_string())
+}
+
+#[test]
+fn mistakes_in_tests_are_told_with_their_place() {
+    let threads = |body: &str| format!("rdmawait t {{ x@1; z@2; }}\nP0@1 {{ {body} }}\nexists (x=1)");
+    for (text, said) in [
+        ("rdma_wait t { }", "t:1:1: there is no model `rdma_wait`; known are `bal`, `balp`, "),
+        ("rdmawait t { x; }", "t:1:15: `@` and the node of `x` is expected here, and this is `;`"),
+        ("rdmawait t { x@0; }", "t:1:16: nodes have numbers from 1 to 64"),
+        ("rdmawait t { x@1; x@1; }", "t:1:19: there is a `x` already"),
+        ("rdmawait t { ring x(P0); }", "t:1:14: there are no objects of the kind `ring`"),
+        ("rbl t { ring x(P0, P1); } P0@1 { } exists (true)", "t:1:20: there is no thread P1"),
+        ("rdmawait t { x@1; } P1@1 { }", "t:1:21: P0 is expected here"),
+        ("rdmawait t { x@1; } P0@1 { } exists (y=1)", "t:1:38: no memory is called `y`"),
+        ("rdmawait t { x@1; } P0@1 { } exists (0:a=1)", "t:1:40: P0 has no register `a`"),
+        ("sv t { shared x; } P0@1 { } exists (x=1)", "t:1:37: `x` has a copy on every node: say which, as x@1"),
+        (
+            "rdmawait t { x@1; } P0@1 { }",
+            "t:1:29: `exists`, `~exists` or `forall` is expected here, and this is the end",
+        ),
+        (&threads("Put(d, z);"), "t:2:8: `Put` takes 3 arguments, and here are 2"),
+        (&threads("Put(d, z, z);"), "t:2:18: `y` is local, and `z` is not on node 1, where P0 runs"),
+        (&threads("Put(x, z, x);"), "t:2:12: `d` is a name for operations"),
+        (&threads("Write(x, a);"), "t:2:17: `v` is a value, and P0 has no register `a` here"),
+        (&threads("Rfence(x);"), "t:2:15: `n` is the number of a node"),
+        (&threads("Nothing();"), "t:2:8: there is no method `Nothing`; there are `CAS`, `Get`, "),
+        (&threads("let x = Read(x);"), "t:2:12: `x` is an object"),
+        (&threads("break;"), "t:2:8: there is no loop to leave"),
+        (&threads("loop 100 { }"), "t:2:13: a loop runs between 1 and 64 times"),
+        (&threads("loop 64 { loop 64 { loop 64 { loop 64 { } } } }"), "a thread has at most 1024 steps"),
+        (&threads("if 1 { }"), "t:2:13: `==`, `!=`, `<`, `<=`, `>` or `>=` is expected here"),
+        (
+            "sv, rdmawait t { word x@1; } P0@1 { Wait(d); } exists (true)",
+            "t:1:37: `Wait` of which library? `sv`, `rdmawait` have it",
+        ),
+    ] {
+        assert!(said_of_test(text).contains(said), "{text}\n{}", said_of_test(text));
+    }
+}
+
+#[test]
+fn mistakes_in_models_are_told_with_their_place() {
+    for (text, said) in [
+        ("library m", "m:1:10: the library `m` does not define `so`"),
+        ("library m extends n", "m:1:19: there is no library `n`; known are `bal`, "),
+        ("library m let so = rf", "m:1:20: `rf` is no set and no relation"),
+        ("library m let so = a let a = so", "m:1:20: `a` is defined by itself"),
+        ("library m let so = R", "m:1:20: `so` is a relation"),
+        ("library m let so = po | R", "m:1:23: one side is a set, and the other a relation"),
+        ("library m let so = po ; R", "m:1:25: this is a set, where a relation is wanted"),
+        ("library m let so = [po]", "m:1:21: this is a relation, where a set is wanted"),
+        ("library m let so = po acyclic R as a", "m:1:31: this is a set, where a relation is wanted"),
+        ("library m let so = po acyclic po", "m:1:33: `as` is expected here, and this is the end"),
+        (
+            "library m pick rf in po let so = rf orient mo in rf",
+            "m:1:50: what `mo` is chosen from depends on what is chosen itself",
+        ),
+        ("library m method M(x: word) { CW } let so = po", "m:1:23: there are no objects of the kind `word`"),
+        ("library m method M() { XX } let so = po", "m:1:24: `XX` is no stamp: `CR`, `CW`, "),
+        ("library m method M() { } let so = po", "m:1:22: a call has at least one subevent"),
+        ("library m object o(home) method M(x: o, v) { CW: write x w } let so = po", "m:1:58: `w` is no value"),
+        ("library m object o() method M(x: o) { NRW[x.home] } let so = po", "m:1:43: `x` has no home"),
+        (
+            "library m object o(home) method M(x: o) { CW: write x@here 1 } let so = po",
+            "m:1:53: `x` has a home, and no copies",
+        ),
+        ("library m let so = unmet(R, list) ; po", "m:1:20: no kind of objects has `list`"),
+        ("library m let here = po", "m:1:15: `here` has a meaning of its own"),
+        ("library m let so = so2(po)", "m:1:20: there is no function `so2`"),
+    ] {
+        assert!(said_of_model(text).contains(said), "{text}\n{}", said_of_model(text));
+    }
+    let deep = format!("library m let so = {}po{}", "(".repeat(100), ")".repeat(100));
+    assert!(said_of_model(&deep).contains("nests deeper than 64 levels"));
+    let wide = format!("library m let so = po{}", "|po".repeat(1000));
+    assert!(said_of_model(&wide).contains("more than 64 operands"));
+}
+
+/// A model of one's own, with kinds, methods and stamps that no other has.
+#[test]
+fn a_model_of_ones_own_needs_no_rust() {
+    let mut models = Models::builtin();
+    let text = "library mail
+        object box(reader) starts 0
+        method Drop(b: box, v)  { for n in nodes(b.reader) { NLR[n] then NRW[n]: write b@n v } }
+        method Look(b: box)     -> v { CR: read b v }
+        pick rf in (W * R) & loc & val
+        orient mo in (W * W) & loc \\ id
+        let so = iso | rf | mo | (rf^-1; mo) \\ id";
+    models.load("mail", text).unwrap();
+    let test = |question: &str| {
+        let text = format!(
+            "mail t {{ box b(P1); }} P0@1 {{ Drop(b, 1); Drop(b, 2); }} P1@2 {{ let a = Look(b); let c = Look(b); }} {question}"
+        );
+        let test = Test::parse("t", &text, &models).unwrap_or_else(|error| panic!("{error}"));
+        consistent(&test, Detail::Executions).unwrap().is_ok(test.quantifier)
+    };
+    assert!(test("exists (1:a=1 /\\ 1:c=2)") && test("~exists (1:a=2 /\\ 1:c=1)"));
+}
+
+/// Small random numbers (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let bits = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ bits >> 31) % end as u64) as usize
+    }
+}
+
+fn texts(below: &str, kind: &str) -> Vec<String> {
+    let mut open = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(below)];
+    let mut texts = Vec::new();
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().map_or(kind.is_empty(), |extension| extension == kind) {
+                texts.push(std::fs::read_to_string(path).expect("a text"));
+            }
+        }
+    }
+    texts.retain(|text| !text.starts_with('#'));
+    texts.sort();
+    texts
+}
+
+/// Texts of which some words were taken out, doubled, exchanged, or replaced by those of others.
+#[test]
+fn fuzz_no_text_makes_it_panic() {
+    let cases = std::env::var("FARFIELD_FUZZ_CASES").map_or(10_000, |text| text.parse().expect("a number"));
+    let builtin = Models::builtin();
+    let (tests, models) = (texts("litmus", "litmus"), texts("models", ""));
+    assert!(tests.len() > 40 && models.len() > 5, "{} {}", tests.len(), models.len());
+    let words = |text: &str| -> Vec<String> {
+        let mut words = Vec::new();
+        for next in text.chars() {
+            let joins = |last: &String| next.is_alphanumeric() && last.ends_with(char::is_alphanumeric);
+            match words.last_mut() {
+                Some(last) if joins(last) => last.push(next),
+                _ => words.push(next.to_string()),
+            }
+        }
+        words
+    };
+    let (tests, models): (Vec<_>, Vec<_>) =
+        (tests.iter().map(|text| words(text)).collect(), models.iter().map(|text| words(text)).collect());
+    let mut rng = Rng(1);
+    let (mut good, mut bad) = (0, 0);
+    for case in 0..cases {
+        let of = if case % 2 == 0 { &tests } else { &models };
+        let mut text = of[rng.below(of.len())].clone();
+        for _ in 0..1 + rng.below(4) {
+            let at = rng.below(text.len());
+            match rng.below(5) {
+                0 => drop(text.remove(at)),
+                1 => text.insert(at, text[at].clone()),
+                2 => {
+                    let other = rng.below(text.len());
+                    text.swap(at, other);
+                }
+                3 => {
+                    let from = &of[rng.below(of.len())];
+                    text[at] = from[rng.below(from.len())].clone();
+                }
+                _ => {
+                    text[at] =
+                        ["", "0", "99999999999999999999", "é", "(", "{", "\"", "(*", "none", "64"][rng.below(10)].into()
+                }
+            }
+            if text.is_empty() {
+                break;
+            }
+        }
+        let text = text.concat();
+        let is_good = if case % 2 == 0 {
+            // What is still a test is small enough to be run.
+            let test = Test::parse("t", &text, &builtin);
+            test.is_ok_and(|test| consistent(&test, Detail::Executions).is_ok())
+        } else {
+            builtin.clone().load("m", &text).is_ok()
+        };
+        *if is_good { &mut good } else { &mut bad } += 1;
+    }
+    assert!(good * 20 > cases && bad * 20 > cases, "{good} good, {bad} bad");
+}

@@ -1,0 +1,81 @@
+//! Random programs: the declarative models and the machine have the same outcomes, and a model with a mistake in it has not.
+//!
+//! `FARFIELD_PROGRAMS` changes how many; so does `FARFIELD_CALLS` how large they are.
+
+use std::collections::BTreeSet;
+
+use mowgli::enumerate::{Detail, consistent};
+use mowgli::explore::outcomes;
+use mowgli::litmus::Test;
+use mowgli::model::Models;
+use mowgli::random::{Size, program};
+
+fn number(variable: &str, or: u64) -> u64 {
+    std::env::var(variable).map_or(or, |text| text.parse().expect("a number"))
+}
+
+/// How the outcomes of a program differ, if they do.
+fn difference(models: &Models, text: &str) -> Option<String> {
+    let test = Test::parse("random", text, models).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let declared: BTreeSet<_> = match consistent(&test, Detail::States) {
+        Ok(declared) => declared.states.into_keys().collect(),
+        Err(error) => panic!("{error}\n{text}"),
+    };
+    let machine = outcomes(&test).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let names: Vec<_> = test.observables().into_iter().map(|observable| test.name_of(observable)).collect();
+    (declared != machine).then(|| {
+        let by_models: Vec<_> = declared.difference(&machine).collect();
+        let by_machine: Vec<_> = machine.difference(&declared).collect();
+        format!("{text}\n{names:?}\nonly by the models: {by_models:?}\nonly on the machine: {by_machine:?}")
+    })
+}
+
+#[test]
+fn the_models_and_the_machine_have_the_same_outcomes() {
+    let models = Models::builtin();
+    let size = Size { nodes: 3, threads: 4, calls: number("FARFIELD_CALLS", 5) as usize };
+    let each = number("FARFIELD_PROGRAMS", 500).div_ceil(4);
+    for model in ["x86tso", "rdmawait", "rdmatso", "rdmarmw"] {
+        for seed in 0..each {
+            if let Some(difference) = difference(&models, &program(model, seed, size)) {
+                panic!("{difference}");
+            }
+        }
+    }
+}
+
+/// One ingredient of a model is left out or turned round: some random program shows it.
+#[test]
+fn every_ingredient_of_the_models_shows() {
+    let mutants: &[(&str, &str, &str, &str)] = &[
+        ("x86tso", "x86tso", "empty rb & ([CR]; po^-1; [CW]) as own", "let own = rb"),
+        ("rdma", "rdmawait", "let ib = (ippo | iso |", "let ib = (ppo | iso |"),
+        ("rdma", "rdmawait", "let ib = (ippo | iso | rf", "let ib = (ippo | rf"),
+        ("rdma", "rdmawait", "| [~(CW | NLW | NRW)]; ib", ""),
+        ("x86tso", "rdmawait", "empty rb & ([CR]; po^-1; [CW]) as own", "let own = rb"),
+        ("rdma", "rdmawait", "pfg | nfo | rb | mo", "pfg | rb | mo"),
+        ("rdma", "rdmawait", "rfe | pfg | nfo", "rfe | pfg | pfp | nfo"),
+        ("rdma", "rdmawait", "so = iso | rfe | pfg", "so = iso | pfg"),
+        ("rdmawait", "rdmawait", "let pfp = [NRW]; po & tag; [WT]", ""),
+        ("rdmawait", "rdmawait", "[NLW]; po & tag; [WT]", "[NLW]; po; [WT]"),
+        ("rdmarmw", "rdmarmw", "let more = ao | [NAW]; iso^-1; [NAR]; ao", ""),
+        ("rdmatso", "rdmatso", "nth(NRW | NLW, WT, int & sn) & po", "(((NRW | NLW) * WT) & int & sn & po)"),
+    ];
+    for (changed, model, from, to) in mutants {
+        let mut models = Models::builtin();
+        // What extends the changed one is read again.
+        for name in ["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw"] {
+            let file = format!("{}/models/{name}", env!("CARGO_MANIFEST_DIR"));
+            let mut text = std::fs::read_to_string(&file).expect("a model");
+            if name == *changed {
+                assert!(text.contains(from), "{name} has no `{from}`");
+                text = text.replace(from, to);
+            }
+            models.load(&file, &text).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let size = Size { nodes: 2, threads: 3, calls: 6 };
+        let found = (0..3000).find(|seed| difference(&models, &program(model, *seed, size)).is_some());
+        println!("{changed}: `{from}`, found by program {found:?}");
+        assert!(found.is_some(), "{changed} without `{from}` was not found");
+    }
+}

@@ -1,0 +1,130 @@
+//! Implementations show no outcome that their specification forbids, and the one with a mistake does.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use mowgli::litmus::Implementation;
+use mowgli::model::Models;
+use mowgli::refine::{Refinement, refine};
+
+fn refined(test: &str, implementations: &[&str]) -> Refinement {
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("litmus");
+    let file = ["paper", "stamps"].map(|part| suite.join(part).join(format!("{test}.litmus")));
+    let file = file.into_iter().find(|file| file.exists()).expect("a test of the suite");
+    let text = std::fs::read_to_string(&file).expect("a test");
+    let all = Implementation::builtin();
+    let named = implementations.iter().map(|name| all.iter().find(|it| it.name == *name).expect("it is built in"));
+    let named: Vec<Rc<Implementation>> = named.cloned().collect();
+    refine(&file.display().to_string(), &text, &Models::builtin(), &named).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+fn is_sound(test: &str, implementations: &[&str]) {
+    let refinement = refined(test, implementations);
+    let unsound: Vec<_> = refinement.unsound().collect();
+    assert!(unsound.is_empty(), "{test} over {implementations:?}: {:?} {unsound:?}", refinement.names);
+    assert!(!refinement.shown.is_empty(), "{test} over {implementations:?} shows nothing");
+}
+
+#[test]
+fn shared_variables_over_rdma() {
+    for test in ["fig_5", "fig_5_wait", "fig_9a", "fig_9b"] {
+        is_sound(test, &["sv_rdma"]);
+    }
+    // What the specification allows is shown, too.
+    let refinement = refined("fig_5_wait", &["sv_rdma"]);
+    assert_eq!(refinement.specified, refinement.shown);
+}
+
+#[test]
+fn the_barrier_over_shared_variables() {
+    for test in ["fig_6", "fig_12", "fig_22", "fig_23"] {
+        is_sound(test, &["bal_sv"]);
+    }
+    is_sound("fig_6", &["bal_sv", "sv_rdma"]);
+}
+
+/// Appendix D of the LOCO paper: what one thread has put somewhere may be missed behind the barrier.
+#[test]
+fn a_barrier_without_its_fence_is_unsound() {
+    let refinement = refined("fig_22", &["bal_no_fence"]);
+    let unsound: Vec<_> = refinement.unsound().map(|state| state[0].to_string()).collect();
+    assert_eq!((refinement.names, unsound), (vec!["2:a".to_owned()], vec!["0".to_owned()]));
+}
+
+#[test]
+fn the_ring_buffer_over_shared_variables() {
+    for test in ["fig_13", "fig_13_no_fence", "fig_23", "w1"] {
+        is_sound(test, &["rbl_sv"]);
+    }
+    is_sound("fig_23", &["rbl_sv", "bal_sv"]);
+    // The outcome that the paper's own `so` would forbid.
+    let refinement = refined("w1", &["rbl_sv"]);
+    let has = |state: &Vec<mowgli::litmus::Value>| {
+        let of = |name: &str| state[refinement.names.iter().position(|it| it == name).expect("a register")].to_string();
+        (of("0:r"), of("0:a"), of("1:b")) == ("1".into(), "0".into(), "none".into())
+    };
+    assert!(refinement.shown.iter().any(has));
+}
+
+/// Waits by polls also wait for older operations, so they show less.
+#[test]
+fn waits_over_polls() {
+    for test in ["fig_4_top", "fig_4_bottom", "fig_4x", "fig_4y", "fig_8c", "g1", "g2", "l1", "wait_other", "nlr_wt_cw"]
+    {
+        is_sound(test, &["rdmawait_rdmatso"]);
+    }
+    for test in
+        ["nlw_cr", "nlw_wt_cr", "nrw_nrw_threads", "nrw_nlw", "nrw_nlw_nodes", "nlw_nrw", "cas_nlr", "nrw_rf_other"]
+    {
+        is_sound(test, &["rdmawait_rdmatso"]);
+    }
+}
+
+#[test]
+fn values_of_two_words_between_guards() {
+    for test in ["msw_put", "msw_put_twice", "msw_get"] {
+        is_sound(test, &["msw_guards"]);
+    }
+    // Appendix D of the LOCO paper, and what it does not say: each shows a value of which half is another's.
+    for (test, implementation) in [
+        ("msw_put", "msw_guards_in_order"),
+        ("msw_put_twice", "msw_guards_no_wait"),
+        ("msw_get", "msw_guards_no_fence"),
+    ] {
+        let refinement = refined(test, &[implementation]);
+        let unsound: Vec<_> = refinement.unsound().map(|state| state[0].to_string()).collect();
+        assert!(!unsound.is_empty(), "{implementation}");
+        println!("{implementation}: {unsound:?}");
+    }
+}
+
+#[test]
+fn mistakes_in_implementations_are_told_with_their_place() {
+    let client = "sv t { shared x; } P0@1 { Write(x, 1); let a = Read(x); Bcast(d, x, {1}); } exists (true)";
+    let said = |text: &str| match Implementation::parse("i", text) {
+        Err(error) => error.to_string(),
+        Ok(implementation) => match refine("t", client, &Models::builtin(), &[Rc::new(implementation)]) {
+            Err(error) => error.to_string(),
+            Ok(_) => String::new(),
+        },
+    };
+    let with = |rest: &str| format!("implementation i of sv over rdmawait object shared x {{ word x.c @ 1; }} {rest}");
+    for (text, what) in [
+        ("implementation i of", "i:1:20: the name of a library is expected here, and this is the end".into()),
+        ("implementation i of sv over rdma_wait", "i:1:21: there is no model `rdma_wait`".into()),
+        (
+            "implementation i of sv over rdmawait",
+            "t:1:8: the implementation `i` has no objects of the kind `shared`".to_owned(),
+        ),
+        (&with(""), "t:1:27: the implementation `i` has no method `Write`".into()),
+        (&with("Write(x) { }"), "t:1:27: `Write` is called with 2 arguments, and the implementation's takes 1".into()),
+        (&with("Write(x, v) { Write(x.d, v); }"), "there is no `x.d`".into()),
+        (&with("Write(x, v) { Write(x.c, w); }"), "`v` is a value, and P0 has no register `w` here".into()),
+        (&with("Write(x, v) { for n in x.members { } }"), "`x` has no threads `members`".into()),
+        (&with("Write(x, v) { for n in nodes { "), "this block has no end".into()),
+        (&with("Write(x, v) { Bcast(d, x, {1}); }"), "there is no method `Bcast`".into()),
+    ] {
+        assert!(said(text).contains(&what), "{text}\n{}", said(text));
+    }
+}
