@@ -90,18 +90,23 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
         if !outcomes.is_ok(test.quantifier) {
             wrong.push(name.clone());
         }
-        let machine = args.machine.then(|| on_machine(&test)).transpose().with_context(|| name.clone())?;
-        if machine.as_ref().is_some_and(|difference| !difference.is_empty()) {
+        let machine = args.machine.then(|| on_machine(&test));
+        if let Some(Ok(difference)) = &machine
+            && !difference.is_empty()
+        {
             wrong.push(format!("{name} (on the machine)"));
         }
         if !is_json {
             writeln!(out, "{}Time {} {took:.2}", Herd { test: &test, outcomes: &outcomes }, test.name)?;
-            for line in machine.iter().flatten() {
-                writeln!(out, "{line}")?;
+            match &machine {
+                Some(Ok(difference)) => difference.iter().try_for_each(|line| writeln!(out, "{line}"))?,
+                Some(Err(error)) => writeln!(out, "Not on the machine: {error:#}")?,
+                None => {}
             }
             writeln!(out)?;
         }
-        let line = || format!("{}\n", report(&test, &outcomes, took, machine.as_deref()));
+        let differs = machine.and_then(Result::ok).map(|difference| !difference.is_empty());
+        let line = || format!("{}\n", report(&test, &outcomes, took, differs));
         match &args.json {
             Some(_) if is_json => write!(out, "{}", line())?,
             Some(file) => tell::append(file, &line())?,
@@ -125,7 +130,7 @@ fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<Ex
             Some(implementation) => Rc::clone(implementation),
             None => {
                 let text = read(Path::new(name)).context("no implementation that is built in (see --models)")?;
-                Rc::new(Implementation::parse(name, &text)?)
+                Rc::new(Implementation::parse(name, &text, &builtin)?)
             }
         });
     }
@@ -191,7 +196,7 @@ fn on_machine(test: &Test) -> Result<Vec<String>> {
     Ok(differences.chain(only_machine.map(|state| line("Only on the machine", state))).collect())
 }
 
-fn report(test: &Test, outcomes: &Outcomes, took: f64, machine: Option<&[String]>) -> Value {
+fn report(test: &Test, outcomes: &Outcomes, took: f64, machine_differs: Option<bool>) -> Value {
     let name = |observable: &Observable| test.name_of(*observable);
     let states = outcomes.states.iter().map(|(state, executions)| {
         let seen = outcomes.observables.iter().zip(state).map(|(seen, value)| (name(seen), json!(value.to_string())));
@@ -205,7 +210,7 @@ fn report(test: &Test, outcomes: &Outcomes, took: f64, machine: Option<&[String]
         "positive": outcomes.positive,
         "negative": outcomes.negative,
         "states": states.collect::<Vec<_>>(),
-        "machine_differs": machine.map(|difference| !difference.is_empty()),
+        "machine_differs": machine_differs,
         "seconds": took,
     })
 }

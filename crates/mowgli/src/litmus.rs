@@ -45,9 +45,10 @@ mod question;
 pub use implementation::Implementation;
 
 /// What calls take and return, and memory holds.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum Value {
     /// No value: what a receive returns that finds nothing.
+    #[default]
     None,
     /// A number, or a tuple of several.
     Numbers(SmallVec<[i64; 2]>),

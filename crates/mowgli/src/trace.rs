@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::SmallVec;
+
 use crate::litmus::{Argument, Call, Comparison, Expression, Instruction, NodeNumber, Place, Test, TestThread, Value};
 use crate::model::{Action, Case, Group, NodeTerm, NodesTerm, Part, PlaceTerm, ValueTerm};
 use crate::stamp::Stamp;
@@ -15,13 +17,18 @@ const TRACES_MAX: usize = 100_000;
 #[non_exhaustive]
 pub enum TooLarge {
     /// A thread alone may do too many things.
-    #[error("P{0} alone has more than {TRACES_MAX} ways to go")]
+    #[error(
+        "P{0} alone has more than {TRACES_MAX} ways to go: it needs fewer calls that read, or its places fewer values"
+    )]
     Traces(usize),
     /// The executions are too many.
-    #[error("more than {} candidates for executions", crate::enumerate::CANDIDATES_MAX)]
+    #[error(
+        "more than {} candidates for executions: the test needs fewer calls or threads",
+        crate::enumerate::CANDIDATES_MAX
+    )]
     Candidates,
     /// An execution has too many subevents.
-    #[error("an execution has {0} subevents, and {max} are the most that are looked at", max = crate::relation::SUBEVENTS_MAX)]
+    #[error("an execution has {0} subevents, and {max} are the most that are looked at: it needs fewer calls", max = crate::relation::SUBEVENTS_MAX)]
     Subevents(usize),
 }
 
@@ -84,9 +91,46 @@ impl Trace {
 type Writers = u32;
 const INITIAL: Writers = 1 << 31;
 
+/// Some calls of a test, each of which happens at most once, as bits.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Calls(SmallVec<[u64; 2]>);
+
+impl Calls {
+    fn has(&self, call: usize) -> bool {
+        self.0.get(call / 64).is_some_and(|bits| bits >> (call % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, call: usize) {
+        if self.0.len() <= call / 64 {
+            self.0.resize(call / 64 + 1, 0);
+        }
+        self.0[call / 64] |= 1 << (call % 64);
+    }
+
+    fn add(&mut self, others: &Calls) {
+        if self.0.len() < others.0.len() {
+            self.0.resize(others.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&others.0).for_each(|(bits, others)| *bits |= others);
+    }
+
+    fn keep(&mut self, others: &Calls) {
+        self.0.truncate(others.0.len());
+        self.0.iter_mut().zip(&others.0).for_each(|(bits, others)| *bits &= others);
+    }
+}
+
+/// A value that may be found at a place.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Found {
+    writers: Writers,
+    /// The calls that have a part in it, however it is made: none of them reads it, as no value is made of itself.
+    made_by: Calls,
+}
+
 /// What may be found at each place.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Domains(BTreeMap<Place, BTreeMap<Value, Writers>>);
+pub(crate) struct Domains(BTreeMap<Place, BTreeMap<Value, Found>>);
 
 impl Domains {
     /// What is there to begin with.
@@ -94,25 +138,32 @@ impl Domains {
         let mut domains = Domains::default();
         for place in test.places() {
             let starts = test.objects[place.0].starts.clone().expect("places have an initial value");
-            domains.add(&(place, starts), INITIAL);
+            domains.add(&(place, starts), INITIAL, &Calls::default());
         }
         domains
     }
 
-    fn add(&mut self, (place, value): &(Place, Value), writers: Writers) {
-        *self.0.entry(*place).or_default().entry(value.clone()).or_default() |= writers;
+    fn add(&mut self, (place, value): &(Place, Value), writers: Writers, made_by: &Calls) {
+        let values = self.0.entry(*place).or_default();
+        match values.get_mut(value) {
+            Some(found) => {
+                found.writers |= writers;
+                found.made_by.keep(made_by);
+            }
+            None => drop(values.insert(value.clone(), Found { writers, made_by: made_by.clone() })),
+        }
     }
 
     /// Adds what a thread writes.
     pub(crate) fn add_writes(&mut self, thread: usize, trace: &Trace) {
-        trace.writes().for_each(|write| self.add(write, 1 << thread));
+        trace.writes().for_each(|write| self.add(write, 1 << thread, &Calls::default()));
     }
 
     /// Whether everything that a trace reads may have been written: by others, to begin with, or by itself.
     pub(crate) fn allow(&self, thread: usize, trace: &Trace) -> bool {
         trace.reads().all(|read| {
-            let writers = self.0.get(&read.0).and_then(|values| values.get(&read.1)).copied().unwrap_or_default();
-            writers & !(1 << thread) != 0 || trace.writes().any(|write| write == read)
+            let found = self.0.get(&read.0).and_then(|values| values.get(&read.1));
+            found.map_or(0, |found| found.writers) & !(1 << thread) != 0 || trace.writes().any(|write| write == read)
         })
     }
 }
@@ -123,9 +174,9 @@ impl Domains {
 /// They are too many.
 pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
     let initial = Domains::initial(test);
-    let calls = |thread: &TestThread| thread.code.iter().filter(|step| matches!(step, Instruction::Call(..))).count();
     // A value is made of one that was read, and so on: no longer than there are calls.
-    let mut rounds = test.threads.iter().map(calls).sum::<usize>() + 1;
+    let calls = test.threads.iter().flat_map(|thread| &thread.code).filter(|it| matches!(it, Instruction::Call(..)));
+    let mut rounds = calls.count() + 1;
     let mut domains = initial.clone();
     let mut all = loop {
         let mut grown = initial.clone();
@@ -160,20 +211,46 @@ pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
 struct Going {
     at: usize,
     trace: Trace,
+    /// The calls that have a part in each register, and in each write.
+    registers: Vec<Calls>,
+    writes: Vec<Calls>,
+}
+
+impl Going {
+    /// The calls that have a part in an expression.
+    fn made_by(&self, expression: &Expression) -> Calls {
+        match expression {
+            Expression::Constant(_) => Calls::default(),
+            Expression::Register(register) => self.registers[*register].clone(),
+            Expression::Sum(left, right) => {
+                let mut all = self.made_by(left);
+                all.add(&self.made_by(right));
+                all
+            }
+            Expression::Tuple(parts) => parts.iter().fold(Calls::default(), |mut all, part| {
+                all.add(&self.made_by(part));
+                all
+            }),
+            Expression::Part(tuple, _) => self.made_by(tuple),
+        }
+    }
 }
 
 /// The traces of a thread. What it writes in them is added to `grown`; also in those that stop in a loop, as others may let it
 /// go on.
 fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains) -> Result<Vec<Trace>, TooLarge> {
     let TestThread { registers, code, .. } = &test.threads[thread];
-    let registers = vec![Value::number(0); registers.len()];
-    let mut open = vec![Going { at: 0, trace: Trace { events: Vec::new(), registers } }];
+    // The number of its first call among those of all threads.
+    let first = test.threads[..thread].iter().map(|thread| thread.code.len()).sum::<usize>();
+    let trace = Trace { events: Vec::new(), registers: vec![Value::number(0); registers.len()] };
+    let mut open = vec![Going { at: 0, trace, registers: vec![Calls::default(); registers.len()], writes: Vec::new() }];
     let mut ended = Vec::new();
     while let Some(mut going) = open.pop() {
         let instruction = code.get(going.at);
         if matches!(instruction, None | Some(Instruction::Stop)) {
             if domains.allow(thread, &going.trace) {
-                grown.add_writes(thread, &going.trace);
+                let writes = going.trace.writes().zip(&going.writes);
+                writes.for_each(|(write, made_by)| grown.add(write, 1 << thread, made_by));
                 ended.extend(instruction.is_none().then_some(going.trace));
             }
             continue;
@@ -181,28 +258,30 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
         if ended.len() + open.len() > TRACES_MAX {
             return Err(TooLarge::Traces(thread));
         }
+        let number = first + going.at;
         going.at += 1;
-        let registers = &mut going.trace.registers;
         match instruction.expect("the end was seen to") {
             Instruction::Stop => {}
             Instruction::Jump(to) => open.push(Going { at: *to, ..going }),
             Instruction::Set(register, value) => {
-                registers[*register] = evaluate(registers, value);
+                going.registers[*register] = going.made_by(value);
+                going.trace.registers[*register] = evaluate(&going.trace.registers, value);
                 open.push(going);
             }
             Instruction::Unless(left, comparison, right, to) => {
-                let (left, right) = (evaluate(registers, left), evaluate(registers, right));
-                if !compare(&left, *comparison, &right) {
+                let registers = &going.trace.registers;
+                if !compare(&evaluate(registers, left), *comparison, &evaluate(registers, right)) {
                     going.at = *to;
                 }
                 open.push(going);
             }
             Instruction::Call(into, call) => {
-                for (event, result) in ways(test, thread, call, &going.trace.registers, domains) {
+                for way in ways(test, thread, call, number, &going, domains) {
                     let mut next = going.clone();
-                    next.trace.events.push(event);
+                    next.trace.events.push(way.event);
+                    next.writes.extend(way.writes);
                     if let Some(register) = into {
-                        next.trace.registers[*register] = result;
+                        (next.trace.registers[*register], next.registers[*register]) = way.result;
                     }
                     open.push(next);
                 }
@@ -237,10 +316,10 @@ pub(crate) fn compare(left: &Value, comparison: Comparison, right: &Value) -> bo
     }
 }
 
-/// A variable of a call's values, by number; or what is known.
+/// A variable of a call's values, by number; or what is known, and the calls that have a part in it.
 #[derive(Clone)]
 enum Flat {
-    Known(Value),
+    Known(Value, Calls),
     Variable(usize),
     Sum(Box<Flat>, Box<Flat>),
 }
@@ -258,12 +337,22 @@ struct FlatPart {
     actions: Vec<FlatAction>,
 }
 
+/// One way for a call to go.
+struct Way {
+    event: Event,
+    /// The calls that have a part in each of its writes.
+    writes: Vec<Calls>,
+    result: (Value, Calls),
+}
+
 /// A case of a method, as it is for one call: without loops and names.
 struct Flattener<'a> {
     test: &'a Test,
+    /// The call's number among all.
+    number: usize,
     here: NodeNumber,
     parameters: Vec<(&'a str, &'a Argument)>,
-    registers: &'a [Value],
+    going: &'a Going,
     nodes: Vec<(&'a str, NodeNumber)>,
     /// Values that were read: the innermost last.
     values: Vec<(&'a str, usize)>,
@@ -271,25 +360,23 @@ struct Flattener<'a> {
     parts: Vec<FlatPart>,
 }
 
-/// All ways for a call to go: its event, and what it returns.
-fn ways(test: &Test, thread: usize, call: &Call, registers: &[Value], domains: &Domains) -> Vec<(Event, Value)> {
+/// All ways for a call to go, of which the number among all calls is given.
+fn ways(test: &Test, thread: usize, call: &Call, number: usize, going: &Going, domains: &Domains) -> Vec<Way> {
     let method = &test.libraries[call.library].methods[&call.method];
     // Arguments are passed by value.
-    let arguments: Vec<Argument> = call
-        .arguments
-        .iter()
-        .map(|argument| match argument {
-            Argument::Value(value) => Argument::Value(Expression::Constant(evaluate(registers, value))),
-            other => other.clone(),
-        })
-        .collect();
+    let arguments = call.arguments.iter().map(|argument| match argument {
+        Argument::Value(value) => Argument::Value(Expression::Constant(evaluate(&going.trace.registers, value))),
+        other => other.clone(),
+    });
+    let passed = Call { arguments: arguments.collect(), ..call.clone() };
     let mut all = Vec::new();
     for case in &method.cases {
         let mut flattener = Flattener {
             test,
+            number,
             here: test.threads[thread].node,
-            parameters: method.parameters.iter().map(|parameter| parameter.0.as_str()).zip(&arguments).collect(),
-            registers,
+            parameters: method.parameters.iter().map(|parameter| parameter.0.as_str()).zip(&call.arguments).collect(),
+            going,
             nodes: Vec::new(),
             values: Vec::new(),
             variables: 0,
@@ -297,7 +384,7 @@ fn ways(test: &Test, thread: usize, call: &Call, registers: &[Value], domains: &
         };
         flattener.groups(&case.groups);
         let mut values = vec![None; flattener.variables];
-        flattener.assign(case, call, domains, (0, 0), &mut values, &mut all);
+        flattener.assign(case, &passed, domains, (0, 0), &mut values, &mut all);
     }
     all
 }
@@ -395,15 +482,17 @@ impl<'a> Flattener<'a> {
 
     fn value(&self, term: &ValueTerm) -> Flat {
         match term {
-            ValueTerm::Number(number) => Flat::Known(Value::number(*number)),
-            ValueTerm::None => Flat::Known(Value::None),
+            ValueTerm::Number(number) => Flat::Known(Value::number(*number), Calls::default()),
+            ValueTerm::None => Flat::Known(Value::None, Calls::default()),
             ValueTerm::Sum(left, right) => Flat::Sum(Box::new(self.value(left)), Box::new(self.value(right))),
             ValueTerm::Name(name) => {
                 match (self.values.iter().rev().find(|value| value.0 == name), self.argument(name)) {
                     (Some(variable), _) => Flat::Variable(variable.1),
-                    (None, Some(Argument::Value(value))) => Flat::Known(evaluate(self.registers, value)),
+                    (None, Some(Argument::Value(value))) => {
+                        Flat::Known(evaluate(&self.going.trace.registers, value), self.going.made_by(value))
+                    }
                     // One that is read in a loop over no nodes.
-                    _ => Flat::Known(Value::None),
+                    _ => Flat::Known(Value::None, Calls::default()),
                 }
             }
         }
@@ -416,15 +505,16 @@ impl<'a> Flattener<'a> {
         call: &Call,
         domains: &Domains,
         (part, action): (usize, usize),
-        values: &mut Vec<Option<Value>>,
-        all: &mut Vec<(Event, Value)>,
+        values: &mut Vec<Option<(Value, Calls)>>,
+        all: &mut Vec<Way>,
     ) {
         let Some(current) = self.parts.get(part) else { return self.end(case, call, values, all) };
         match current.actions.get(action) {
             None => self.assign(case, call, domains, (part + 1, 0), values, all),
             Some(FlatAction::Read(place, variable)) if values[*variable].is_none() => {
-                for value in domains.0.get(place).into_iter().flat_map(BTreeMap::keys) {
-                    values[*variable] = Some(value.clone());
+                let found = domains.0.get(place).into_iter().flatten();
+                for (value, found) in found.filter(|(_, found)| !found.made_by.has(self.number)) {
+                    values[*variable] = Some((value.clone(), found.made_by.clone()));
                     self.assign(case, call, domains, (part, action + 1), values, all);
                 }
                 values[*variable] = None;
@@ -433,37 +523,49 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    fn end(&self, case: &Case, call: &Call, values: &[Option<Value>], all: &mut Vec<(Event, Value)>) {
+    fn end(&self, case: &Case, call: &Call, values: &[Option<(Value, Calls)>], all: &mut Vec<Way>) {
         let known = |flat: &Flat| known(flat, values);
         if let Some((left, right, equal)) = &case.condition
-            && (known(&self.value(left)) == known(&self.value(right))) != *equal
+            && (known(&self.value(left)).0 == known(&self.value(right)).0) != *equal
         {
             return;
         }
-        let mut subevents = Vec::new();
+        let (mut subevents, mut writes) = (Vec::new(), Vec::new());
         for part in &self.parts {
+            let mut made = None;
             let FlatPart { stamp, node, follows, .. } = *part;
             let mut subevent = Subevent { stamp, node, reads: None, writes: None, touches: None, follows };
             for action in &part.actions {
                 match action {
                     FlatAction::Read(place, variable) => {
-                        subevent.reads = Some((*place, values[*variable].clone().expect("it has a value by now")));
+                        let (value, _) = values[*variable].clone().expect("it has a value by now");
+                        subevent.reads = Some((*place, value));
                     }
-                    FlatAction::Write(place, value) => subevent.writes = Some((*place, known(value))),
+                    FlatAction::Write(place, value) => {
+                        let (value, mut made_by) = known(value);
+                        made_by.insert(self.number);
+                        subevent.writes = Some((*place, value));
+                        made = Some(made_by);
+                    }
                     FlatAction::Touch(place) => subevent.touches = Some(*place),
                 }
             }
             subevents.push(subevent);
+            writes.extend(made);
         }
-        let result = case.result.as_ref().map_or(Value::None, |result| known(&self.value(result)));
-        all.push((Event { call: call.clone(), subevents }, result));
+        let result = case.result.as_ref().map_or_else(Default::default, |result| known(&self.value(result)));
+        all.push(Way { event: Event { call: call.clone(), subevents }, writes, result });
     }
 }
 
-fn known(flat: &Flat, values: &[Option<Value>]) -> Value {
+fn known(flat: &Flat, values: &[Option<(Value, Calls)>]) -> (Value, Calls) {
     match flat {
-        Flat::Known(value) => value.clone(),
-        Flat::Variable(variable) => values[*variable].clone().unwrap_or(Value::None),
-        Flat::Sum(left, right) => known(left, values).plus(&known(right, values)),
+        Flat::Known(value, made_by) => (value.clone(), made_by.clone()),
+        Flat::Variable(variable) => values[*variable].clone().unwrap_or_default(),
+        Flat::Sum(left, right) => {
+            let ((left, mut made_by), (right, others)) = (known(left, values), known(right, values));
+            made_by.add(&others);
+            (left.plus(&right), made_by)
+        }
     }
 }

@@ -99,10 +99,28 @@ fn values_of_two_words_between_guards() {
     }
 }
 
+/// What a call returns goes to a register that its arguments may be read from.
+#[test]
+fn a_result_may_replace_an_argument() {
+    let mut models = Models::builtin();
+    let library = "library cell object box() starts 0 method Swap(x: box, v) -> v { CR } let so = 0";
+    models.load("cell", library).unwrap_or_else(|error| panic!("{error}"));
+    let client = "cell t { box x; } P0@1 { let a = 5; let a = Swap(x, a); } exists (true)";
+    let shown = |rest: &str| -> Vec<String> {
+        let text = "implementation i of cell over x86tso object box x { word x.c @ 1; } Swap(x, v) { Write(x.c, v);";
+        let implementation = Rc::new(Implementation::parse("i", &format!("{text} {rest} }}"), &[]).unwrap());
+        let refinement = refine("t", client, &models, &[implementation]).unwrap_or_else(|error| panic!("{error}"));
+        refinement.shown.iter().map(|state| state[0].to_string()).collect()
+    };
+    assert_eq!(shown("return v + 1;"), ["6"]);
+    // Who returns nothing returns none.
+    assert_eq!(shown(""), ["none"]);
+}
+
 #[test]
 fn mistakes_in_implementations_are_told_with_their_place() {
     let client = "sv t { shared x; } P0@1 { Write(x, 1); let a = Read(x); Bcast(d, x, {1}); } exists (true)";
-    let said = |text: &str| match Implementation::parse("i", text) {
+    let said = |text: &str| match Implementation::parse("i", text, &Implementation::builtin()) {
         Err(error) => error.to_string(),
         Ok(implementation) => match refine("t", client, &Models::builtin(), &[Rc::new(implementation)]) {
             Err(error) => error.to_string(),
@@ -111,6 +129,8 @@ fn mistakes_in_implementations_are_told_with_their_place() {
     };
     let with = |rest: &str| format!("implementation i of sv over rdmawait object shared x {{ word x.c @ 1; }} {rest}");
     for (text, what) in [
+        ("implementation i", "i:1:17: `of` or `extends` is expected here, and this is the end".into()),
+        ("implementation i extends j", "i:1:26: there is no implementation `j`; known are `sv_rdma`, ".into()),
         ("implementation i of", "i:1:20: the name of a library is expected here, and this is the end".into()),
         ("implementation i of sv over rdma_wait", "i:1:21: there is no model `rdma_wait`".into()),
         (

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::implementation::Implementation;
 use super::parse::{Body, LOOP_MAX, OPERANDS_MAX, Parsed, Parser};
 use super::*;
-use crate::text::{Position, Token};
+use crate::text::{Position, Reader, Token};
 
 /// A call, or a declaration, that is being expanded.
 pub(super) struct Inside {
@@ -57,7 +57,7 @@ impl Parser {
     pub(super) fn expand(
         &mut self,
         implementation: &Rc<Implementation>,
-        mark: usize,
+        block: &Reader,
         names: Vec<(String, Binding)>,
         into: Option<usize>,
         read: impl FnOnce(&mut Self) -> Result<()>,
@@ -68,9 +68,7 @@ impl Parser {
         }
         self.expanded += 1;
         let scope = format!("{}{}:", implementation.name, self.expanded);
-        let mut inner = implementation.reader.clone();
-        inner.back_to(mark);
-        let outer = std::mem::replace(&mut self.reader, inner);
+        let outer = std::mem::replace(&mut self.reader, block.clone());
         let implementation = Rc::clone(implementation);
         self.inside.push(Inside { implementation, names, scope, into, returns: Vec::new() });
         let read = read(self);
@@ -288,7 +286,7 @@ impl Parser {
             body.code.push(Instruction::Call(into, Call { library, method, arguments }));
             return Ok(());
         };
-        let Some((_, parameters, mark)) = of.methods.iter().find(|known| known.0 == method) else {
+        let Some((_, parameters, block)) = of.methods.iter().find(|known| known.0 == method) else {
             return self.fail(position, format!("the implementation `{}` has no method `{method}`", of.name));
         };
         if parameters.len() != arguments.len() {
@@ -306,12 +304,11 @@ impl Parser {
         let mut names: Vec<_> = parameters.iter().cloned().zip(bindings).collect();
         names.push(("me".to_owned(), Binding::Thread(body.thread)));
         names.push(("here".to_owned(), Binding::Node(self.test.threads[body.thread].node)));
-        if let Some(into) = into {
-            body.code.push(Instruction::Set(into, Expression::Constant(Value::None)));
-        }
         let breaks = std::mem::take(&mut body.breaks);
-        let returns = self.expand(&of, *mark, names, into, |parser| parser.block(body));
+        let returns = self.expand(&of, block, names, into, |parser| parser.block(body));
         body.breaks = breaks;
+        // Who does not return anything returns none. (Not before: arguments may be read from the same register.)
+        body.code.extend(into.map(|into| Instruction::Set(into, Expression::Constant(Value::None))));
         for at in returns? {
             body.code[at] = Instruction::Jump(body.code.len());
         }

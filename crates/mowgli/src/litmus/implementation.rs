@@ -7,6 +7,8 @@
 //! METHOD(PARAMETER, ...) { STATEMENT ... }
 //! ```
 //!
+//! `implementation NAME extends NAME` has everything of the other one; what it says itself of a kind or a method is in its place.
+//!
 //! A declaration is that of a litmus test, with names like `x.copy[n]`, or a `for n in SET { ... }`. Statements are those of a litmus
 //! test, and `for`, and `return`. A `for` goes over nodes (`nodes`, `nodes(THREADS)`, `{1, 2}`, a parameter), threads (`b.members`)
 //! or numbers (`0..4`), and `\` takes out some; `here` and `me` are the node and the thread of the call. All of them are unrolled when
@@ -15,6 +17,7 @@
 
 use std::rc::Rc;
 
+use crate::model::list;
 use crate::text::{Position, Reader, Result, Token};
 
 /// How the methods of a library are made of those of others.
@@ -28,14 +31,14 @@ pub struct Implementation {
     pub over: Vec<String>,
     pub(crate) reader: Reader,
     pub(crate) position: Position,
-    /// Kind, variable, and where its block begins.
-    pub(crate) objects: Vec<(String, String, usize)>,
-    pub(crate) globals: Vec<usize>,
-    /// Name, parameters, and where its block begins.
-    pub(crate) methods: Vec<(String, Vec<String>, usize)>,
+    /// Kind, variable, and its block.
+    pub(crate) objects: Vec<(String, String, Reader)>,
+    pub(crate) globals: Vec<Reader>,
+    /// Name, parameters, and its block.
+    pub(crate) methods: Vec<(String, Vec<String>, Reader)>,
 }
 
-/// Those of the LOCO paper, and some with mistakes, of which it tells two.
+/// Those of the LOCO paper, and some with mistakes, of which it tells two; each after what it extends.
 const BUILTIN: &[(&str, &str)] = &[
     ("sv_rdma", include_str!("../../implementations/sv_rdma")),
     ("rdmawait_rdmatso", include_str!("../../implementations/rdmawait_rdmatso")),
@@ -58,45 +61,59 @@ impl Implementation {
     /// assert!(all.iter().any(|implementation| implementation.name == "bal_sv" && implementation.of == "bal"));
     /// ```
     pub fn builtin() -> Vec<Rc<Implementation>> {
-        let parse = |(name, text): &(&str, &str)| Implementation::parse(&format!("implementations/{name}"), text);
-        let all = BUILTIN.iter().map(|builtin| parse(builtin).map(Rc::new));
-        all.map(|implementation| implementation.unwrap_or_else(|error| panic!("{error}"))).collect()
+        let mut all = Vec::new();
+        for (name, text) in BUILTIN {
+            let implementation = Implementation::parse(&format!("implementations/{name}"), text, &all);
+            all.push(Rc::new(implementation.unwrap_or_else(|error| panic!("{error}"))));
+        }
+        all
     }
 
-    /// Reads one. Its methods are looked at when a test is expanded.
+    /// Reads one, which may extend one that is known. Its methods are looked at when a test is expanded.
     ///
     /// # Errors
     /// What is wrong with the text, and where.
-    pub fn parse(file: &str, text: &str) -> Result<Implementation> {
+    pub fn parse(file: &str, text: &str, known: &[Rc<Implementation>]) -> Result<Implementation> {
         let mut reader = Reader::new(file, text)?;
         reader.expect_word("implementation")?;
         let name = reader.name("the implementation's name")?;
-        reader.expect_word("of")?;
-        let position = reader.position();
-        let of = reader.name("the name of a library")?;
-        reader.expect_word("over")?;
-        let mut over = Vec::new();
-        loop {
-            over.push(reader.name("the name of a library")?);
-            if !reader.takes(",") {
-                break;
+        let mut all = if reader.takes_word("extends") {
+            let position = reader.position();
+            let other = reader.name("the name of an implementation")?;
+            let Some(other) = known.iter().find(|known| known.name == other) else {
+                let names = list(known.iter().map(|known| known.name.as_str()));
+                return Err(reader.error(position, format!("there is no implementation `{other}`; known are {names}")));
+            };
+            Implementation { name, position, reader: reader.clone(), ..Implementation::clone(other) }
+        } else {
+            if !reader.takes_word("of") {
+                return Err(reader.unexpected("`of` or `extends`"));
             }
-        }
-        let (objects, globals, methods) = Default::default();
-        let mut all = Implementation { name, of, over, reader: reader.clone(), position, objects, globals, methods };
+            let position = reader.position();
+            let of = reader.name("the name of a library")?;
+            reader.expect_word("over")?;
+            let mut over = vec![reader.name("the name of a library")?];
+            while reader.takes(",") {
+                over.push(reader.name("the name of a library")?);
+            }
+            let (objects, globals, methods) = Default::default();
+            Implementation { name, of, over, reader: reader.clone(), position, objects, globals, methods }
+        };
         while *reader.peek() != Token::End {
             let word = reader.name("`object`, `global` or a method")?;
             match word.as_str() {
                 "object" => {
                     let kind = reader.name("a kind of objects")?;
                     let variable = reader.name("a name for the object")?;
-                    all.objects.push((kind, variable, reader.mark()));
+                    all.objects.retain(|other| other.0 != kind);
+                    all.objects.push((kind, variable, reader.clone()));
                 }
-                "global" => all.globals.push(reader.mark()),
+                "global" => all.globals.push(reader.clone()),
                 _ => {
                     reader.expect("(")?;
                     let parameters = reader.list(",", ")", |reader| reader.name("a parameter"))?;
-                    all.methods.push((word, parameters, reader.mark()));
+                    all.methods.retain(|other| other.0 != word);
+                    all.methods.push((word, parameters, reader.clone()));
                 }
             }
             reader.expect("{")?;

@@ -133,8 +133,8 @@ fn read(
         own_libraries,
     };
     for (_, implementation) in parser.implementations.clone() {
-        for mark in &implementation.globals {
-            parser.expand(&implementation, *mark, Vec::new(), None, |parser| {
+        for block in &implementation.globals {
+            parser.expand(&implementation, block, Vec::new(), None, |parser| {
                 parser.reader.expect("{")?;
                 parser.declarations()
             })?;
@@ -231,7 +231,10 @@ impl Parser {
             None => libraries.find_map(|(at, library)| library.kinds.first().map(|kind| (at, kind.clone()))),
         };
         let Some((library, kind)) = found else {
-            return self.fail(position, format!("there are no objects of the kind `{}`", kind.unwrap_or_default()));
+            return match kind {
+                Some(kind) => self.fail(position, format!("there are no objects of the kind `{kind}`")),
+                None => self.fail(position, "the libraries of this test have no objects"),
+            };
         };
         if self.test.objects.iter().any(|other| other.name == name) {
             return self.fail(position, format!("there is a `{name}` already"));
@@ -265,30 +268,27 @@ impl Parser {
             }
         }
         let mut starts = kind.starts.map(Value::number);
-        let at = self.reader.position();
+        let equals = self.reader.position();
         if self.reader.takes("=") {
             if starts.is_none() {
-                return self.fail(at, format!("a `{}` has no initial value", kind.name));
+                return self.fail(equals, format!("a `{}` has no initial value", kind.name));
             }
             starts = Some(self.starting_value()?);
         }
         let of = self.implementations.iter().find(|(of, _)| *of == library).map(|(_, it)| Rc::clone(it));
         let kind = kind.name;
         let at = self.test.objects.len();
-        let is_made = of.is_some();
         self.test.objects.push(Object { name, library, kind: kind.clone(), home, threads, starts });
         if let Some(of) = of {
-            let Some((_, variable, mark)) = of.objects.iter().find(|object| object.0 == kind) else {
+            let Some((_, variable, block)) = of.objects.iter().find(|object| object.0 == kind) else {
                 return self
                     .fail(position, format!("the implementation `{}` has no objects of the kind `{kind}`", of.name));
             };
             let names = vec![(variable.clone(), Binding::Object(at))];
-            self.expand(&of, *mark, names, None, |parser| {
+            self.expand(&of, block, names, None, |parser| {
                 parser.reader.expect("{")?;
                 parser.declarations()
             })?;
-        }
-        if is_made {
             // What it is made of has its memory.
             self.test.objects[at].starts = None;
         }
