@@ -26,7 +26,7 @@ pub enum NotThere {
 /// Those whose methods the machine has.
 const LIBRARIES: &[&str] = &["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw"];
 /// How many states are looked at: some hundred bytes each.
-const STATES_MAX: usize = 2_000_000;
+pub(crate) const STATES_MAX: usize = 2_000_000;
 
 /// All outcomes of a test on the machine: what is seen at the end, in the order of [`Test::observables`].
 ///
@@ -55,7 +55,7 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
     let mut threads = Vec::new();
     for thread in &test.threads {
         machine.add_thread(thread.node - 1);
-        threads.push(At { next: 0, registers: vec![Value::number(0); thread.registers.len()], issued: Vec::new() });
+        threads.push(At::start(thread.registers.len()));
         for instruction in &thread.code {
             if let Instruction::Call(_, call) = instruction {
                 let library = &test.libraries[call.library].name;
@@ -75,11 +75,17 @@ fn number(value: &Value) -> Result<u64, NotThere> {
 
 /// Where a thread is.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct At {
-    next: usize,
-    registers: Vec<Value>,
+pub(crate) struct At {
+    pub(crate) next: usize,
+    pub(crate) registers: Vec<Value>,
     /// Its operations, with the id of each, and whether it can be polled and was not.
     issued: Vec<(Option<usize>, Node, u32, bool)>,
+}
+
+impl At {
+    pub(crate) fn start(registers: usize) -> At {
+        At { next: 0, registers: vec![Value::number(0); registers], issued: Vec::new() }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -101,7 +107,7 @@ impl Driver<'_> {
         let (mut outcomes, mut seen, mut open) = (BTreeSet::new(), HashSet::new(), vec![start]);
         let mut steps = Vec::new();
         while let Some(mut state) = open.pop() {
-            if !self.settle(&mut state) || seen.contains(&state) {
+            if !settle(self.test, &mut state.threads) || seen.contains(&state) {
                 continue;
             }
             if seen.len() == STATES_MAX {
@@ -134,31 +140,6 @@ impl Driver<'_> {
             seen.insert(state);
         }
         Ok(outcomes)
-    }
-
-    /// Goes on to the next call of each thread: what is between is nobody else's. False if an execution does not count.
-    fn settle(&self, state: &mut State) -> bool {
-        for (thread, at) in self.test.threads.iter().zip(&mut state.threads) {
-            while let Some(instruction) = thread.code.get(at.next) {
-                at.next += 1;
-                match instruction {
-                    Instruction::Call(..) => {
-                        at.next -= 1;
-                        break;
-                    }
-                    Instruction::Stop => return false,
-                    Instruction::Jump(to) => at.next = *to,
-                    Instruction::Set(register, value) => at.registers[*register] = evaluate(&at.registers, value),
-                    Instruction::Unless(left, comparison, right, to) => {
-                        let (left, right) = (evaluate(&at.registers, left), evaluate(&at.registers, right));
-                        if !compare(&left, *comparison, &right) {
-                            at.next = *to;
-                        }
-                    }
-                }
-            }
-        }
-        true
     }
 
     fn step(&self, state: &State, step: Step) -> State {
@@ -263,4 +244,29 @@ impl Driver<'_> {
     fn number(&self, state: &State, thread: usize, value: &Expression) -> Result<u64, NotThere> {
         number(&evaluate(&state.threads[thread].registers, value))
     }
+}
+
+/// Goes on to the next call of each thread: what is between is nobody else's. False if an execution does not count.
+pub(crate) fn settle(test: &Test, threads: &mut [At]) -> bool {
+    for (thread, at) in test.threads.iter().zip(threads) {
+        while let Some(instruction) = thread.code.get(at.next) {
+            at.next += 1;
+            match instruction {
+                Instruction::Call(..) => {
+                    at.next -= 1;
+                    break;
+                }
+                Instruction::Stop => return false,
+                Instruction::Jump(to) => at.next = *to,
+                Instruction::Set(register, value) => at.registers[*register] = evaluate(&at.registers, value),
+                Instruction::Unless(left, comparison, right, to) => {
+                    let (left, right) = (evaluate(&at.registers, left), evaluate(&at.registers, right));
+                    if !compare(&left, *comparison, &right) {
+                        at.next = *to;
+                    }
+                }
+            }
+        }
+    }
+    true
 }

@@ -1,10 +1,21 @@
-//! Mowgli: the memory model that Farfield's objects are written against, executable.
+//! Mowgli: the memory model that Farfield's objects are written against, executable, and the specifications of libraries above it.
+//! After the LOCO paper and its framework Mowgli.
 //!
-//! [`machine`] is the operational model RDMA^TSO as plain data: store buffers, queue pairs, and the write buffers of the
-//! NICs on both sides, with the steps that are possible ([`machine::Machine::enabled`]) and what each does
-//! ([`machine::Machine::apply`]). It stands alone: whoever drives it decides which step is next.
+//! | module | what it is |
+//! |---|---|
+//! | [`model`] | libraries as texts: methods, stamped subevents, and which executions are consistent |
+//! | [`stamp`] | the stamp order, one table |
+//! | [`litmus`] | litmus tests, and [implementations](litmus::Implementation) of libraries as programs |
+//! | [`enumerate`] | all consistent executions of a test |
+//! | [`refine`] | whether an implementation shows what its specification forbids |
+//! | [`compose`] | whether a library is monotone and decomposable, so that it may be used beside others |
+//! | [`machine`] | RDMA^TSO as plain data: store buffers, queue pairs, the buffers of the NICs, and the steps that are possible. It stands alone: whoever drives it decides which step is next |
+//! | [`explore`], [`tso`] | all outcomes of a test on that machine, and on x86-TSO's |
+//! | [`random`] | programs by seed, to compare what should be equal |
+//! | [`report`] | what was found out, as herd prints it |
 #![forbid(unsafe_code)]
 
+//COMPOSE
 pub mod enumerate;
 mod execution;
 pub mod explore;
@@ -18,5 +29,6 @@ pub mod report;
 pub mod stamp;
 pub mod text;
 mod trace;
+pub mod tso;
 
 pub use trace::TooLarge;

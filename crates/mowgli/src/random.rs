@@ -1,16 +1,33 @@
-//! Small random programs, to compare what should be equal.
+//! Random programs, to compare what should be equal: any calls ([`program`]), cycles over the stamp order ([`cycle`]), and clients
+//! of the libraries that have implementations ([`client`]).
+//!
+//! All of them are texts of litmus tests, and the same for the same seed.
 
 use std::fmt::Write;
 
-/// Small random numbers (splitmix64).
-struct Rng(u64);
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+mod client;
+mod cycle;
+
+pub use client::{CLIENTS, client};
+pub use cycle::cycle;
+
+/// Random numbers, always the same for a seed.
+struct Rng(SmallRng);
 
 impl Rng {
+    fn new(seed: u64) -> Rng {
+        Rng(SmallRng::seed_from_u64(seed))
+    }
+
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let bits = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ bits >> 31) % end as u64) as usize
+        self.0.random_range(0..end)
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
     }
 }
 
@@ -34,7 +51,7 @@ pub struct Size {
 /// assert_eq!(program("rdmawait", 1, size), program("rdmawait", 1, size));
 /// ```
 pub fn program(model: &str, seed: u64, size: Size) -> String {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let nodes = 1 + rng.below(size.nodes);
     let threads = 1 + rng.below(size.threads);
     // x1, y1, ... on node 1, and so on.

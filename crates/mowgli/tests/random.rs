@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use mowgli::enumerate::{Detail, consistent};
-use mowgli::explore::outcomes;
-use mowgli::litmus::Test;
+use mowgli::explore::{NotThere, outcomes};
+use mowgli::litmus::{Test, Value};
 use mowgli::model::Models;
-use mowgli::random::{Size, program};
+use mowgli::random::{Size, cycle, program};
 
 fn number(variable: &str, or: u64) -> u64 {
     std::env::var(variable).map_or(or, |text| text.parse().expect("a number"))
@@ -16,6 +16,12 @@ fn number(variable: &str, or: u64) -> u64 {
 
 /// How the outcomes of a program differ, if they do.
 fn difference(models: &Models, text: &str) -> Option<String> {
+    difference_from(models, text, outcomes)
+}
+
+type Machine = fn(&Test) -> Result<BTreeSet<Vec<Value>>, NotThere>;
+
+fn difference_from(models: &Models, text: &str, outcomes: Machine) -> Option<String> {
     let test = Test::parse("random", text, models).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let declared: BTreeSet<_> = match consistent(&test, Detail::States) {
         Ok(declared) => declared.states.into_keys().collect(),
@@ -34,10 +40,26 @@ fn difference(models: &Models, text: &str) -> Option<String> {
 fn the_models_and_the_machine_have_the_same_outcomes() {
     let models = Models::builtin();
     let size = Size { nodes: 3, threads: 4, calls: number("FARFIELD_CALLS", 5) as usize };
-    let each = number("FARFIELD_PROGRAMS", 500).div_ceil(4);
+    let each = number("FARFIELD_PROGRAMS", 500).div_ceil(8);
     for model in ["x86tso", "rdmawait", "rdmatso", "rdmarmw"] {
         for seed in 0..each {
-            if let Some(difference) = difference(&models, &program(model, seed, size)) {
+            for text in [program(model, seed, size), cycle(model, seed, size)] {
+                if let Some(difference) = difference(&models, &text) {
+                    panic!("{difference}");
+                }
+            }
+        }
+    }
+}
+
+/// Programs of the CPU alone, on a machine that has nothing else.
+#[test]
+fn the_model_of_the_cpu_is_the_tso_machine() {
+    let models = Models::builtin();
+    let size = Size { nodes: 1, threads: 4, calls: number("FARFIELD_CALLS", 8) as usize };
+    for seed in 0..number("FARFIELD_PROGRAMS", 500).div_ceil(2) {
+        for text in [program("x86tso", seed, size), cycle("x86tso", seed, size)] {
+            if let Some(difference) = difference_from(&models, &text, mowgli::tso::outcomes) {
                 panic!("{difference}");
             }
         }
@@ -74,8 +96,11 @@ fn every_ingredient_of_the_models_shows() {
             models.load(&file, &text).unwrap_or_else(|error| panic!("{error}"));
         }
         let size = Size { nodes: 2, threads: 3, calls: 6 };
-        let found = (0..3000).find(|seed| difference(&models, &program(model, *seed, size)).is_some());
-        println!("{changed}: `{from}`, found by program {found:?}");
-        assert!(found.is_some(), "{changed} without `{from}` was not found");
+        let found = |text: fn(&str, u64, Size) -> String, seeds| {
+            (0..seeds).find(|seed| difference(&models, &text(model, *seed, size)).is_some())
+        };
+        let (by_program, by_cycle) = (found(program, 3000), found(cycle, 500));
+        println!("{changed}: `{from}`, found by program {by_program:?}, cycle {by_cycle:?}");
+        assert!(by_program.is_some(), "{changed} without `{from}` was not found");
     }
 }

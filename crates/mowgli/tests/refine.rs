@@ -5,17 +5,17 @@ use std::rc::Rc;
 
 use mowgli::litmus::Implementation;
 use mowgli::model::Models;
-use mowgli::refine::{Refinement, refine};
+use mowgli::random::{CLIENTS, client};
+use mowgli::refine::{NotChecked, Refinement, refine};
 
 fn refined(test: &str, implementations: &[&str]) -> Refinement {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("litmus");
     let file = ["paper", "stamps"].map(|part| suite.join(part).join(format!("{test}.litmus")));
     let file = file.into_iter().find(|file| file.exists()).expect("a test of the suite");
     let text = std::fs::read_to_string(&file).expect("a test");
-    let all = Implementation::builtin();
-    let named = implementations.iter().map(|name| all.iter().find(|it| it.name == *name).expect("it is built in"));
-    let named: Vec<Rc<Implementation>> = named.cloned().collect();
-    refine(&file.display().to_string(), &text, &Models::builtin(), &named).unwrap_or_else(|error| panic!("{error}"))
+    let implementations = named(implementations);
+    refine(&file.display().to_string(), &text, &Models::builtin(), &implementations)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[track_caller]
@@ -85,6 +85,7 @@ fn waits_over_polls() {
 fn values_of_two_words_between_guards() {
     for test in ["msw_put", "msw_put_twice", "msw_get"] {
         is_sound(test, &["msw_guards"]);
+        is_sound(test, &["msw_hash"]);
     }
     // Appendix D of the LOCO paper, and what it does not say: each shows a value of which half is another's.
     for (test, implementation) in [
@@ -115,6 +116,83 @@ fn a_result_may_replace_an_argument() {
     assert_eq!(shown("return v + 1;"), ["6"]);
     // Who returns nothing returns none.
     assert_eq!(shown(""), ["none"]);
+}
+
+/// What guards ask of their clients: each shows half of one value and half of another otherwise.
+#[test]
+fn guards_are_for_one_writer_and_for_gets_that_were_waited_for() {
+    for threads in [
+        "P0@1 { Write(x, (1, 1)); Put(d, y, x); } P1@2 { Write(y, (3, 3)); let a = TryRead(y); }",
+        "P0@1 { Write(x, (1, 1)); } P1@2 { Get(d, y, x); let a = TryRead(y); }",
+    ] {
+        let text = format!("msw t {{ wide x@1 = (0, 0); wide y@2 = (0, 0); }} {threads} exists (true)");
+        let refined = |name| refine("t", &text, &Models::builtin(), &named(&[name])).unwrap();
+        assert!(refined("msw_guards").unsound().next().is_some(), "{threads}");
+        assert!(refined("msw_hash").unsound().next().is_none(), "{threads}");
+    }
+}
+
+fn named(names: &[&str]) -> Vec<Rc<Implementation>> {
+    let all = Implementation::builtin();
+    names.iter().map(|name| Rc::clone(all.iter().find(|it| it.name == *name).expect("it is built in"))).collect()
+}
+
+/// `FARFIELD_PROGRAMS` changes how many clients.
+#[test]
+fn random_clients_see_nothing_that_the_specification_forbids() {
+    let clients = std::env::var("FARFIELD_PROGRAMS").map_or(40, |text| text.parse().expect("a number"));
+    let models = Models::builtin();
+    for (library, implementations) in CLIENTS {
+        let implementations = named(implementations);
+        let (mut too_large, mut less, mut outcomes) = (0, 0, 0);
+        for seed in 0..clients {
+            let text = client(library, seed);
+            let refinement = match refine("client", &text, &models, &implementations) {
+                Ok(refinement) => refinement,
+                Err(NotChecked::TooLarge(_)) => {
+                    too_large += 1;
+                    continue;
+                }
+                Err(error) => panic!("{error}\n{text}"),
+            };
+            let unsound: Vec<_> = refinement.unsound().collect();
+            assert!(
+                unsound.is_empty(),
+                "{text}\n{:?}\nspecified: {:?}\nunsound: {unsound:?}",
+                refinement.names,
+                refinement.specified
+            );
+            outcomes += refinement.shown.len();
+            less += usize::from(refinement.shown != refinement.specified);
+        }
+        println!(
+            "{library}: {clients} clients, {outcomes} outcomes, {less} with fewer than specified, {too_large} too large"
+        );
+        assert!(too_large * 10 <= clients, "{library}: {too_large} of {clients} are too large");
+    }
+}
+
+/// The same clients find what is wrong with the implementations that are, where the right one beside them is sound.
+#[test]
+fn random_clients_find_mistakes() {
+    let models = Models::builtin();
+    for (library, right, wrong) in [
+        ("bal", "bal_sv", "bal_no_fence"),
+        ("msw", "msw_guards", "msw_guards_in_order"),
+        ("msw", "msw_guards", "msw_guards_no_fence"),
+        ("msw", "msw_guards", "msw_guards_no_wait"),
+    ] {
+        let (right, implementations) = (named(&[right]), named(&[wrong]));
+        let is_sound = |seed: &u64, implementations: &[Rc<Implementation>]| {
+            let refinement = refine("client", &client(library, *seed), &models, implementations);
+            refinement.map(|refinement| refinement.unsound().next().is_none())
+        };
+        let found = (0..2000).find(|seed| {
+            matches!(is_sound(seed, &implementations), Ok(false)) && matches!(is_sound(seed, &right), Ok(true))
+        });
+        println!("{wrong}: client {found:?}");
+        assert!(found.is_some(), "{wrong}");
+    }
 }
 
 #[test]

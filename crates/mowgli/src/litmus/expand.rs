@@ -35,8 +35,19 @@ pub(super) enum Binding {
 const INSIDE_MAX: usize = 8;
 
 impl Parser {
-    /// An initial value: also `x.starts`, while the objects are declared that `x` is made of.
+    /// An initial value: also `x.starts`, while the objects are declared that `x` is made of, and sums.
     pub(super) fn starting_value(&mut self) -> Result<Value> {
+        let mut all = self.starting_operand()?;
+        for _ in 0..OPERANDS_MAX {
+            if self.inside.is_empty() || !self.reader.takes("+") {
+                return Ok(all);
+            }
+            all = all.plus(&self.starting_operand()?);
+        }
+        self.fail(self.reader.position(), format!("more than {OPERANDS_MAX} operands"))
+    }
+
+    fn starting_operand(&mut self) -> Result<Value> {
         if let Token::Name(name) = self.reader.peek().clone()
             && let Some(Binding::Object(object)) = self.bound(&name)
         {

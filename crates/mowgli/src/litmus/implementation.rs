@@ -45,6 +45,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("bal_sv", include_str!("../../implementations/bal_sv")),
     ("bal_no_fence", include_str!("../../implementations/bal_no_fence")),
     ("rbl_sv", include_str!("../../implementations/rbl_sv")),
+    ("msw_hash", include_str!("../../implementations/msw_hash")),
     ("msw_guards", include_str!("../../implementations/msw_guards")),
     ("msw_guards_in_order", include_str!("../../implementations/msw_guards_in_order")),
     ("msw_guards_no_wait", include_str!("../../implementations/msw_guards_no_wait")),
@@ -53,8 +54,9 @@ const BUILTIN: &[(&str, &str)] = &[
 
 impl Implementation {
     /// Those of the LOCO paper: `sv_rdma` (shared variables over RDMA^WAIT), `bal_sv` (the barrier over shared variables), `rbl_sv` (the
-    /// ring buffer), `msw_guards` (values of two words), `rdmawait_rdmatso` (waits by polls). And four that are unsound: `bal_no_fence`, `msw_guards_in_order`,
-    /// `msw_guards_no_wait`, `msw_guards_no_fence`.
+    /// ring buffer), `msw_hash` (values of two words), `rdmawait_rdmatso` (waits by polls). `msw_guards` is sound for clients of which one thread
+    /// writes a place, and waits for a get before it reads what it brought. And four are unsound: `bal_no_fence`,
+    /// `msw_guards_in_order`, `msw_guards_no_wait`, `msw_guards_no_fence`.
     ///
     /// ```
     /// let all = mowgli::litmus::Implementation::builtin();
