@@ -70,16 +70,42 @@ const MEMORY_ORDER: &str = "mo";
 /// ```
 pub fn consistent(test: &Test, detail: Detail) -> Result<Outcomes, TooLarge> {
     let traces = trace::all(test)?;
-    let meanings = test.libraries.iter().map(|library| Meaning::of(library).expect("it was checked when it was read"));
-    let observables = match detail {
-        Detail::Executions | Detail::Shown => test.shown.clone(),
-        Detail::States => test.observables(),
-    };
-    let outcomes = Outcomes { states: BTreeMap::new(), observables, positive: 0, negative: 0 };
-    let mut search = Search { test, meanings: meanings.collect(), detail, outcomes, candidates: 0 };
+    let mut search = Search::new(test, detail);
     search.combine(&traces, &mut Vec::new())?;
     Ok(search.outcomes)
 }
+
+/// Looks at the consistent executions of a test, as far as they differ in more than orientations other than `mo`.
+pub(crate) fn each(
+    test: &Test,
+    look: impl FnMut(&Execution<'_>, &Decided) -> Result<(), TooLarge>,
+) -> Result<(), TooLarge> {
+    let traces = trace::all(test)?;
+    let mut search = Search { look: Some(Box::new(look)), ..Search::new(test, Detail::Executions) };
+    search.combine(&traces, &mut Vec::new())
+}
+
+/// Whether calls of some threads are consistent by themselves: with what was decided elsewhere, or anyhow. (What is decided is wanted
+/// to be `fit`.)
+pub(crate) fn is_consistent(
+    execution: &Execution<'_>,
+    decided: Option<Vec<Vec<Relation>>>,
+    fit: &dyn Fn(&Decided) -> bool,
+) -> bool {
+    let search = Search::new(execution.test, Detail::Executions);
+    let Some((candidate, mut begun)) = search.begin(execution) else { return false };
+    let all = || 0..search.meanings.len();
+    match decided {
+        Some(chosen) => {
+            begun.chosen = chosen;
+            search.evaluate(&candidate, &mut begun, all(), true) && fit(&begun)
+        }
+        None => search.exists(&candidate, begun, 0, fit),
+    }
+}
+
+/// What is done with a consistent execution.
+type Look<'a> = Box<dyn FnMut(&Execution<'_>, &Decided) -> Result<(), TooLarge> + 'a>;
 
 struct Search<'a> {
     test: &'a Test,
@@ -88,6 +114,7 @@ struct Search<'a> {
     outcomes: Outcomes,
     /// How many were looked at.
     candidates: u64,
+    look: Option<Look<'a>>,
 }
 
 /// What has to be decided, of which library's relation.
@@ -126,12 +153,25 @@ struct Candidate<'a> {
 
 /// What has been decided, for each library.
 #[derive(Clone)]
-struct Decided {
-    chosen: Vec<Vec<Relation>>,
+pub(crate) struct Decided {
+    pub(crate) chosen: Vec<Vec<Relation>>,
     worths: Vec<Vec<Worth>>,
+    /// The `so` of all libraries, once everything is decided.
+    pub(crate) so: Relation,
 }
 
 impl<'a> Search<'a> {
+    fn new(test: &'a Test, detail: Detail) -> Search<'a> {
+        let meaning = |library| Meaning::of(library).expect("it was checked when it was read");
+        let observables = match detail {
+            Detail::Executions | Detail::Shown => test.shown.clone(),
+            Detail::States => test.observables(),
+        };
+        let outcomes = Outcomes { states: BTreeMap::new(), observables, positive: 0, negative: 0 };
+        let meanings = test.libraries.iter().map(|library| meaning(library)).collect();
+        Search { test, meanings, detail, outcomes, candidates: 0, look: None }
+    }
+
     /// Every choice of one trace for each thread, such that everything that is read may have been written.
     fn combine(&mut self, all: &'a [Vec<Trace>], chosen: &mut Vec<&'a Trace>) -> Result<(), TooLarge> {
         let mut domains = Domains::initial(self.test);
@@ -153,27 +193,32 @@ impl<'a> Search<'a> {
 
     fn execution(&mut self, traces: &[&Trace]) -> Result<(), TooLarge> {
         let execution = Execution::new(self.test, traces)?;
-        let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(&execution, library)).collect();
+        let Some((candidate, mut decided)) = self.begin(&execution) else { return Ok(()) };
+        let every = 0..self.meanings.len();
+        self.candidates += 1;
+        if self.evaluate(&candidate, &mut decided, every, candidate.decisions.is_empty()) {
+            self.decide(&candidate, decided, 0)?;
+        }
+        if self.candidates > CANDIDATES_MAX { Err(TooLarge::Candidates) } else { Ok(()) }
+    }
+
+    /// What is to be decided of an execution, if there is any way at all.
+    fn begin<'e>(&self, execution: &'e Execution<'e>) -> Option<(Candidate<'e>, Decided)> {
+        let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(execution, library)).collect();
         let count = execution.count();
         let mut decided = Decided {
             chosen: self.meanings.iter().map(|meaning| vec![Relation::empty(count); meaning.choices.len()]).collect(),
             worths: self.meanings.iter().zip(&views).map(|(meaning, view)| meaning.begin(view)).collect(),
+            so: Relation::empty(count),
         };
-        let Some(decisions) = self.decisions(&execution, &mut decided) else { return Ok(()) };
+        let decisions = self.decisions(execution, &mut decided)?;
         let counts = |decision: &Decision| {
             let (library, choice) = decision.of();
             matches!(decision, Decision::Pick(..)) || self.meanings[library].chosen[choice] == MEMORY_ORDER
         };
         let (first, rest): (Vec<Decision>, Vec<Decision>) = decisions.into_iter().partition(counts);
         let counted = first.len();
-        let candidate =
-            Candidate { execution: &execution, views, decisions: first.into_iter().chain(rest).collect(), counted };
-        let every = 0..self.meanings.len();
-        self.candidates += 1;
-        if self.evaluate(&candidate, &mut decided, every, candidate.decisions.is_empty()) {
-            self.decide(&candidate, decided, 0);
-        }
-        if self.candidates > CANDIDATES_MAX { Err(TooLarge::Candidates) } else { Ok(()) }
+        Some((Candidate { execution, views, decisions: first.into_iter().chain(rest).collect(), counted }, decided))
     }
 
     /// What is to be decided; what can go one way only is. None if there is no way at all.
@@ -225,29 +270,46 @@ impl<'a> Search<'a> {
         is_final: bool,
     ) -> bool {
         for library in changed {
-            let Decided { chosen, worths } = decided;
+            let Decided { chosen, worths, .. } = decided;
             self.meanings[library].go_on(&mut worths[library], &chosen[library], &candidate.views[library]);
             if self.meanings[library].broken(&worths[library], is_final).is_some() {
                 return false;
             }
         }
-        let mut hb = candidate.execution.ppo.clone();
+        let mut so = Relation::empty(candidate.execution.count());
         for (meaning, worths) in self.meanings.iter().zip(&decided.worths) {
             if is_final || meaning.so_grows() {
-                hb = hb.or(worths[meaning.so].relation());
+                so = so.or(worths[meaning.so].relation());
             }
         }
-        hb.is_acyclic()
+        let is_acyclic = so.or(&candidate.execution.ppo).is_acyclic();
+        decided.so = so;
+        is_acyclic
+    }
+
+    /// Whether everything from a decision on can be decided such that it is fit.
+    fn exists(&self, candidate: &Candidate<'_>, decided: Decided, at: usize, fit: &dyn Fn(&Decided) -> bool) -> bool {
+        let Some(decision) = candidate.decisions.get(at) else {
+            let mut decided = decided;
+            return self.evaluate(candidate, &mut decided, 0..self.meanings.len(), true) && fit(&decided);
+        };
+        let (library, choice) = decision.of();
+        decision.options().into_iter().any(|(from, to)| {
+            let mut next = decided.clone();
+            next.chosen[library][choice].insert(from, to);
+            self.evaluate(candidate, &mut next, library..library + 1, false)
+                && self.exists(candidate, next, at + 1, fit)
+        })
     }
 
     /// Decides everything from a decision on; whether there was a way.
-    fn decide(&mut self, candidate: &Candidate<'_>, decided: Decided, at: usize) -> bool {
+    fn decide(&mut self, candidate: &Candidate<'_>, decided: Decided, at: usize) -> Result<bool, TooLarge> {
         if at == candidate.counted && !self.is_wanted(candidate, &decided) {
-            return false;
+            return Ok(false);
         }
         let Some(decision) = candidate.decisions.get(at) else {
-            self.take(candidate, &decided);
-            return true;
+            self.take(candidate, &decided)?;
+            return Ok(true);
         };
         let (library, choice) = decision.of();
         let is_last = at + 1 == candidate.decisions.len();
@@ -255,19 +317,19 @@ impl<'a> Search<'a> {
         for (from, to) in decision.options() {
             self.candidates += 1;
             if self.candidates > CANDIDATES_MAX {
-                return has_way;
+                return Err(TooLarge::Candidates);
             }
             let mut next = decided.clone();
             next.chosen[library][choice].insert(from, to);
             let changed = if is_last { 0..self.meanings.len() } else { library..library + 1 };
             if self.evaluate(candidate, &mut next, changed, is_last) {
-                has_way |= self.decide(candidate, next, at + 1);
+                has_way |= self.decide(candidate, next, at + 1)?;
                 if has_way && at >= candidate.counted {
-                    return true;
+                    return Ok(true);
                 }
             }
         }
-        has_way
+        Ok(has_way)
     }
 
     fn seen(&self, candidate: &Candidate<'_>, decided: &Decided, observable: Observable) -> Value {
@@ -298,7 +360,10 @@ impl<'a> Search<'a> {
         self.detail == Detail::Executions || !self.outcomes.states.contains_key(&self.state(candidate, decided))
     }
 
-    fn take(&mut self, candidate: &Candidate<'_>, decided: &Decided) {
+    fn take(&mut self, candidate: &Candidate<'_>, decided: &Decided) -> Result<(), TooLarge> {
+        if let Some(look) = &mut self.look {
+            return look(candidate.execution, decided);
+        }
         let state = self.state(candidate, decided);
         if self.test.condition.holds(&|observable| self.seen(candidate, decided, observable)) {
             self.outcomes.positive += 1;
@@ -306,5 +371,6 @@ impl<'a> Search<'a> {
             self.outcomes.negative += 1;
         }
         *self.outcomes.states.entry(state).or_default() += 1;
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::litmus::{Argument, Call, Expression, Instruction, Place, Test, Value};
-use crate::machine::{Loc, Machine, Node, Operation, Source, Step, Thread};
+use crate::machine::{Crossing, Loc, Machine, Node, Operation, Part, Source, Step, Thread};
 use crate::trace::{compare, evaluate};
 
 /// Why a test does not run on the machine.
@@ -41,7 +41,7 @@ pub(crate) const STATES_MAX: usize = 2_000_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
-    let mut driver = Driver { test, places: BTreeMap::new(), has_results: false };
+    let mut driver = Driver { test, places: BTreeMap::new(), uses: uses(test) };
     let mut machine = Machine::new(usize::from(test.nodes.last().copied().unwrap_or(1)));
     let mut sizes: BTreeMap<Node, u32> = BTreeMap::new();
     for place in test.places() {
@@ -62,11 +62,25 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
                 if !LIBRARIES.contains(&library.as_str()) {
                     return Err(NotThere::Method(format!("{library}.{}", call.method)));
                 }
-                driver.has_results |= matches!(call.method.as_str(), "RCas" | "RFaa");
             }
         }
     }
     driver.explore(State { machine, threads, results: Vec::new() })
+}
+
+/// How many calls are about each object.
+fn uses(test: &Test) -> Vec<usize> {
+    let mut uses = vec![0; test.objects.len()];
+    for step in test.threads.iter().flat_map(|thread| &thread.code) {
+        if let Instruction::Call(_, call) = step {
+            for argument in &call.arguments {
+                if let Argument::Object(object) = argument {
+                    uses[*object] += 1;
+                }
+            }
+        }
+    }
+    uses
 }
 
 fn number(value: &Value) -> Result<u64, NotThere> {
@@ -78,8 +92,21 @@ fn number(value: &Value) -> Result<u64, NotThere> {
 pub(crate) struct At {
     pub(crate) next: usize,
     pub(crate) registers: Vec<Value>,
-    /// Its operations, with the id of each, and whether it can be polled and was not.
-    issued: Vec<(Option<usize>, Node, u32, bool)>,
+    /// Its operations.
+    issued: Vec<Issued>,
+}
+
+/// An operation of a thread.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Issued {
+    id: Option<usize>,
+    peer: Node,
+    sequence: u32,
+    /// It can be polled and was not.
+    is_unpolled: bool,
+    is_put: bool,
+    /// It is the only call that is about its local place, and about its remote one.
+    is_alone: (bool, bool),
 }
 
 impl At {
@@ -99,7 +126,8 @@ struct State {
 struct Driver<'a> {
     test: &'a Test,
     places: BTreeMap<Place, Loc>,
-    has_results: bool,
+    /// How many calls are about each object.
+    uses: Vec<usize>,
 }
 
 impl Driver<'_> {
@@ -115,8 +143,8 @@ impl Driver<'_> {
             }
             steps.clear();
             state.machine.enabled(&mut steps);
-            // One that nobody can see may be taken first. (An old value that comes back can be seen here.)
-            let quiet = steps.iter().find(|step| !self.has_results && state.machine.is_quiet(**step));
+            // One that nobody can see may be taken first.
+            let quiet = steps.iter().find(|step| self.is_quiet(&state, **step));
             if let Some(quiet) = quiet {
                 open.push(self.step(&state, *quiet));
             } else {
@@ -140,6 +168,34 @@ impl Driver<'_> {
             seen.insert(state);
         }
         Ok(outcomes)
+    }
+
+    /// Whether taking a step at once loses no outcome: see [`Machine::is_quiet`]. What it says of memory that is not there is also
+    /// true of places that no other call is about: when they are read or written is seen by nobody. Old values that come back go to a
+    /// place here.
+    fn is_quiet(&self, state: &State, step: Step) -> bool {
+        let Step::Nic { thread, peer, sequence, part } = step else { return state.machine.is_quiet(step) };
+        let mut issued = state.threads[usize::from(thread.0)].issued.iter();
+        let Some(issued) = issued.find(|it| (it.peer, it.sequence) == (peer, sequence)) else { return false };
+        let (local, remote) = issued.is_alone;
+        let crossing = state.machine.crossing(step);
+        match (part, crossing) {
+            (Part::Pass, _) => true,
+            // NLR of a put; NRR of a get, NAR.
+            (Part::Read(_), None) => local,
+            (Part::Read(_), Some(_)) => remote,
+            (Part::Modify, _) => remote,
+            // NRW enters its buffer; NLW does.
+            (Part::Start, Some(Crossing::There)) => state.machine.is_quiet(step),
+            (Part::Start, _) => local,
+            (Part::Land(_), _) => {
+                if issued.is_put {
+                    remote
+                } else {
+                    local
+                }
+            }
+        }
     }
 
     fn step(&self, state: &State, step: Step) -> State {
@@ -168,8 +224,7 @@ impl Driver<'_> {
             Argument::Value(value) => number(&evaluate(&at.registers, value)),
             _ => unreachable!("the models of the machine are built in"),
         };
-        let is_complete =
-            |(_, peer, sequence, _): &(Option<usize>, Node, u32, bool)| state.machine.is_complete(id, *peer, *sequence);
+        let is_complete = |issued: &Issued| state.machine.is_complete(id, issued.peer, issued.sequence);
         let mut next = state.clone();
         next.threads[thread].next += 1;
         let mut result = Value::None;
@@ -186,7 +241,7 @@ impl Driver<'_> {
                 let Argument::Id(name) = call.arguments[0] else {
                     unreachable!("the models of the machine are built in")
                 };
-                if !at.issued.iter().filter(|issued| issued.0 == Some(name)).all(is_complete) {
+                if !at.issued.iter().filter(|issued| issued.id == Some(name)).all(is_complete) {
                     return Ok(None);
                 }
             }
@@ -194,9 +249,9 @@ impl Driver<'_> {
                 let Argument::Node(node) = call.arguments[0] else {
                     unreachable!("the models of the machine are built in")
                 };
-                let oldest = at.issued.iter().position(|issued| issued.1 == node - 1 && issued.3);
+                let oldest = at.issued.iter().position(|issued| issued.peer == node - 1 && issued.is_unpolled);
                 let Some(oldest) = oldest.filter(|oldest| is_complete(&at.issued[*oldest])) else { return Ok(None) };
-                next.threads[thread].issued[oldest].3 = false;
+                next.threads[thread].issued[oldest].is_unpolled = false;
             }
             other => return Err(NotThere::Method(other.to_owned())),
         }
@@ -207,12 +262,13 @@ impl Driver<'_> {
     }
 
     fn issue(&self, next: &mut State, thread: usize, call: &Call) -> Result<(), NotThere> {
-        let (mut ids, mut objects, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ids, mut objects, mut alone, mut values) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut operation = None;
         for argument in &call.arguments {
             match argument {
                 Argument::Id(id) => ids.push(*id),
                 Argument::Object(object) => {
+                    alone.push(self.uses[*object] == 1);
                     objects.push(self.places[&(*object, self.test.objects[*object].home.unwrap_or_default())]);
                 }
                 Argument::Value(value) => values.push(self.number(next, thread, value)?),
@@ -233,7 +289,22 @@ impl Driver<'_> {
         let brings = matches!(operation, Operation::Cas { .. } | Operation::Faa { .. });
         let id = Thread(thread as u16);
         let (peer, sequence) = next.machine.issue(id, operation);
-        next.threads[thread].issued.push((ids.first().copied(), peer, sequence, !is_fence));
+        let is_put = matches!(call.method.as_str(), "Put");
+        // A put names the remote place first.
+        let is_alone = match alone[..] {
+            [remote, local] if is_put => (local, remote),
+            [local, remote] => (local, remote),
+            _ => (false, false),
+        };
+        let id_of = ids.first().copied();
+        next.threads[thread].issued.push(Issued {
+            id: id_of,
+            peer,
+            sequence,
+            is_unpolled: !is_fence,
+            is_put,
+            is_alone,
+        });
         if brings {
             next.results.push(((id, peer, sequence), objects[0]));
             next.results.sort_unstable();

@@ -15,7 +15,7 @@
 //! | [`report`] | what was found out, as herd prints it |
 #![forbid(unsafe_code)]
 
-//COMPOSE
+pub mod compose;
 pub mod enumerate;
 mod execution;
 pub mod explore;

@@ -70,6 +70,22 @@ impl Event {
     }
 }
 
+impl Test {
+    /// A call that has returned, as it could be written in the test.
+    pub(crate) fn written(&self, event: &Event) -> String {
+        let arguments = event.call.arguments.iter().map(|argument| match argument {
+            Argument::Value(value) => evaluate(&[], value).to_string(),
+            Argument::Object(object) => self.objects[*object].name.clone(),
+            Argument::Id(id) => self.ids[*id].clone(),
+            Argument::Node(node) => node.to_string(),
+            Argument::Nodes(nodes) => {
+                format!("{{{}}}", nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+        });
+        format!("{}({})", event.call.method, arguments.collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// What a thread did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Trace {
@@ -91,32 +107,27 @@ impl Trace {
 type Writers = u32;
 const INITIAL: Writers = 1 << 31;
 
-/// Some calls of a test, each of which happens at most once, as bits.
+/// Some reads of a test, each of which happens at most once: by the number of the call, and that of the value in it. In order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-struct Calls(SmallVec<[u64; 2]>);
+struct Reads(SmallVec<[(usize, usize); 2]>);
 
-impl Calls {
-    fn has(&self, call: usize) -> bool {
-        self.0.get(call / 64).is_some_and(|bits| bits >> (call % 64) & 1 == 1)
+impl Reads {
+    fn has(&self, read: (usize, usize)) -> bool {
+        self.0.binary_search(&read).is_ok()
     }
 
-    fn insert(&mut self, call: usize) {
-        if self.0.len() <= call / 64 {
-            self.0.resize(call / 64 + 1, 0);
+    fn insert(&mut self, read: (usize, usize)) {
+        if let Err(at) = self.0.binary_search(&read) {
+            self.0.insert(at, read);
         }
-        self.0[call / 64] |= 1 << (call % 64);
     }
 
-    fn add(&mut self, others: &Calls) {
-        if self.0.len() < others.0.len() {
-            self.0.resize(others.0.len(), 0);
-        }
-        self.0.iter_mut().zip(&others.0).for_each(|(bits, others)| *bits |= others);
+    fn add(&mut self, others: &Reads) {
+        others.0.iter().for_each(|read| self.insert(*read));
     }
 
-    fn keep(&mut self, others: &Calls) {
-        self.0.truncate(others.0.len());
-        self.0.iter_mut().zip(&others.0).for_each(|(bits, others)| *bits &= others);
+    fn keep(&mut self, others: &Reads) {
+        self.0.retain(|read| others.has(*read));
     }
 }
 
@@ -124,8 +135,8 @@ impl Calls {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Found {
     writers: Writers,
-    /// The calls that have a part in it, however it is made: none of them reads it, as no value is made of itself.
-    made_by: Calls,
+    /// The reads that have a part in it, however it is made: none of them finds it, as no value is made of itself.
+    made_of: Reads,
 }
 
 /// What may be found at each place.
@@ -138,25 +149,25 @@ impl Domains {
         let mut domains = Domains::default();
         for place in test.places() {
             let starts = test.objects[place.0].starts.clone().expect("places have an initial value");
-            domains.add(&(place, starts), INITIAL, &Calls::default());
+            domains.add(&(place, starts), INITIAL, &Reads::default());
         }
         domains
     }
 
-    fn add(&mut self, (place, value): &(Place, Value), writers: Writers, made_by: &Calls) {
+    fn add(&mut self, (place, value): &(Place, Value), writers: Writers, made_of: &Reads) {
         let values = self.0.entry(*place).or_default();
         match values.get_mut(value) {
             Some(found) => {
                 found.writers |= writers;
-                found.made_by.keep(made_by);
+                found.made_of.keep(made_of);
             }
-            None => drop(values.insert(value.clone(), Found { writers, made_by: made_by.clone() })),
+            None => drop(values.insert(value.clone(), Found { writers, made_of: made_of.clone() })),
         }
     }
 
     /// Adds what a thread writes.
     pub(crate) fn add_writes(&mut self, thread: usize, trace: &Trace) {
-        trace.writes().for_each(|write| self.add(write, 1 << thread, &Calls::default()));
+        trace.writes().for_each(|write| self.add(write, 1 << thread, &Reads::default()));
     }
 
     /// Whether everything that a trace reads may have been written: by others, to begin with, or by itself.
@@ -211,27 +222,27 @@ pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
 struct Going {
     at: usize,
     trace: Trace,
-    /// The calls that have a part in each register, and in each write.
-    registers: Vec<Calls>,
-    writes: Vec<Calls>,
+    /// The reads that have a part in each register, and in each write.
+    registers: Vec<Reads>,
+    writes: Vec<Reads>,
 }
 
 impl Going {
-    /// The calls that have a part in an expression.
-    fn made_by(&self, expression: &Expression) -> Calls {
+    /// The reads that have a part in an expression.
+    fn made_of(&self, expression: &Expression) -> Reads {
         match expression {
-            Expression::Constant(_) => Calls::default(),
+            Expression::Constant(_) => Reads::default(),
             Expression::Register(register) => self.registers[*register].clone(),
             Expression::Sum(left, right) => {
-                let mut all = self.made_by(left);
-                all.add(&self.made_by(right));
+                let mut all = self.made_of(left);
+                all.add(&self.made_of(right));
                 all
             }
-            Expression::Tuple(parts) => parts.iter().fold(Calls::default(), |mut all, part| {
-                all.add(&self.made_by(part));
+            Expression::Tuple(parts) => parts.iter().fold(Reads::default(), |mut all, part| {
+                all.add(&self.made_of(part));
                 all
             }),
-            Expression::Part(tuple, _) => self.made_by(tuple),
+            Expression::Part(tuple, _) => self.made_of(tuple),
         }
     }
 }
@@ -243,14 +254,14 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
     // The number of its first call among those of all threads.
     let first = test.threads[..thread].iter().map(|thread| thread.code.len()).sum::<usize>();
     let trace = Trace { events: Vec::new(), registers: vec![Value::number(0); registers.len()] };
-    let mut open = vec![Going { at: 0, trace, registers: vec![Calls::default(); registers.len()], writes: Vec::new() }];
+    let mut open = vec![Going { at: 0, trace, registers: vec![Reads::default(); registers.len()], writes: Vec::new() }];
     let mut ended = Vec::new();
     while let Some(mut going) = open.pop() {
         let instruction = code.get(going.at);
         if matches!(instruction, None | Some(Instruction::Stop)) {
             if domains.allow(thread, &going.trace) {
                 let writes = going.trace.writes().zip(&going.writes);
-                writes.for_each(|(write, made_by)| grown.add(write, 1 << thread, made_by));
+                writes.for_each(|(write, made_of)| grown.add(write, 1 << thread, made_of));
                 ended.extend(instruction.is_none().then_some(going.trace));
             }
             continue;
@@ -264,7 +275,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
             Instruction::Stop => {}
             Instruction::Jump(to) => open.push(Going { at: *to, ..going }),
             Instruction::Set(register, value) => {
-                going.registers[*register] = going.made_by(value);
+                going.registers[*register] = going.made_of(value);
                 going.trace.registers[*register] = evaluate(&going.trace.registers, value);
                 open.push(going);
             }
@@ -316,10 +327,10 @@ pub(crate) fn compare(left: &Value, comparison: Comparison, right: &Value) -> bo
     }
 }
 
-/// A variable of a call's values, by number; or what is known, and the calls that have a part in it.
+/// A variable of a call's values, by number; or what is known, and the reads that have a part in it.
 #[derive(Clone)]
 enum Flat {
-    Known(Value, Calls),
+    Known(Value, Reads),
     Variable(usize),
     Sum(Box<Flat>, Box<Flat>),
 }
@@ -340,9 +351,9 @@ struct FlatPart {
 /// One way for a call to go.
 struct Way {
     event: Event,
-    /// The calls that have a part in each of its writes.
-    writes: Vec<Calls>,
-    result: (Value, Calls),
+    /// The reads that have a part in each of its writes.
+    writes: Vec<Reads>,
+    result: (Value, Reads),
 }
 
 /// A case of a method, as it is for one call: without loops and names.
@@ -482,17 +493,17 @@ impl<'a> Flattener<'a> {
 
     fn value(&self, term: &ValueTerm) -> Flat {
         match term {
-            ValueTerm::Number(number) => Flat::Known(Value::number(*number), Calls::default()),
-            ValueTerm::None => Flat::Known(Value::None, Calls::default()),
+            ValueTerm::Number(number) => Flat::Known(Value::number(*number), Reads::default()),
+            ValueTerm::None => Flat::Known(Value::None, Reads::default()),
             ValueTerm::Sum(left, right) => Flat::Sum(Box::new(self.value(left)), Box::new(self.value(right))),
             ValueTerm::Name(name) => {
                 match (self.values.iter().rev().find(|value| value.0 == name), self.argument(name)) {
                     (Some(variable), _) => Flat::Variable(variable.1),
                     (None, Some(Argument::Value(value))) => {
-                        Flat::Known(evaluate(&self.going.trace.registers, value), self.going.made_by(value))
+                        Flat::Known(evaluate(&self.going.trace.registers, value), self.going.made_of(value))
                     }
                     // One that is read in a loop over no nodes.
-                    _ => Flat::Known(Value::None, Calls::default()),
+                    _ => Flat::Known(Value::None, Reads::default()),
                 }
             }
         }
@@ -505,7 +516,7 @@ impl<'a> Flattener<'a> {
         call: &Call,
         domains: &Domains,
         (part, action): (usize, usize),
-        values: &mut Vec<Option<(Value, Calls)>>,
+        values: &mut Vec<Option<(Value, Reads)>>,
         all: &mut Vec<Way>,
     ) {
         let Some(current) = self.parts.get(part) else { return self.end(case, call, values, all) };
@@ -513,8 +524,11 @@ impl<'a> Flattener<'a> {
             None => self.assign(case, call, domains, (part + 1, 0), values, all),
             Some(FlatAction::Read(place, variable)) if values[*variable].is_none() => {
                 let found = domains.0.get(place).into_iter().flatten();
-                for (value, found) in found.filter(|(_, found)| !found.made_by.has(self.number)) {
-                    values[*variable] = Some((value.clone(), found.made_by.clone()));
+                let read = (self.number, *variable);
+                for (value, found) in found.filter(|(_, found)| !found.made_of.has(read)) {
+                    let mut made_of = found.made_of.clone();
+                    made_of.insert(read);
+                    values[*variable] = Some((value.clone(), made_of));
                     self.assign(case, call, domains, (part, action + 1), values, all);
                 }
                 values[*variable] = None;
@@ -523,7 +537,7 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    fn end(&self, case: &Case, call: &Call, values: &[Option<(Value, Calls)>], all: &mut Vec<Way>) {
+    fn end(&self, case: &Case, call: &Call, values: &[Option<(Value, Reads)>], all: &mut Vec<Way>) {
         let known = |flat: &Flat| known(flat, values);
         if let Some((left, right, equal)) = &case.condition
             && (known(&self.value(left)).0 == known(&self.value(right)).0) != *equal
@@ -542,10 +556,9 @@ impl<'a> Flattener<'a> {
                         subevent.reads = Some((*place, value));
                     }
                     FlatAction::Write(place, value) => {
-                        let (value, mut made_by) = known(value);
-                        made_by.insert(self.number);
+                        let (value, made_of) = known(value);
                         subevent.writes = Some((*place, value));
-                        made = Some(made_by);
+                        made = Some(made_of);
                     }
                     FlatAction::Touch(place) => subevent.touches = Some(*place),
                 }
@@ -558,14 +571,14 @@ impl<'a> Flattener<'a> {
     }
 }
 
-fn known(flat: &Flat, values: &[Option<(Value, Calls)>]) -> (Value, Calls) {
+fn known(flat: &Flat, values: &[Option<(Value, Reads)>]) -> (Value, Reads) {
     match flat {
-        Flat::Known(value, made_by) => (value.clone(), made_by.clone()),
+        Flat::Known(value, made_of) => (value.clone(), made_of.clone()),
         Flat::Variable(variable) => values[*variable].clone().unwrap_or_default(),
         Flat::Sum(left, right) => {
-            let ((left, mut made_by), (right, others)) = (known(left, values), known(right, values));
-            made_by.add(&others);
-            (left.plus(&right), made_by)
+            let ((left, mut made_of), (right, others)) = (known(left, values), known(right, values));
+            made_of.add(&others);
+            (left.plus(&right), made_of)
         }
     }
 }

@@ -48,7 +48,7 @@ struct Cycle<'a> {
 /// ```
 /// use mowgli::random::{Size, cycle};
 /// let text = cycle("x86tso", 3, Size { nodes: 1, threads: 2, calls: 6 });
-/// assert!(text.contains("exists (") && text.contains("P1@1"), "{text}");
+/// assert!(text.contains("exists (") && text.contains("P0@1"), "{text}");
 /// ```
 pub fn cycle(model: &str, seed: u64, size: Size) -> String {
     let mut rng = Rng::new(seed);
