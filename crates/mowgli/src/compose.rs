@@ -13,11 +13,11 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::enumerate::{each, is_consistent};
+use crate::enumerate::{Decided, each, is_consistent};
 use crate::execution::Execution;
 use crate::litmus::{Argument, Test};
 use crate::relation::Relation;
-use crate::trace::{Event, TooLarge, Trace};
+use crate::trace::{TooLarge, Trace};
 
 /// What was found out about the consistent executions of a test.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -78,7 +78,7 @@ pub fn decomposable(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
             let cut_down = |whole: &Relation| Relation::of(part.count(), |a, b| whole.has(of_whole[a], of_whole[b]));
             let so = cut_down(&decided.so);
             let chosen = decided.chosen.iter().map(|all| all.iter().map(cut_down).collect()).collect();
-            let fits = |decided: &crate::enumerate::Decided| decided.so.minus(&so).is_empty();
+            let fits = |decided: &Decided| decided.so.minus(&so).is_empty();
             if !is_consistent(&part, Some(chosen), &fits) && !is_consistent(&part, None, &fits) {
                 looked.broken = Some(calls(test, &traces));
                 return Ok(());
@@ -143,8 +143,8 @@ fn linear(order: &Relation, rng: &mut SmallRng) -> Relation {
 /// The events that belong together, since they work on the same objects; each that has no object is by itself.
 fn units(execution: &Execution<'_>) -> Vec<Vec<usize>> {
     let mut units: Vec<(BTreeSet<usize>, Vec<usize>)> = Vec::new();
-    let mut number = execution.initial;
-    for event in execution.traces.iter().flat_map(|trace| &trace.events) {
+    let events = execution.traces.iter().flat_map(|trace| &trace.events);
+    for (number, event) in (execution.initial..).zip(events) {
         let objects: BTreeSet<usize> = event.call.arguments.iter().filter_map(object).collect();
         let (same, others): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| !unit.0.is_disjoint(&objects));
         units = others;
@@ -154,7 +154,6 @@ fn units(execution: &Execution<'_>) -> Vec<Vec<usize>> {
             unit.1.extend(events);
         }
         units.push(unit);
-        number += 1;
     }
     units.into_iter().map(|unit| unit.1).collect()
 }
@@ -168,19 +167,12 @@ fn object(argument: &Argument) -> Option<usize> {
 
 /// The traces, with these events only.
 fn cut(execution: &Execution<'_>, kept: &BTreeSet<usize>) -> Vec<Trace> {
-    let mut number = execution.initial;
-    let mut traces = Vec::new();
-    for trace in &execution.traces {
-        let mut events: Vec<Event> = Vec::new();
-        for event in &trace.events {
-            if kept.contains(&number) {
-                events.push(event.clone());
-            }
-            number += 1;
-        }
-        traces.push(Trace { events, registers: trace.registers.clone() });
-    }
-    traces
+    let mut numbers = execution.initial..;
+    let traces = execution.traces.iter().map(|trace| {
+        let events = trace.events.iter().zip(&mut numbers).filter(|(_, number)| kept.contains(number));
+        Trace { events: events.map(|(event, _)| event.clone()).collect(), registers: trace.registers.clone() }
+    });
+    traces.collect()
 }
 
 fn calls(test: &Test, traces: &[Trace]) -> Vec<String> {

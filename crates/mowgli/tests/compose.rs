@@ -19,7 +19,7 @@ fn texts(library: &str) -> Vec<String> {
     let seeds = 0..programs();
     match library {
         // Their broadcasts can land in many orders.
-        "sv" => (0..programs() / 4).map(|seed| client(library, seed)).collect(),
+        "sv" => (0..programs() / 8).map(|seed| client(library, seed)).collect(),
         "bal" | "rbl" | "msw" => seeds.map(|seed| client(library, seed)).collect(),
         _ => seeds.flat_map(|seed| [program(library, seed, size), cycle(library, seed, size)]).collect(),
     }

@@ -1,15 +1,18 @@
-//! What is wrong with a text is said with a position; and no text, whatever it is, makes anything panic or hang.
+//! What is wrong with a text is said with a position; and no text, whatever it is, makes anything panic or
+//! hang.
 //!
 //! `FARFIELD_FUZZ_CASES` changes how many texts are tried.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use mowgli::enumerate::{Detail, consistent};
-use mowgli::litmus::Test;
+use mowgli::litmus::{Implementation, Test};
 use mowgli::model::Models;
+use mowgli::random::client;
 
 fn said_of_test(text: &str) -> String {
     Test::parse("t", text, &Models::builtin()).map(|test| test.name).unwrap_or_else(|error| error.to_string())
@@ -140,8 +143,9 @@ fn texts(below: &str, kind: &str) -> Vec<String> {
 fn fuzz_no_text_makes_it_panic() {
     let cases = std::env::var("FARFIELD_FUZZ_CASES").map_or(10_000, |text| text.parse().expect("a number"));
     let builtin = Models::builtin();
-    let (tests, models) = (texts("litmus", "litmus"), texts("models", ""));
-    assert!(tests.len() > 40 && models.len() > 5, "{} {}", tests.len(), models.len());
+    let known = Implementation::builtin();
+    let kinds = [texts("litmus", "litmus"), texts("models", ""), texts("implementations", "")];
+    assert!(kinds[0].len() > 40 && kinds[1].len() > 5 && kinds[2].len() > 5);
     let words = |text: &str| -> Vec<String> {
         let mut words = Vec::new();
         for next in text.chars() {
@@ -153,13 +157,12 @@ fn fuzz_no_text_makes_it_panic() {
         }
         words
     };
-    let (tests, models): (Vec<_>, Vec<_>) =
-        (tests.iter().map(|text| words(text)).collect(), models.iter().map(|text| words(text)).collect());
+    let kinds = kinds.map(|texts| texts.iter().map(|text| words(text)).collect::<Vec<_>>());
     let mut rng = SmallRng::seed_from_u64(1);
     let mut below = |end: usize| rng.random_range(0..end);
     let (mut good, mut bad) = (0, 0);
     for case in 0..cases {
-        let of = if case % 2 == 0 { &tests } else { &models };
+        let of = &kinds[case % 3];
         let mut text = of[below(of.len())].clone();
         for _ in 0..1 + below(4) {
             let at = below(text.len());
@@ -184,12 +187,20 @@ fn fuzz_no_text_makes_it_panic() {
             }
         }
         let text = text.concat();
-        let is_good = if case % 2 == 0 {
+        let is_good = match case % 3 {
             // What is still a test is small enough to be run.
-            let test = Test::parse("t", &text, &builtin);
-            test.is_ok_and(|test| consistent(&test, Detail::Executions).is_ok())
-        } else {
-            builtin.clone().load("m", &text).is_ok()
+            0 => {
+                let test = Test::parse("t", &text, &builtin);
+                test.is_ok_and(|test| consistent(&test, Detail::Executions).is_ok())
+            }
+            1 => builtin.clone().load("m", &text).is_ok(),
+            _ => match Implementation::parse("i", &text, &known) {
+                Ok(implementation) => {
+                    let client = client(&implementation.of, case as u64);
+                    Test::expand("t", &client, &builtin, &[Rc::new(implementation)]).is_ok()
+                }
+                Err(_) => false,
+            },
         };
         *if is_good { &mut good } else { &mut bad } += 1;
     }

@@ -100,7 +100,7 @@ fn barrier(rng: &mut Rng) -> String {
     for node in 1..=nodes {
         write!(text, " x{node}@{node}; p{node}@{node} = {node};").expect("a string takes everything");
     }
-    write!(text, " barrier b({members}); }}\n").expect("a string takes everything");
+    writeln!(text, " barrier b({members}); }}").expect("a string takes everything");
     for number in 0..nodes {
         let here = 1 + number;
         let other = 1 + rng.below(nodes);
