@@ -70,29 +70,51 @@ const MEMORY_ORDER: &str = "mo";
 /// ```
 pub fn consistent(test: &Test, detail: Detail) -> Result<Outcomes, TooLarge> {
     let traces = trace::all(test)?;
-    let meanings = test.libraries.iter().map(|library| Meaning::of(library).expect("it was checked when it was read"));
     let observables = match detail {
         Detail::Executions | Detail::Shown => test.shown.clone(),
         Detail::States => test.observables(),
     };
-    let outcomes = Outcomes { states: BTreeMap::new(), observables, positive: 0, negative: 0 };
-    let mut search = Search { test, meanings: meanings.collect(), detail, outcomes, candidates: 0 };
-    search.combine(&traces, &mut Vec::new())?;
+    let mut search = Search::new(test, detail, observables);
+    combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))?;
     Ok(search.outcomes)
 }
 
-struct Search<'a> {
-    test: &'a Test,
-    meanings: Vec<Meaning>,
+/// Every choice of one trace for each thread, such that everything that is read may have been written.
+pub(crate) fn combine<'a>(
+    test: &Test,
+    all: &'a [Vec<Trace>],
+    chosen: &mut Vec<&'a Trace>,
+    each: &mut dyn FnMut(&[&'a Trace]) -> Result<(), TooLarge>,
+) -> Result<(), TooLarge> {
+    let mut domains = Domains::initial(test);
+    chosen.iter().enumerate().for_each(|(thread, trace)| domains.add_writes(thread, trace));
+    for (thread, traces) in all.iter().enumerate().skip(chosen.len()) {
+        traces.iter().for_each(|trace| domains.add_writes(thread, trace));
+    }
+    if !chosen.iter().enumerate().all(|(thread, trace)| domains.allow(thread, trace)) {
+        return Ok(());
+    }
+    let Some(traces) = all.get(chosen.len()) else { return each(chosen) };
+    for trace in traces {
+        chosen.push(trace);
+        combine(test, all, chosen, each)?;
+        chosen.pop();
+    }
+    Ok(())
+}
+
+pub(crate) struct Search<'a> {
+    pub(crate) test: &'a Test,
+    pub(crate) meanings: Vec<Meaning>,
     detail: Detail,
     outcomes: Outcomes,
     /// How many were looked at.
-    candidates: u64,
+    pub(crate) candidates: u64,
 }
 
 /// What has to be decided, of which library's relation.
 #[derive(Clone, Debug)]
-enum Decision {
+pub(crate) enum Decision {
     /// One of these, into this.
     Pick(usize, usize, Vec<usize>, usize),
     /// One way or the other.
@@ -100,14 +122,14 @@ enum Decision {
 }
 
 impl Decision {
-    fn of(&self) -> (usize, usize) {
+    pub(crate) fn of(&self) -> (usize, usize) {
         match self {
             Decision::Pick(library, choice, ..) | Decision::Orient(library, choice, ..) => (*library, *choice),
         }
     }
 
     /// The pairs to choose from.
-    fn options(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn options(&self) -> Vec<(usize, usize)> {
         match self {
             Decision::Pick(_, _, from, to) => from.iter().map(|from| (*from, *to)).collect(),
             Decision::Orient(_, _, a, b) => vec![(*a, *b), (*b, *a)],
@@ -116,58 +138,50 @@ impl Decision {
 }
 
 /// An execution that is being decided.
-struct Candidate<'a> {
-    execution: &'a Execution<'a>,
-    views: Vec<View<'a>>,
-    decisions: Vec<Decision>,
+pub(crate) struct Candidate<'a> {
+    pub(crate) execution: &'a Execution<'a>,
+    pub(crate) views: Vec<View<'a>>,
+    pub(crate) decisions: Vec<Decision>,
     /// Those before it matter for what is seen; of the others, one way is enough.
     counted: usize,
 }
 
 /// What has been decided, for each library.
 #[derive(Clone)]
-struct Decided {
-    chosen: Vec<Vec<Relation>>,
-    worths: Vec<Vec<Worth>>,
+pub(crate) struct Decided {
+    pub(crate) chosen: Vec<Vec<Relation>>,
+    pub(crate) worths: Vec<Vec<Worth>>,
 }
 
 impl<'a> Search<'a> {
-    /// Every choice of one trace for each thread, such that everything that is read may have been written.
-    fn combine(&mut self, all: &'a [Vec<Trace>], chosen: &mut Vec<&'a Trace>) -> Result<(), TooLarge> {
-        let mut domains = Domains::initial(self.test);
-        chosen.iter().enumerate().for_each(|(thread, trace)| domains.add_writes(thread, trace));
-        for (thread, traces) in all.iter().enumerate().skip(chosen.len()) {
-            traces.iter().for_each(|trace| domains.add_writes(thread, trace));
-        }
-        if !chosen.iter().enumerate().all(|(thread, trace)| domains.allow(thread, trace)) {
-            return Ok(());
-        }
-        let Some(traces) = all.get(chosen.len()) else { return self.execution(chosen) };
-        for trace in traces {
-            chosen.push(trace);
-            self.combine(all, chosen)?;
-            chosen.pop();
-        }
-        Ok(())
+    pub(crate) fn new(test: &'a Test, detail: Detail, observables: Vec<Observable>) -> Search<'a> {
+        let meaning = |library| Meaning::of(library).expect("it was checked when it was read");
+        let outcomes = Outcomes { states: BTreeMap::new(), observables, positive: 0, negative: 0 };
+        let meanings = test.libraries.iter().map(|library| meaning(library)).collect();
+        Search { test, meanings, detail, outcomes, candidates: 0 }
     }
 
-    fn execution(&mut self, traces: &[&Trace]) -> Result<(), TooLarge> {
-        let execution = Execution::new(self.test, traces)?;
-        let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(&execution, library)).collect();
+    /// An execution of which nothing is decided but what can go one way only. None if something can go no way at all.
+    pub(crate) fn begin<'e>(&self, execution: &'e Execution<'e>) -> Option<(Candidate<'e>, Decided)> {
+        let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(execution, library)).collect();
         let count = execution.count();
         let mut decided = Decided {
             chosen: self.meanings.iter().map(|meaning| vec![Relation::empty(count); meaning.choices.len()]).collect(),
             worths: self.meanings.iter().zip(&views).map(|(meaning, view)| meaning.begin(view)).collect(),
         };
-        let Some(decisions) = self.decisions(&execution, &mut decided) else { return Ok(()) };
+        let decisions = self.decisions(execution, &mut decided)?;
         let counts = |decision: &Decision| {
             let (library, choice) = decision.of();
             matches!(decision, Decision::Pick(..)) || self.meanings[library].chosen[choice] == MEMORY_ORDER
         };
         let (first, rest): (Vec<Decision>, Vec<Decision>) = decisions.into_iter().partition(counts);
         let counted = first.len();
-        let candidate =
-            Candidate { execution: &execution, views, decisions: first.into_iter().chain(rest).collect(), counted };
+        Some((Candidate { execution, views, decisions: first.into_iter().chain(rest).collect(), counted }, decided))
+    }
+
+    fn execution(&mut self, traces: &[&Trace]) -> Result<(), TooLarge> {
+        let execution = Execution::new(self.test, traces)?;
+        let Some((candidate, mut decided)) = self.begin(&execution) else { return Ok(()) };
         let every = 0..self.meanings.len();
         self.candidates += 1;
         if self.evaluate(&candidate, &mut decided, every, candidate.decisions.is_empty()) {
@@ -217,7 +231,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether the laws hold of what was decided; of a part of it, those that more cannot mend.
-    fn evaluate(
+    pub(crate) fn evaluate(
         &self,
         candidate: &Candidate<'_>,
         decided: &mut Decided,
@@ -270,7 +284,7 @@ impl<'a> Search<'a> {
         has_way
     }
 
-    fn seen(&self, candidate: &Candidate<'_>, decided: &Decided, observable: Observable) -> Value {
+    pub(crate) fn seen(&self, candidate: &Candidate<'_>, decided: &Decided, observable: Observable) -> Value {
         let execution = candidate.execution;
         match observable {
             Observable::Register(thread, register) => execution.traces[thread].registers[register].clone(),

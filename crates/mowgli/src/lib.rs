@@ -5,6 +5,7 @@
 //! ([`machine::Machine::apply`]). It stands alone: whoever drives it decides which step is next.
 #![forbid(unsafe_code)]
 
+pub mod draw;
 pub mod enumerate;
 mod execution;
 pub mod explore;
@@ -18,5 +19,6 @@ pub mod report;
 pub mod stamp;
 pub mod text;
 mod trace;
+pub mod witness;
 
 pub use trace::TooLarge;
