@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use svg::Document;
 use svg::node::element::{Definitions, Description, Group, Marker, Path, Rectangle, Text, Title};
 
-use crate::litmus::Test;
+use crate::litmus::{Quantifier, Test};
 use crate::relation::Relation;
 use crate::witness::{Answer, Cycle, Graph};
 
@@ -44,7 +44,8 @@ pub fn svg(test: &Test, answer: &Answer) -> String {
     let layout = Layout::new(graph, headers, &lines);
     let mut picture = Picture { document: Document::new(), layout: &layout, graph, lines: &lines, y: 0.0 };
     let heading = heading(test, answer);
-    let sentences = [test.reason.clone(), format!("{} {}", test.quantifier, test.question), reason(graph, answer)];
+    let sentences =
+        [test.reason.clone(), format!("{} {}", test.quantifier, test.question), reason(graph, answer, test.quantifier)];
     picture.document = picture
         .document
         .add(Title::new(heading.clone()))
@@ -59,27 +60,41 @@ fn heading(test: &Test, answer: &Answer) -> String {
             format!("{}: allowed, {}", test.name, seen.join(" "))
         }
         Answer::Forbidden(..) => format!("{}: forbidden", test.name),
-        Answer::Impossible => format!("{}: impossible", test.name),
+        Answer::Impossible if test.quantifier == Quantifier::Forall => format!("{}: always", test.name),
+        Answer::Impossible => format!("{}: never", test.name),
     }
 }
 
+/// Whose a subevent is.
+fn thread(graph: &Graph, at: usize) -> Option<usize> {
+    graph.subevents[at].call.map(|call| graph.calls[call].thread)
+}
+
 /// Why it is forbidden.
-fn reason(graph: &Graph, answer: &Answer) -> String {
+fn reason(graph: &Graph, answer: &Answer, quantifier: Quantifier) -> String {
     match answer {
         Answer::Witness(_) => String::new(),
+        Answer::Impossible if quantifier == Quantifier::Forall => "Nothing that can be read makes it otherwise.".into(),
         Answer::Impossible => "Nothing that can be read makes it so.".into(),
         Answer::Forbidden(_, cycle) => {
-            let name = |at: usize| match graph.subevents[at].call {
-                Some(call) => format!("P{} {}", graph.calls[call].thread, graph.subevents[at]),
-                None => format!("initial {}", graph.subevents[at]),
+            let mut before = None;
+            let mut name = |at: usize| {
+                let whose = match thread(graph, at) {
+                    _ if before == Some(thread(graph, at)) => String::new(),
+                    Some(thread) => format!("P{thread}: "),
+                    None => "initial ".into(),
+                };
+                before = Some(thread(graph, at));
+                // Names are not to be broken at the end of a line.
+                format!("{whose}{}", graph.subevents[at]).replace(' ', "\u{a0}")
             };
             if cycle.edges.is_empty() {
-                return format!("Breaks {} at {}", cycle.law, name(cycle.at));
+                return format!("It breaks {}, at {}.", cycle.law, name(cycle.at));
             }
             let from = cycle.edges.iter().map(|edge| edge.from).chain([cycle.at]).map(name);
             let labels = cycle.edges.iter().map(|edge| pretty(&edge.label));
             let (from, labels): (Vec<_>, Vec<_>) = (from.collect(), labels.collect());
-            format!("Breaks {} by the cycle: {} ({})", cycle.law, from.join(" → "), labels.join(" ; "))
+            format!("It breaks {} by the cycle {} ({}).", cycle.law, from.join(" → "), labels.join("\u{a0}; "))
         }
     }
 }
@@ -97,8 +112,11 @@ fn of_witness(graph: &Graph) -> Vec<Line> {
         let between = relation.then(relation);
         let is_order = between.minus(relation).is_empty();
         for (from, to) in if is_order { relation.minus(&between) } else { relation.clone() }.pairs() {
-            let is_clear = graph.subevents[from].call.is_none() && graph.subevents[to].writes.is_some();
-            if !(is_clear && graph.subevents[to].reads.is_none()) {
+            let (first, second) = (&graph.subevents[from], &graph.subevents[to]);
+            let is_clear = first.call.is_none() && second.reads.is_none();
+            // What a library synchronizes is of interest between threads.
+            let is_own = label.ends_with(".so") && thread(graph, from) == thread(graph, to);
+            if !is_clear && !is_own {
                 lines.push(Line { from, to, label: label.clone(), is_cycle: false });
             }
         }
@@ -202,7 +220,7 @@ fn wrapped(sentence: &str, characters: usize) -> Vec<String> {
     lines
 }
 
-/// What leaves no room for a label at the picture's edge.
+/// Around everything.
 const MARGIN: f64 = 16.0;
 const WIDTH_MIN: f64 = 560.0;
 
@@ -232,7 +250,7 @@ impl Picture<'_> {
         let left = (width - self.layout.width) / 2.0;
         let graph = self.graph().set("transform", format!("translate({} {})", tenth(left), tenth(self.y)));
         self.y += self.layout.height;
-        let legend = self.legend();
+        let legend = self.legend(characters);
         self.y += MARGIN;
         let all = Rect { x: 0.0, y: 0.0, width, height: self.y };
         let document = self.document.set("viewBox", (0.0, 0.0, tenth(width), tenth(self.y)));
@@ -282,10 +300,11 @@ impl Picture<'_> {
         group
     }
 
-    fn legend(&mut self) -> Group {
+    fn legend(&mut self, characters: usize) -> Group {
         let mut group = Group::new();
         let mut known: Vec<(&str, bool)> = Vec::new();
-        self.y += 8.0;
+        let names = self.lines.iter().map(|line| line.label.chars().count()).max().unwrap_or(0) + 2;
+        self.y += 20.0;
         for line in self.lines {
             if known.contains(&(&line.label, line.is_cycle)) {
                 continue;
@@ -297,7 +316,11 @@ impl Picture<'_> {
             let sample = sample.set("stroke-width", if line.is_cycle { 2.4 } else { 1.3 });
             group = group.add(sample.set("marker-end", format!("url(#{})", marker(line))));
             group = group.add(text(&line.label, x + 36.0, self.y, 12, colour(line)).set("font-weight", "bold"));
-            group = group.add(text(&meaning(&line.label), x + 36.0 + 8.0 * CHARACTER, self.y, 12, PALE));
+            let left = x + 36.0 + names as f64 * CHARACTER;
+            for (at, words) in wrapped(&meaning(&line.label), characters.saturating_sub(names + 5)).iter().enumerate() {
+                self.y += if at > 0 { LINE_HEIGHT } else { 0.0 };
+                group = group.add(text(words, left, self.y, 12, PALE));
+            }
         }
         group
     }

@@ -302,7 +302,11 @@ impl Finder<'_> {
         let start = match shortest {
             Shortest::Own(library, broken) => {
                 let (law, at, edges) = paths[*library].explain(broken);
-                return Cycle { law: format!("{law} of {}", self.search.test.libraries[*library].name), at, edges };
+                return Cycle {
+                    law: format!("the law `{law}` of {}", self.search.test.libraries[*library].name),
+                    at,
+                    edges,
+                };
             }
             Shortest::Consistency(start) => *start,
         };
@@ -316,7 +320,7 @@ impl Finder<'_> {
             let of = paths.iter().find(|paths| paths.so().get(from, to) == order.get(from, to));
             of.expect("it is of some library").so_path(from, to)
         });
-        Cycle { law: "consistency".into(), at: start, edges: edges.collect() }
+        Cycle { law: "Λ-consistency".into(), at: start, edges: edges.collect() }
     }
 
     /// What is to be shown of an execution.
@@ -354,7 +358,8 @@ impl Finder<'_> {
                 writes: execution.writes[at].map(|write| write.1.clone()),
             });
         }
-        let mut relations: BTreeMap<String, Relation> = BTreeMap::new();
+        // Program order leads from one library to another, too.
+        let mut relations = BTreeMap::from([("ppo".to_owned(), execution.ppo.clone())]);
         let mut chosen = Vec::new();
         for ((library, meaning), worths) in test.libraries.iter().zip(meanings).zip(&decided.worths) {
             for (name, step) in &meaning.names {
@@ -366,7 +371,7 @@ impl Finder<'_> {
             }
             // Where nothing is chosen, what the library synchronizes is what it does.
             match &meaning.chosen[..] {
-                [] => chosen.push(named(&library.name, "so")),
+                [] => chosen.extend(Paths::new(library, meaning, worths).parts()),
                 names => chosen.extend(names.iter().cloned()),
             }
         }
@@ -404,7 +409,7 @@ fn texts(test: &Test, thread: &TestThread, events: &[Event]) -> Vec<String> {
         }
         registers.dedup();
         let into = match registers[..] {
-            [Some(register)] => format!("{} = ", thread.registers[register]),
+            [Some(register)] => format!("let {} = ", thread.registers[register]),
             _ => String::new(),
         };
         texts.push(format!("{into}{}", text(test, thread, &event.call)));
@@ -416,7 +421,8 @@ fn texts(test: &Test, thread: &TestThread, events: &[Event]) -> Vec<String> {
 fn text(test: &Test, thread: &TestThread, call: &TestCall) -> String {
     let library = &test.libraries[call.library];
     let has_it = test.libraries.iter().filter(|library| library.methods.contains_key(&call.method)).count();
-    let prefix = if has_it > 1 { format!("{}.", library.name) } else { String::new() };
+    let is_clear = call.arguments.iter().any(|argument| matches!(argument, Argument::Object(_)));
+    let prefix = if has_it > 1 && !is_clear { format!("{}.", library.name) } else { String::new() };
     let arguments = call.arguments.iter().map(|argument| match argument {
         Argument::Value(value) => expression(thread, value),
         Argument::Object(object) => test.objects[*object].name.clone(),

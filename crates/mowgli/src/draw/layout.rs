@@ -87,6 +87,16 @@ struct Plan<'a> {
     initial: Vec<(usize, usize)>,
 }
 
+/// Where a line begins or ends, at one side of a subevent.
+struct End {
+    /// First those that lead up within the column, then those to others, then those that lead down.
+    group: usize,
+    /// How far down it comes among its group.
+    y: f64,
+    line: usize,
+    is_from: bool,
+}
+
 /// How often more room is made for labels.
 const ATTEMPTS_MAX: usize = 8;
 
@@ -153,6 +163,15 @@ impl<'a> Plan<'a> {
                 self.initial.push((line.from, self.initial_gutter(column)));
             }
         }
+        // Whoever leads further down is further out.
+        let lines = self.lines;
+        let mut initial = std::mem::take(&mut self.initial);
+        initial.sort_by_key(|(at, gutter)| {
+            let down = lines.iter().find(|line| line.from == *at).and_then(|line| self.place(line.to));
+            let down = down.map_or(0, |(_, (row, part))| (row * 1000 + part) as isize);
+            if *gutter == self.columns { down } else { -down }
+        });
+        self.initial = initial;
     }
 
     /// Lines within a column: the short ones run inside of the long ones.
@@ -228,7 +247,8 @@ impl<'a> Plan<'a> {
         let label = if characters > 0 { characters as f64 * CHARACTER + 12.0 } else { 0.0 };
         let crossing = if has_crossing { 60.0 } else { 0.0 };
         let least = if is_inside { 36.0 } else { 0.0 };
-        (lanes as f64 * LANE + label + crossing).max(initial + 8.0).max(least)
+        let beside = lanes as f64 * LANE + label + crossing;
+        if is_inside { beside.max(initial + 8.0).max(least) } else { beside + initial }
     }
 
     fn initial_width(&self, at: usize) -> f64 {
@@ -254,7 +274,11 @@ impl<'a> Plan<'a> {
         for (gutter, (left, width)) in gutters.iter().enumerate() {
             let here: Vec<usize> = self.initial.iter().filter(|it| it.1 == gutter).map(|it| it.0).collect();
             let total: f64 = here.iter().map(|at| self.initial_width(*at) + 12.0).sum::<f64>() - 12.0;
-            let mut x = left + (width - total) / 2.0;
+            let mut x = match gutter {
+                0 => *left,
+                last if last == self.columns => left + width - total,
+                _ => left + (width - total) / 2.0,
+            };
             for at in here {
                 let width = self.initial_width(at);
                 layout.subevents[at] = Some(Rect { x, y: 0.0, width, height: INITIAL });
@@ -263,31 +287,35 @@ impl<'a> Plan<'a> {
         }
         // Where arrows from initial writes go to other gutters.
         let sky = INITIAL + 14.0;
-        let mut y = if self.initial.is_empty() { 0.0 } else { INITIAL + 28.0 };
+        let mut y = if self.initial.is_empty() { 0.0 } else { INITIAL + 24.0 };
         for (header, (x, width)) in headers.iter().zip(&columns) {
             layout.headers.push((Rect { x: *x, y, width: *width, height: HEADER }, header.clone()));
         }
         y += HEADER;
-        let mut channels = Vec::new();
+        // Between two channels that are used, every column goes its own way.
+        let mut channels = BTreeMap::new();
+        let mut bottoms = vec![y; self.columns];
         layout.calls = vec![Rect { x: 0.0, y: 0.0, width: 0.0, height: 0.0 }; self.rows.len()];
         for row in 0..=self.rows.iter().max().map_or(0, |row| row + 1) {
             let used = self.channels.values().filter(|channel| channel.0 == row).count();
-            channels.push((y, 10.0 + 20.0 * used as f64));
-            let least = if row == 0 { 4.0 } else { 16.0 * room };
-            y += if used > 0 { 20.0 + 20.0 * used as f64 } else { least };
-            let mut height: f64 = 0.0;
+            if used > 0 {
+                let top = bottoms.iter().copied().fold(y, f64::max);
+                channels.insert(row, top);
+                bottoms.fill(top + 8.0 + 20.0 * used as f64);
+            }
             for (call, shown) in self.graph.calls.iter().enumerate().filter(|(call, _)| self.rows[*call] == row) {
                 let (x, width) = columns[shown.thread];
-                let mut below = y + 26.0;
+                let top = bottoms[shown.thread] + if row == 0 { 4.0 } else { 16.0 * room };
+                let mut below = top + 26.0;
                 for at in shown.subevents.clone() {
                     layout.subevents[at] = Some(Rect { x: x + 6.0, y: below, width: width - 12.0, height: SUBEVENT });
                     below += SUBEVENT + 8.0;
                 }
-                layout.calls[call] = Rect { x, y, width, height: below - y };
-                height = height.max(below - y);
+                layout.calls[call] = Rect { x, y: top, width, height: below - top };
+                bottoms[shown.thread] = below;
             }
-            y += height;
         }
+        y = bottoms.into_iter().fold(y, f64::max);
         layout.height = y;
         self.route(&mut layout, &columns, &gutters, &channels, sky);
         let is_clear = self.label(&mut layout);
@@ -305,25 +333,42 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Where each line touches its ends: those that lead further up further up.
-    fn anchors(&self, layout: &Layout) -> Vec<(Point, Point)> {
+    /// How far down a line runs that is in a channel behind others.
+    fn level(&self, channels: &BTreeMap<usize, f64>, channel: usize, before: usize) -> f64 {
+        channels[&channel] + 14.0 + 20.0 * before as f64
+    }
+
+    /// Where each line touches its ends: in such an order that lines of a column do not cross, and others seldom.
+    fn anchors(&self, layout: &Layout, channels: &BTreeMap<usize, f64>) -> Vec<(Point, Point)> {
         let rect = |at: usize| layout.subevents[at].expect("what a line leads from or to is drawn");
-        let mut ends: BTreeMap<(usize, bool), Vec<(f64, usize, bool)>> = BTreeMap::new();
+        // Those of a subevent's side.
+        let mut ends: BTreeMap<(usize, bool), Vec<End>> = BTreeMap::new();
         for (at, line) in self.lines.iter().enumerate() {
             let (left_from, left_to) = self.sides(line);
-            ends.entry((line.from, left_from)).or_default().push((rect(line.to).y, at, true));
-            ends.entry((line.to, left_to)).or_default().push((rect(line.from).y, at, false));
+            let column = |at: usize| self.place(at).map(|place| place.0);
+            let is_around = column(line.from).is_none_or(|from| column(line.to) == Some(from));
+            let end = |here: usize, there: usize, is_from: bool| {
+                let (group, y) = match self.channels.get(&at) {
+                    Some((channel, before)) => (1, self.level(channels, *channel, *before)),
+                    None if !is_around => (1, rect(there).y),
+                    // Who goes further up or down goes around the others.
+                    None => (if rect(there).y < rect(here).y { 0 } else { 2 }, -rect(there).y),
+                };
+                End { group, y, line: at, is_from }
+            };
+            ends.entry((line.from, left_from)).or_default().push(end(line.from, line.to, true));
+            ends.entry((line.to, left_to)).or_default().push(end(line.to, line.from, false));
         }
         let mut anchors = vec![((0.0, 0.0), (0.0, 0.0)); self.lines.len()];
         for ((at, is_left), mut all) in ends {
-            all.sort_by(|a, b| a.0.total_cmp(&b.0));
+            all.sort_by(|a, b| a.group.cmp(&b.group).then(a.y.total_cmp(&b.y)));
             let rect = rect(at);
             let step = (14.0 / all.len() as f64).min(7.0);
-            for (index, (_, line, is_from)) in all.iter().enumerate() {
+            for (index, end) in all.iter().enumerate() {
                 let offset = (index as f64 - (all.len() - 1) as f64 / 2.0) * step;
                 let x = if is_left { rect.x } else { rect.x + rect.width };
                 let point = (x, rect.y + rect.height / 2.0 + offset);
-                if *is_from { anchors[*line].0 = point } else { anchors[*line].1 = point }
+                if end.is_from { anchors[end.line].0 = point } else { anchors[end.line].1 = point }
             }
         }
         anchors
@@ -334,22 +379,24 @@ impl<'a> Plan<'a> {
         layout: &mut Layout,
         columns: &[(f64, f64)],
         gutters: &[(f64, f64)],
-        channels: &[(f64, f64)],
+        channels: &BTreeMap<usize, f64>,
         sky: f64,
     ) {
-        let anchors = self.anchors(layout);
+        let anchors = self.anchors(layout, channels);
         for (at, line) in self.lines.iter().enumerate() {
             let ((x1, y1), (x2, y2)) = anchors[at];
             let path = match (self.place(line.from), self.place(line.to)) {
                 (Some(from), Some(to)) if from.0 == to.0 => {
-                    let out = 18.0 + LANE * (self.lanes[&at] as f64 + 0.5);
+                    // It reaches three quarters of the way, and there its label is to be clear of the box.
+                    let least = (width_of(&line.label, CHARACTER) / 2.0 + 12.0) / 0.75;
+                    let out = LANE * self.lanes[&at] as f64 + least.max(31.0);
                     let x = if self.own_gutter(from.0) == from.0 { x1 - out } else { x1 + out };
                     vec![[(x1, y1), (x, y1), (x, y2), (x2, y2)]]
                 }
                 (Some(_), Some(_)) => match self.channels.get(&at) {
                     None => vec![across((x1, y1), (x2, y2))],
                     Some((channel, before)) => {
-                        let y = channels[*channel].0 + 16.0 + 20.0 * *before as f64;
+                        let y = self.level(channels, *channel, *before);
                         // Beyond the columns that are between the two.
                         let (from, to) = (self.place(line.from), self.place(line.to));
                         let (from, to) = (from.map_or(0, |it| it.0), to.map_or(0, |it| it.0));
@@ -362,19 +409,19 @@ impl<'a> Plan<'a> {
                 _ => {
                     let rect = layout.subevents[line.from].expect("what a line leads from is drawn");
                     let start = (rect.x + rect.width / 2.0, rect.y + rect.height);
-                    let (gutter, is_left) = self.place(line.to).map_or((0, true), |(column, _)| {
-                        (self.initial_gutter(column), self.initial_gutter(column) == column)
-                    });
+                    let gutter = self.place(line.to).map_or(0, |(column, _)| self.initial_gutter(column));
                     let (left, width) = gutters[gutter];
-                    let bend = width * if is_left { -0.4 } else { 0.4 };
-                    if (left..left + width).contains(&start.0) {
-                        vec![[start, (start.0, start.1 + (y2 - start.1) * 0.7), (x2 + bend, y2), (x2, y2)]]
+                    let down = |(x, y): Point| [(x, y), (x, y + (y2 - y) * 0.75), ((x + x2) / 2.0, y2), (x2, y2)];
+                    if (left..=left + width).contains(&start.0) {
+                        vec![down(start)]
                     } else {
-                        let turn = (left + width / 2.0, sky);
+                        let turn = left + width / 2.0;
+                        let middle = ((start.0 + turn) / 2.0, sky);
+                        let below = (turn, sky + 20.0);
                         vec![
-                            [start, (start.0, sky), (start.0, sky), ((start.0 + turn.0) / 2.0, sky)],
-                            [((start.0 + turn.0) / 2.0, sky), turn, turn, (turn.0, sky + 20.0)],
-                            [(turn.0, sky + 20.0), (turn.0, sky + (y2 - sky) * 0.7), (x2 + bend, y2), (x2, y2)],
+                            [start, (start.0, sky), (start.0, sky), middle],
+                            [middle, (turn, sky), (turn, sky), below],
+                            down(below),
                         ]
                     }
                 }

@@ -163,6 +163,20 @@ impl<'a> Paths<'a> {
         self.path(self.meaning.so, from, to)
     }
 
+    /// The names that `so` is made of.
+    pub(crate) fn parts(&self) -> Vec<String> {
+        let (mut parts, mut open) = (Vec::new(), vec![self.meaning.so]);
+        while let Some(step) = open.pop() {
+            match &self.meaning.steps[step].0 {
+                _ if self.name(step).is_some() => parts.extend(self.name(step)),
+                Step::Or(a, b) | Step::Then(a, b) => open.extend([*a, *b]),
+                Step::And(a, _) | Step::Minus(a, _) | Step::Plus(a) | Step::Star(a) | Step::Maybe(a) => open.push(*a),
+                _ => {}
+            }
+        }
+        parts
+    }
+
     /// The law that breaks in the fewest steps; unless all is decided, of those that more chosen pairs cannot mend.
     pub(crate) fn broken(&self, is_final: bool) -> Option<Broken> {
         let laws = self.meaning.laws.iter().enumerate();
