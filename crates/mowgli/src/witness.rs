@@ -103,7 +103,7 @@ pub struct Cycle {
     pub edges: Vec<Edge>,
 }
 
-/// How many candidates are looked at for a cycle, whole ones and parts: a second's worth.
+/// How many candidates are looked at for a cycle, whole ones and parts, once there is one: a second's worth.
 const CYCLES_MAX: u64 = 5_000;
 
 /// Looks for a consistent execution in which the test's condition holds, or for `forall` for one in which it does not.
@@ -163,7 +163,7 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
     })?;
     match finder.closest {
         Some((_, graph, cycle)) => Ok(Answer::Forbidden(graph, cycle)),
-        None if finder.looked_at > CYCLES_MAX => Err(TooLarge::Candidates),
+        None if finder.looked_at > CANDIDATES_MAX => Err(TooLarge::Candidates),
         None => Ok(Answer::Impossible),
     }
 }
@@ -244,7 +244,7 @@ impl Finder<'_> {
     /// Looks for the candidate that comes closest, from a decision on.
     fn cycle(&mut self, candidate: &Candidate<'_>, mut decided: Decided, at: usize) {
         self.looked_at += 1;
-        if self.looked_at > CYCLES_MAX {
+        if self.looked_at > CANDIDATES_MAX || self.looked_at > CYCLES_MAX && self.closest.is_some() {
             return;
         }
         let is_final = at == candidate.decisions.len();

@@ -157,6 +157,27 @@ fn a_law_about_single_subevents_has_no_cycle() {
 }
 
 #[test]
+fn every_operator_is_explained() {
+    let laws = [
+        ("irreflexive [CR]; po^-1; (rf^-1)^?; po^* as odd", "CR y=0 -po^-1-> CR x=0 -po->"),
+        ("irreflexive (po | po^-1)^+ & id as odd", "CR x=0 -po-> CR y=0 -po^-1->"),
+        ("acyclic (po & (R * R)) | (([R]; (po^-1)^*; [R]) \\ id) as odd", "CR x=0 -po-> CR y=0 -po^-1->"),
+        ("empty po & (R * R) as odd", "CR x=0 -po-> CR y=0 -odd.law^-1->"),
+        ("empty (W * R) & loc \\ po^-1 as odd", "x=0 -odd.law-> CR x=0 -loc->"),
+    ];
+    for (law, expected) in laws {
+        let mut models = Models::builtin();
+        models.load("odd", &format!("library odd extends x86tso\n{law}")).unwrap_or_else(|error| panic!("{error}"));
+        let text = "odd reads { x@1; y@1; } P0@1 { let a = Read(x); let b = Read(y); } ~exists (0:a=0)";
+        let test = test(text, &models);
+        let answer = find(&test).expect("it is small");
+        let Answer::Forbidden(graph, cycle) = &answer else { panic!("{law} holds") };
+        assert_eq!(path(graph, cycle), expected, "{law}");
+        assert_eq!(Picture::of(&draw::svg(&test, &answer)).all("label").len(), cycle.edges.len(), "{law}");
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_impossible() {
     let models = Models::builtin();
     let test = test("x86tso air { x@1; } P0@1 { let a = Read(x); } ~exists (0:a=1)", &models);

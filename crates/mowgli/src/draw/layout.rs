@@ -63,7 +63,7 @@ pub(super) struct Layout {
     pub(super) headers: Vec<(Rect, String)>,
     /// The boxes of the calls.
     pub(super) calls: Vec<Rect>,
-    /// Those of the subevents; of the initial writes, only if an arrow leaves them.
+    /// Those of the subevents; of the initial writes, only if an arrow touches them.
     pub(super) subevents: Vec<Option<Rect>>,
     /// The way of each line, and its label.
     pub(super) paths: Vec<Vec<Curve>>,
@@ -155,23 +155,21 @@ impl<'a> Plan<'a> {
     }
 
     fn place_initial(&mut self) {
+        let mut initial = Vec::new();
         for line in self.lines {
-            if self.place(line.from).is_none()
-                && let Some((column, _)) = self.place(line.to)
-                && !self.initial.iter().any(|initial| initial.0 == line.from)
-            {
-                self.initial.push((line.from, self.initial_gutter(column)));
+            for (at, other) in [(line.from, line.to), (line.to, line.from)] {
+                if let (None, Some((column, down))) = (self.place(at), self.place(other))
+                    && !initial.iter().any(|(_, _, known)| *known == at)
+                {
+                    initial.push((self.initial_gutter(column), down, at));
+                }
             }
         }
         // Whoever leads further down is further out.
-        let lines = self.lines;
-        let mut initial = std::mem::take(&mut self.initial);
-        initial.sort_by_key(|(at, gutter)| {
-            let down = lines.iter().find(|line| line.from == *at).and_then(|line| self.place(line.to));
-            let down = down.map_or(0, |(_, (row, part))| (row * 1000 + part) as isize);
-            if *gutter == self.columns { down } else { -down }
-        });
-        self.initial = initial;
+        initial.sort();
+        let (right, mut left): (Vec<_>, Vec<_>) = initial.into_iter().partition(|it| it.0 > 0 && it.0 == self.columns);
+        left.reverse();
+        self.initial = left.into_iter().chain(right).map(|(gutter, _, at)| (at, gutter)).collect();
     }
 
     /// Lines within a column: the short ones run inside of the long ones.
@@ -234,8 +232,8 @@ impl<'a> Plan<'a> {
                     has_crossing |= is_here;
                     is_here
                 }
-                (None, Some(to)) => self.initial_gutter(to) == gutter,
-                _ => false,
+                (None, Some(column)) | (Some(column), None) => self.initial_gutter(column) == gutter,
+                (None, None) => false,
             };
             if is_here {
                 characters = characters.max(line.label.chars().count());
@@ -285,41 +283,43 @@ impl<'a> Plan<'a> {
                 x += width + 12.0;
             }
         }
-        // Where arrows from initial writes go to other gutters.
-        let sky = INITIAL + 14.0;
-        let mut y = if self.initial.is_empty() { 0.0 } else { INITIAL + 24.0 };
+        let y = if self.initial.is_empty() { 0.0 } else { INITIAL + 24.0 };
         for (header, (x, width)) in headers.iter().zip(&columns) {
             layout.headers.push((Rect { x: *x, y, width: *width, height: HEADER }, header.clone()));
         }
-        y += HEADER;
+        let channels = self.stack(&mut layout, &columns, y + HEADER, room);
+        self.route(&mut layout, &columns, &gutters, &channels);
+        let is_clear = self.label(&mut layout);
+        (layout, is_clear)
+    }
+
+    /// The calls, from above; and where each channel begins.
+    fn stack(&self, layout: &mut Layout, columns: &[(f64, f64)], top: f64, room: f64) -> BTreeMap<usize, f64> {
         // Between two channels that are used, every column goes its own way.
         let mut channels = BTreeMap::new();
-        let mut bottoms = vec![y; self.columns];
+        let mut bottoms = vec![top; self.columns];
         layout.calls = vec![Rect { x: 0.0, y: 0.0, width: 0.0, height: 0.0 }; self.rows.len()];
         for row in 0..=self.rows.iter().max().map_or(0, |row| row + 1) {
             let used = self.channels.values().filter(|channel| channel.0 == row).count();
             if used > 0 {
-                let top = bottoms.iter().copied().fold(y, f64::max);
-                channels.insert(row, top);
-                bottoms.fill(top + 8.0 + 20.0 * used as f64);
+                let bottom = bottoms.iter().copied().fold(top, f64::max);
+                channels.insert(row, bottom);
+                bottoms.fill(bottom + 8.0 + 20.0 * used as f64);
             }
             for (call, shown) in self.graph.calls.iter().enumerate().filter(|(call, _)| self.rows[*call] == row) {
                 let (x, width) = columns[shown.thread];
-                let top = bottoms[shown.thread] + if row == 0 { 4.0 } else { 16.0 * room };
-                let mut below = top + 26.0;
+                let y = bottoms[shown.thread] + if row == 0 { 4.0 } else { 16.0 * room };
+                let mut below = y + 26.0;
                 for at in shown.subevents.clone() {
                     layout.subevents[at] = Some(Rect { x: x + 6.0, y: below, width: width - 12.0, height: SUBEVENT });
                     below += SUBEVENT + 8.0;
                 }
-                layout.calls[call] = Rect { x, y: top, width, height: below - top };
+                layout.calls[call] = Rect { x, y, width, height: below - y };
                 bottoms[shown.thread] = below;
             }
         }
-        y = bottoms.into_iter().fold(y, f64::max);
-        layout.height = y;
-        self.route(&mut layout, &columns, &gutters, &channels, sky);
-        let is_clear = self.label(&mut layout);
-        (layout, is_clear)
+        layout.height = bottoms.into_iter().fold(top, f64::max);
+        channels
     }
 
     /// On which side a line leaves its first end and comes to its second: left, or right.
@@ -329,7 +329,8 @@ impl<'a> Plan<'a> {
             (Some(from), Some(to)) if from == to => (self.own_gutter(from) == from, self.own_gutter(from) == from),
             (Some(from), Some(to)) => (to < from, from < to),
             (None, Some(to)) => (false, self.initial_gutter(to) == to),
-            _ => (false, false),
+            (Some(from), None) => (self.initial_gutter(from) == from, false),
+            (None, None) => (false, false),
         }
     }
 
@@ -345,8 +346,10 @@ impl<'a> Plan<'a> {
         let mut ends: BTreeMap<(usize, bool), Vec<End>> = BTreeMap::new();
         for (at, line) in self.lines.iter().enumerate() {
             let (left_from, left_to) = self.sides(line);
-            let column = |at: usize| self.place(at).map(|place| place.0);
-            let is_around = column(line.from).is_none_or(|from| column(line.to) == Some(from));
+            let is_around = match (self.place(line.from), self.place(line.to)) {
+                (Some(from), Some(to)) => from.0 == to.0,
+                _ => true,
+            };
             let end = |here: usize, there: usize, is_from: bool| {
                 let (group, y) = match self.channels.get(&at) {
                     Some((channel, before)) => (1, self.level(channels, *channel, *before)),
@@ -380,7 +383,6 @@ impl<'a> Plan<'a> {
         columns: &[(f64, f64)],
         gutters: &[(f64, f64)],
         channels: &BTreeMap<usize, f64>,
-        sky: f64,
     ) {
         let anchors = self.anchors(layout, channels);
         for (at, line) in self.lines.iter().enumerate() {
@@ -406,28 +408,37 @@ impl<'a> Plan<'a> {
                         vec![across((x1, y1), (first, y)), across((first, y), (last, y)), across((last, y), (x2, y2))]
                     }
                 },
-                _ => {
-                    let rect = layout.subevents[line.from].expect("what a line leads from is drawn");
-                    let start = (rect.x + rect.width / 2.0, rect.y + rect.height);
-                    let gutter = self.place(line.to).map_or(0, |(column, _)| self.initial_gutter(column));
-                    let (left, width) = gutters[gutter];
-                    let down = |(x, y): Point| [(x, y), (x, y + (y2 - y) * 0.75), ((x + x2) / 2.0, y2), (x2, y2)];
-                    if (left..=left + width).contains(&start.0) {
-                        vec![down(start)]
-                    } else {
-                        let turn = left + width / 2.0;
-                        let middle = ((start.0 + turn) / 2.0, sky);
-                        let below = (turn, sky + 20.0);
-                        vec![
-                            [start, (start.0, sky), (start.0, sky), middle],
-                            [middle, (turn, sky), (turn, sky), below],
-                            down(below),
-                        ]
-                    }
+                (None, to) => self.below_initial(layout, line.from, (x2, y2), to.map_or(0, |to| to.0), gutters),
+                (Some(from), None) => {
+                    let mut path = self.below_initial(layout, line.to, (x1, y1), from.0, gutters);
+                    path.reverse();
+                    path.into_iter().map(|[from, a, b, to]| [to, b, a, from]).collect()
                 }
             };
             layout.paths.push(path);
         }
+    }
+
+    /// The way from an initial write down to a column.
+    fn below_initial(
+        &self,
+        layout: &Layout,
+        at: usize,
+        (x2, y2): Point,
+        column: usize,
+        gutters: &[(f64, f64)],
+    ) -> Vec<Curve> {
+        let rect = layout.subevents[at].expect("what a line leads from is drawn");
+        let start = (rect.x + rect.width / 2.0, rect.y + rect.height);
+        let (left, width) = gutters[self.initial_gutter(column)];
+        let down = |(x, y): Point| [(x, y), (x, y + (y2 - y) * 0.75), ((x + x2) / 2.0, y2), (x2, y2)];
+        if (left..=left + width).contains(&start.0) {
+            return vec![down(start)];
+        }
+        // Above the headers to the other gutter.
+        let (turn, sky) = (left + width / 2.0, start.1 + 14.0);
+        let (middle, below) = (((start.0 + turn) / 2.0, sky), (turn, sky + 20.0));
+        vec![[start, (start.0, sky), (start.0, sky), middle], [middle, (turn, sky), (turn, sky), below], down(below)]
     }
 
     /// Puts each label onto its line, where it is in nobody's way; whether there was such a place for all.
