@@ -50,7 +50,7 @@ pub enum Detail {
 /// How many candidates are looked at: some minutes' worth.
 pub(crate) const CANDIDATES_MAX: u64 = 10_000_000;
 /// The name of the order of writes by which memory has its last value.
-const MEMORY_ORDER: &str = "mo";
+pub(crate) const MEMORY_ORDER: &str = "mo";
 
 /// Enumerates the consistent executions of a test.
 ///

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use crate::enumerate::{CANDIDATES_MAX, Candidate, Decided, Detail, Search, combine};
+use crate::enumerate::{CANDIDATES_MAX, Candidate, Decided, Decision, Detail, MEMORY_ORDER, Search, combine};
 use crate::execution::Execution;
 use crate::litmus::{
     Argument, Call as TestCall, Condition, Expression, Instruction, NodeNumber, Observable, Quantifier, Test,
@@ -14,7 +14,7 @@ use crate::litmus::{
 use crate::model::{Broken, Lengths, Paths, named};
 use crate::relation::Relation;
 use crate::stamp::Stamp;
-use crate::trace::{self, Event, TooLarge};
+use crate::trace::{self, Event, TooLarge, Trace};
 
 pub use crate::model::explain::Edge;
 
@@ -103,7 +103,7 @@ pub struct Cycle {
     pub edges: Vec<Edge>,
 }
 
-/// How many candidates are looked at for a cycle, whole ones and parts, once there is one: a second's worth.
+/// How many candidates are looked at for a cycle, whole ones and parts, once there is one.
 const CYCLES_MAX: u64 = 5_000;
 
 /// Looks for a consistent execution in which the test's condition holds, or for `forall` for one in which it does not.
@@ -134,9 +134,7 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
         looked_at: 0,
     };
     combine(test, &traces, &mut Vec::new(), &mut |chosen| {
-        if finder.witness.is_some()
-            || finder.is_known(&|thread, register| &chosen[thread].registers[register]) == Some(false)
-        {
+        if finder.witness.is_some() || finder.is_known(chosen) == Some(false) {
             return Ok(());
         }
         let execution = Execution::new(test, chosen)?;
@@ -152,11 +150,13 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
         return Ok(Answer::Witness(graph));
     }
     combine(test, &traces, &mut Vec::new(), &mut |chosen| {
-        if finder.is_known(&|thread, register| &chosen[thread].registers[register]) == Some(false) {
+        if finder.is_known(chosen) == Some(false) {
             return Ok(());
         }
         let execution = Execution::new(test, chosen)?;
-        if let Some((candidate, decided)) = finder.search.begin(&execution) {
+        if let Some((mut candidate, decided)) = finder.search.begin(&execution) {
+            // What memory holds at the end is known first.
+            candidate.decisions.sort_by_key(|decision| !finder.is_memory_order(decision));
             finder.cycle(&candidate, decided, 0);
         }
         Ok(())
@@ -185,30 +185,45 @@ enum Shortest {
     Own(usize, Broken),
 }
 
+/// Whether a condition holds, where it is not known of everything that is seen.
+fn known(condition: &Condition, is: &dyn Fn(Observable, &Value) -> Option<bool>) -> Option<bool> {
+    match condition {
+        Condition::True => Some(true),
+        Condition::Is(observable, value) => is(*observable, value),
+        Condition::Not(inner) => known(inner, is).map(|holds| !holds),
+        Condition::And(left, right) => match (known(left, is), known(right, is)) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (left, right) => left.and(right),
+        },
+        Condition::Or(left, right) => match (known(left, is), known(right, is)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (left, right) => left.and(right),
+        },
+    }
+}
+
 impl Finder<'_> {
     fn is_wanted(&self, holds: bool) -> bool {
         holds != (self.search.test.quantifier == Quantifier::Forall)
     }
 
-    /// Whether the condition is as wanted, as far as registers tell.
-    fn is_known<'v>(&self, register: &dyn Fn(usize, usize) -> &'v Value) -> Option<bool> {
-        fn known<'v>(condition: &Condition, register: &dyn Fn(usize, usize) -> &'v Value) -> Option<bool> {
-            match condition {
-                Condition::True => Some(true),
-                Condition::Is(Observable::Register(thread, at), value) => Some(register(*thread, *at) == value),
-                Condition::Is(Observable::Place(_), _) => None,
-                Condition::Not(inner) => known(inner, register).map(|holds| !holds),
-                Condition::And(left, right) => match (known(left, register), known(right, register)) {
-                    (Some(false), _) | (_, Some(false)) => Some(false),
-                    (left, right) => left.and(right),
-                },
-                Condition::Or(left, right) => match (known(left, register), known(right, register)) {
-                    (Some(true), _) | (_, Some(true)) => Some(true),
-                    (left, right) => left.and(right),
-                },
+    /// Whether the condition is as wanted, as far as is known before anything is decided.
+    fn is_known(&self, traces: &[&Trace]) -> Option<bool> {
+        known(&self.search.test.condition, &|observable, value| match observable {
+            Observable::Register(thread, at) => Some(traces[thread].registers[at] == *value),
+            Observable::Place(place) => {
+                // Every write may be the last, but for the initial one if there are others.
+                let writes = traces.iter().flat_map(|trace| trace.writes()).filter(|write| write.0 == place);
+                let (is, other): (Vec<_>, Vec<_>) = writes.partition(|write| write.1 == *value);
+                match (is.is_empty(), other.is_empty()) {
+                    (true, false) => Some(false),
+                    (false, true) => Some(true),
+                    (false, false) => None,
+                    (true, true) => Some(self.search.test.objects[place.0].starts.as_ref() == Some(value)),
+                }
             }
-        }
-        known(&self.search.test.condition, register).map(|holds| self.is_wanted(holds))
+        })
+        .map(|holds| self.is_wanted(holds))
     }
 
     /// Whether the condition is as wanted, when everything is decided.
@@ -247,33 +262,44 @@ impl Finder<'_> {
         if self.looked_at > CANDIDATES_MAX || self.looked_at > CYCLES_MAX && self.closest.is_some() {
             return;
         }
-        let is_final = at == candidate.decisions.len();
-        for (library, meaning) in self.search.meanings.iter().enumerate() {
-            meaning.go_on(&mut decided.worths[library], &decided.chosen[library], &candidate.views[library]);
-        }
-        let paths = self.paths(&decided);
-        let found = self.shortest(candidate, &paths, is_final);
-        // More decisions can add a shorter cycle, but take none away.
-        if let (Some((length, _)), Some((closest, ..))) = (&found, &self.closest)
-            && length <= closest
-        {
+        let is_decided = |decision: &Decision| !self.is_memory_order(decision);
+        if candidate.decisions.get(at).is_none_or(is_decided) && !self.holds(candidate, &decided) {
             return;
         }
-        let Some(decision) = candidate.decisions.get(at) else {
-            if let Some((length, shortest)) = found
-                && self.holds(candidate, &decided)
+        let is_final = at == candidate.decisions.len();
+        if is_final || self.closest.is_some() {
+            for (library, meaning) in self.search.meanings.iter().enumerate() {
+                meaning.go_on(&mut decided.worths[library], &decided.chosen[library], &candidate.views[library]);
+            }
+            let paths = self.paths(&decided);
+            let found = self.shortest(candidate, &paths, is_final);
+            // More decisions can add a shorter cycle, but take none away.
+            if let (Some((length, _)), Some((closest, ..))) = (&found, &self.closest)
+                && length <= closest
             {
+                return;
+            }
+            if let (true, Some((length, shortest))) = (is_final, found) {
                 let cycle = self.explain(candidate, &paths, &shortest);
                 self.closest = Some((length, self.graph(candidate, &decided), cycle));
             }
-            return;
-        };
+        }
+        let Some(decision) = candidate.decisions.get(at) else { return };
         let (library, choice) = decision.of();
         for (from, to) in decision.options() {
             let mut next = decided.clone();
             next.chosen[library][choice].insert(from, to);
-            self.cycle(candidate, next, at + 1);
+            // A memory order that is none has no last write.
+            if !self.is_memory_order(decision) || next.chosen[library][choice].is_acyclic() {
+                self.cycle(candidate, next, at + 1);
+            }
         }
+    }
+
+    /// Whether it is about the order of writes by which memory has its last value.
+    fn is_memory_order(&self, decision: &Decision) -> bool {
+        let (library, choice) = decision.of();
+        self.search.meanings[library].chosen[choice] == MEMORY_ORDER
     }
 
     fn paths<'d>(&'d self, decided: &'d Decided) -> Vec<Paths<'d>> {

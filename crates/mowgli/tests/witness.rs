@@ -6,6 +6,7 @@ use mowgli::draw;
 use mowgli::enumerate::{Detail, consistent};
 use mowgli::litmus::{Quantifier, Test};
 use mowgli::model::Models;
+use mowgli::random::{Size, program};
 use mowgli::stamp::Stamp;
 use mowgli::witness::{Answer, Cycle, Edge, Graph, find};
 
@@ -89,19 +90,25 @@ fn is_plausible(graph: &Graph, edge: &Edge) -> bool {
     }
 }
 
+/// It is closed, made of what it says, and passes nothing twice.
+fn check(test: &str, graph: &Graph, Cycle { law, at, edges }: &Cycle) {
+    assert!(!edges.is_empty() && edges[0].from == *at, "{test}: {law}");
+    for (index, edge) in edges.iter().enumerate() {
+        assert_eq!(edge.to, edges[(index + 1) % edges.len()].from, "{test}: {edges:?}");
+        assert!(is_plausible(graph, edge), "{test}: {edge:?} in {graph:?}");
+    }
+    let mut passed: Vec<usize> = edges.iter().map(|edge| edge.from).collect();
+    passed.sort_unstable();
+    passed.dedup();
+    assert_eq!(passed.len(), edges.len(), "{test}: it could be shorter: {edges:?}");
+}
+
 #[test]
 fn cycles_are_closed_and_made_of_what_they_say() {
     for (test, _, answer) in suite() {
-        let Answer::Forbidden(graph, Cycle { law, at, edges }) = answer else { continue };
-        assert!(!edges.is_empty() && edges[0].from == at, "{}: {law}", test.name);
-        for (index, edge) in edges.iter().enumerate() {
-            assert_eq!(edge.to, edges[(index + 1) % edges.len()].from, "{}: {edges:?}", test.name);
-            assert!(is_plausible(&graph, edge), "{}: {edge:?} in {graph:?}", test.name);
+        if let Answer::Forbidden(graph, cycle) = answer {
+            check(&test.name, &graph, &cycle);
         }
-        let mut passed: Vec<usize> = edges.iter().map(|edge| edge.from).collect();
-        passed.sort_unstable();
-        passed.dedup();
-        assert_eq!(passed.len(), edges.len(), "{}: it could be shorter: {edges:?}", test.name);
     }
 }
 
@@ -196,6 +203,50 @@ fn a_call_is_written_with_the_register_of_the_way_that_was_taken() {
     let Answer::Witness(graph) = find(&test(text, &models)).expect("it is small") else { panic!("it can be read") };
     let texts: Vec<_> = graph.calls.iter().map(|call| call.text.as_str()).collect();
     assert_eq!(texts, ["let a = Read(x)", "let b = Read(y)", "Write(x, t)", "Write(x, 1)"]);
+}
+
+/// Of random programs: an end that some execution has, and one put together of two such that none has.
+#[test]
+fn ends_of_random_programs_are_witnessed_or_forbidden() {
+    let models = Models::builtin();
+    let size = Size { nodes: 3, threads: 4, calls: 7 };
+    let (mut witnesses, mut cycles) = (0, 0);
+    for (model, seed) in
+        ["x86tso", "rdmawait", "rdmatso", "rdmarmw"].into_iter().flat_map(|it| (0..60).map(move |at| (it, at)))
+    {
+        let text = program(model, seed, size);
+        let outcomes =
+            consistent(&test(&text, &models), Detail::States).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let names: Vec<_> = outcomes.observables.iter().map(|seen| test(&text, &models).name_of(*seen)).collect();
+        let half = names.len() / 2;
+        let states: Vec<_> = outcomes.states.keys().take(12).collect();
+        let pairs = states.iter().flat_map(|first| states.iter().map(move |second| (first, second)));
+        let mut mixed = pairs.map(|(first, second)| first[..half].iter().chain(&second[half..]).cloned().collect());
+        let unseen: Option<Vec<_>> = mixed.find(|state| !outcomes.states.contains_key(state));
+        for state in states.last().copied().into_iter().chain(&unseen) {
+            let is: Vec<_> = names.iter().zip(state).map(|(name, value)| format!("{name}={value}")).collect();
+            let question = format!("~exists ({})", is.join(" /\\ "));
+            let test = test(&text.replace("exists (true)", &question), &models);
+            let answer = find(&test).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!(matches!(answer, Answer::Witness(_)), outcomes.states.contains_key(state), "{text}{question}");
+            match &answer {
+                Answer::Witness(_) => witnesses += 1,
+                Answer::Forbidden(_, cycle) if cycle.edges.is_empty() => {}
+                Answer::Forbidden(graph, cycle) => {
+                    check(&text, graph, cycle);
+                    cycles += 1;
+                }
+                Answer::Impossible => {}
+            }
+            let picture = Picture::of(&draw::svg(&test, &answer));
+            let boxes = picture.all("call");
+            for label in picture.all("label") {
+                assert!(label.is_in(picture.width, picture.height), "{label:?} is outside: {text}{question}");
+                assert!(boxes.iter().all(|other| !label.overlaps(other)), "{label:?} is on a box: {text}{question}");
+            }
+        }
+    }
+    assert!(witnesses > 200 && cycles > 20, "{witnesses} witnesses, {cycles} cycles");
 }
 
 #[derive(Clone, Copy, Debug)]
