@@ -12,6 +12,7 @@ use mowgli::explore;
 use mowgli::litmus::{Implementation, Observable, Test};
 use mowgli::model::Models;
 use mowgli::report::Herd;
+use mowgli::{draw, witness};
 use serde_json::{Value, json};
 
 use crate::tell;
@@ -28,6 +29,8 @@ herd's: every outcome, and whether the question is answered by yes.
   farfield litmus --refine bal_sv fig_22.litmus
                                            with an implementation of the barrier in its place: does it show what the
                                            specification forbids?
+  farfield litmus --svg out fig_3d.litmus  and a picture, out/fig_3d.svg: an execution in which the condition holds, or the
+                                           cycle that forbids it
   farfield litmus --models                 which models there are, and their methods
 
 Exit status:
@@ -47,11 +50,15 @@ pub(crate) struct LitmusArgs {
     /// Run each test on the RDMA^TSO machine too, and compare the outcomes
     #[arg(long)]
     machine: bool,
+    /// Draw each test into NAME.svg in this directory: an execution in which its condition holds (for `forall`, one in which
+    /// it does not), or the cycle that forbids it
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
     /// Replace the calls of libraries by these implementations, of those that are built in or from a file; may be repeated
-    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',', conflicts_with_all = ["json", "machine"])]
+    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',', conflicts_with_all = ["json", "machine", "svg"])]
     refine: Vec<String>,
     /// List the models and their methods, and the implementations
-    #[arg(long, conflicts_with_all = ["tests", "json", "machine", "refine"])]
+    #[arg(long, conflicts_with_all = ["tests", "json", "machine", "refine", "svg"])]
     models: bool,
     /// Append a line of JSON for each test to this file, or `-` for standard output in place of the text
     #[arg(long, value_name = "FILE")]
@@ -103,6 +110,14 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
                 Some(Err(error)) => writeln!(out, "Not on the machine: {error:#}")?,
                 None => {}
             }
+        }
+        if let Some(directory) = &args.svg {
+            let picture = picture(&test, directory).with_context(|| name.clone())?;
+            if !is_json {
+                writeln!(out, "{}", picture.display())?;
+            }
+        }
+        if !is_json {
             writeln!(out)?;
         }
         let differs = machine.and_then(Result::ok).map(|difference| !difference.is_empty());
@@ -119,6 +134,14 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
     out.flush()?;
     let _ = writeln!(std::io::stderr(), "farfield litmus: not as the test says: {}", wrong.join(", "));
     Ok(ExitCode::FAILURE)
+}
+
+/// Draws a test into a directory; the picture's file.
+fn picture(test: &Test, directory: &Path) -> Result<PathBuf> {
+    let file = directory.join(format!("{}.svg", test.name));
+    std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    std::fs::write(&file, draw::svg(test, &witness::find(test)?)).with_context(|| file.display().to_string())?;
+    Ok(file)
 }
 
 /// Compares each test's outcomes with those over implementations.

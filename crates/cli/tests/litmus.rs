@@ -50,6 +50,26 @@ fn a_refinement_that_is_unsound_is_told() {
 }
 
 #[test]
+fn a_test_is_drawn() {
+    let place = std::env::temp_dir().join(format!("farfield-litmus-svg-{}", std::process::id()));
+    let pictures = place.join("pictures");
+    let pictures = pictures.to_str().expect("a name");
+    let (forbidden, allowed) = (format!("{SUITE}/paper/fig_3d.litmus"), format!("{SUITE}/paper/fig_1.litmus"));
+    let output = litmus(&["--svg", pictures, &forbidden, &allowed]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    for (name, heading) in [("fig_3d", "fig_3d: forbidden"), ("fig_1", "fig_1: allowed, z=1")] {
+        let file = format!("{pictures}/{name}.svg");
+        assert!(out(&output).lines().any(|line| line == file), "{}", out(&output));
+        let picture = std::fs::read_to_string(&file).expect("a picture");
+        assert!(picture.starts_with("<svg") && picture.contains(heading), "{picture}");
+    }
+    // Where it cannot be written is told.
+    let output = litmus(&["--svg", &format!("{pictures}/fig_1.svg"), &forbidden]);
+    assert!(output.status.code() == Some(1) && err(&output).contains("fig_1.svg"), "{}", err(&output));
+    std::fs::remove_dir_all(&place).expect("the directory");
+}
+
+#[test]
 fn mistakes_are_told() {
     let place = std::env::temp_dir().join(format!("farfield-litmus-{}", std::process::id()));
     std::fs::write(&place, "x86tso wrong { x@1; }\nP0@1 { let a = Read(y); }\nexists (0:a=1)").expect("a file");

@@ -50,7 +50,7 @@ pub enum Detail {
 /// How many candidates are looked at: some minutes' worth.
 pub(crate) const CANDIDATES_MAX: u64 = 10_000_000;
 /// The name of the order of writes by which memory has its last value.
-const MEMORY_ORDER: &str = "mo";
+pub(crate) const MEMORY_ORDER: &str = "mo";
 
 /// Enumerates the consistent executions of a test.
 ///
@@ -71,7 +71,7 @@ const MEMORY_ORDER: &str = "mo";
 pub fn consistent(test: &Test, detail: Detail) -> Result<Outcomes, TooLarge> {
     let traces = trace::all(test)?;
     let mut search = Search::new(test, detail);
-    search.combine(&traces, &mut Vec::new())?;
+    combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))?;
     Ok(search.outcomes)
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn each(
 ) -> Result<(), TooLarge> {
     let traces = trace::all(test)?;
     let mut search = Search { look: Some(Box::new(look)), ..Search::new(test, Detail::Executions) };
-    search.combine(&traces, &mut Vec::new())
+    combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))
 }
 
 /// Whether calls of some threads are consistent by themselves: with what was decided elsewhere, or anyhow. (What is decided is wanted
@@ -104,22 +104,46 @@ pub(crate) fn is_consistent(
     }
 }
 
+/// Every choice of one trace for each thread, such that everything that is read may have been written.
+pub(crate) fn combine<'a>(
+    test: &Test,
+    all: &'a [Vec<Trace>],
+    chosen: &mut Vec<&'a Trace>,
+    each: &mut dyn FnMut(&[&'a Trace]) -> Result<(), TooLarge>,
+) -> Result<(), TooLarge> {
+    let mut domains = Domains::initial(test);
+    chosen.iter().enumerate().for_each(|(thread, trace)| domains.add_writes(thread, trace));
+    for (thread, traces) in all.iter().enumerate().skip(chosen.len()) {
+        traces.iter().for_each(|trace| domains.add_writes(thread, trace));
+    }
+    if !chosen.iter().enumerate().all(|(thread, trace)| domains.allow(thread, trace)) {
+        return Ok(());
+    }
+    let Some(traces) = all.get(chosen.len()) else { return each(chosen) };
+    for trace in traces {
+        chosen.push(trace);
+        combine(test, all, chosen, each)?;
+        chosen.pop();
+    }
+    Ok(())
+}
+
 /// What is done with a consistent execution.
 type Look<'a> = Box<dyn FnMut(&Execution<'_>, &Decided) -> Result<(), TooLarge> + 'a>;
 
-struct Search<'a> {
-    test: &'a Test,
-    meanings: Vec<Meaning>,
+pub(crate) struct Search<'a> {
+    pub(crate) test: &'a Test,
+    pub(crate) meanings: Vec<Meaning>,
     detail: Detail,
     outcomes: Outcomes,
     /// How many were looked at.
-    candidates: u64,
+    pub(crate) candidates: u64,
     look: Option<Look<'a>>,
 }
 
 /// What has to be decided, of which library's relation.
 #[derive(Clone, Debug)]
-enum Decision {
+pub(crate) enum Decision {
     /// One of these, into this.
     Pick(usize, usize, Vec<usize>, usize),
     /// One way or the other.
@@ -127,14 +151,14 @@ enum Decision {
 }
 
 impl Decision {
-    fn of(&self) -> (usize, usize) {
+    pub(crate) fn of(&self) -> (usize, usize) {
         match self {
             Decision::Pick(library, choice, ..) | Decision::Orient(library, choice, ..) => (*library, *choice),
         }
     }
 
     /// The pairs to choose from.
-    fn options(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn options(&self) -> Vec<(usize, usize)> {
         match self {
             Decision::Pick(_, _, from, to) => from.iter().map(|from| (*from, *to)).collect(),
             Decision::Orient(_, _, a, b) => vec![(*a, *b), (*b, *a)],
@@ -143,10 +167,10 @@ impl Decision {
 }
 
 /// An execution that is being decided.
-struct Candidate<'a> {
-    execution: &'a Execution<'a>,
-    views: Vec<View<'a>>,
-    decisions: Vec<Decision>,
+pub(crate) struct Candidate<'a> {
+    pub(crate) execution: &'a Execution<'a>,
+    pub(crate) views: Vec<View<'a>>,
+    pub(crate) decisions: Vec<Decision>,
     /// Those before it matter for what is seen; of the others, one way is enough.
     counted: usize,
 }
@@ -155,13 +179,13 @@ struct Candidate<'a> {
 #[derive(Clone)]
 pub(crate) struct Decided {
     pub(crate) chosen: Vec<Vec<Relation>>,
-    worths: Vec<Vec<Worth>>,
+    pub(crate) worths: Vec<Vec<Worth>>,
     /// The `so` of all libraries, once everything is decided.
     pub(crate) so: Relation,
 }
 
 impl<'a> Search<'a> {
-    fn new(test: &'a Test, detail: Detail) -> Search<'a> {
+    pub(crate) fn new(test: &'a Test, detail: Detail) -> Search<'a> {
         let meaning = |library| Meaning::of(library).expect("it was checked when it was read");
         let observables = match detail {
             Detail::Executions | Detail::Shown => test.shown.clone(),
@@ -170,25 +194,6 @@ impl<'a> Search<'a> {
         let outcomes = Outcomes { states: BTreeMap::new(), observables, positive: 0, negative: 0 };
         let meanings = test.libraries.iter().map(|library| meaning(library)).collect();
         Search { test, meanings, detail, outcomes, candidates: 0, look: None }
-    }
-
-    /// Every choice of one trace for each thread, such that everything that is read may have been written.
-    fn combine(&mut self, all: &'a [Vec<Trace>], chosen: &mut Vec<&'a Trace>) -> Result<(), TooLarge> {
-        let mut domains = Domains::initial(self.test);
-        chosen.iter().enumerate().for_each(|(thread, trace)| domains.add_writes(thread, trace));
-        for (thread, traces) in all.iter().enumerate().skip(chosen.len()) {
-            traces.iter().for_each(|trace| domains.add_writes(thread, trace));
-        }
-        if !chosen.iter().enumerate().all(|(thread, trace)| domains.allow(thread, trace)) {
-            return Ok(());
-        }
-        let Some(traces) = all.get(chosen.len()) else { return self.execution(chosen) };
-        for trace in traces {
-            chosen.push(trace);
-            self.combine(all, chosen)?;
-            chosen.pop();
-        }
-        Ok(())
     }
 
     fn execution(&mut self, traces: &[&Trace]) -> Result<(), TooLarge> {
@@ -202,8 +207,8 @@ impl<'a> Search<'a> {
         if self.candidates > CANDIDATES_MAX { Err(TooLarge::Candidates) } else { Ok(()) }
     }
 
-    /// What is to be decided of an execution, if there is any way at all.
-    fn begin<'e>(&self, execution: &'e Execution<'e>) -> Option<(Candidate<'e>, Decided)> {
+    /// An execution of which nothing is decided but what can go one way only. None if something can go no way at all.
+    pub(crate) fn begin<'e>(&self, execution: &'e Execution<'e>) -> Option<(Candidate<'e>, Decided)> {
         let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(execution, library)).collect();
         let count = execution.count();
         let mut decided = Decided {
@@ -262,7 +267,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether the laws hold of what was decided; of a part of it, those that more cannot mend.
-    fn evaluate(
+    pub(crate) fn evaluate(
         &self,
         candidate: &Candidate<'_>,
         decided: &mut Decided,
@@ -332,7 +337,7 @@ impl<'a> Search<'a> {
         Ok(has_way)
     }
 
-    fn seen(&self, candidate: &Candidate<'_>, decided: &Decided, observable: Observable) -> Value {
+    pub(crate) fn seen(&self, candidate: &Candidate<'_>, decided: &Decided, observable: Observable) -> Value {
         let execution = candidate.execution;
         match observable {
             Observable::Register(thread, register) => execution.traces[thread].registers[register].clone(),

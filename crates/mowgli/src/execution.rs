@@ -26,8 +26,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) reads: Vec<Option<(Place, &'a Value)>>,
     pub(crate) writes: Vec<Option<(Place, &'a Value)>>,
     /// Of each subevent that is none of the initial writes.
-    subevents: Vec<Option<&'a Subevent>>,
-    events: Vec<Option<&'a Event>>,
+    pub(crate) subevents: Vec<Option<&'a Subevent>>,
+    pub(crate) events: Vec<Option<&'a Event>>,
     /// How many initial writes there are: they come first.
     pub(crate) initial: usize,
     pub(crate) ppo: Relation,
@@ -102,7 +102,7 @@ impl<'a> Execution<'a> {
         self.events[self.homes[at].event]
     }
 
-    fn place(&self, at: usize) -> Option<Place> {
+    pub(crate) fn place(&self, at: usize) -> Option<Place> {
         let touched = self.subevents[at].and_then(|subevent| subevent.touches);
         self.reads[at].or(self.writes[at]).map(|access| access.0).or(touched)
     }

@@ -50,9 +50,11 @@ use crate::stamp::Stamp;
 use crate::text::{Error, Position, Result};
 
 mod evaluate;
+pub(crate) mod explain;
 mod parse;
 
 pub(crate) use evaluate::{Base, Given, Meaning, Worth};
+pub(crate) use explain::{Broken, Lengths, Paths, named};
 pub(crate) use parse::list;
 
 /// A kind of objects.

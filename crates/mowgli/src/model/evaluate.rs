@@ -69,9 +69,14 @@ impl Worth {
     }
 
     pub(crate) fn relation(&self) -> &Relation {
+        self.as_relation().unwrap_or_else(|| unreachable!("the kinds of operands were checked"))
+    }
+
+    /// It, if it is a relation.
+    pub(crate) fn as_relation(&self) -> Option<&Relation> {
         match self {
-            Worth::Relation(relation) => relation,
-            Worth::Set(_) => unreachable!("the kinds of operands were checked"),
+            Worth::Relation(relation) => Some(relation),
+            Worth::Set(_) => None,
         }
     }
 }
@@ -89,7 +94,7 @@ pub(crate) trait Given {
 
 /// A step of the evaluation; operands are steps before it.
 #[derive(Clone, PartialEq, Debug)]
-enum Step {
+pub(super) enum Step {
     Base(Base),
     Chosen(usize),
     Empty,
@@ -116,7 +121,7 @@ enum Step {
 
 /// How a step depends on what is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Depends {
+pub(super) enum Depends {
     Never,
     /// More chosen pairs give more pairs.
     Grows,
@@ -126,13 +131,15 @@ enum Depends {
 /// A model, ready to be evaluated.
 #[derive(Clone, Debug)]
 pub(crate) struct Meaning {
-    steps: Vec<(Step, Depends)>,
+    pub(super) steps: Vec<(Step, Depends)>,
     is_set: Vec<bool>,
     pub(crate) choices: Vec<(Choice, usize)>,
     /// The names of the choices.
     pub(crate) chosen: Vec<String>,
-    laws: Vec<(String, Law, usize)>,
+    pub(super) laws: Vec<(String, Law, usize)>,
     pub(crate) so: usize,
+    /// What each name means.
+    pub(crate) names: BTreeMap<String, usize>,
 }
 
 struct Builder<'a> {
@@ -155,6 +162,7 @@ impl Meaning {
             chosen: library.choices.iter().map(|choice| choice.0.clone()).collect(),
             laws: Vec::new(),
             so: 0,
+            names: BTreeMap::new(),
         };
         let mut builder = Builder { library, meaning, names: BTreeMap::new() };
         for (name, choice, term) in &library.choices {
@@ -184,6 +192,8 @@ impl Meaning {
         if builder.meaning.is_set[builder.meaning.so] {
             return Err(library.error(so.position, "`so` is a relation"));
         }
+        let names = builder.names.into_iter();
+        builder.meaning.names = names.filter_map(|(name, step)| Some((name, step?))).collect();
         Ok(builder.meaning)
     }
 

@@ -1,0 +1,469 @@
+//! One execution of a litmus test that answers its question, for a person to look at: a witness if there is one, or else the
+//! cycle that forbids it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use crate::enumerate::{CANDIDATES_MAX, Candidate, Decided, Decision, Detail, MEMORY_ORDER, Search, combine};
+use crate::execution::Execution;
+use crate::litmus::{
+    Argument, Call as TestCall, Condition, Expression, Instruction, NodeNumber, Observable, Quantifier, Test,
+    TestThread, Value,
+};
+use crate::model::{Broken, Lengths, Paths, named};
+use crate::relation::Relation;
+use crate::stamp::Stamp;
+use crate::trace::{self, Event, TooLarge, Trace};
+
+pub use crate::model::explain::Edge;
+
+/// What is found for a test.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// A consistent execution in which the condition holds; for `forall`, one in which it does not.
+    Witness(Graph),
+    /// There is none. This one comes closest, and has a cycle.
+    Forbidden(Graph, Cycle),
+    /// There is none, as nothing that can be read makes it so, whatever the models say.
+    Impossible,
+}
+
+/// An execution, and all that was chosen for it.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    /// The calls of each thread, in program order.
+    pub calls: Vec<Call>,
+    /// All subevents: the initial writes, then those of the calls.
+    pub subevents: Vec<Subevent>,
+    /// Everything that the models have a name for; `so` is called `LIBRARY.so`.
+    pub relations: BTreeMap<String, Relation>,
+    /// Which of them say what the execution is, besides what its threads do.
+    pub chosen: Vec<String>,
+    /// What the test shows of its end.
+    pub seen: Vec<(String, Value)>,
+}
+
+/// A call of a thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// Whose it is.
+    pub thread: usize,
+    /// As it was written, but for blanks.
+    pub text: String,
+    /// Its subevents.
+    pub subevents: Range<usize>,
+}
+
+/// A subevent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subevent {
+    /// Its call; initial writes have none.
+    pub call: Option<usize>,
+    /// Its kind; initial writes have none.
+    pub stamp: Option<Stamp>,
+    /// The node that its stamp names.
+    pub node: Option<NodeNumber>,
+    /// The place that it reads, writes or is at.
+    pub place: Option<String>,
+    /// What it reads.
+    pub reads: Option<Value>,
+    /// What it writes.
+    pub writes: Option<Value>,
+}
+
+impl fmt::Display for Subevent {
+    /// `NRW₂ z=1`, or `CAS x=0→1` of one that reads and writes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(stamp) = self.stamp {
+            write!(f, "{stamp}")?;
+        }
+        for digit in self.node.into_iter().flat_map(|node| node.to_string().into_bytes()) {
+            write!(f, "{}", char::from_u32(u32::from('₀') + u32::from(digit - b'0')).expect("there are ten of them"))?;
+        }
+        let gap = if self.stamp.is_some() { " " } else { "" };
+        match (&self.place, &self.reads, &self.writes) {
+            (Some(place), Some(read), Some(written)) => write!(f, "{gap}{place}={read}→{written}"),
+            (Some(place), Some(value), None) | (Some(place), None, Some(value)) => write!(f, "{gap}{place}={value}"),
+            (Some(place), None, None) => write!(f, "{gap}{place}"),
+            (None, ..) => Ok(()),
+        }
+    }
+}
+
+/// Why an execution is not consistent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cycle {
+    /// The law that it breaks.
+    pub law: String,
+    /// Where it begins.
+    pub at: usize,
+    /// From each subevent to the next, and back to the first. None if the law is about single subevents, as that every message
+    /// that is received was sent; that one is [`Cycle::at`].
+    pub edges: Vec<Edge>,
+}
+
+/// How many candidates are looked at for a cycle, whole ones and parts, once there is one.
+const CYCLES_MAX: u64 = 5_000;
+
+/// Looks for a consistent execution in which the test's condition holds, or for `forall` for one in which it does not.
+///
+/// If there is none, every candidate in which the condition holds breaks a law. Most do so at once, in ways that say nothing
+/// about the test, as with two writes of one thread in the wrong order. So of each candidate the shortest cycle is looked at,
+/// and the candidate is returned whose shortest cycle is the longest: the one that comes closest. Some thousands are looked at,
+/// those first that keep program order where they have a choice; beyond that there may be one that comes closer.
+///
+/// # Errors
+/// There are too many executions.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+/// let text = "rdmawait fig_3d { x@1; z@2; } P0@1 { Put(d, z, x); Wait(d); Write(x, 1); } ~exists (z = 1)";
+/// let test = Test::parse("fig_3d.litmus", text, &Models::builtin())?;
+/// let Answer::Forbidden(graph, cycle) = find(&test)? else { panic!("it is forbidden") };
+/// let path = cycle.edges.iter().map(|edge| format!("{} -{}->", graph.subevents[edge.from], edge.label));
+/// assert_eq!(path.collect::<Vec<_>>(), ["NLR₂ x=1 -iso->", "NRW₂ z=1 -pfp->", "WT -ppo->", "CW x=1 -rfe->"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn find(test: &Test) -> Result<Answer, TooLarge> {
+    let traces = trace::all(test)?;
+    let mut finder = Finder { search: Search::new(test, Detail::Shown), witness: None, closest: None, looked_at: 0 };
+    combine(test, &traces, &mut Vec::new(), &mut |chosen| {
+        if finder.witness.is_some() || finder.is_known(chosen) == Some(false) {
+            return Ok(());
+        }
+        let execution = Execution::new(test, chosen)?;
+        if let Some((candidate, mut decided)) = finder.search.begin(&execution) {
+            let is_final = candidate.decisions.is_empty();
+            if finder.search.evaluate(&candidate, &mut decided, 0..test.libraries.len(), is_final) {
+                finder.witness(&candidate, decided, 0);
+            }
+        }
+        if finder.search.candidates > CANDIDATES_MAX { Err(TooLarge::Candidates) } else { Ok(()) }
+    })?;
+    if let Some(graph) = finder.witness {
+        return Ok(Answer::Witness(graph));
+    }
+    combine(test, &traces, &mut Vec::new(), &mut |chosen| {
+        if finder.is_known(chosen) == Some(false) {
+            return Ok(());
+        }
+        let execution = Execution::new(test, chosen)?;
+        if let Some((mut candidate, decided)) = finder.search.begin(&execution) {
+            // What memory holds at the end is known first.
+            candidate.decisions.sort_by_key(|decision| !finder.is_memory_order(decision));
+            finder.cycle(&candidate, decided, 0);
+        }
+        Ok(())
+    })?;
+    match finder.closest {
+        Some((_, graph, cycle)) => Ok(Answer::Forbidden(graph, cycle)),
+        None if finder.looked_at > CANDIDATES_MAX => Err(TooLarge::Candidates),
+        None => Ok(Answer::Impossible),
+    }
+}
+
+struct Finder<'a> {
+    search: Search<'a>,
+    witness: Option<Graph>,
+    /// The one whose shortest cycle is the longest, and how long that is.
+    closest: Option<(u16, Graph, Cycle)>,
+    /// How many were looked at for that.
+    looked_at: u64,
+}
+
+/// Where a law is broken in the fewest steps.
+enum Shortest {
+    /// `ppo` and `so` have a cycle through this.
+    Consistency(usize),
+    /// A library's own.
+    Own(usize, Broken),
+}
+
+/// Whether a condition holds, where it is not known of everything that is seen.
+fn known(condition: &Condition, is: &dyn Fn(Observable, &Value) -> Option<bool>) -> Option<bool> {
+    match condition {
+        Condition::True => Some(true),
+        Condition::Is(observable, value) => is(*observable, value),
+        Condition::Not(inner) => known(inner, is).map(|holds| !holds),
+        Condition::And(left, right) => match (known(left, is), known(right, is)) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (left, right) => left.and(right),
+        },
+        Condition::Or(left, right) => match (known(left, is), known(right, is)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (left, right) => left.and(right),
+        },
+    }
+}
+
+impl Finder<'_> {
+    fn is_wanted(&self, holds: bool) -> bool {
+        holds != (self.search.test.quantifier == Quantifier::Forall)
+    }
+
+    /// Whether the condition is as wanted, as far as is known before anything is decided.
+    fn is_known(&self, traces: &[&Trace]) -> Option<bool> {
+        known(&self.search.test.condition, &|observable, value| match observable {
+            Observable::Register(thread, at) => Some(traces[thread].registers[at] == *value),
+            Observable::Place(place) => {
+                // Every write may be the last, but for the initial one if there are others.
+                let writes = traces.iter().flat_map(|trace| trace.writes()).filter(|write| write.0 == place);
+                let (is, other): (Vec<_>, Vec<_>) = writes.partition(|write| write.1 == *value);
+                match (is.is_empty(), other.is_empty()) {
+                    (true, false) => Some(false),
+                    (false, true) => Some(true),
+                    (false, false) => None,
+                    (true, true) => Some(self.search.test.objects[place.0].starts.as_ref() == Some(value)),
+                }
+            }
+        })
+        .map(|holds| self.is_wanted(holds))
+    }
+
+    /// Whether the condition is as wanted, when everything is decided.
+    fn holds(&self, candidate: &Candidate<'_>, decided: &Decided) -> bool {
+        let seen = |observable| self.search.seen(candidate, decided, observable);
+        self.is_wanted(self.search.test.condition.holds(&seen))
+    }
+
+    /// Looks for a consistent execution, from a decision on.
+    fn witness(&mut self, candidate: &Candidate<'_>, decided: Decided, at: usize) {
+        let Some(decision) = candidate.decisions.get(at) else {
+            if self.holds(candidate, &decided) {
+                self.witness = Some(self.graph(candidate, &decided));
+            }
+            return;
+        };
+        let (library, choice) = decision.of();
+        let is_last = at + 1 == candidate.decisions.len();
+        for (from, to) in decision.options() {
+            self.search.candidates += 1;
+            if self.witness.is_some() || self.search.candidates > CANDIDATES_MAX {
+                return;
+            }
+            let mut next = decided.clone();
+            next.chosen[library][choice].insert(from, to);
+            let changed = if is_last { 0..self.search.meanings.len() } else { library..library + 1 };
+            if self.search.evaluate(candidate, &mut next, changed, is_last) {
+                self.witness(candidate, next, at + 1);
+            }
+        }
+    }
+
+    /// Looks for the candidate that comes closest, from a decision on.
+    fn cycle(&mut self, candidate: &Candidate<'_>, mut decided: Decided, at: usize) {
+        self.looked_at += 1;
+        if self.looked_at > CANDIDATES_MAX || self.looked_at > CYCLES_MAX && self.closest.is_some() {
+            return;
+        }
+        let is_decided = |decision: &Decision| !self.is_memory_order(decision);
+        if candidate.decisions.get(at).is_none_or(is_decided) && !self.holds(candidate, &decided) {
+            return;
+        }
+        let is_final = at == candidate.decisions.len();
+        if is_final || self.closest.is_some() {
+            for (library, meaning) in self.search.meanings.iter().enumerate() {
+                meaning.go_on(&mut decided.worths[library], &decided.chosen[library], &candidate.views[library]);
+            }
+            let paths = self.paths(&decided);
+            let found = self.shortest(candidate, &paths, is_final);
+            // More decisions can add a shorter cycle, but take none away.
+            if let (Some((length, _)), Some((closest, ..))) = (&found, &self.closest)
+                && length <= closest
+            {
+                return;
+            }
+            if let (true, Some((length, shortest))) = (is_final, found) {
+                let cycle = self.explain(candidate, &paths, &shortest);
+                self.closest = Some((length, self.graph(candidate, &decided), cycle));
+            }
+        }
+        let Some(decision) = candidate.decisions.get(at) else { return };
+        let (library, choice) = decision.of();
+        for (from, to) in decision.options() {
+            let mut next = decided.clone();
+            next.chosen[library][choice].insert(from, to);
+            // A memory order that is none has no last write.
+            if !self.is_memory_order(decision) || next.chosen[library][choice].is_acyclic() {
+                self.cycle(candidate, next, at + 1);
+            }
+        }
+    }
+
+    /// Whether it is about the order of writes by which memory has its last value.
+    fn is_memory_order(&self, decision: &Decision) -> bool {
+        let (library, choice) = decision.of();
+        self.search.meanings[library].chosen[choice] == MEMORY_ORDER
+    }
+
+    fn paths<'d>(&'d self, decided: &'d Decided) -> Vec<Paths<'d>> {
+        let libraries = self.search.test.libraries.iter().zip(&self.search.meanings).zip(&decided.worths);
+        libraries.map(|((library, meaning), worths)| Paths::new(library, meaning, worths)).collect()
+    }
+
+    /// How many steps lead from one subevent to another in `ppo` and the `so` of all libraries.
+    fn order(&self, candidate: &Candidate<'_>, paths: &[Paths<'_>], is_final: bool) -> Lengths {
+        let known = paths.iter().zip(&self.search.meanings).filter(|(_, meaning)| is_final || meaning.so_grows());
+        known.fold(Lengths::of(&candidate.execution.ppo), |order, (paths, _)| order.or(paths.so()))
+    }
+
+    fn shortest(&self, candidate: &Candidate<'_>, paths: &[Paths<'_>], is_final: bool) -> Option<(u16, Shortest)> {
+        let consistency = self.order(candidate, paths, is_final).closure().shortest_back();
+        let consistency = consistency.map(|(length, at)| (length, Shortest::Consistency(at)));
+        let own = paths.iter().enumerate();
+        let own = own.filter_map(|(library, paths)| {
+            let broken = paths.broken(is_final)?;
+            Some((broken.length, Shortest::Own(library, broken)))
+        });
+        consistency.into_iter().chain(own).min_by_key(|found| found.0)
+    }
+
+    fn explain(&self, candidate: &Candidate<'_>, paths: &[Paths<'_>], shortest: &Shortest) -> Cycle {
+        let start = match shortest {
+            Shortest::Own(library, broken) => {
+                let (law, at, edges) = paths[*library].explain(broken);
+                return Cycle {
+                    law: format!("the law `{law}` of {}", self.search.test.libraries[*library].name),
+                    at,
+                    edges,
+                };
+            }
+            Shortest::Consistency(start) => *start,
+        };
+        let ppo = &candidate.execution.ppo;
+        let order = self.order(candidate, paths, true);
+        let hops = order.hops(&order.closure(), start, start).into_iter();
+        let edges = hops.flat_map(|(from, to)| {
+            if ppo.has(from, to) {
+                return vec![Edge { from, to, label: "ppo".into() }];
+            }
+            let of = paths.iter().find(|paths| paths.so().get(from, to) == order.get(from, to));
+            of.expect("it is of some library").so_path(from, to)
+        });
+        Cycle { law: "Λ-consistency".into(), at: start, edges: edges.collect() }
+    }
+
+    /// What is to be shown of an execution.
+    fn graph(&self, candidate: &Candidate<'_>, decided: &Decided) -> Graph {
+        let Search { test, meanings, .. } = &self.search;
+        let execution = candidate.execution;
+        let mut calls: Vec<Call> = Vec::new();
+        let mut subevents = Vec::new();
+        let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut texts: Vec<_> = execution
+            .traces
+            .iter()
+            .zip(&test.threads)
+            .map(|(trace, thread)| texts(test, thread, &trace.events).into_iter())
+            .collect();
+        for at in 0..execution.count() {
+            let home = execution.homes[at];
+            let call = home.thread.map(|thread| {
+                let number = *numbers.entry(home.event).or_insert_with(|| {
+                    let text = texts[thread].next().expect("every event has a text");
+                    calls.push(Call { thread, text, subevents: at..at });
+                    calls.len() - 1
+                });
+                calls[number].subevents.end = at + 1;
+                number
+            });
+            let place = execution.place(at).map(|place| test.name_of(Observable::Place(place)));
+            let subevent = execution.subevents[at];
+            subevents.push(Subevent {
+                call,
+                stamp: subevent.map(|subevent| subevent.stamp),
+                node: subevent.and_then(|subevent| subevent.node),
+                place,
+                reads: execution.reads[at].map(|read| read.1.clone()),
+                writes: execution.writes[at].map(|write| write.1.clone()),
+            });
+        }
+        // Program order leads from one library to another, too.
+        let mut relations = BTreeMap::from([("ppo".to_owned(), execution.ppo.clone())]);
+        let mut chosen = Vec::new();
+        for ((library, meaning), worths) in test.libraries.iter().zip(meanings).zip(&decided.worths) {
+            for (name, step) in &meaning.names {
+                if let Some(relation) = worths[*step].as_relation() {
+                    let all = relations.entry(named(&library.name, name));
+                    let all = all.or_insert_with(|| Relation::empty(execution.count()));
+                    *all = all.or(relation);
+                }
+            }
+            // Where nothing is chosen, what the library synchronizes is what it does.
+            match &meaning.chosen[..] {
+                [] => chosen.extend(Paths::new(library, meaning, worths).parts()),
+                names => chosen.extend(names.iter().cloned()),
+            }
+        }
+        chosen.sort();
+        chosen.dedup();
+        let shown = test.shown.iter();
+        let seen = shown.map(|seen| (test.name_of(*seen), self.search.seen(candidate, decided, *seen))).collect();
+        Graph { calls, subevents, relations, chosen, seen }
+    }
+}
+
+/// The calls of a thread as they were written.
+fn texts(test: &Test, thread: &TestThread, events: &[Event]) -> Vec<String> {
+    // Where the thread may be; which way it went is known only where calls differ.
+    let mut at = vec![0];
+    let mut texts = Vec::new();
+    for event in events {
+        let mut next = Vec::new();
+        let mut registers = Vec::new();
+        let mut seen = vec![false; thread.code.len()];
+        while let Some(step) = at.pop() {
+            if step >= thread.code.len() || std::mem::replace(&mut seen[step], true) {
+                continue;
+            }
+            match &thread.code[step] {
+                Instruction::Call(register, call) if *call == event.call => {
+                    next.push(step + 1);
+                    registers.push(*register);
+                }
+                Instruction::Call(..) | Instruction::Stop => {}
+                Instruction::Set(..) => at.push(step + 1),
+                Instruction::Jump(to) => at.push(*to),
+                Instruction::Unless(.., to) => at.extend([step + 1, *to]),
+            }
+        }
+        registers.dedup();
+        let into = match registers[..] {
+            [Some(register)] => format!("let {} = ", thread.registers[register]),
+            _ => String::new(),
+        };
+        texts.push(format!("{into}{}", text(test, thread, &event.call)));
+        at = next;
+    }
+    texts
+}
+
+fn text(test: &Test, thread: &TestThread, call: &TestCall) -> String {
+    let library = &test.libraries[call.library];
+    let has_it = test.libraries.iter().filter(|library| library.methods.contains_key(&call.method)).count();
+    let is_clear = call.arguments.iter().any(|argument| matches!(argument, Argument::Object(_)));
+    let prefix = if has_it > 1 && !is_clear { format!("{}.", library.name) } else { String::new() };
+    let arguments = call.arguments.iter().map(|argument| match argument {
+        Argument::Value(value) => expression(thread, value),
+        Argument::Object(object) => test.objects[*object].name.clone(),
+        Argument::Id(id) => test.ids[*id].clone(),
+        Argument::Node(node) => node.to_string(),
+        Argument::Nodes(nodes) => {
+            format!("{{{}}}", nodes.iter().map(NodeNumber::to_string).collect::<Vec<_>>().join(", "))
+        }
+    });
+    format!("{prefix}{}({})", call.method, arguments.collect::<Vec<_>>().join(", "))
+}
+
+fn expression(thread: &TestThread, value: &Expression) -> String {
+    match value {
+        Expression::Constant(value) => value.to_string(),
+        Expression::Register(register) => thread.registers[*register].clone(),
+        Expression::Sum(left, right) => format!("{} + {}", expression(thread, left), expression(thread, right)),
+        Expression::Tuple(parts) => {
+            format!("({})", parts.iter().map(|part| expression(thread, part)).collect::<Vec<_>>().join(", "))
+        }
+        Expression::Part(tuple, at) => format!("{}.{at}", expression(thread, tuple)),
+    }
+}
