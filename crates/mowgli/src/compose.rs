@@ -178,6 +178,8 @@ fn cut(execution: &Execution<'_>, kept: &BTreeSet<usize>) -> Vec<Trace> {
 fn calls(test: &Test, traces: &[Trace]) -> Vec<String> {
     let threads = traces.iter().enumerate();
     threads
-        .flat_map(|(thread, trace)| trace.events.iter().map(move |event| format!("P{thread}: {}", test.written(event))))
+        .flat_map(|(thread, trace)| {
+            trace.events.iter().map(move |event| format!("P{thread}: {}", test.written(thread, event)))
+        })
         .collect()
 }

@@ -41,6 +41,7 @@ mod expand;
 mod implementation;
 mod parse;
 mod question;
+mod written;
 
 pub use implementation::Implementation;
 

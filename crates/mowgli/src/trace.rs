@@ -49,6 +49,8 @@ pub(crate) struct Subevent {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
     pub(crate) call: Call,
+    /// The register that its result goes to.
+    pub(crate) into: Option<usize>,
     pub(crate) subevents: Vec<Subevent>,
 }
 
@@ -67,22 +69,6 @@ impl Event {
             Argument::Id(id) => Some(*id),
             _ => None,
         })
-    }
-}
-
-impl Test {
-    /// A call that has returned, as it could be written in the test.
-    pub(crate) fn written(&self, event: &Event) -> String {
-        let arguments = event.call.arguments.iter().map(|argument| match argument {
-            Argument::Value(value) => evaluate(&[], value).to_string(),
-            Argument::Object(object) => self.objects[*object].name.clone(),
-            Argument::Id(id) => self.ids[*id].clone(),
-            Argument::Node(node) => node.to_string(),
-            Argument::Nodes(nodes) => {
-                format!("{{{}}}", nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-            }
-        });
-        format!("{}({})", event.call.method, arguments.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -289,7 +275,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
             Instruction::Call(into, call) => {
                 for way in ways(test, thread, call, number, &going, domains) {
                     let mut next = going.clone();
-                    next.trace.events.push(way.event);
+                    next.trace.events.push(Event { into: *into, ..way.event });
                     next.writes.extend(way.writes);
                     if let Some(register) = into {
                         (next.trace.registers[*register], next.registers[*register]) = way.result;
@@ -374,12 +360,6 @@ struct Flattener<'a> {
 /// All ways for a call to go, of which the number among all calls is given.
 fn ways(test: &Test, thread: usize, call: &Call, number: usize, going: &Going, domains: &Domains) -> Vec<Way> {
     let method = &test.libraries[call.library].methods[&call.method];
-    // Arguments are passed by value.
-    let arguments = call.arguments.iter().map(|argument| match argument {
-        Argument::Value(value) => Argument::Value(Expression::Constant(evaluate(&going.trace.registers, value))),
-        other => other.clone(),
-    });
-    let passed = Call { arguments: arguments.collect(), ..call.clone() };
     let mut all = Vec::new();
     for case in &method.cases {
         let mut flattener = Flattener {
@@ -395,7 +375,7 @@ fn ways(test: &Test, thread: usize, call: &Call, number: usize, going: &Going, d
         };
         flattener.groups(&case.groups);
         let mut values = vec![None; flattener.variables];
-        flattener.assign(case, &passed, domains, (0, 0), &mut values, &mut all);
+        flattener.assign(case, call, domains, (0, 0), &mut values, &mut all);
     }
     all
 }
@@ -567,7 +547,7 @@ impl<'a> Flattener<'a> {
             writes.extend(made);
         }
         let result = case.result.as_ref().map_or_else(Default::default, |result| known(&self.value(result)));
-        all.push(Way { event: Event { call: call.clone(), subevents }, writes, result });
+        all.push(Way { event: Event { call: call.clone(), into: None, subevents }, writes, result });
     }
 }
 

@@ -7,14 +7,11 @@ use std::ops::Range;
 
 use crate::enumerate::{CANDIDATES_MAX, Candidate, Decided, Decision, Detail, MEMORY_ORDER, Search, combine};
 use crate::execution::Execution;
-use crate::litmus::{
-    Argument, Call as TestCall, Condition, Expression, Instruction, NodeNumber, Observable, Quantifier, Test,
-    TestThread, Value,
-};
+use crate::litmus::{Condition, NodeNumber, Observable, Quantifier, Test, Value};
 use crate::model::{Broken, Lengths, Paths, named};
 use crate::relation::Relation;
 use crate::stamp::Stamp;
-use crate::trace::{self, Event, TooLarge, Trace};
+use crate::trace::{self, TooLarge, Trace};
 
 pub use crate::model::explain::Edge;
 
@@ -351,17 +348,12 @@ impl Finder<'_> {
         let mut calls: Vec<Call> = Vec::new();
         let mut subevents = Vec::new();
         let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
-        let mut texts: Vec<_> = execution
-            .traces
-            .iter()
-            .zip(&test.threads)
-            .map(|(trace, thread)| texts(test, thread, &trace.events).into_iter())
-            .collect();
         for at in 0..execution.count() {
             let home = execution.homes[at];
             let call = home.thread.map(|thread| {
                 let number = *numbers.entry(home.event).or_insert_with(|| {
-                    let text = texts[thread].next().expect("every event has a text");
+                    let text =
+                        execution.events[home.event].map(|event| test.written(thread, event)).unwrap_or_default();
                     calls.push(Call { thread, text, subevents: at..at });
                     calls.len() - 1
                 });
@@ -401,69 +393,5 @@ impl Finder<'_> {
         let shown = test.shown.iter();
         let seen = shown.map(|seen| (test.name_of(*seen), self.search.seen(candidate, decided, *seen))).collect();
         Graph { calls, subevents, relations, chosen, seen }
-    }
-}
-
-/// The calls of a thread as they were written.
-fn texts(test: &Test, thread: &TestThread, events: &[Event]) -> Vec<String> {
-    // Where the thread may be; which way it went is known only where calls differ.
-    let mut at = vec![0];
-    let mut texts = Vec::new();
-    for event in events {
-        let mut next = Vec::new();
-        let mut registers = Vec::new();
-        let mut seen = vec![false; thread.code.len()];
-        while let Some(step) = at.pop() {
-            if step >= thread.code.len() || std::mem::replace(&mut seen[step], true) {
-                continue;
-            }
-            match &thread.code[step] {
-                Instruction::Call(register, call) if *call == event.call => {
-                    next.push(step + 1);
-                    registers.push(*register);
-                }
-                Instruction::Call(..) | Instruction::Stop => {}
-                Instruction::Set(..) => at.push(step + 1),
-                Instruction::Jump(to) => at.push(*to),
-                Instruction::Unless(.., to) => at.extend([step + 1, *to]),
-            }
-        }
-        registers.dedup();
-        let into = match registers[..] {
-            [Some(register)] => format!("let {} = ", thread.registers[register]),
-            _ => String::new(),
-        };
-        texts.push(format!("{into}{}", text(test, thread, &event.call)));
-        at = next;
-    }
-    texts
-}
-
-fn text(test: &Test, thread: &TestThread, call: &TestCall) -> String {
-    let library = &test.libraries[call.library];
-    let has_it = test.libraries.iter().filter(|library| library.methods.contains_key(&call.method)).count();
-    let is_clear = call.arguments.iter().any(|argument| matches!(argument, Argument::Object(_)));
-    let prefix = if has_it > 1 && !is_clear { format!("{}.", library.name) } else { String::new() };
-    let arguments = call.arguments.iter().map(|argument| match argument {
-        Argument::Value(value) => expression(thread, value),
-        Argument::Object(object) => test.objects[*object].name.clone(),
-        Argument::Id(id) => test.ids[*id].clone(),
-        Argument::Node(node) => node.to_string(),
-        Argument::Nodes(nodes) => {
-            format!("{{{}}}", nodes.iter().map(NodeNumber::to_string).collect::<Vec<_>>().join(", "))
-        }
-    });
-    format!("{prefix}{}({})", call.method, arguments.collect::<Vec<_>>().join(", "))
-}
-
-fn expression(thread: &TestThread, value: &Expression) -> String {
-    match value {
-        Expression::Constant(value) => value.to_string(),
-        Expression::Register(register) => thread.registers[*register].clone(),
-        Expression::Sum(left, right) => format!("{} + {}", expression(thread, left), expression(thread, right)),
-        Expression::Tuple(parts) => {
-            format!("({})", parts.iter().map(|part| expression(thread, part)).collect::<Vec<_>>().join(", "))
-        }
-        Expression::Part(tuple, at) => format!("{}.{at}", expression(thread, tuple)),
     }
 }
