@@ -163,8 +163,8 @@ pub(crate) enum Instruction {
     /// Goes there unless the comparison holds.
     Unless(Expression, Comparison, Expression, usize),
     Jump(usize),
-    /// The bound of a loop: this execution does not count.
-    Stop,
+    /// The bound of a loop: this execution does not count. Where the loop's last round begins, for who runs on.
+    Stop(Option<usize>),
 }
 
 /// A thread of a test.

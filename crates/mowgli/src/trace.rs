@@ -171,7 +171,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
     let mut ended = Vec::new();
     while let Some(mut going) = open.pop() {
         let instruction = code.get(going.at);
-        if matches!(instruction, None | Some(Instruction::Stop)) {
+        if matches!(instruction, None | Some(Instruction::Stop(_))) {
             if domains.allow(thread, &going.trace) {
                 grown.add_writes(thread, &going.trace);
                 ended.extend(instruction.is_none().then_some(going.trace));
@@ -184,7 +184,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
         going.at += 1;
         let registers = &mut going.trace.registers;
         match instruction.expect("the end was seen to") {
-            Instruction::Stop => {}
+            Instruction::Stop(_) => {}
             Instruction::Jump(to) => open.push(Going { at: *to, ..going }),
             Instruction::Set(register, value) => {
                 registers[*register] = evaluate(registers, value);
