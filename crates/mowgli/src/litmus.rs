@@ -281,6 +281,11 @@ impl Test {
         parse::test(file, text, models, implementations)
     }
 
+    /// The names of its libraries.
+    pub fn libraries(&self) -> impl Iterator<Item = &str> {
+        self.libraries.iter().map(|library| library.name.as_str())
+    }
+
     /// All places of its objects that hold something to begin with.
     pub fn places(&self) -> Vec<Place> {
         let places = self.objects.iter().enumerate().filter(|(_, object)| object.starts.is_some());
