@@ -1,4 +1,4 @@
-//! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli.
+//! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli; and what does, see [`run`].
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use farfield::fabric::verbs::VerbsOptions;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::explore;
 use mowgli::litmus::{Implementation, Observable, Test};
@@ -39,12 +40,15 @@ herd's: every outcome, and whether the question is answered by yes.
   farfield litmus --models                 which models there are, and their methods
 
 With --run the nodes of a test are in this process, its threads are threads, each with an endpoint of its own, and what is
-printed is litmus7's. They begin each iteration together, on fresh words. Those of shared memory (`shm`) are as strong as x86;
-`weak` delays and reorders as much as the model allows; `sim` runs the code on simulated nodes, with choices drawn from a
-seed; `verbs` is RDMA. Tests of the libraries above words (sv, bal, balp, rbl, msw) run over the built-in implementations, and
-what their registers hold is compared. A loop that is left by `break` goes on until it is: an iteration in which that takes
-seconds has not finished. That nothing forbidden was seen proves nothing; that something was is a bug, of the device or of
-Farfield. What a weak memory may show is not shown by all: what is allowed and was never seen is listed, and no failure.
+printed is litmus7's. The threads begin each iteration together, on fresh words. The fabrics: `shm`, shared memory, which is
+nearly as strong as the processor; `weak`, the same with every delay and reordering that the model allows; `sim`, the code on
+simulated nodes, with choices drawn from a seed; `verbs`, RDMA. (With two devices that are connected, what their nodes send
+each other crosses the wire.) Tests of the libraries above words (sv, bal, balp, rbl, msw) run over the built-in
+implementations, and what their registers hold is compared. A loop that is left by `break` goes on until it is: an iteration
+in which that takes seconds is counted as not finished.
+
+That nothing forbidden was seen proves nothing; that something was is a bug, of the device or of Farfield, or a model that is
+too strong. What is allowed and was never seen is listed; it is no failure.
 
 Exit status:
   0  every question is answered by yes; every refinement is sound; with --run: no outcome was seen that is forbidden
@@ -114,7 +118,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
     if args.table || !args.run.is_empty() {
         let with_text = |file: &PathBuf| Ok((file.display().to_string(), read(file)?));
         let tests = files(&args.tests)?.iter().map(with_text).collect::<Result<Vec<_>>>()?;
-        let device = args.device.clone().or_else(|| std::env::var("FARFIELD_DEVICE").ok());
+        let device = device(args)?;
         let ask = run::Ask { on: args.run.clone(), iterations: args.iterations, seed: args.seed, device };
         let main = if args.table { table::main } else { run::main };
         let is_right = main(&tests, &models, &ask, args.json.as_deref(), &mut out)?;
@@ -185,6 +189,16 @@ fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<Ex
         }
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The RDMA device that was named, as nodes that are started elsewhere are told it.
+fn device(args: &LitmusArgs) -> Result<VerbsOptions> {
+    let device = args.device.clone().or_else(|| std::env::var("FARFIELD_DEVICE").ok());
+    let gid_index = match std::env::var("FARFIELD_GID_INDEX") {
+        Ok(text) => Some(text.parse().with_context(|| format!("FARFIELD_GID_INDEX: `{text}` is no index"))?),
+        Err(_) => None,
+    };
+    Ok(VerbsOptions { device, gid_index, ..VerbsOptions::default() })
 }
 
 fn read(file: &Path) -> Result<String> {

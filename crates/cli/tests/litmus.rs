@@ -203,6 +203,21 @@ fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
     assert!(output.status.success() && out(&output).contains("Observation LB Never 0 50"), "{}", out(&output));
 }
 
+/// The run ends: it does not wait for each iteration.
+#[test]
+fn who_waits_in_vain_has_not_finished() {
+    let test = std::env::temp_dir().join(format!("farfield-in-vain-{}", std::process::id()));
+    let text =
+        "x86tso vain { x@1; } P0@1 { loop 1 { let a = Read(x); if a == 1 { break; } } } P1@1 { let b = Read(x); }
+                exists (0:a=1)";
+    std::fs::write(&test, text).expect("a file");
+    let output = litmus(&[&test.display().to_string(), "--run", "sim,shm", "--iterations", "600", "--json", "-"]);
+    std::fs::remove_file(&test).expect("the file");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let not_finished: Vec<u64> = lines(&output).iter().filter_map(|line| line["not_finished"].as_u64()).collect();
+    assert_eq!(not_finished, [600, 256], "{}", out(&output));
+}
+
 #[test]
 fn a_table_has_a_line_for_each_test() {
     let files = suite(&["x86/SB", "paper/fig_12", "paper/fig_6", "paper/fig_3b"]);

@@ -14,6 +14,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use farfield::fabric::verbs::VerbsOptions;
+use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, consistent};
 use mowgli::litmus::{Observable, Quantifier, Value};
 use mowgli::model::Models;
@@ -60,8 +62,14 @@ pub(super) struct Ask {
     pub(super) on: Vec<On>,
     pub(super) iterations: Option<u64>,
     pub(super) seed: u64,
-    /// Of RDMA; several have commas between them.
-    pub(super) device: Option<String>,
+    /// Of RDMA; several names have commas between them.
+    pub(super) device: VerbsOptions,
+}
+
+impl Ask {
+    fn iterations(&self, on: On) -> u64 {
+        self.iterations.unwrap_or(on.iterations())
+    }
 }
 
 /// What was seen.
@@ -110,7 +118,9 @@ pub(super) fn main(
             }
         };
         for on in &ask.on {
-            let ran = Ran::of(&prepared, *on, ask).with_context(|| format!("{file} on {}", on.name()))?;
+            let bar = tell::counting(&format!("{} on {}", prepared.test.name, on.name()), ask.iterations(*on));
+            let ran = Ran::of(&prepared, *on, ask, &bar).with_context(|| format!("{file} on {}", on.name()))?;
+            bar.finish_and_clear();
             if ran.forbidden().next().is_some() {
                 forbidden.push(format!("{file} on {}", on.name()));
             }
@@ -148,16 +158,14 @@ fn not_run(file: &str, why: &NotRunnable, json: Option<&Path>, out: &mut impl Wr
 
 impl<'a> Ran<'a> {
     /// Runs a test.
-    pub(super) fn of(prepared: &'a Prepared, on: On, ask: &Ask) -> Result<Ran<'a>> {
-        let iterations = ask.iterations.unwrap_or(on.iterations());
-        let allowed: BTreeSet<_> = consistent(&prepared.test, Detail::Shown)?.states.into_keys().collect();
-        let bar = tell::counting(&format!("{} on {}", prepared.test.name, on.name()), iterations);
-        let start = Instant::now();
+    pub(super) fn of(prepared: &'a Prepared, on: On, ask: &Ask, bar: &ProgressBar) -> Result<Ran<'a>> {
+        let Prepared { test, plan, .. } = prepared;
+        let allowed: BTreeSet<_> = consistent(test, Detail::Shown)?.states.into_keys().collect();
+        let (start, iterations) = (Instant::now(), ask.iterations(on));
         let (counts, listed) = match on {
-            On::Sim => simulated::run(&prepared.test.name, &prepared.plan, iterations, ask.seed, &allowed, &bar)?,
-            _ => (fabrics::run(&prepared.plan, on, iterations, ask, &bar)?, None),
+            On::Sim => simulated::run(&test.name, plan, iterations, ask.seed, &allowed, bar)?,
+            On::Shm | On::Weak | On::Verbs => (fabrics::run(plan, on, iterations, ask, bar)?, None),
         };
-        bar.finish_and_clear();
         Ok(Ran { on, prepared, counts, allowed, listed, took_s: start.elapsed().as_secs_f64() })
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::litmus::{Quantifier, Test};
 use mowgli::model::Models;
@@ -129,7 +130,8 @@ impl Row {
         for on in &ask.on {
             match &prepared {
                 Some(Ok(prepared)) => {
-                    let ran = Ran::of(prepared, *on, ask).with_context(|| format!("on {}", on.name()))?;
+                    let ran = Ran::of(prepared, *on, ask, &ProgressBar::hidden())
+                        .with_context(|| format!("on {}", on.name()))?;
                     runs.push(ran.json());
                     shown.push(Shown::of(&ran, test.quantifier));
                 }

@@ -8,7 +8,7 @@
 //! has ended; if others look at that word, that is fenced, and what follows towards the same node waits for it. That is
 //! stronger than the model. Where nobody looks, as in most tests, it cannot be told.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -20,6 +20,9 @@ use mowgli::run::{Change, Memory, Plan, Rmw};
 const LINE_BYTES: usize = 64;
 /// How long a thread looks for what it loops for.
 const LOOP_MAX: Duration = Duration::from_secs(2);
+/// The same when threads have given up so often that nothing is to be hoped for.
+const LOOP_MAX_LATER: Duration = Duration::from_millis(1);
+pub(super) const GIVEN_UP_MAX: u32 = 4;
 /// How long an operation may take.
 const OPERATION_MAX: Duration = Duration::from_secs(20);
 
@@ -73,8 +76,9 @@ impl Layout {
 /// How a thread waits.
 #[derive(Clone, Copy)]
 pub(super) enum Pace<'s> {
-    /// It looks so often before it lets others run; and it ends when another thread of the test has failed.
-    Spinning { spins: u32, stop: &'s AtomicBool },
+    /// It looks so often before it lets others run; it ends when another thread of the test has failed, and it counts loops
+    /// that it has given up.
+    Spinning { spins: u32, stop: &'s AtomicBool, given_up: &'s AtomicU32 },
     /// As the simulator wants it.
     Simulated,
 }
@@ -140,7 +144,7 @@ impl<'s> Calls<'s> {
 
     /// A step of waiting; whether there is time left.
     fn rest(&mut self, time_max: Duration) -> Result<bool> {
-        let Pace::Spinning { spins, stop } = self.pace else {
+        let Pace::Spinning { spins, stop, .. } = self.pace else {
             let is_late = self.endpoint.now() >= self.waits_until;
             self.endpoint.block_on(self.endpoint.look_again(self.waits_until));
             return Ok(!is_late);
@@ -284,6 +288,12 @@ impl Memory for Calls<'_> {
     }
 
     fn again(&mut self) -> Result<bool> {
-        self.rest(LOOP_MAX)
+        let Pace::Spinning { given_up, .. } = self.pace else { return self.rest(LOOP_MAX) };
+        let is_hopeless = given_up.load(Ordering::Relaxed) >= GIVEN_UP_MAX;
+        let is_in_time = self.rest(if is_hopeless { LOOP_MAX_LATER } else { LOOP_MAX })?;
+        if !is_in_time {
+            given_up.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(is_in_time)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! All nodes are in this process, and each thread has an endpoint of its own.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use mowgli::run::{Plan, Stopped};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::calls::{Calls, Elsewhere, Layout, Pace};
+use super::calls::{Calls, Elsewhere, GIVEN_UP_MAX, Layout, Pace};
 use super::{Ask, Counts, On};
 use crate::place::{FabricChoice, SILENCE};
 
@@ -26,8 +26,6 @@ use crate::place::{FabricChoice, SILENCE};
 const BATCH: usize = 256;
 /// How long threads wait for each other.
 const MEETING_MAX: Duration = Duration::from_secs(60);
-/// After so many iterations that have not finished the run ends: each has taken seconds.
-const NOT_FINISHED_MAX: u64 = 8;
 /// All nodes live as long as this process, so none has to be suspected soon.
 const SILENCE_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -48,7 +46,7 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
             })
         }
         On::Verbs => {
-            let device = VerbsOptions { device: ask.device.clone(), patience: silence, ..VerbsOptions::default() };
+            let device = VerbsOptions { patience: silence, ..ask.device.clone() };
             builder.hosts(hosts.clone()).device(device).silence(silence)
         }
     });
@@ -64,6 +62,8 @@ struct Shared<'p> {
     arrived: AtomicUsize,
     /// One has failed.
     stop: AtomicBool,
+    /// How often a loop was given up.
+    given_up: AtomicU32,
     /// How often one looks for the others before it lets them run.
     spins: u32,
     /// What each thread's registers held at the end of each iteration of a batch.
@@ -89,6 +89,7 @@ pub(super) fn run(plan: &Plan, on: On, iterations: u64, ask: &Ask, bar: &Progres
         iterations,
         arrived: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
+        given_up: AtomicU32::new(0),
         // Who waits for one that has no core waits for nothing; and others than these threads may want the cores.
         spins: if plan.threads.len() <= cores { 128 } else { 16 },
         registers: plan.threads.iter().map(|program| registers(program.registers)).collect(),
@@ -129,7 +130,8 @@ impl Shared<'_> {
     fn thread(&self, me: usize, nodes: &[Node], seed: u64) -> Result<()> {
         let program = &self.plan.threads[me];
         let endpoint = nodes[program.node].endpoint()?;
-        let mut calls = Calls::new(&endpoint, &self.layout, Pace::Spinning { spins: self.spins, stop: &self.stop });
+        let pace = Pace::Spinning { spins: self.spins, stop: &self.stop, given_up: &self.given_up };
+        let mut calls = Calls::new(&endpoint, &self.layout, pace);
         let mut rng = SmallRng::seed_from_u64(seed ^ (me as u64) << 32);
         let mut meetings = 0;
         let mut left = self.iterations;
@@ -206,9 +208,9 @@ impl Shared<'_> {
     fn count(&self, batch: usize) {
         let registers: Vec<_> = self.registers.iter().map(lock).collect();
         let mut counts = lock(&self.counts);
-        for instance in 0..batch {
+        for (instance, not_finished) in self.not_finished.iter().enumerate().take(batch) {
             counts.iterations += 1;
-            if self.not_finished[instance].swap(false, Ordering::Relaxed) {
+            if not_finished.swap(false, Ordering::Relaxed) {
                 counts.not_finished += 1;
                 continue;
             }
@@ -217,6 +219,6 @@ impl Shared<'_> {
             counts.add(self.plan.outcome(register, word));
         }
         self.bar.set_position(counts.iterations);
-        self.is_over.store(counts.not_finished >= NOT_FINISHED_MAX, Ordering::Relaxed);
+        self.is_over.store(self.given_up.load(Ordering::Relaxed) >= GIVEN_UP_MAX, Ordering::Relaxed);
     }
 }
