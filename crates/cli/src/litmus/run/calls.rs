@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use farfield::fabric::{self, Op, Plain, Region, RemotePtr, Span, Word, memory_fence};
 use farfield::{Endpoint, NodeId};
-use mowgli::run::{Change, Memory, Plan, Rmw};
+use mowgli::run::{Change, Memory, NAMELESS, Plan, Rmw};
 
 /// Each word has a line of the cache of its own.
 const LINE_BYTES: usize = 64;
@@ -77,8 +77,9 @@ impl Layout {
 #[derive(Clone, Copy)]
 pub(super) enum Pace<'s> {
     /// It looks so often before it lets others run; it ends when another thread of the test has failed, and it counts loops
-    /// that it has given up.
-    Spinning { spins: u32, stop: &'s AtomicBool, given_up: &'s AtomicU32 },
+    /// that it has given up. Where operations are complete `at_once`, nothing is kept of those that have a name: the less the
+    /// thread does between its calls, the more can be seen.
+    Spinning { spins: u32, at_once: bool, stop: &'s AtomicBool, given_up: &'s AtomicU32 },
     /// As the simulator wants it.
     Simulated,
 }
@@ -174,6 +175,10 @@ impl<'s> Calls<'s> {
 
     fn complete_one(&mut self, at: usize) -> Result<()> {
         let UnderWay { node, operation, .. } = self.under_way.remove(at);
+        self.ended(node, operation)
+    }
+
+    fn ended(&mut self, node: usize, operation: Operation<'s>) -> Result<()> {
         match operation {
             Operation::Move(op) | Operation::Fence(op) => self.end(node, op),
             Operation::Rmw(op, rmw) => {
@@ -213,8 +218,12 @@ impl<'s> Calls<'s> {
         })
     }
 
-    fn posted(&mut self, id: usize, node: usize, operation: Operation<'s>) {
+    fn posted(&mut self, id: usize, node: usize, operation: Operation<'s>) -> Result<()> {
+        if id != NAMELESS && matches!(self.pace, Pace::Spinning { at_once: true, .. }) {
+            return self.ended(node, operation);
+        }
         self.under_way.push(UnderWay { id, node, operation });
+        Ok(())
     }
 }
 
@@ -247,8 +256,7 @@ impl Memory for Calls<'_> {
         self.brings_first(node)?;
         let (layout, instance) = (self.layout, self.instance);
         let op = self.endpoint.put_live(layout.remote(to, instance), layout.span(from, instance));
-        self.posted(id, node, Operation::Move(op));
-        Ok(())
+        self.posted(id, node, Operation::Move(op))
     }
 
     fn get(&mut self, id: usize, to: usize, from: usize) -> Result<()> {
@@ -256,14 +264,12 @@ impl Memory for Calls<'_> {
         self.brings_first(node)?;
         let (layout, instance) = (self.layout, self.instance);
         let op = self.endpoint.get_span(layout.remote(from, instance), layout.span(to, instance));
-        self.posted(id, node, Operation::Move(op));
-        Ok(())
+        self.posted(id, node, Operation::Move(op))
     }
 
     fn rfence(&mut self, node: usize) -> Result<()> {
         let op = self.endpoint.remote_fence(NodeId(node as u16));
-        self.posted(usize::MAX, node, Operation::Fence(op));
-        Ok(())
+        self.posted(NAMELESS, node, Operation::Fence(op))
     }
 
     fn wait(&mut self, id: usize) -> Result<()> {
@@ -283,8 +289,7 @@ impl Memory for Calls<'_> {
             Change::CompareAndSwap(old, new) => self.endpoint.cas(at, old.cast_unsigned(), new.cast_unsigned()),
             Change::Add(addend) => self.endpoint.faa(at, addend.cast_unsigned()),
         };
-        self.posted(rmw.id, node, Operation::Rmw(op, rmw));
-        Ok(())
+        self.posted(rmw.id, node, Operation::Rmw(op, rmw))
     }
 
     fn again(&mut self) -> Result<bool> {

@@ -60,6 +60,8 @@ struct Shared<'p> {
     iterations: u64,
     /// How often somebody has come to a meeting.
     arrived: AtomicUsize,
+    /// Operations are complete when they have been posted.
+    at_once: bool,
     /// One has failed.
     stop: AtomicBool,
     /// How often a loop was given up.
@@ -88,6 +90,7 @@ pub(super) fn run(plan: &Plan, on: On, iterations: u64, ask: &Ask, bar: &Progres
         layout: layout.context("memory for the test")?,
         iterations,
         arrived: AtomicUsize::new(0),
+        at_once: on == On::Shm,
         stop: AtomicBool::new(false),
         given_up: AtomicU32::new(0),
         // Who waits for one that has no core waits for nothing; and others than these threads may want the cores.
@@ -130,7 +133,8 @@ impl Shared<'_> {
     fn thread(&self, me: usize, nodes: &[Node], seed: u64) -> Result<()> {
         let program = &self.plan.threads[me];
         let endpoint = nodes[program.node].endpoint()?;
-        let pace = Pace::Spinning { spins: self.spins, stop: &self.stop, given_up: &self.given_up };
+        let Shared { spins, at_once, stop, given_up, .. } = self;
+        let pace = Pace::Spinning { spins: *spins, at_once: *at_once, stop, given_up };
         let mut calls = Calls::new(&endpoint, &self.layout, pace);
         let mut rng = SmallRng::seed_from_u64(seed ^ (me as u64) << 32);
         let mut meetings = 0;
