@@ -1,4 +1,4 @@
-//! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli.
+//! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli; and what does, see [`run`].
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use farfield::fabric::verbs::VerbsOptions;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::explore;
 use mowgli::litmus::{Implementation, Observable, Test};
@@ -16,6 +17,9 @@ use mowgli::{draw, witness};
 use serde_json::{Value, json};
 
 use crate::tell;
+
+mod run;
+mod table;
 
 const HELP: &str = "\
 A litmus test is a small program over the methods of some libraries, and a question about its outcomes. A model says which
@@ -31,11 +35,27 @@ herd's: every outcome, and whether the question is answered by yes.
                                            specification forbids?
   farfield litmus --svg out fig_3d.litmus  and a picture, out/fig_3d.svg: an execution in which the condition holds, or the
                                            cycle that forbids it
+  farfield litmus SB.litmus --run shm,sim  on Farfield itself: how often is each outcome seen, and is one that the models
+                                           forbid?
+  farfield litmus TESTS --run verbs --device mlx5_0
+                                           on your own RDMA device: does it keep the model?
+  farfield litmus --table TESTS --run shm  a line for each test: what each model says of it, what each fabric shows
   farfield litmus --models                 which models there are, and their methods
 
+With --run the nodes of a test are in this process, its threads are threads, each with an endpoint of its own, and what is
+printed is litmus7's. The threads begin each iteration together, on fresh words. The fabrics: `shm`, shared memory, which is
+nearly as strong as the processor; `weak`, the same with every delay and reordering that the model allows; `sim`, the code on
+simulated nodes, with choices drawn from a seed; `verbs`, RDMA. (With two devices that are connected, what their nodes send
+each other crosses the wire.) Tests of the libraries above words (sv, bal, balp, rbl, msw) run over the built-in
+implementations, and what their registers hold is compared. A loop that is left by `break` goes on until it is: an iteration
+in which that takes seconds is counted as not finished.
+
+That nothing forbidden was seen proves nothing; that something was is a bug, of the device or of Farfield, or a model that is
+too strong. What is allowed and was never seen is listed; it is no failure.
+
 Exit status:
-  0  every question is answered by yes; every refinement is sound
-  1  one is not, the machine differs, or there is a mistake in a test, a model or the arguments";
+  0  every question is answered by yes; every refinement is sound; with --run: no outcome was seen that is forbidden
+  1  one is not, or was; the machine differs, or there is a mistake in a test, a model or the arguments";
 
 /// What `farfield litmus` takes.
 #[derive(clap::Args)]
@@ -60,6 +80,22 @@ pub(crate) struct LitmusArgs {
     /// List the models and their methods, and the implementations
     #[arg(long, conflicts_with_all = ["tests", "json", "machine", "refine", "svg"])]
     models: bool,
+    /// Run each test on these fabrics, with commas between them, and count the outcomes
+    #[arg(long, value_name = "FABRIC", value_enum, value_delimiter = ',', conflicts_with_all = ["machine", "refine", "models", "svg"])]
+    run: Vec<run::On>,
+    /// How often each test is run [default: 200000 on shm, 100000 on verbs, 10000 on weak and sim]
+    #[arg(long, value_name = "N", requires = "run", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Other random choices of weak and sim
+    #[arg(long, value_name = "K", requires = "run", default_value_t = 1)]
+    seed: u64,
+    /// The RDMA device, or several with commas between them, which the nodes take in turns [default: FARFIELD_DEVICE, or the
+    /// first that fits]
+    #[arg(long, value_name = "NAME", requires = "run")]
+    device: Option<String>,
+    /// Print one table of all tests: what each model says, and what was seen on each fabric
+    #[arg(long, conflicts_with_all = ["machine", "refine", "models", "svg"])]
+    table: bool,
     /// Append a line of JSON for each test to this file, or `-` for standard output in place of the text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -85,6 +121,15 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
     }
     if !args.refine.is_empty() {
         return refine(args, &models, &mut out);
+    }
+    if args.table || !args.run.is_empty() {
+        let with_text = |file: &PathBuf| Ok((file.display().to_string(), read(file)?));
+        let tests = files(&args.tests)?.iter().map(with_text).collect::<Result<Vec<_>>>()?;
+        let device = device(args)?;
+        let ask = run::Ask { on: args.run.clone(), iterations: args.iterations, seed: args.seed, device };
+        let main = if args.table { table::main } else { run::main };
+        let is_right = main(&tests, &models, &ask, args.json.as_deref(), &mut out)?;
+        return Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let is_json = args.json.as_deref() == Some(Path::new("-"));
     let mut wrong = Vec::new();
@@ -172,6 +217,16 @@ fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<Ex
         }
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The RDMA device that was named, as nodes that are started elsewhere are told it.
+fn device(args: &LitmusArgs) -> Result<VerbsOptions> {
+    let device = args.device.clone().or_else(|| std::env::var("FARFIELD_DEVICE").ok());
+    let gid_index = match std::env::var("FARFIELD_GID_INDEX") {
+        Ok(text) => Some(text.parse().with_context(|| format!("FARFIELD_GID_INDEX: `{text}` is no index"))?),
+        Err(_) => None,
+    };
+    Ok(VerbsOptions { device, gid_index, ..VerbsOptions::default() })
 }
 
 fn read(file: &Path) -> Result<String> {

@@ -1,5 +1,5 @@
 //! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), looks for executions
-//! that fail (`check`), enumerates the outcomes of litmus tests (`litmus`), harms nodes at work (`chaos`), and says what this machine offers and lacks (`doctor`).
+//! that fail (`check`), enumerates the outcomes of litmus tests and runs them (`litmus`), harms nodes at work (`chaos`), and says what this machine offers and lacks (`doctor`).
 
 #![forbid(unsafe_code)]
 // The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
@@ -41,7 +41,7 @@ enum Command {
     Check(check::CheckArgs),
     /// Kill, stop and restart nodes at work, and check all that they have seen
     Chaos(chaos::ChaosArgs),
-    /// Enumerate the outcomes of litmus tests by the declarative memory models
+    /// Enumerate the outcomes of litmus tests by the declarative memory models, or run the tests and count
     Litmus(litmus::LitmusArgs),
     /// Say what this machine offers and lacks, and what to do about it
     Doctor(doctor::DoctorArgs),

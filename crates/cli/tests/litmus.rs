@@ -77,8 +77,198 @@ fn mistakes_are_told() {
     std::fs::remove_file(&place).expect("the file");
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains(":2:21: `x` is a word"), "{}", err(&output));
-    for arguments in [&["nowhere.litmus"][..], &[], &["--refine", "nothing", SUITE]] {
+    let misuses: [&[&str]; 5] = [
+        &["nowhere.litmus"],
+        &[],
+        &["--refine", "nothing", SUITE],
+        &["--run", "ether", SUITE],
+        &["--iterations", "3", SUITE],
+    ];
+    for arguments in misuses {
         let output = litmus(arguments);
         assert!(!output.status.success() && !output.stderr.is_empty(), "{arguments:?}");
     }
+}
+
+/// The lines of `--json -`.
+fn lines(output: &Output) -> Vec<Value> {
+    out(output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn suite(tests: &[&str]) -> Vec<String> {
+    tests.iter().map(|test| format!("{SUITE}/{test}.litmus")).collect()
+}
+
+/// Runs tests; no outcome is one that the models forbid, and every iteration has finished.
+#[track_caller]
+fn only_what_is_allowed(on: &str, iterations: &str, tests: &[&str]) -> Vec<Value> {
+    let files = suite(tests);
+    let mut arguments = vec!["--run", on, "--iterations", iterations, "--json", "-"];
+    arguments.extend(files.iter().map(String::as_str));
+    let output = litmus(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let lines = lines(&output);
+    assert_eq!(lines.len(), tests.len());
+    for line in &lines {
+        let counted: u64 =
+            line["states"].as_array().expect("states").iter().filter_map(|it| it["count"].as_u64()).sum();
+        assert_eq!(
+            (line["forbidden_but_seen"].as_u64(), Some(counted)),
+            (Some(0), line["iterations"].as_u64()),
+            "{line}"
+        );
+    }
+    lines
+}
+
+/// Those of the libraries above words run over their implementations.
+const FROM_EVERY_LIBRARY: [&str; 10] = [
+    "x86/SB",
+    "x86/MP",
+    "paper/fig_4_top",
+    "paper/fig_3d",
+    "paper/fig_3a",
+    "paper/fig_5",
+    "paper/fig_22",
+    "paper/fig_23",
+    "paper/msw_put",
+    "stamps/naw_nlw",
+];
+
+#[test]
+fn shared_memory_shows_only_what_is_allowed() {
+    // (What is allowed need not be seen: that is the machine's affair.)
+    let lines = only_what_is_allowed("shm", "3000", &FROM_EVERY_LIBRARY);
+    let over = |at: usize| lines[at]["over"].to_string();
+    assert_eq!((over(0), over(7)), ("[]".into(), r#"["rbl_sv","bal_sv","sv_rdma"]"#.into()));
+    assert_eq!(lines[0]["condition"], "exists (0:a=0 /\\ 1:b=0)");
+    assert!(lines.iter().all(|line| line["iterations"] == 3000));
+}
+
+#[test]
+fn so_does_the_weak_fabric() {
+    only_what_is_allowed("weak", "500", &FROM_EVERY_LIBRARY);
+}
+
+#[test]
+fn the_simulator_shows_only_what_is_allowed_and_all_of_it() {
+    only_what_is_allowed("sim", "500", &FROM_EVERY_LIBRARY);
+    let lines = only_what_is_allowed("sim", "4000", &["paper/fig_4_top", "x86/SB", "x86/MP", "paper/fig_3b"]);
+    for line in lines {
+        assert_eq!(line["never_seen"].as_array().map(Vec::len), Some(0), "{line}");
+    }
+}
+
+#[test]
+fn a_run_is_told_as_litmus7_does() {
+    let test = format!("{SUITE}/x86/SB.litmus");
+    let output = litmus(&[&test, "--run", "sim", "--iterations", "500", "--seed", "3"]);
+    let text = out(&output);
+    assert!(text.starts_with("Test SB Allowed\nRun on sim, 500 times\nHistogram (4 states)\n"), "{text}");
+    assert!(text.contains("*>0:a=0; 1:b=0;\n") && text.contains(":>0:a=1; 1:b=1;\n"), "{text}");
+    assert!(text.contains("\nOk\nWitnesses\nPositive: ") && text.contains("\nObservation SB Sometimes "), "{text}");
+    // The same seed, the same executions.
+    let again = out(&litmus(&[&test, "--run", "sim", "--iterations", "500", "--seed", "3"]));
+    let counts = |text: &str| text.lines().filter(|line| line.contains('>')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(counts(&text), counts(&again));
+}
+
+/// x86 with sequential consistency in the place of TSO, which no x86 has.
+const TOO_STRONG: &str = "library x86tso
+object word(home) starts 0
+method Write(x: word, v) { CW: write x v }
+method Read(x: word) -> v { CR: read x v }
+pick rf in (W * R) & loc & val
+orient mo in (W * W) & loc \\ id
+let rb = (rf^-1; mo) \\ id
+let so = iso | rf | rb | mo | po
+";
+
+#[test]
+fn what_a_model_forbids_and_a_run_shows_is_told() {
+    let model = std::env::temp_dir().join(format!("farfield-too-strong-{}", std::process::id()));
+    std::fs::write(&model, TOO_STRONG).expect("a file");
+    let (test, model_file) = (format!("{SUITE}/x86/SB.litmus"), model.display().to_string());
+    let with = |rest: &[&str]| {
+        litmus(&[&["--model", &model_file, &test, "--iterations", "500", "--run", "sim"], rest].concat())
+    };
+    let (run, table) = (with(&[]), with(&["--table"]));
+    std::fs::remove_file(&model).expect("the file");
+    assert_eq!(run.status.code(), Some(1));
+    assert!(out(&run).contains("*>0:a=0; 1:b=0;  <-- forbidden but seen\n"), "{}", out(&run));
+    // How it came about.
+    assert!(
+        out(&run).contains("to its store buffer") && out(&run).contains("this outcome is forbidden"),
+        "{}",
+        out(&run)
+    );
+    assert!(err(&run).contains("forbidden but seen") && err(&run).contains("SB.litmus on sim"), "{}", err(&run));
+    assert_eq!(table.status.code(), Some(1));
+    assert!(out(&table).lines().any(|line| line.starts_with("SB ") && line.ends_with("/500 !")), "{}", out(&table));
+}
+
+#[test]
+fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
+    let place = std::env::temp_dir().join(format!("farfield-cells-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory");
+    let (model, test) = (place.join("cells"), place.join("peek.litmus"));
+    std::fs::write(
+        &model,
+        "library cells object cell(home) starts 0 method Peek(x: cell) -> v { CR: read x v } let so = 0",
+    )
+    .expect("a file");
+    std::fs::write(&test, "cells peek { x@1; } P0@1 { let a = Peek(x); } exists (0:a=0)").expect("a file");
+    let (model, test) = (model.display().to_string(), test.display().to_string());
+    let output =
+        litmus(&["--model", &model, &test, &format!("{SUITE}/x86/LB.litmus"), "--run", "sim", "--iterations", "50"]);
+    std::fs::remove_dir_all(&place).expect("the directory");
+    assert!(out(&output).contains("peek.litmus is not run: `cells.Peek` works on no words"), "{}", out(&output));
+    assert!(output.status.success() && out(&output).contains("Observation LB Never 0 50"), "{}", out(&output));
+}
+
+/// The run ends: it does not wait for each iteration.
+#[test]
+fn who_waits_in_vain_has_not_finished() {
+    let test = std::env::temp_dir().join(format!("farfield-in-vain-{}", std::process::id()));
+    let text =
+        "x86tso vain { x@1; } P0@1 { loop 1 { let a = Read(x); if a == 1 { break; } } } P1@1 { let b = Read(x); }
+                exists (0:a=1)";
+    std::fs::write(&test, text).expect("a file");
+    let output = litmus(&[&test.display().to_string(), "--run", "sim,shm", "--iterations", "600", "--json", "-"]);
+    std::fs::remove_file(&test).expect("the file");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let not_finished: Vec<u64> = lines(&output).iter().filter_map(|line| line["not_finished"].as_u64()).collect();
+    assert_eq!(not_finished, [600, 256], "{}", out(&output));
+}
+
+#[test]
+fn a_table_has_a_line_for_each_test() {
+    let files = suite(&["x86/SB", "paper/fig_12", "paper/fig_6", "paper/fig_3b"]);
+    let mut arguments = vec!["--table", "--run", "sim", "--iterations", "200"];
+    arguments.extend(files.iter().map(String::as_str));
+    let output = litmus(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    let table: Vec<Vec<&str>> =
+        text.lines().take_while(|line| !line.is_empty()).map(|line| line.split_whitespace().collect()).collect();
+    let columns = ["test", "asks", "x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw", "bal", "balp", "sim"];
+    assert_eq!(table[0], columns, "{text}");
+    assert_eq!(table[1][..9], ["SB", "exists", "allow*", "allow", "allow", "allow", "allow", "-", "-"], "{text}");
+    assert_eq!(
+        table[2][..9],
+        ["fig_12", "~exists", "-", "forbid", "forbid*", "-", "forbid", "forbid*", "allow"],
+        "{text}"
+    );
+    assert_eq!(table[3][2..], ["-", "holds", "holds*", "-", "holds", "holds*", "holds", "200/200"], "{text}");
+    assert!(table[4][9].ends_with("/200") && text.contains("\nallow, forbid "), "{text}");
+    // Aligned: every line's cells begin where those of the first do.
+    let at = |line: &str, cell: &str| line.find(cell).expect("the cell");
+    let mut all = text.lines();
+    let (head, line) = (all.next().expect("a head"), all.next().expect("a line"));
+    assert_eq!(at(head, "x86tso"), at(line, "allow*"), "{text}");
+
+    arguments.extend(["--json", "-"]);
+    let rows = lines(&litmus(&arguments));
+    assert_eq!((rows.len(), &rows[1]["models"]["balp"], &rows[1]["own"][1]), (4, &"allow".into(), &"bal".into()));
+    assert_eq!(rows[0]["runs"]["sim"]["forbidden_but_seen"], 0);
 }

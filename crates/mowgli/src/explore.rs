@@ -327,7 +327,7 @@ pub(crate) fn settle(test: &Test, threads: &mut [At]) -> bool {
                     at.next -= 1;
                     break;
                 }
-                Instruction::Stop => return false,
+                Instruction::Stop(_) => return false,
                 Instruction::Jump(to) => at.next = *to,
                 Instruction::Set(register, value) => at.registers[*register] = evaluate(&at.registers, value),
                 Instruction::Unless(left, comparison, right, to) => {

@@ -28,6 +28,7 @@ pub mod random;
 pub mod refine;
 pub mod relation;
 pub mod report;
+pub mod run;
 pub mod stamp;
 pub mod text;
 mod trace;

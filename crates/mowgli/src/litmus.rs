@@ -165,8 +165,8 @@ pub(crate) enum Instruction {
     /// Goes there unless the comparison holds.
     Unless(Expression, Comparison, Expression, usize),
     Jump(usize),
-    /// The bound of a loop: this execution does not count.
-    Stop,
+    /// The bound of a loop: this execution does not count. Where the loop's last round begins, for who runs on.
+    Stop(Option<usize>),
 }
 
 /// A thread of a test.
@@ -281,6 +281,11 @@ impl Test {
     /// What is wrong with it, or with an implementation, and where.
     pub fn expand(file: &str, text: &str, models: &Models, implementations: &[Rc<Implementation>]) -> Result<Test> {
         parse::test(file, text, models, implementations)
+    }
+
+    /// The names of its libraries.
+    pub fn libraries(&self) -> impl Iterator<Item = &str> {
+        self.libraries.iter().map(|library| library.name.as_str())
     }
 
     /// All places of its objects that hold something to begin with.

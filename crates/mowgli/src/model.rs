@@ -293,6 +293,23 @@ impl Models {
         self.libraries.get(name).cloned()
     }
 
+    /// The same models, but what is called `name` is another of them: what a test says of the one is asked of the other.
+    ///
+    /// ```
+    /// # use mowgli::{enumerate::{Detail, consistent}, litmus::Test, model::Models};
+    /// let text = "rdma t { x@1; y@2; } P0@1 { Put(d, y, x); Write(x, 1); } exists (y=1)";
+    /// let others = Models::builtin().with("rdma", "rdmawait").unwrap();
+    /// assert_eq!(consistent(&Test::parse("t", text, &others)?, Detail::Shown)?.states.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with(&self, name: &str, other: &str) -> Option<Models> {
+        let mut models = self.clone();
+        let library = Library { name: name.to_owned(), ..(*self.get(other)?).clone() };
+        models.libraries.insert(name.to_owned(), Rc::new(library));
+        Some(models)
+    }
+
     /// The names of all.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.libraries.keys().map(String::as_str)

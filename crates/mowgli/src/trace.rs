@@ -244,7 +244,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
     let mut ended = Vec::new();
     while let Some(mut going) = open.pop() {
         let instruction = code.get(going.at);
-        if matches!(instruction, None | Some(Instruction::Stop)) {
+        if matches!(instruction, None | Some(Instruction::Stop(_))) {
             if domains.allow(thread, &going.trace) {
                 let writes = going.trace.writes().zip(&going.writes);
                 writes.for_each(|(write, made_of)| grown.add(write, 1 << thread, made_of));
@@ -258,7 +258,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
         let number = first + going.at;
         going.at += 1;
         match instruction.expect("the end was seen to") {
-            Instruction::Stop => {}
+            Instruction::Stop(_) => {}
             Instruction::Jump(to) => open.push(Going { at: *to, ..going }),
             Instruction::Set(register, value) => {
                 going.registers[*register] = going.made_of(value);

@@ -437,7 +437,7 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
-                let result = unsafe { lane.get_to(src, into.as_ptr(), len) };
+                let result = unsafe { lane.get_visibly(src, into.as_ptr(), len) };
                 marks.read(src.node(), result.is_ok());
                 Op::ended(self, src, len, result)
             }

@@ -175,6 +175,19 @@ impl ShmLane {
         unsafe { self.get_to_after(src, into, len, false) }
     }
 
+    /// `get_to` into memory that others see: what it brought is visible to them before this thread reads anything more.
+    ///
+    /// # Safety
+    /// As [`ShmLane::get_to`].
+    #[inline]
+    pub(crate) unsafe fn get_visibly(&self, src: RemotePtr<u8>, into: *mut u8, len: usize) -> Result<(), Code> {
+        // SAFETY: the caller's.
+        unsafe { self.get_to(src, into, len)? };
+        // The stores may wait in this core's buffer; a get is complete when its write has ended (NLW is before WT, and WT before CR).
+        store_load_fence();
+        Ok(())
+    }
+
     /// `get_to`, without the fence if this thread has `fenced` and stored nothing to shared memory since.
     ///
     /// # Safety
@@ -337,7 +350,7 @@ impl DynLane for ShmLane {
             // are), and either shared cells or counted in flight.
             Verb::Put => unsafe { self.put_from(remote, local, len) },
             // SAFETY: as above.
-            Verb::Get => unsafe { self.get_to(remote, local, len) },
+            Verb::Get => unsafe { self.get_visibly(remote, local, len) },
             Verb::Cas | Verb::Faa => {
                 let [a, b] = request.operands;
                 let word = remote.cast();

@@ -151,6 +151,23 @@ pub(crate) fn store_buffering_with_a_local_store_and_every_get(harness: &Harness
     }
 }
 
+/// What a get brings is in memory when it has been waited for, where other threads of the node find it, before the thread reads
+/// anything more (NLW→WT→CR).
+pub(crate) fn store_buffering_with_what_gets_bring(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(5_000);
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[0], rounds));
+    let ones = nodes[1].region(8);
+    ones.word(0).store(1);
+    let side = |own: &Lines, other: &Lines, endpoint: &Endpoint, round: usize| {
+        endpoint.get_span(ones.remote::<u64>(0), own.0.span(64 * round, 8)).wait().unwrap();
+        other.load(round)
+    };
+    let first = |endpoint: &Endpoint, round| side(&x, &y, endpoint, round);
+    let second = |endpoint: &Endpoint, round| side(&y, &x, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[0], &second)]), [0, 0]);
+}
+
 /// [5] Shared variables with a global fence: each writes its copy, broadcasts, fences, and reads its copy of the
 /// other's.
 pub(crate) fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harness) {

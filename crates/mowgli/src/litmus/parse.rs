@@ -335,11 +335,11 @@ impl Parser {
         if self.reader.takes_word("if") {
             let (left, comparison, right) = self.comparison(body.thread)?;
             let unless = body.code.len();
-            body.code.push(Instruction::Stop);
+            body.code.push(Instruction::Stop(None));
             self.inner_block(body)?;
             if self.reader.takes_word("else") {
                 let jump = body.code.len();
-                body.code.push(Instruction::Stop);
+                body.code.push(Instruction::Stop(None));
                 body.code[unless] = Instruction::Unless(left, comparison, right, body.code.len());
                 self.inner_block(body)?;
                 body.code[jump] = Instruction::Jump(body.code.len());
@@ -355,7 +355,7 @@ impl Parser {
             let at = body.code.len();
             let Some(breaks) = body.breaks.last_mut() else { return self.fail(position, "there is no loop to leave") };
             breaks.push(at);
-            body.code.push(Instruction::Stop);
+            body.code.push(Instruction::Stop(None));
             return self.reader.expect(";");
         }
         if !self.inside.is_empty() && self.reader.takes_word("for") {
@@ -371,7 +371,7 @@ impl Parser {
                 body.code.extend(into.map(|into| Instruction::Set(into, value)));
             }
             self.inside.last_mut().expect("it is inside").returns.push(body.code.len());
-            body.code.push(Instruction::Stop);
+            body.code.push(Instruction::Stop(None));
             return self.reader.expect(";");
         }
         if !self.reader.takes_word("let") {
@@ -420,14 +420,16 @@ impl Parser {
         }
         body.breaks.push(Vec::new());
         let start = self.reader.mark();
+        let mut last_round = 0;
         for _ in 0..count {
+            last_round = body.code.len();
             self.reader.back_to(start);
             self.statements += 1;
             self.inner_block(body)?;
         }
         let breaks = body.breaks.pop().expect("it was pushed");
         if !breaks.is_empty() {
-            body.code.push(Instruction::Stop);
+            body.code.push(Instruction::Stop(Some(last_round)));
         }
         for at in breaks {
             body.code[at] = Instruction::Jump(body.code.len());

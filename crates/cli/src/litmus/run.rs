@@ -1,0 +1,298 @@
+//! `farfield litmus --run`: litmus tests on Farfield's fabrics, and how often each outcome is seen.
+//!
+//! [`fabrics`] runs a test on real memory, [`simulated`] on the simulator; the calls of both are in [`calls`].
+
+mod calls;
+mod fabrics;
+mod simulated;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use farfield::fabric::verbs::VerbsOptions;
+use indicatif::ProgressBar;
+use mowgli::enumerate::{Detail, consistent};
+use mowgli::litmus::{Observable, Quantifier, Value};
+use mowgli::model::Models;
+use mowgli::run::{NotRunnable, Prepared, prepare};
+use serde_json::json;
+
+use crate::tell;
+
+/// What a test is run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum On {
+    /// Shared memory of this host
+    Shm,
+    /// Shared memory, as late and as reordered as the model allows
+    Weak,
+    /// RDMA, by this host's devices
+    Verbs,
+    /// Simulated nodes: random executions
+    Sim,
+}
+
+impl On {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            On::Shm => "shm",
+            On::Weak => "weak",
+            On::Verbs => "verbs",
+            On::Sim => "sim",
+        }
+    }
+
+    /// Some seconds' worth, for a test of two threads.
+    fn iterations(self) -> u64 {
+        match self {
+            On::Shm => 200_000,
+            On::Weak | On::Sim => 10_000,
+            On::Verbs => 100_000,
+        }
+    }
+}
+
+/// How tests are run.
+pub(super) struct Ask {
+    pub(super) on: Vec<On>,
+    pub(super) iterations: Option<u64>,
+    pub(super) seed: u64,
+    /// Of RDMA; several names have commas between them.
+    pub(super) device: VerbsOptions,
+}
+
+impl Ask {
+    fn iterations(&self, on: On) -> u64 {
+        self.iterations.unwrap_or(on.iterations())
+    }
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) iterations: u64,
+    states: BTreeMap<Vec<Value>, u64>,
+    not_finished: u64,
+}
+
+impl Counts {
+    fn add(&mut self, state: Vec<Value>) {
+        *self.states.entry(state).or_default() += 1;
+    }
+}
+
+/// A run of a test.
+pub(super) struct Ran<'a> {
+    on: On,
+    prepared: &'a Prepared,
+    pub(super) counts: Counts,
+    /// What the models allow.
+    allowed: BTreeSet<Vec<Value>>,
+    /// The events of an execution with an outcome that they do not, if it was simulated.
+    listed: Option<String>,
+    took_s: f64,
+}
+
+/// Runs tests and prints what was seen; whether all of it was allowed.
+pub(super) fn main(
+    files: &[(String, String)],
+    models: &Models,
+    ask: &Ask,
+    json: Option<&Path>,
+    out: &mut impl Write,
+) -> Result<bool> {
+    let is_json = json == Some(Path::new("-"));
+    let mut forbidden = Vec::new();
+    for (file, text) in files {
+        let prepared = match prepare(file, text, models) {
+            Ok(prepared) => prepared,
+            Err(NotRunnable::Text(error)) => return Err(error.into()),
+            Err(why) => {
+                not_run(file, &why, json, out)?;
+                continue;
+            }
+        };
+        for on in &ask.on {
+            let bar = tell::counting(&format!("{} on {}", prepared.test.name, on.name()), ask.iterations(*on));
+            let ran = Ran::of(&prepared, *on, ask, &bar).with_context(|| format!("{file} on {}", on.name()))?;
+            bar.finish_and_clear();
+            if ran.forbidden().next().is_some() {
+                forbidden.push(format!("{file} on {}", on.name()));
+            }
+            if !is_json {
+                writeln!(out, "{ran}")?;
+                out.flush()?;
+            }
+            let line = || format!("{}\n", ran.json());
+            match json {
+                Some(_) if is_json => write!(out, "{}", line())?,
+                Some(file) => tell::append(file, &line())?,
+                None => {}
+            }
+        }
+    }
+    if !forbidden.is_empty() {
+        out.flush()?;
+        let _ = writeln!(std::io::stderr(), "farfield litmus: forbidden but seen: {}", forbidden.join(", "));
+    }
+    Ok(forbidden.is_empty())
+}
+
+fn not_run(file: &str, why: &NotRunnable, json: Option<&Path>, out: &mut impl Write) -> Result<()> {
+    let line = format!("{}\n", json!({ "file": file, "not_run": why.to_string() }));
+    match json {
+        Some(to) if to == Path::new("-") => write!(out, "{line}")?,
+        Some(to) => tell::append(to, &line)?,
+        None => {}
+    }
+    if json != Some(Path::new("-")) {
+        writeln!(out, "{file} is not run: {why}\n")?;
+    }
+    Ok(())
+}
+
+impl<'a> Ran<'a> {
+    /// Runs a test.
+    pub(super) fn of(prepared: &'a Prepared, on: On, ask: &Ask, bar: &ProgressBar) -> Result<Ran<'a>> {
+        let Prepared { test, plan, .. } = prepared;
+        let allowed: BTreeSet<_> = consistent(test, Detail::Shown)?.states.into_keys().collect();
+        let (start, iterations) = (Instant::now(), ask.iterations(on));
+        let (counts, listed) = match on {
+            On::Sim => simulated::run(&test.name, plan, iterations, ask.seed, &allowed, bar)?,
+            On::Shm | On::Weak | On::Verbs => (fabrics::run(plan, on, iterations, ask, bar)?, None),
+        };
+        Ok(Ran { on, prepared, counts, allowed, listed, took_s: start.elapsed().as_secs_f64() })
+    }
+
+    /// What was seen although the models forbid it.
+    pub(super) fn forbidden(&self) -> impl Iterator<Item = &Vec<Value>> {
+        self.counts.states.keys().filter(|state| !self.allowed.contains(*state))
+    }
+
+    /// What the models allow and was not seen.
+    fn never_seen(&self) -> impl Iterator<Item = &Vec<Value>> {
+        self.allowed.iter().filter(|state| !self.counts.states.contains_key(*state))
+    }
+
+    /// How often the condition held, and did not; nothing if a run does not say it.
+    pub(super) fn answers(&self) -> Option<(u64, u64)> {
+        let (mut positive, mut negative) = (0, 0);
+        for (state, count) in &self.counts.states {
+            match self.prepared.holds(state)? {
+                true => positive += count,
+                false => negative += count,
+            }
+        }
+        Some((positive, negative))
+    }
+
+    /// Whether the condition holds of something that is allowed.
+    pub(super) fn may_hold(&self) -> bool {
+        self.allowed.iter().any(|state| self.prepared.holds(state) == Some(true))
+    }
+
+    fn is_ok(&self, (positive, negative): (u64, u64)) -> bool {
+        match self.prepared.test.quantifier {
+            Quantifier::Exists => positive > 0,
+            Quantifier::NotExists => positive == 0,
+            Quantifier::Forall => negative == 0,
+        }
+    }
+
+    fn told(&self, state: &[Value]) -> String {
+        let test = &self.prepared.test;
+        let seen = test.shown.iter().zip(state).map(|(observable, value)| match observable {
+            Observable::Register(..) => format!("{}={value};", test.name_of(*observable)),
+            Observable::Place(_) => format!("[{}]={value};", test.name_of(*observable)),
+        });
+        seen.collect::<Vec<_>>().join(" ")
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        let test = &self.prepared.test;
+        let seen = |state: &Vec<Value>| -> serde_json::Value {
+            let seen = test.shown.iter().zip(state);
+            seen.map(|(seen, value)| (test.name_of(*seen), json!(value.to_string()))).collect()
+        };
+        let states = self.counts.states.iter().map(|(state, count)| {
+            let holds = self.prepared.holds(state);
+            json!({ "seen": seen(state), "count": count, "allowed": self.allowed.contains(state), "holds": holds })
+        });
+        let answers = self.answers();
+        json!({
+            "test": test.name,
+            "fabric": self.on.name(),
+            "over": self.prepared.over,
+            "iterations": self.counts.iterations,
+            "condition": format!("{} {}", test.quantifier, test.question),
+            "ok": answers.map(|answers| self.is_ok(answers)),
+            "positive": answers.map(|answers| answers.0),
+            "negative": answers.map(|answers| answers.1),
+            "states": states.collect::<Vec<_>>(),
+            "forbidden_but_seen": self.forbidden().count(),
+            "never_seen": self.never_seen().map(seen).collect::<Vec<_>>(),
+            "not_finished": self.counts.not_finished,
+            "seconds": self.took_s,
+        })
+    }
+}
+
+/// As litmus7 prints it.
+impl fmt::Display for Ran<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (test, counts) = (&self.prepared.test, &self.counts);
+        let kind = match test.quantifier {
+            Quantifier::Exists => "Allowed",
+            Quantifier::NotExists => "Forbidden",
+            Quantifier::Forall => "Required",
+        };
+        let over = match self.prepared.over.as_slice() {
+            [] => String::new(),
+            over => format!(", over {}", over.join(", ")),
+        };
+        writeln!(f, "Test {} {kind}", test.name)?;
+        writeln!(f, "Run on {}, {} times{over}", self.on.name(), counts.iterations)?;
+        writeln!(f, "Histogram ({} states)", counts.states.len())?;
+        for (state, count) in &counts.states {
+            let star = if self.prepared.holds(state) == Some(true) { '*' } else { ':' };
+            let mark = if self.allowed.contains(state) { "" } else { "  <-- forbidden but seen" };
+            writeln!(f, "{count:<8}{star}>{}{mark}", self.told(state))?;
+        }
+        match self.answers() {
+            Some(answers) => {
+                let (positive, negative) = answers;
+                writeln!(f, "{}", if self.is_ok(answers) { "Ok" } else { "No" })?;
+                let (witnesses, others) = match test.quantifier {
+                    Quantifier::NotExists => (negative, positive),
+                    _ => (positive, negative),
+                };
+                writeln!(f, "Witnesses\nPositive: {witnesses} Negative: {others}")?;
+                writeln!(f, "Condition {} {}", test.quantifier, test.question)?;
+                let often = match (positive, negative) {
+                    (0, _) => "Never",
+                    (_, 0) => "Always",
+                    _ => "Sometimes",
+                };
+                writeln!(f, "Observation {} {often} {positive} {negative}", test.name)?;
+            }
+            None => writeln!(f, "Condition {} {} is about memory that is not there", test.quantifier, test.question)?,
+        }
+        if counts.not_finished > 0 {
+            writeln!(f, "Not finished {}", counts.not_finished)?;
+        }
+        writeln!(f, "Time {} {:.2}", test.name, self.took_s)?;
+        if self.never_seen().next().is_some() {
+            writeln!(f, "Allowed, never seen:")?;
+            self.never_seen().try_for_each(|state| writeln!(f, "  {}", self.told(state)))?;
+        }
+        match &self.listed {
+            Some(listed) => write!(f, "{listed}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Runs of litmus tests on simulated nodes: the code of endpoints that ships, over a machine whose choices are drawn at random
+//! from a seed. The same seed gives the same executions.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, bail};
+use farfield::fabric::{GroupKey, memory_fence, sim};
+use farfield_check::{Budget, Scenario, check_with, replay, timeline_of};
+use indicatif::ProgressBar;
+use mowgli::litmus::Value;
+use mowgli::run::{Plan, Stopped};
+
+use super::Counts;
+use super::calls::{Calls, Layout, Pace};
+
+/// Runs a plan. Of the first execution whose outcome is not `allowed`, it also lists what happened.
+pub(super) fn run(
+    name: &str,
+    plan: &Plan,
+    iterations: u64,
+    seed: u64,
+    allowed: &BTreeSet<Vec<Value>>,
+    bar: &ProgressBar,
+) -> Result<(Counts, Option<String>)> {
+    let counts: Arc<Mutex<Counts>> = Arc::default();
+    let counted = Arc::clone(&counts);
+    let all = scenario(name, plan, move |outcome| {
+        let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iterations += 1;
+        match outcome {
+            Some(outcome) => counts.add(outcome),
+            None => counts.not_finished += 1,
+        }
+    });
+    let report = check_with(&all, Budget::executions(iterations), seed, |report| bar.set_position(report.executions));
+    if let Some(finding) = report.finding {
+        bail!("execution {} of seed {seed} has failed: {}", finding.execution, finding.failure.message);
+    }
+    let counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
+    if counts.states.keys().all(|state| allowed.contains(state)) {
+        return Ok((counts, None));
+    }
+    // The same executions again, of which the first that is forbidden is a failure: so it is found, and made short.
+    let expected = allowed.clone();
+    let strict = scenario(name, plan, move |outcome| match outcome {
+        Some(outcome) if !expected.contains(&outcome) => sim::fail("this outcome is forbidden".to_owned()),
+        _ => {}
+    });
+    let finding = check_with(&strict, Budget::executions(iterations), seed, |_| {}).finding;
+    let listed = finding.map(|finding| {
+        let shrunk = finding.shrunk(&strict);
+        let outcome = replay(&strict, &shrunk.replay);
+        let events = timeline_of(&strict, &shrunk.replay, &outcome).to_text();
+        format!("Execution {} of seed {seed}, made short\n{events}", finding.execution)
+    });
+    Ok((counts, listed))
+}
+
+/// The plan as a scenario: `ended` is told the outcome of each execution, or that a thread has not finished.
+fn scenario(name: &str, plan: &Plan, ended: impl Fn(Option<Vec<Value>>) + Send + Sync + 'static) -> Scenario {
+    let (plan, ended) = (Arc::new(plan.clone()), Arc::new(ended));
+    Scenario::new(&format!("litmus/{name}"), "a litmus test", plan.nodes, move |stage| {
+        let layout = Layout::new(&plan, 1, |(node, bytes)| stage.node(node).alloc(GroupKey::DATA, bytes))?;
+        let layout = Rc::new(layout);
+        for (at, word) in plan.words.iter().enumerate() {
+            layout.word(at, 0).store(word.starts.cast_unsigned());
+        }
+        memory_fence();
+        let registers: Rc<RefCell<Vec<Vec<Value>>>> = Rc::default();
+        let is_finished = Rc::new(Cell::new(true));
+        for (at, program) in plan.threads.iter().enumerate() {
+            registers.borrow_mut().push(vec![Value::None; program.registers]);
+            let (plan, layout) = (Arc::clone(&plan), Rc::clone(&layout));
+            let (registers, is_finished) = (Rc::clone(&registers), Rc::clone(&is_finished));
+            stage.thread(program.node, &format!("P{at}"), move |endpoint| {
+                let mut calls = Calls::new(endpoint, &layout, Pace::Simulated);
+                calls.begin(0);
+                let mut own = vec![Value::None; plan.threads[at].registers];
+                let ran = plan.threads[at].run(&mut own, &mut calls);
+                match ran {
+                    Ok(()) => registers.borrow_mut()[at] = own,
+                    Err(Stopped::NotFinished) => is_finished.set(false),
+                    Err(stopped) => sim::fail(format!("P{at} has stopped: {stopped:?}")),
+                }
+                if let Err(error) = calls.finish() {
+                    sim::fail(format!("P{at}: {error:#}"));
+                }
+                Ok(())
+            });
+        }
+        let (plan, ended) = (Arc::clone(&plan), Arc::clone(&ended));
+        stage.finally(move || {
+            let registers = registers.borrow();
+            let register = |thread: usize, at: usize| registers[thread][at].clone();
+            let word = |at| layout.word(at, 0).load().cast_signed();
+            ended(is_finished.get().then(|| plan.outcome(register, word)));
+            Ok(())
+        });
+        Ok(())
+    })
+}

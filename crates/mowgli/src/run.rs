@@ -1,0 +1,467 @@
+//! Running a litmus test on something that has memory: each thread's program, its calls made one after the other.
+//!
+//! What the calls work on is a [`Memory`]; `farfield litmus --run` has those of Farfield's fabrics. The programs are those of
+//! tests over words, with the methods of `x86tso`, `rdmawait`, `rdmatso` and `rdmarmw`, or a model of one's own with such
+//! methods. Tests of the libraries above ([`prepare`]) run over the built-in implementations.
+//!
+//! A loop that is to be left by `break` goes on in its last round for as long as the memory lets it. That is right for who
+//! waits for something; a loop that counts may come further than the enumeration looks.
+
+use std::rc::Rc;
+
+use crate::litmus::{
+    Argument, Call, Comparison, Expression, Implementation, Instruction, Observable, Place, Test, Value,
+};
+use crate::model::{Models, Parameter};
+use crate::trace::{compare, evaluate};
+
+/// What the calls of one thread work on. Places and nodes go by their numbers in the [`Plan`], operations by the number of
+/// their name.
+///
+/// A put, a get or a remote read-modify-write need only have begun when its call returns. A test over `rdmatso` names no
+/// operations; theirs have the number [`NAMELESS`].
+pub trait Memory {
+    /// What may go wrong.
+    type Error;
+    /// Writes a local word.
+    fn write(&mut self, at: usize, value: i64) -> Result<(), Self::Error>;
+    /// Reads a local word.
+    fn read(&mut self, at: usize) -> Result<i64, Self::Error>;
+    /// Compares a local word, and writes it if it is `old`; what it was.
+    fn cas(&mut self, at: usize, old: i64, new: i64) -> Result<i64, Self::Error>;
+    /// Empties the thread's store buffer.
+    fn mfence(&mut self) -> Result<(), Self::Error>;
+    /// Puts a local word.
+    fn put(&mut self, id: usize, to: usize, from: usize) -> Result<(), Self::Error>;
+    /// Gets into a local word.
+    fn get(&mut self, id: usize, to: usize, from: usize) -> Result<(), Self::Error>;
+    /// Fences the thread's operations towards a node.
+    fn rfence(&mut self, node: usize) -> Result<(), Self::Error>;
+    /// Waits for all operations of a name.
+    fn wait(&mut self, id: usize) -> Result<(), Self::Error>;
+    /// Waits for the oldest operation towards a node that was not polled; false if there is none.
+    fn poll(&mut self, node: usize) -> Result<bool, Self::Error>;
+    /// Begins a remote read-modify-write.
+    fn rmw(&mut self, rmw: Rmw) -> Result<(), Self::Error>;
+    /// The thread has not found what it loops for: whether it may look again.
+    fn again(&mut self) -> Result<bool, Self::Error>;
+}
+
+/// The number of operations that have no name.
+pub const NAMELESS: usize = usize::MAX;
+
+/// A remote read-modify-write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rmw {
+    /// The number of its name.
+    pub id: usize,
+    /// The local word that the old value lands in.
+    pub into: usize,
+    /// The test says `into` nowhere else: only what it is at the end can be seen.
+    pub is_private: bool,
+    /// The word that is read and written.
+    pub at: usize,
+    /// How it is changed.
+    pub change: Change,
+}
+
+/// How a read-modify-write changes a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// To the second, if it is the first.
+    CompareAndSwap(i64, i64),
+    /// By so much.
+    Add(i64),
+}
+
+/// Why a test cannot be run.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRunnable {
+    /// A mistake in its text.
+    #[error(transparent)]
+    Text(#[from] crate::text::Error),
+    /// A method that nothing does.
+    #[error("`{0}` works on no words, and no implementation of it is built in")]
+    Method(String),
+    /// Words hold numbers.
+    #[error("a word holds a number, and `{0}` is {1} at first")]
+    Starts(String, Value),
+}
+
+/// Why a thread has not come to its end.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Stopped<E> {
+    /// The memory has failed.
+    #[error(transparent)]
+    Memory(E),
+    /// The memory did not let it look any longer for what it loops for, or there is nothing to poll.
+    #[error("it has not finished")]
+    NotFinished,
+    /// It was to write or add what is no number.
+    #[error("a word holds a number, not {0}")]
+    Value(Value),
+}
+
+impl<E> From<E> for Stopped<E> {
+    fn from(error: E) -> Stopped<E> {
+        Stopped::Memory(error)
+    }
+}
+
+/// A test, and how it is run.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The test. It shows only what can be compared with a run.
+    pub test: Test,
+    /// Its programs.
+    pub plan: Plan,
+    /// The implementations over which it runs.
+    pub over: Vec<String>,
+    /// Its condition is about memory that the implementations do not have, so a run does not answer it.
+    pub is_open: bool,
+}
+
+/// What is run: programs, and the words that they work on.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program of each thread.
+    pub threads: Vec<Program>,
+    /// How many nodes there are. Here they are numbered from 0.
+    pub nodes: usize,
+    /// The words.
+    pub words: Vec<PlannedWord>,
+    seen: Vec<Seen>,
+}
+
+/// A word that programs work on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlannedWord {
+    /// Its name.
+    pub name: String,
+    /// The node that it is on.
+    pub node: usize,
+    /// What it holds at first.
+    pub starts: i64,
+}
+
+/// Where something that is seen at the end is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    Register(usize, usize),
+    Word(usize),
+}
+
+/// The program of a thread.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The node that it runs on.
+    pub node: usize,
+    /// How many registers it has.
+    pub registers: usize,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Call(Option<usize>, Operation),
+    Set(usize, Expression),
+    Unless(Expression, Comparison, Expression, usize),
+    Jump(usize),
+    /// The end of a loop's last round, which begins there.
+    Again(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Write(usize, Number),
+    Read(usize),
+    Cas(usize, Number, Number),
+    Mfence,
+    Put { id: usize, to: usize, from: usize },
+    Get { id: usize, to: usize, from: usize },
+    Rfence(usize),
+    Wait(usize),
+    Poll(usize),
+    RCas(Rmw, Number, Number),
+    RFaa(Rmw, Number),
+}
+
+/// A number that is passed: most are known before.
+#[derive(Clone, Debug)]
+enum Number {
+    Known(i64),
+    Of(Expression),
+}
+
+impl Number {
+    #[inline]
+    fn of<E>(&self, registers: &[Value]) -> Result<i64, Stopped<E>> {
+        match self {
+            Number::Known(number) => Ok(*number),
+            Number::Of(expression) => {
+                let value = evaluate(registers, expression);
+                value.as_number().ok_or(Stopped::Value(value))
+            }
+        }
+    }
+}
+
+impl Program {
+    /// Runs to the end. The registers hold what was found then.
+    ///
+    /// # Errors
+    /// The memory's, or it has not finished.
+    ///
+    /// # Panics
+    /// If there are fewer registers than it has, as indexing a slice does.
+    pub fn run<M: Memory>(&self, registers: &mut [Value], memory: &mut M) -> Result<(), Stopped<M::Error>> {
+        registers.fill(Value::number(0));
+        let mut at = 0;
+        while let Some(step) = self.steps.get(at) {
+            at += 1;
+            match step {
+                Step::Jump(to) => at = *to,
+                Step::Again(to) if memory.again()? => at = *to,
+                Step::Again(_) => return Err(Stopped::NotFinished),
+                Step::Set(register, value) => registers[*register] = evaluate(registers, value),
+                Step::Unless(left, comparison, right, to) => {
+                    let (left, right) = (evaluate(registers, left), evaluate(registers, right));
+                    if !compare(&left, *comparison, &right) {
+                        at = *to;
+                    }
+                }
+                Step::Call(into, operation) => {
+                    let found = call(operation, registers, memory)?;
+                    if let Some(register) = into {
+                        registers[*register] = found.map_or(Value::None, Value::number);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn call<M: Memory>(
+    operation: &Operation,
+    registers: &[Value],
+    memory: &mut M,
+) -> Result<Option<i64>, Stopped<M::Error>> {
+    match operation {
+        Operation::Write(at, value) => memory.write(*at, value.of(registers)?)?,
+        Operation::Read(at) => return Ok(Some(memory.read(*at)?)),
+        Operation::Cas(at, old, new) => {
+            return Ok(Some(memory.cas(*at, old.of(registers)?, new.of(registers)?)?));
+        }
+        Operation::Mfence => memory.mfence()?,
+        Operation::Put { id, to, from } => memory.put(*id, *to, *from)?,
+        Operation::Get { id, to, from } => memory.get(*id, *to, *from)?,
+        Operation::Rfence(node) => memory.rfence(*node)?,
+        Operation::Wait(id) => memory.wait(*id)?,
+        Operation::Poll(node) if memory.poll(*node)? => {}
+        Operation::Poll(_) => return Err(Stopped::NotFinished),
+        Operation::RCas(rmw, old, new) => {
+            let change = Change::CompareAndSwap(old.of(registers)?, new.of(registers)?);
+            memory.rmw(Rmw { change, ..*rmw })?;
+        }
+        Operation::RFaa(rmw, addend) => memory.rmw(Rmw { change: Change::Add(addend.of(registers)?), ..*rmw })?,
+    }
+    Ok(None)
+}
+
+impl Plan {
+    /// What is seen at the end, in the order of [`Test::shown`]: `register` finds one of a thread, `word` one of
+    /// [`Plan::words`].
+    pub fn outcome(&self, register: impl Fn(usize, usize) -> Value, word: impl Fn(usize) -> i64) -> Vec<Value> {
+        let seen = self.seen.iter().map(|seen| match seen {
+            Seen::Register(thread, at) => register(*thread, *at),
+            Seen::Word(at) => Value::number(word(*at)),
+        });
+        seen.collect()
+    }
+
+    /// The plan of a test; what `shown` shows of it has the same names there.
+    fn of(test: &Test, shown: &Test) -> Result<Plan, NotRunnable> {
+        let node = |number| test.nodes.binary_search(&number).expect("a test knows its nodes");
+        let places = test.places();
+        let threads = test.threads.iter().map(|thread| {
+            let steps = thread.code.iter().map(|instruction| {
+                Ok(match instruction {
+                    Instruction::Call(into, call) => Step::Call(*into, operation(test, &places, call)?),
+                    Instruction::Set(register, value) => Step::Set(*register, value.clone()),
+                    Instruction::Unless(left, comparison, right, to) => {
+                        Step::Unless(left.clone(), *comparison, right.clone(), *to)
+                    }
+                    Instruction::Jump(to) => Step::Jump(*to),
+                    Instruction::Stop(last_round) => Step::Again(last_round.expect("every jump was filled in")),
+                })
+            });
+            let steps = steps.collect::<Result<_, NotRunnable>>()?;
+            Ok(Program { node: node(thread.node), registers: thread.registers.len(), steps })
+        });
+        let threads = threads.collect::<Result<_, NotRunnable>>()?;
+        let words = places.iter().map(|place| {
+            let name = test.name_of(Observable::Place(*place));
+            let starts = test.objects[place.0].starts.clone().expect("places have an initial value");
+            let Some(number) = starts.as_number() else { return Err(NotRunnable::Starts(name, starts)) };
+            Ok(PlannedWord { name, node: node(place.1), starts: number })
+        });
+        let words = words.collect::<Result<_, _>>()?;
+        let all = test.observables();
+        let seen = shown.shown.iter().map(|observable| {
+            let name = shown.name_of(*observable);
+            let found = all.iter().find(|other| test.name_of(**other) == name).expect("a test has what it shows");
+            match found {
+                Observable::Register(thread, register) => Seen::Register(*thread, *register),
+                Observable::Place(place) => Seen::Word(number_of(&places, *place).expect("it is one of its places")),
+            }
+        });
+        Ok(Plan { threads, nodes: test.nodes.len(), words, seen: seen.collect() })
+    }
+}
+
+fn number_of(places: &[Place], place: Place) -> Option<usize> {
+    places.iter().position(|other| *other == place)
+}
+
+/// What a call does on words. It is known by its method's name and parameters, whatever model has it.
+fn operation(test: &Test, places: &[Place], call: &Call) -> Result<Operation, NotRunnable> {
+    let library = &test.libraries[call.library];
+    let nothing_does = || NotRunnable::Method(format!("{}.{}", library.name, call.method));
+    let shape = library.methods[&call.method].parameters.iter().map(|(_, takes)| match takes {
+        Parameter::Id => 'd',
+        Parameter::Local(kind) if kind == WORD => 'x',
+        Parameter::Remote(kind) if kind == WORD => 'y',
+        Parameter::Value => 'v',
+        Parameter::Node => 'n',
+        _ => '?',
+    });
+    let shape: String = shape.collect();
+    let (mut id, mut words, mut numbers, mut at_node) = (NAMELESS, Vec::new(), Vec::new(), 0);
+    for argument in &call.arguments {
+        match argument {
+            Argument::Id(name) => id = *name,
+            Argument::Object(object) => {
+                let home = test.objects[*object].home;
+                let word = home.and_then(|home| number_of(places, (*object, home)));
+                words.push(word.ok_or_else(nothing_does)?);
+            }
+            Argument::Value(Expression::Constant(value)) if value.as_number().is_some() => {
+                numbers.extend(value.as_number().map(Number::Known));
+            }
+            Argument::Value(value) => numbers.push(Number::Of(value.clone())),
+            Argument::Node(node) => at_node = test.nodes.binary_search(node).expect("a test knows its nodes"),
+            Argument::Nodes(_) => return Err(nothing_does()),
+        }
+    }
+    let mut numbers = numbers.into_iter();
+    let mut number = || numbers.next().expect("as many as its shape says");
+    let rmw = |words: &[usize]| {
+        let is_private = mentions(test, places[words[0]].0) == 1;
+        Rmw { id, into: words[0], is_private, at: words[1], change: Change::Add(0) }
+    };
+    Ok(match (call.method.as_str(), shape.as_str()) {
+        ("Write", "xv") => Operation::Write(words[0], number()),
+        ("Read", "x") => Operation::Read(words[0]),
+        ("CAS", "xvv") => Operation::Cas(words[0], number(), number()),
+        ("Mfence", "") => Operation::Mfence,
+        ("Put", "dyx" | "yx") => Operation::Put { id, to: words[0], from: words[1] },
+        ("Get", "dxy" | "xy") => Operation::Get { id, to: words[0], from: words[1] },
+        ("Rfence", "n") => Operation::Rfence(at_node),
+        ("Wait", "d") => Operation::Wait(id),
+        ("Poll", "n") => Operation::Poll(at_node),
+        ("RCas", "dxyvv") => Operation::RCas(rmw(&words), number(), number()),
+        ("RFaa", "dxyv") => Operation::RFaa(rmw(&words), number()),
+        _ => return Err(nothing_does()),
+    })
+}
+
+/// The kind of objects that memory has.
+const WORD: &str = "word";
+
+/// How often the calls of a test mention an object.
+fn mentions(test: &Test, object: usize) -> usize {
+    let calls = test.threads.iter().flat_map(|thread| &thread.code).filter_map(|instruction| match instruction {
+        Instruction::Call(_, call) => Some(call),
+        _ => None,
+    });
+    calls.flat_map(|call| &call.arguments).filter(|argument| **argument == Argument::Object(object)).count()
+}
+
+/// The built-in implementations of the libraries above RDMA, each before those that it uses.
+const STACK: [&str; 4] = ["msw_hash", "rbl_sv", "bal_sv", "sv_rdma"];
+
+/// Reads a test, and plans its run: over the built-in implementations, if it calls more than words have. Then only its
+/// threads' registers can be compared with what the models say.
+///
+/// ```
+/// # use mowgli::{model::Models, run::prepare};
+/// let text = "bal t { barrier b(P0, P1); } P0@1 { BAR(b); } P1@2 { BAR(b); } exists (true)";
+/// let prepared = prepare("t.litmus", text, &Models::builtin())?;
+/// assert_eq!((prepared.plan.nodes, prepared.over), (2, vec!["bal_sv".to_string(), "sv_rdma".to_string()]));
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
+///
+/// # Errors
+/// A mistake in the text, or something that no fabric does.
+pub fn prepare(file: &str, text: &str, models: &Models) -> Result<Prepared, NotRunnable> {
+    let mut test = Test::parse(file, text, models)?;
+    let refusal = match Plan::of(&test, &test) {
+        Ok(plan) => return Ok(Prepared { test, plan, over: Vec::new(), is_open: false }),
+        Err(refusal) => refusal,
+    };
+    let builtin = Implementation::builtin();
+    let mut stack: Vec<Rc<Implementation>> = Vec::new();
+    for name in STACK {
+        let found = builtin.iter().find(|implementation| implementation.name == name).expect("it is built in");
+        stack.push(Rc::clone(found));
+        if name == "bal_sv" {
+            // What fences all nodes fences those of the members.
+            stack.push(Rc::new(Implementation { of: "balp".to_owned(), ..(**found).clone() }));
+        }
+    }
+    let own = |of: &str, used: &[Rc<Implementation>]| {
+        test.libraries.iter().any(|library| library.name == of)
+            || used.iter().any(|user| user.over.iter().any(|over| over == of))
+    };
+    let mut used: Vec<Rc<Implementation>> = Vec::new();
+    for implementation in stack {
+        if own(&implementation.of, &used) {
+            used.push(implementation);
+        }
+    }
+    if used.is_empty() {
+        return Err(refusal);
+    }
+    let expanded = Test::expand(file, text, models, &used)?;
+    let count = test.shown.len();
+    test.shown.retain(|shown| matches!(shown, Observable::Register(..)));
+    let is_open = test.shown.len() < count;
+    if test.shown.is_empty() {
+        test.shown = test.observables();
+        test.shown.retain(|shown| matches!(shown, Observable::Register(..)));
+    }
+    let plan = Plan::of(&expanded, &test)?;
+    let over = used.iter().map(|implementation| implementation.name.clone()).collect();
+    Ok(Prepared { test, plan, over, is_open })
+}
+
+impl Prepared {
+    /// Whether the test's condition holds of an outcome; none if a run cannot say it.
+    ///
+    /// # Panics
+    /// If the outcome is that of another test.
+    pub fn holds(&self, outcome: &[Value]) -> Option<bool> {
+        let of = |observable| {
+            let at = self.test.shown.iter().position(|shown| *shown == observable);
+            outcome[at.expect("what a condition is about is shown")].clone()
+        };
+        (!self.is_open).then(|| self.test.condition.holds(&of))
+    }
+}
+
+#[cfg(test)]
+mod tests;
