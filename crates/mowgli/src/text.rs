@@ -186,9 +186,9 @@ impl Reader {
         }
     }
 
-    /// The token behind the next one.
-    pub(crate) fn peek_second(&self) -> &Token {
-        &self.tokens[(self.at + 1).min(self.tokens.len() - 1)].0
+    /// A token further on; 0 is the next.
+    pub(crate) fn peek_at(&self, ahead: usize) -> &Token {
+        &self.tokens[(self.at + ahead).min(self.tokens.len() - 1)].0
     }
 
     /// Where the reader is, to go [back](Self::back_to) there.

@@ -337,7 +337,7 @@ impl Parser {
     /// Whether a set of nodes begins here.
     pub(super) fn is_set(&self) -> bool {
         let Token::Name(name) = self.reader.peek() else { return false };
-        let is_taken_out_of = matches!(self.reader.peek_second(), Token::Symbol("\\"));
+        let is_taken_out_of = matches!(self.reader.peek_at(1), Token::Symbol("\\"));
         name == "nodes" || is_taken_out_of || matches!(self.bound(name), Some(Binding::Nodes(_)))
     }
 }

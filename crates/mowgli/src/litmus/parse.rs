@@ -475,8 +475,7 @@ impl Parser {
 
     fn operand(&mut self, thread: usize) -> Result<Expression> {
         let mut operand = self.simple_operand(thread)?;
-        while matches!(self.reader.peek(), Token::Symbol(".")) && matches!(self.reader.peek_second(), Token::Number(_))
-        {
+        while matches!(self.reader.peek(), Token::Symbol(".")) && matches!(self.reader.peek_at(1), Token::Number(_)) {
             self.reader.expect(".")?;
             let part = self.reader.number("a part of a tuple")?;
             operand = Expression::Part(Box::new(operand), usize::try_from(part).unwrap_or(usize::MAX));
@@ -548,7 +547,11 @@ impl Parser {
     // ---- calls ----
 
     fn is_call(&self) -> bool {
-        matches!(self.reader.peek(), Token::Name(_)) && matches!(self.reader.peek_second(), Token::Symbol("(" | "."))
+        // NAME( or LIBRARY.NAME(
+        let is =
+            |ahead: usize, symbol: &str| matches!(self.reader.peek_at(ahead), Token::Symbol(next) if *next == symbol);
+        let is_name = |ahead: usize| matches!(self.reader.peek_at(ahead), Token::Name(_));
+        is_name(0) && (is(1, "(") || is(1, ".") && is_name(2) && is(3, "("))
     }
 
     fn call(&mut self, thread: usize) -> Result<Parsed> {
@@ -621,7 +624,7 @@ impl Parser {
         {
             let is_value =
                 matches!(self.bound(&name), Some(Binding::Value(_))) || self.register(thread, &name).is_some();
-            let is_path = matches!(self.reader.peek_second(), Token::Symbol("." | "["));
+            let is_path = matches!(self.reader.peek_at(1), Token::Symbol("." | "["));
             if is_path && !is_value || matches!(self.bound(&name), Some(Binding::Object(_))) {
                 if let Some(home) = self.home()? {
                     return Ok(Written::Bound(Binding::Node(home)));
@@ -632,7 +635,7 @@ impl Parser {
                 let unknown = || self.reader.error(position, format!("there is no `{path}`"));
                 return Ok(Written::Bound(Binding::Object(object.ok_or_else(unknown)?)));
             }
-            let is_alone = matches!(self.reader.peek_second(), Token::Symbol("," | ")"));
+            let is_alone = matches!(self.reader.peek_at(1), Token::Symbol("," | ")"));
             if let (true, Some(Binding::Value(value))) = (is_alone, self.bound(&name)) {
                 self.reader.next();
                 return Ok(Written::Expression(value));
@@ -642,7 +645,7 @@ impl Parser {
                 return Ok(Written::Bound(bound));
             }
         }
-        if let (Token::Name(name), Token::Symbol("," | ")")) = (self.reader.peek().clone(), self.reader.peek_second())
+        if let (Token::Name(name), Token::Symbol("," | ")")) = (self.reader.peek().clone(), self.reader.peek_at(1))
             && name != "none"
         {
             self.reader.next();
