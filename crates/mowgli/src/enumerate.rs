@@ -28,11 +28,7 @@ pub struct Outcomes {
 impl Outcomes {
     /// Whether the test's question is answered by yes.
     pub fn is_ok(&self, quantifier: Quantifier) -> bool {
-        match quantifier {
-            Quantifier::Exists => self.positive > 0,
-            Quantifier::NotExists => self.positive == 0,
-            Quantifier::Forall => self.negative == 0,
-        }
+        quantifier.is_met(self.positive, self.negative)
     }
 }
 

@@ -222,6 +222,26 @@ pub enum Quantifier {
     Forall,
 }
 
+impl Quantifier {
+    /// What herd calls a test that asks so.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Quantifier::Exists => "Allowed",
+            Quantifier::NotExists => "Forbidden",
+            Quantifier::Forall => "Required",
+        }
+    }
+
+    /// Whether the answer is yes, of a condition that holds in so many executions, and does not in so many.
+    pub fn is_met(self, positive: u64, negative: u64) -> bool {
+        match self {
+            Quantifier::Exists => positive > 0,
+            Quantifier::NotExists => positive == 0,
+            Quantifier::Forall => negative == 0,
+        }
+    }
+}
+
 impl fmt::Display for Quantifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

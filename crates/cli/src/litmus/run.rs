@@ -17,8 +17,9 @@ use clap::ValueEnum;
 use farfield::fabric::verbs::VerbsOptions;
 use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, consistent};
-use mowgli::litmus::{Observable, Quantifier, Value};
+use mowgli::litmus::Value;
 use mowgli::model::Models;
+use mowgli::report::{Answer, seen};
 use mowgli::run::{NotRunnable, Prepared, prepare};
 use serde_json::json;
 
@@ -196,32 +197,19 @@ impl<'a> Ran<'a> {
         self.allowed.iter().any(|state| self.prepared.holds(state) == Some(true))
     }
 
-    fn is_ok(&self, (positive, negative): (u64, u64)) -> bool {
-        match self.prepared.test.quantifier {
-            Quantifier::Exists => positive > 0,
-            Quantifier::NotExists => positive == 0,
-            Quantifier::Forall => negative == 0,
-        }
-    }
-
     fn told(&self, state: &[Value]) -> String {
-        let test = &self.prepared.test;
-        let seen = test.shown.iter().zip(state).map(|(observable, value)| match observable {
-            Observable::Register(..) => format!("{}={value};", test.name_of(*observable)),
-            Observable::Place(_) => format!("[{}]={value};", test.name_of(*observable)),
-        });
-        seen.collect::<Vec<_>>().join(" ")
+        seen(&self.prepared.test, &self.prepared.test.shown, state)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
         let test = &self.prepared.test;
-        let seen = |state: &Vec<Value>| -> serde_json::Value {
+        let by_name = |state: &Vec<Value>| -> serde_json::Value {
             let seen = test.shown.iter().zip(state);
             seen.map(|(seen, value)| (test.name_of(*seen), json!(value.to_string()))).collect()
         };
         let states = self.counts.states.iter().map(|(state, count)| {
             let holds = self.prepared.holds(state);
-            json!({ "seen": seen(state), "count": count, "allowed": self.allowed.contains(state), "holds": holds })
+            json!({ "seen": by_name(state), "count": count, "allowed": self.allowed.contains(state), "holds": holds })
         });
         let answers = self.answers();
         json!({
@@ -230,12 +218,12 @@ impl<'a> Ran<'a> {
             "over": self.prepared.over,
             "iterations": self.counts.iterations,
             "condition": format!("{} {}", test.quantifier, test.question),
-            "ok": answers.map(|answers| self.is_ok(answers)),
+            "ok": answers.map(|(positive, negative)| test.quantifier.is_met(positive, negative)),
             "positive": answers.map(|answers| answers.0),
             "negative": answers.map(|answers| answers.1),
             "states": states.collect::<Vec<_>>(),
             "forbidden_but_seen": self.forbidden().count(),
-            "never_seen": self.never_seen().map(seen).collect::<Vec<_>>(),
+            "never_seen": self.never_seen().map(by_name).collect::<Vec<_>>(),
             "not_finished": self.counts.not_finished,
             "seconds": self.took_s,
         })
@@ -246,16 +234,11 @@ impl<'a> Ran<'a> {
 impl fmt::Display for Ran<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (test, counts) = (&self.prepared.test, &self.counts);
-        let kind = match test.quantifier {
-            Quantifier::Exists => "Allowed",
-            Quantifier::NotExists => "Forbidden",
-            Quantifier::Forall => "Required",
-        };
         let over = match self.prepared.over.as_slice() {
             [] => String::new(),
             over => format!(", over {}", over.join(", ")),
         };
-        writeln!(f, "Test {} {kind}", test.name)?;
+        writeln!(f, "Test {} {}", test.name, test.quantifier.kind())?;
         writeln!(f, "Run on {}, {} times{over}", self.on.name(), counts.iterations)?;
         writeln!(f, "Histogram ({} states)", counts.states.len())?;
         for (state, count) in &counts.states {
@@ -264,22 +247,7 @@ impl fmt::Display for Ran<'_> {
             writeln!(f, "{count:<8}{star}>{}{mark}", self.told(state))?;
         }
         match self.answers() {
-            Some(answers) => {
-                let (positive, negative) = answers;
-                writeln!(f, "{}", if self.is_ok(answers) { "Ok" } else { "No" })?;
-                let (witnesses, others) = match test.quantifier {
-                    Quantifier::NotExists => (negative, positive),
-                    _ => (positive, negative),
-                };
-                writeln!(f, "Witnesses\nPositive: {witnesses} Negative: {others}")?;
-                writeln!(f, "Condition {} {}", test.quantifier, test.question)?;
-                let often = match (positive, negative) {
-                    (0, _) => "Never",
-                    (_, 0) => "Always",
-                    _ => "Sometimes",
-                };
-                writeln!(f, "Observation {} {often} {positive} {negative}", test.name)?;
-            }
+            Some((positive, negative)) => write!(f, "{}", Answer { test, positive, negative })?,
             None => writeln!(f, "Condition {} {} is about memory that is not there", test.quantifier, test.question)?,
         }
         if counts.not_finished > 0 {
