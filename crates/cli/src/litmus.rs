@@ -191,14 +191,17 @@ fn picture(test: &Test, directory: &Path) -> Result<PathBuf> {
 
 /// Compares each test's outcomes with those over implementations.
 fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<ExitCode> {
-    let builtin = Implementation::builtin();
+    let mut known = Implementation::builtin();
     let mut implementations = Vec::new();
     for name in &args.refine {
-        implementations.push(match builtin.iter().find(|implementation| implementation.name == *name) {
+        implementations.push(match known.iter().find(|implementation| implementation.name == *name) {
             Some(implementation) => Rc::clone(implementation),
             None => {
                 let text = read(Path::new(name)).context("no implementation that is built in (see --models)")?;
-                Rc::new(Implementation::parse(name, &text, &builtin)?)
+                // It may extend one that was named before.
+                let implementation = Rc::new(Implementation::parse(name, &text, &known)?);
+                known.push(Rc::clone(&implementation));
+                implementation
             }
         });
     }

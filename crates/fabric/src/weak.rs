@@ -21,6 +21,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::buf::Block;
+use crate::cell::memory_fence;
 use crate::decorate::decorate;
 use crate::error::{Code, Result};
 use crate::fabric::Fabric;
@@ -232,6 +233,8 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
         }
         (Verb::Put, Stage::Posted) => {
             let carried = Block::new(len);
+            // What this thread has stored before is in memory when the source is read (CW→NLR).
+            memory_fence();
             // SAFETY: the request keeps its local memory, and the block is new and has room.
             unsafe { copy_words(request.local.ptr, carried.as_ptr(), len) };
             operation.carried = Some(carried);
@@ -278,6 +281,8 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             {
                 // SAFETY: the request keeps its local memory, and nobody else has the block.
                 unsafe { copy_words(carried.as_ptr(), request.local.ptr, len) };
+                // It is in memory before this thread reads anything more (NLW→WT→CR).
+                memory_fence();
             }
             Stage::Finished
         }

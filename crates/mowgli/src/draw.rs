@@ -116,7 +116,7 @@ fn of_witness(graph: &Graph) -> Vec<Line> {
             let is_clear = first.call.is_none() && second.reads.is_none();
             // What a library synchronizes is of interest between threads.
             let is_own = label.ends_with(".so") && thread(graph, from) == thread(graph, to);
-            if !is_clear && !is_own {
+            if !is_clear && !is_own && !is_initial(graph, from, to) {
                 lines.push(Line { from, to, label: label.clone(), is_cycle: false });
             }
         }
@@ -129,7 +129,8 @@ fn of_cycle(graph: &Graph, cycle: &Cycle) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let nothing = Relation::empty(graph.subevents.len());
     let rf = graph.relations.get("rf").unwrap_or(&nothing);
-    for edge in &cycle.edges {
+    // (What relates initial writes to each other is in the text alone.)
+    for edge in cycle.edges.iter().filter(|edge| !is_initial(graph, edge.from, edge.to)) {
         lines.push(match edge.label.strip_suffix("^-1") {
             Some(label) => Line { from: edge.to, to: edge.from, label: label.into(), is_cycle: true },
             None => Line { from: edge.from, to: edge.to, label: edge.label.clone(), is_cycle: true },
@@ -142,6 +143,11 @@ fn of_cycle(graph: &Graph, cycle: &Cycle) -> Vec<Line> {
         }
     }
     lines
+}
+
+/// Whether both are initial writes.
+fn is_initial(graph: &Graph, from: usize, to: usize) -> bool {
+    graph.subevents[from].call.is_none() && graph.subevents[to].call.is_none()
 }
 
 const CYCLE: &str = "#cf222e";

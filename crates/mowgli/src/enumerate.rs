@@ -81,23 +81,16 @@ pub(crate) fn each(
     combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))
 }
 
-/// Whether calls of some threads are consistent by themselves: with what was decided elsewhere, or anyhow. (What is decided is wanted
-/// to be `fit`.)
+/// Whether calls of some threads are consistent by themselves, with what was decided elsewhere; and what follows from that is fit.
 pub(crate) fn is_consistent(
     execution: &Execution<'_>,
-    decided: Option<Vec<Vec<Relation>>>,
+    chosen: Vec<Vec<Relation>>,
     fit: &dyn Fn(&Decided) -> bool,
 ) -> bool {
     let search = Search::new(execution.test, Detail::Executions);
-    let Some((candidate, mut begun)) = search.begin(execution) else { return false };
-    let all = || 0..search.meanings.len();
-    match decided {
-        Some(chosen) => {
-            begun.chosen = chosen;
-            search.evaluate(&candidate, &mut begun, all(), true) && fit(&begun)
-        }
-        None => search.exists(&candidate, begun, 0, fit),
-    }
+    let Some((candidate, mut decided)) = search.begin(execution) else { return false };
+    decided.chosen = chosen;
+    search.evaluate(&candidate, &mut decided, 0..search.meanings.len(), true) && fit(&decided)
 }
 
 /// Every choice of one trace for each thread, such that everything that is read may have been written.
@@ -168,7 +161,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) views: Vec<View<'a>>,
     pub(crate) decisions: Vec<Decision>,
     /// Those before it matter for what is seen; of the others, one way is enough.
-    counted: usize,
+    pub(crate) counted: usize,
 }
 
 /// What has been decided, for each library.
@@ -286,21 +279,6 @@ impl<'a> Search<'a> {
         let is_acyclic = so.or(&candidate.execution.ppo).is_acyclic();
         decided.so = so;
         is_acyclic
-    }
-
-    /// Whether everything from a decision on can be decided such that it is fit.
-    fn exists(&self, candidate: &Candidate<'_>, decided: Decided, at: usize, fit: &dyn Fn(&Decided) -> bool) -> bool {
-        let Some(decision) = candidate.decisions.get(at) else {
-            let mut decided = decided;
-            return self.evaluate(candidate, &mut decided, 0..self.meanings.len(), true) && fit(&decided);
-        };
-        let (library, choice) = decision.of();
-        decision.options().into_iter().any(|(from, to)| {
-            let mut next = decided.clone();
-            next.chosen[library][choice].insert(from, to);
-            self.evaluate(candidate, &mut next, library..library + 1, false)
-                && self.exists(candidate, next, at + 1, fit)
-        })
     }
 
     /// Decides everything from a decision on; whether there was a way.

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use crate::litmus::{Argument, Call, Expression, Instruction, Place, Test, Value};
+use crate::litmus::{Argument, Call, Expression, Instruction, NodeNumber, Place, Test, Value};
 use crate::machine::{Crossing, Loc, Machine, Node, Operation, Part, Source, Step, Thread};
+use crate::run::{NotRunnable, Plan};
 use crate::trace::{compare, evaluate};
 
 /// Why a test does not run on the machine.
@@ -25,8 +26,8 @@ pub enum NotThere {
 
 /// Those whose methods the machine has.
 const LIBRARIES: &[&str] = &["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw"];
-/// How many states are looked at: some hundred bytes each.
-pub(crate) const STATES_MAX: usize = 2_000_000;
+/// How many states are looked at: some kilobytes each in small tests.
+pub(crate) const STATES_MAX: usize = 1_000_000;
 
 /// All outcomes of a test on the machine: what is seen at the end, in the order of [`Test::observables`].
 ///
@@ -42,11 +43,12 @@ pub(crate) const STATES_MAX: usize = 2_000_000;
 /// ```
 pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
     let mut driver = Driver { test, places: BTreeMap::new(), uses: uses(test) };
-    let mut machine = Machine::new(usize::from(test.nodes.last().copied().unwrap_or(1)));
+    let mut machine = Machine::new(test.nodes.len().max(1));
     let mut sizes: BTreeMap<Node, u32> = BTreeMap::new();
     for place in test.places() {
-        let size = sizes.entry(place.1 - 1).or_default();
-        let loc = Loc { node: place.1 - 1, word: *size };
+        let node = number_of(test, place.1);
+        let size = sizes.entry(node).or_default();
+        let loc = Loc { node, word: *size };
         *size += 1;
         machine.grow(loc.node, *size);
         machine.poke(loc, number(test.objects[place.0].starts.as_ref().expect("places have an initial value"))?);
@@ -54,7 +56,7 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
     }
     let mut threads = Vec::new();
     for thread in &test.threads {
-        machine.add_thread(thread.node - 1);
+        machine.add_thread(number_of(test, thread.node));
         threads.push(At::start(thread.registers.len()));
         for instruction in &thread.code {
             if let Instruction::Call(_, call) = instruction {
@@ -65,7 +67,23 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
             }
         }
     }
+    check(test)?;
     driver.explore(State { machine, threads, results: Vec::new() })
+}
+
+/// Whether all calls are those of the machine's libraries: a model of the same name may have other ones.
+pub(crate) fn check(test: &Test) -> Result<(), NotThere> {
+    match Plan::of(test, test) {
+        Ok(_) => Ok(()),
+        Err(NotRunnable::Starts(_, value)) => Err(NotThere::Value(value)),
+        Err(NotRunnable::Method(method)) => Err(NotThere::Method(method)),
+        Err(NotRunnable::Text(_)) => unreachable!("the test was read"),
+    }
+}
+
+/// The machine's number for a node: it has those that the test names.
+fn number_of(test: &Test, node: NodeNumber) -> Node {
+    test.nodes.binary_search(&node).expect("a test knows its nodes") as Node
 }
 
 /// How many calls are about each object.
@@ -249,7 +267,8 @@ impl Driver<'_> {
                 let Argument::Node(node) = call.arguments[0] else {
                     unreachable!("the models of the machine are built in")
                 };
-                let oldest = at.issued.iter().position(|issued| issued.peer == node - 1 && issued.is_unpolled);
+                let oldest =
+                    at.issued.iter().position(|issued| issued.peer == number_of(self.test, node) && issued.is_unpolled);
                 let Some(oldest) = oldest.filter(|oldest| is_complete(&at.issued[*oldest])) else { return Ok(None) };
                 next.threads[thread].issued[oldest].is_unpolled = false;
             }
@@ -272,7 +291,7 @@ impl Driver<'_> {
                     objects.push(self.places[&(*object, self.test.objects[*object].home.unwrap_or_default())]);
                 }
                 Argument::Value(value) => values.push(self.number(next, thread, value)?),
-                Argument::Node(node) => operation = Some(Operation::Fence { node: node - 1 }),
+                Argument::Node(node) => operation = Some(Operation::Fence { node: number_of(self.test, *node) }),
                 Argument::Nodes(_) => return Err(NotThere::Method(call.method.clone())),
             }
         }

@@ -42,8 +42,20 @@ pub struct Size {
     pub calls: usize,
 }
 
+impl Size {
+    fn check(self) {
+        assert!(
+            self.nodes > 0 && self.threads > 0 && self.calls > 1,
+            "{self:?}: a node, a thread and two calls at least"
+        );
+    }
+}
+
 /// A random program in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`, as the text of a litmus test. Few places are
 /// shared by many accesses, and what is put or got is also written and read by the CPU: so that threads meet.
+///
+/// # Panics
+/// If the size allows no node, no thread or less than two calls.
 ///
 /// ```
 /// use mowgli::random::{Size, program};
@@ -51,9 +63,10 @@ pub struct Size {
 /// assert_eq!(program("rdmawait", 1, size), program("rdmawait", 1, size));
 /// ```
 pub fn program(model: &str, seed: u64, size: Size) -> String {
+    size.check();
     let mut rng = Rng::new(seed);
     let nodes = 1 + rng.below(size.nodes);
-    let threads = 1 + rng.below(size.threads);
+    let threads = 1 + rng.below(size.threads.min(size.calls));
     // x1, y1, ... on node 1, and so on.
     let names = |rng: &mut Rng, node: usize| format!("{}{node}", ["x", "y"][rng.below(2)]);
     let mut text = format!("{model} random_{seed}\n\n{{");

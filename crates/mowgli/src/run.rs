@@ -284,7 +284,7 @@ impl Plan {
     }
 
     /// The plan of a test; what `shown` shows of it has the same names there.
-    fn of(test: &Test, shown: &Test) -> Result<Plan, NotRunnable> {
+    pub(crate) fn of(test: &Test, shown: &Test) -> Result<Plan, NotRunnable> {
         let node = |number| test.nodes.binary_search(&number).expect("a test knows its nodes");
         let places = test.places();
         let threads = test.threads.iter().map(|thread| {

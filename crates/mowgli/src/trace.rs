@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::litmus::{Argument, Call, Comparison, Expression, Instruction, NodeNumber, Place, Test, TestThread, Value};
 use crate::model::{Action, Case, Group, NodeTerm, NodesTerm, Part, PlaceTerm, ValueTerm};
+use crate::relation::SUBEVENTS_MAX;
 use crate::stamp::Stamp;
 
 /// More of a thread are too many.
@@ -28,7 +29,7 @@ pub enum TooLarge {
     )]
     Candidates,
     /// An execution has too many subevents.
-    #[error("an execution has {0} subevents, and {max} are the most that are looked at: it needs fewer calls", max = crate::relation::SUBEVENTS_MAX)]
+    #[error("an execution has {0} subevents or more, and {max} are the most that are looked at: it needs fewer calls", max = SUBEVENTS_MAX)]
     Subevents(usize),
 }
 
@@ -171,9 +172,14 @@ impl Domains {
 /// They are too many.
 pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
     let initial = Domains::initial(test);
-    // A value is made of one that was read, and so on: no longer than there are calls.
-    let calls = test.threads.iter().flat_map(|thread| &thread.code).filter(|it| matches!(it, Instruction::Call(..)));
-    let mut rounds = calls.count() + 1;
+    // A value is made of one that was read, and so on: no longer than there are reads.
+    let mut rounds = 1;
+    for step in test.threads.iter().flat_map(|thread| &thread.code) {
+        if let Instruction::Call(_, call) = step {
+            let cases = &test.libraries[call.library].methods[&call.method].cases;
+            rounds += cases.iter().map(|case| reads(test, &case.groups)).max().unwrap_or(0);
+        }
+    }
     let mut domains = initial.clone();
     let mut all = loop {
         let mut grown = initial.clone();
@@ -203,6 +209,17 @@ pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
     }
 }
 
+/// How often a call reads at most.
+fn reads(test: &Test, groups: &[Group]) -> usize {
+    let of = |group: &Group| match group {
+        Group::Chain(parts) => {
+            parts.iter().flat_map(|part| &part.actions).filter(|action| matches!(action, Action::Read(..))).count()
+        }
+        Group::For(_, _, inner) => reads(test, inner).saturating_mul(test.nodes.len()),
+    };
+    groups.iter().map(of).fold(0, usize::saturating_add)
+}
+
 /// A thread in the middle of its code.
 #[derive(Clone)]
 struct Going {
@@ -214,6 +231,12 @@ struct Going {
 }
 
 impl Going {
+    /// Adds what was written.
+    fn grow(&self, thread: usize, grown: &mut Domains) {
+        let writes = self.trace.writes().zip(&self.writes);
+        writes.for_each(|(write, made_of)| grown.add(write, 1 << thread, made_of));
+    }
+
     /// The reads that have a part in an expression.
     fn made_of(&self, expression: &Expression) -> Reads {
         match expression {
@@ -246,14 +269,17 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
         let instruction = code.get(going.at);
         if matches!(instruction, None | Some(Instruction::Stop(_))) {
             if domains.allow(thread, &going.trace) {
-                let writes = going.trace.writes().zip(&going.writes);
-                writes.for_each(|(write, made_of)| grown.add(write, 1 << thread, made_of));
+                going.grow(thread, grown);
                 ended.extend(instruction.is_none().then_some(going.trace));
             }
             continue;
         }
         if ended.len() + open.len() > TRACES_MAX {
             return Err(TooLarge::Traces(thread));
+        }
+        let subevents = going.trace.events.iter().map(|event| event.subevents.len()).sum();
+        if subevents > SUBEVENTS_MAX {
+            return Err(TooLarge::Subevents(subevents));
         }
         let number = first + going.at;
         going.at += 1;
@@ -273,7 +299,12 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
                 open.push(going);
             }
             Instruction::Call(into, call) => {
-                for way in ways(test, thread, call, number, &going, domains) {
+                let ways = ways(test, thread, call, number, &going, domains);
+                if ways.is_empty() && domains.allow(thread, &going.trace) {
+                    // It waits for what nobody has written yet; what it has written itself may be waited for, too.
+                    going.grow(thread, grown);
+                }
+                for way in ways {
                     let mut next = going.clone();
                     next.trace.events.push(Event { into: *into, ..way.event });
                     next.writes.extend(way.writes);

@@ -1,12 +1,12 @@
 //! The x86-TSO machine: a memory, and a buffer of writes for each thread. Owens, Sarkar, Sewell, "A better x86 memory model: x86-TSO"
 //! (TPHOLs 2009).
 //!
-//! [`machine`](crate::machine) has store buffers too, among much else. This one has nothing else, and shares no code with it but the
-//! reading of registers: what both of them and the model `x86tso` say is not one mistake made three times.
+//! [`machine`](crate::machine) has store buffers too, among much else. This one has nothing else, and shares with its driver
+//! only what goes on in a thread's registers: what both of them and the model `x86tso` say is not one mistake made three times.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use crate::explore::{At, NotThere, STATES_MAX, settle};
+use crate::explore::{At, NotThere, STATES_MAX, check, settle};
 use crate::litmus::{Argument, Instruction, Observable, Place, Test, Value};
 use crate::trace::evaluate;
 
@@ -34,6 +34,7 @@ struct State {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
+    check(test)?;
     let starts = |place: Place| test.objects[place.0].starts.clone().unwrap_or_default();
     let start = State {
         memory: test.places().into_iter().map(|place| (place, starts(place))).collect(),

@@ -22,7 +22,7 @@ pub enum Answer {
     Witness(Graph),
     /// There is none. This one comes closest, and has a cycle.
     Forbidden(Graph, Cycle),
-    /// There is none, as nothing that can be read makes it so, whatever the models say.
+    /// There is none, as nothing that can be read makes it so, before any law is asked.
     Impossible,
 }
 
@@ -142,7 +142,7 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
         return Ok(Answer::Witness(graph));
     }
     combine(test, &traces, &mut Vec::new(), &mut |chosen| {
-        if finder.is_known(chosen) == Some(false) {
+        if finder.has_looked() || finder.is_known(chosen) == Some(false) {
             return Ok(());
         }
         let execution = Execution::new(test, chosen)?;
@@ -226,10 +226,12 @@ impl Finder<'_> {
 
     /// Looks for a consistent execution, from a decision on.
     fn witness(&mut self, candidate: &Candidate<'_>, decided: Decided, at: usize) {
+        // What is seen is known then; the rest is many ways to the same.
+        if at == candidate.counted && !self.holds(candidate, &decided) {
+            return;
+        }
         let Some(decision) = candidate.decisions.get(at) else {
-            if self.holds(candidate, &decided) {
-                self.witness = Some(self.graph(candidate, &decided));
-            }
+            self.witness = Some(self.graph(candidate, &decided));
             return;
         };
         let (library, choice) = decision.of();
@@ -248,10 +250,15 @@ impl Finder<'_> {
         }
     }
 
+    /// Whether it has looked long enough for the one that comes closest.
+    fn has_looked(&self) -> bool {
+        self.looked_at > CANDIDATES_MAX || self.looked_at > CYCLES_MAX && self.closest.is_some()
+    }
+
     /// Looks for the candidate that comes closest, from a decision on.
     fn cycle(&mut self, candidate: &Candidate<'_>, mut decided: Decided, at: usize) {
         self.looked_at += 1;
-        if self.looked_at > CANDIDATES_MAX || self.looked_at > CYCLES_MAX && self.closest.is_some() {
+        if self.has_looked() {
             return;
         }
         let is_decided = |decision: &Decision| !self.is_memory_order(decision);

@@ -215,6 +215,12 @@ fn mistakes_in_implementations_are_told_with_their_place() {
             "implementation i of sv over rdmawait",
             "t:1:8: the implementation `i` has no objects of the kind `shared`".to_owned(),
         ),
+        (&with("Write(x, v) { } Write(x, v) { }"), "there is a method `Write` already".into()),
+        (&with("object shared x { }"), "what a `shared` is made of was said before".into()),
+        (
+            "implementation i of sv over rdmawait global { for a in 0..64 { for b in 0..64 { for c in 0..64 { } } } }",
+            "rounds of loops in all".into(),
+        ),
         (&with(""), "t:1:27: the implementation `i` has no method `Write`".into()),
         (&with("Write(x) { }"), "t:1:27: `Write` is called with 2 arguments, and the implementation's takes 1".into()),
         (&with("Write(x, v) { Write(x.d, v); }"), "there is no `x.d`".into()),

@@ -372,3 +372,17 @@ fn pictures_show_every_call_and_nothing_is_in_the_way_of_anything() {
     }
     assert!(compared > 90, "{compared}");
 }
+
+/// Orders that nobody sees are not tried one by one where the condition does not hold anyway.
+#[test]
+fn a_test_with_many_flushes_is_answered() {
+    let count = 6;
+    let all = |what: &dyn Fn(usize) -> String| (0..count).map(what).collect::<String>();
+    let objects = all(&|at| format!("g{at}@1; p{at}@1; r{at}@2; q{at}@2; "));
+    let calls = all(&|at| format!("Get(d, g{at}, r{at}); ")) + &all(&|at| format!("Put(d, q{at}, p{at}); "));
+    let text = format!(
+        "rdmawait t {{ x@1; {objects} }} P0@1 {{ Write(x, 1); {calls} }} P1@1 {{ Write(x, 2); }} ~exists (x=1 /\\ x=2)"
+    );
+    let test = Test::parse("t", &text, &Models::builtin()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(matches!(find(&test), Ok(Answer::Impossible | Answer::Forbidden(..))));
+}

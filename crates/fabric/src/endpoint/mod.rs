@@ -349,7 +349,7 @@ impl Endpoint {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
-                Op::ended(self, dst.cast(), len, unsafe { lane.put_from(dst.cast(), src.as_ptr(), len) })
+                Op::ended(self, dst.cast(), len, unsafe { lane.put_shared(dst.cast(), src.as_ptr(), len) })
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };

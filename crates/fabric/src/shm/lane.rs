@@ -143,6 +143,17 @@ impl ShmLane {
         self.write(window, || unsafe { copy_shared(at, src, len) })
     }
 
+    /// `put_from` memory that others see: what this thread has stored before is visible to them before the source is read (CW→NLR).
+    ///
+    /// # Safety
+    /// As [`ShmLane::put_from`].
+    #[inline]
+    pub(crate) unsafe fn put_shared(&self, dst: RemotePtr<u8>, src: *const u8, len: usize) -> Result<(), Code> {
+        store_load_fence();
+        // SAFETY: the caller's.
+        unsafe { self.put_from(dst, src, len) }
+    }
+
     /// Gets a value; 8 bytes in one load.
     #[inline(always)]
     pub(crate) fn get_value<T: Plain>(&self, src: RemotePtr<T>) -> Result<T, Code> {
@@ -348,7 +359,7 @@ impl DynLane for ShmLane {
         let result = match request.verb {
             // SAFETY: the request's local memory is valid for `len` bytes while it exists, aligned (blocks and spans
             // are), and either shared cells or counted in flight.
-            Verb::Put => unsafe { self.put_from(remote, local, len) },
+            Verb::Put => unsafe { self.put_shared(remote, local, len) },
             // SAFETY: as above.
             Verb::Get => unsafe { self.get_visibly(remote, local, len) },
             Verb::Cas | Verb::Faa => {

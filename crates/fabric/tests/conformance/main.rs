@@ -45,6 +45,7 @@ suite! {
         store_buffering_through_a_copy_and_a_global_fence
         store_buffering_with_atomics
         store_buffering_with_what_gets_bring
+        store_buffering_with_sources_of_puts
         a_get_is_complete_when_waited_for
         many_puts_land_in_order;
     weakness:

@@ -168,6 +168,23 @@ pub(crate) fn store_buffering_with_what_gets_bring(harness: &Harness) {
     never(&litmus(rounds, [(&nodes[0], &first), (&nodes[0], &second)]), [0, 0]);
 }
 
+/// A put leaves the store buffer behind the stores before it: when its source is read, they are in memory (CW→NLR).
+pub(crate) fn store_buffering_with_sources_of_puts(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(5_000);
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[0], rounds));
+    let sent = [nodes[1].region(8), nodes[1].region(8)];
+    let side = |me: usize, own: &Lines, other: &Lines, endpoint: &Endpoint, round: usize| {
+        own.store(round, 1);
+        let to = sent[me].remote::<u64>(0);
+        drop(endpoint.put_live(to, other.0.span(64 * round, 8)));
+        endpoint.get(to).wait().unwrap()
+    };
+    let first = |endpoint: &Endpoint, round| side(0, &x, &y, endpoint, round);
+    let second = |endpoint: &Endpoint, round| side(1, &y, &x, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[0], &second)]), [0, 0]);
+}
+
 /// [5] Shared variables with a global fence: each writes its copy, broadcasts, fences, and reads its copy of the
 /// other's.
 pub(crate) fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harness) {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::implementation::Implementation;
-use super::parse::{Body, LOOP_MAX, OPERANDS_MAX, Parsed, Parser};
+use super::parse::{Body, LOOP_MAX, OPERANDS_MAX, Parsed, Parser, STATEMENTS_MAX};
 use super::*;
 use crate::text::{Position, Reader, Token};
 
@@ -122,6 +122,9 @@ impl Parser {
         for binding in all {
             self.reader.back_to(start);
             self.statements += 1;
+            if self.statements > STATEMENTS_MAX {
+                return self.fail(self.reader.position(), format!("more than {STATEMENTS_MAX} rounds of loops in all"));
+            }
             let inside = self.inside.last_mut().expect("only implementations go over sets");
             inside.names.push((name.clone(), binding));
             let depth = inside.names.len() - 1;

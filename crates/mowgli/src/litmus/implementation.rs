@@ -15,6 +15,7 @@
 //! a test is expanded. Names of operations are the implementation's own. A register belongs to one call; `own.r`, or `own.r[n]`, to
 //! the thread for good, and is 0 at first.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::model::list;
@@ -101,12 +102,17 @@ impl Implementation {
             let (objects, globals, methods) = Default::default();
             Implementation { name, of, over, reader: reader.clone(), position, objects, globals, methods }
         };
+        let mut own = BTreeSet::new();
         while *reader.peek() != Token::End {
+            let position = reader.position();
             let word = reader.name("`object`, `global` or a method")?;
             match word.as_str() {
                 "object" => {
                     let kind = reader.name("a kind of objects")?;
                     let variable = reader.name("a name for the object")?;
+                    if !own.insert(format!("object {kind}")) {
+                        return Err(reader.error(position, format!("what a `{kind}` is made of was said before")));
+                    }
                     all.objects.retain(|other| other.0 != kind);
                     all.objects.push((kind, variable, reader.clone()));
                 }
@@ -114,6 +120,9 @@ impl Implementation {
                 _ => {
                     reader.expect("(")?;
                     let parameters = reader.list(",", ")", |reader| reader.name("a parameter"))?;
+                    if !own.insert(word.clone()) {
+                        return Err(reader.error(position, format!("there is a method `{word}` already")));
+                    }
                     all.methods.retain(|other| other.0 != word);
                     all.methods.push((word, parameters, reader.clone()));
                 }

@@ -10,6 +10,8 @@ use crate::text::{Error, Position, Reader, Token};
 pub(super) const LOOP_MAX: i64 = 64;
 const CODE_MAX: usize = 1024;
 const THREADS_MAX: usize = 16;
+/// All threads together.
+pub(super) const STATEMENTS_MAX: usize = CODE_MAX * THREADS_MAX;
 pub(super) const OPERANDS_MAX: usize = 64;
 
 pub(super) struct Parser {
@@ -322,7 +324,7 @@ impl Parser {
             let position = self.reader.position();
             self.statement(body)?;
             self.statements += 1;
-            if body.code.len().max(self.statements / THREADS_MAX) > CODE_MAX {
+            if body.code.len() > CODE_MAX || self.statements > STATEMENTS_MAX {
                 return self
                     .fail(position, format!("a thread has at most {CODE_MAX} steps, with all rounds of its loops"));
             }

@@ -13,6 +13,9 @@ pub const CLIENTS: [(&str, &[&str]); 5] = [
 
 /// A random client of one of [`CLIENTS`], so small that its expansion can be enumerated.
 ///
+/// # Panics
+/// If the library is none of them.
+///
 /// ```
 /// use mowgli::random::client;
 /// assert!(client("bal", 1).contains("BAR(b)"));
@@ -24,7 +27,8 @@ pub fn client(library: &str, seed: u64) -> String {
         "bal" => barrier(&mut rng),
         "rbl" => ring_buffer(&mut rng),
         "msw" => mixed_sizes(&mut rng),
-        _ => remote(&mut rng),
+        "rdmawait" => remote(&mut rng),
+        other => panic!("`{other}` is none of the libraries of CLIENTS"),
     };
     let libraries = match library {
         "bal" => "rdmawait, bal",

@@ -45,12 +45,16 @@ struct Cycle<'a> {
 /// A random program of two accesses for each thread, some with a fence or a wait between, of which each two neighbours meet at a place:
 /// in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`. It asks for the cycle.
 ///
+/// # Panics
+/// As [`program`].
+///
 /// ```
 /// use mowgli::random::{Size, cycle};
 /// let text = cycle("x86tso", 3, Size { nodes: 1, threads: 2, calls: 6 });
 /// assert!(text.contains("exists (") && text.contains("P0@1"), "{text}");
 /// ```
 pub fn cycle(model: &str, seed: u64, size: Size) -> String {
+    size.check();
     let mut rng = Rng::new(seed);
     let threads = 1 + rng.below(size.threads.min(size.calls / 2));
     let nodes = if model == "x86tso" { 1 } else { 1 + rng.below(size.nodes) };
