@@ -272,3 +272,27 @@ fn a_table_has_a_line_for_each_test() {
     assert_eq!((rows.len(), &rows[1]["models"]["balp"], &rows[1]["own"][1]), (4, &"allow".into(), &"bal".into()));
     assert_eq!(rows[0]["runs"]["sim"]["forbidden_but_seen"], 0);
 }
+
+/// Programs that nobody has thought of: cycles over the stamp order.
+#[test]
+fn random_programs_show_only_what_is_allowed() {
+    let directory = std::env::temp_dir().join(format!("farfield-litmus-cycles-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let size = mowgli::random::Size { nodes: 3, threads: 3, calls: 8 };
+    for model in ["x86tso", "rdmawait", "rdmatso", "rdmarmw"] {
+        for seed in 0..25 {
+            let text = mowgli::random::cycle(model, seed, size);
+            std::fs::write(directory.join(format!("{model}_{seed}.litmus")), text).expect("a file");
+        }
+    }
+    let place = directory.display().to_string();
+    let runs = [("shm", "5000"), ("weak", "200"), ("sim", "200")]
+        .map(|(on, iterations)| litmus(&[&place, "--run", on, "--iterations", iterations, "--json", "-"]));
+    std::fs::remove_dir_all(&directory).expect("the directory");
+    for output in runs {
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let lines = lines(&output);
+        assert_eq!(lines.len(), 100);
+        assert!(lines.iter().all(|line| line["forbidden_but_seen"] == 0));
+    }
+}
