@@ -1,5 +1,6 @@
 //! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli; and what does, see [`run`].
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -132,7 +133,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
         return Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let is_json = args.json.as_deref() == Some(Path::new("-"));
-    let mut wrong = Vec::new();
+    let (mut wrong, mut drawn) = (Vec::new(), BTreeSet::new());
     for file in files(&args.tests)? {
         let name = file.display().to_string();
         let test = Test::parse(&name, &read(&file)?, &models)?;
@@ -157,6 +158,11 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
             }
         }
         if let Some(directory) = &args.svg {
+            ensure!(
+                drawn.insert(test.name.clone()),
+                "{name}: another test is called {}, too: draw them apart",
+                test.name
+            );
             let picture = picture(&test, directory).with_context(|| name.clone())?;
             if !is_json {
                 writeln!(out, "{}", picture.display())?;

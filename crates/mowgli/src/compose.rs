@@ -96,6 +96,14 @@ pub fn decomposable(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
 ///
 /// # Errors
 /// There are too many executions.
+///
+/// ```
+/// # use mowgli::{compose::monotone, litmus::Test, model::Models};
+/// let text = "x86tso t { x@1; } P0@1 { Write(x, 1); let a = Read(x); } exists (true)";
+/// let test = Test::parse("t", text, &Models::builtin())?;
+/// assert!(monotone(&test, 1)?.broken.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn monotone(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
     let mut looked = Looked::default();
     let mut rng = SmallRng::seed_from_u64(seed);

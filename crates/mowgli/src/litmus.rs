@@ -299,6 +299,14 @@ impl Test {
     ///
     /// # Errors
     /// What is wrong with it, or with an implementation, and where.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::{Implementation, Test}, model::Models};
+    /// let text = "sv t { shared x; } P0@1 { Write(x, 1); let a = Read(x); } exists (0:a=1)";
+    /// let test = Test::expand("t", text, &Models::builtin(), &Implementation::builtin())?;
+    /// assert!(test.objects.iter().any(|object| object.name == "x.copy[1]"));
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     pub fn expand(file: &str, text: &str, models: &Models, implementations: &[Rc<Implementation>]) -> Result<Test> {
         parse::test(file, text, models, implementations)
     }

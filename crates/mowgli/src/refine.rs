@@ -42,6 +42,19 @@ pub enum NotChecked {
 ///
 /// # Errors
 /// A mistake in a text, or too many executions.
+///
+/// ```
+/// # use mowgli::{litmus::Implementation, model::Models, refine::refine};
+/// let client = "rdmawait, bal t { p@1 = 1; z@2; barrier b(P0, P1); }
+///     P0@1 { Put(d, z, p); BAR(b); }
+///     P1@2 { BAR(b); let a = Read(z); }
+///     exists (true)";
+/// let all = Implementation::builtin();
+/// let barrier: Vec<_> = all.into_iter().filter(|it| it.name == "bal_sv").collect();
+/// let refinement = refine("t", client, &Models::builtin(), &barrier)?;
+/// assert_eq!((refinement.shown.len(), refinement.unsound().count()), (1, 0));
+/// # Ok::<(), mowgli::refine::NotChecked>(())
+/// ```
 pub fn refine(
     file: &str,
     client: &str,

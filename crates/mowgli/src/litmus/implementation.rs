@@ -76,6 +76,14 @@ impl Implementation {
     ///
     /// # Errors
     /// What is wrong with the text, and where.
+    ///
+    /// ```
+    /// # use mowgli::litmus::Implementation;
+    /// let text = "implementation loud extends sv_rdma Read(x) { Mfence(); return Read(x.copy[here]); }";
+    /// let loud = Implementation::parse("loud", text, &Implementation::builtin())?;
+    /// assert_eq!((loud.of.as_str(), &loud.over[..]), ("sv", &["rdmawait".to_owned()][..]));
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     pub fn parse(file: &str, text: &str, known: &[Rc<Implementation>]) -> Result<Implementation> {
         let mut reader = Reader::new(file, text)?;
         reader.expect_word("implementation")?;
