@@ -32,7 +32,10 @@ fn difference_from(models: &Models, text: &str, outcomes: Machine) -> Option<Str
     (declared != machine).then(|| {
         let by_models: Vec<_> = declared.difference(&machine).collect();
         let by_machine: Vec<_> = machine.difference(&declared).collect();
-        format!("{text}\n{names:?}\nonly by the models: {by_models:?}\nonly on the machine: {by_machine:?}")
+        format!(
+            "{text}\n{names:?}\nby the models: {declared:?}\non the machine: {machine:?}\n\
+             only by the models: {by_models:?}\nonly on the machine: {by_machine:?}"
+        )
     })
 }
 
