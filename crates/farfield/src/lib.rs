@@ -37,6 +37,7 @@ mod node;
 pub mod history;
 pub mod mutants;
 pub mod objects;
+pub mod systems;
 
 pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
@@ -54,3 +55,6 @@ pub use objects::queue::{Queue, QueueOptions};
 pub use objects::ring_buffer::{RingBuffer, RingOptions, RingReceiver, RingSender};
 pub use objects::shared_var::SharedVar;
 pub use objects::sst::Sst;
+pub use systems::locks::{
+    LockArray, LockGuard, LockKind, LockOptions, LockTable, SpinGuard, SpinLockArray, TableGuard,
+};

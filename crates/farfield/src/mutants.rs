@@ -438,6 +438,18 @@ mutants! {
     KvNotRedone = "kv-not-redone" in "KvStore": "A value that its writer's death tore stays torn."
 ;
 
+    // ---- locks for asymmetric memory ----
+
+    /// *Missing:* the holder's `NRW` to a node before the release's `NAW` on another: only a get from it says that.
+    ///
+    /// *Scenario:* `spin/release`.
+    SpinNoFence = "spin-no-fence" in "SpinLockArray": "`unlock` does not fence.";
+
+    /// *Missing:* the lock taken from a dead holder.
+    ///
+    /// *Scenario:* `spin/holder-dies`.
+    SpinHolderKept = "spin-holder-kept" in "SpinLockArray": "A lock stays with a holder that is dead.";
+
     // ---- Joining ----
 
     /// *Missing:* the answer that connects whoever opens last. No reordering is needed.

@@ -51,17 +51,17 @@
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
 use core::future::Future;
-use core::pin::Pin;
-use core::task::{Context, Poll};
 use core::time::Duration;
 
 use std::collections::HashMap;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
+use crate::objects::owed::release_later;
+use crate::objects::settle::Settle;
 
 mod state;
 
@@ -213,6 +213,14 @@ impl MutexArray {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
+    }
+
+    /// The node that lock `index` lies on.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    pub fn home(&self, index: usize) -> NodeId {
+        self.word(index).node()
     }
 
     fn word(&self, index: usize) -> RemotePtr<u64> {
@@ -451,47 +459,6 @@ impl MutexArray {
 /// How often a waiter looks whether the holder's node still lives.
 const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
-/// end, which is a round trip away at most.
-struct Settle<'a, F: FnMut(u64)> {
-    op: Option<Op<'a, u64>>,
-    endpoint: &'a Endpoint,
-    undo: F,
-}
-
-impl<'a, F: FnMut(u64)> Settle<'a, F> {
-    fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, undo: F) -> Self {
-        Settle { op: Some(op), endpoint, undo }
-    }
-}
-
-impl<F: FnMut(u64)> Unpin for Settle<'_, F> {}
-
-impl<F: FnMut(u64)> Future for Settle<'_, F> {
-    type Output = fabric::Result<u64>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
-        let mut op = self.op.take().expect("polled after its end");
-        let polled = Pin::new(&mut op).poll(cx);
-        if polled.is_pending() {
-            self.op = Some(op);
-        }
-        polled
-    }
-}
-
-impl<F: FnMut(u64)> Drop for Settle<'_, F> {
-    fn drop(&mut self) {
-        if let Some(op) = self.op.take()
-            && let Ok(found) = self.endpoint.block_on(op)
-            && !mutants::is_on(Mutant::MutexDroppedNotUndone)
-        {
-            (self.undo)(found);
-        }
-    }
-}
-
 /// A place in the queue. Dropped, it goes to the service thread, which passes the turn on.
 struct Ticket<'a> {
     locks: &'a MutexArray,
@@ -534,32 +501,6 @@ impl Poller for Abandoned {
     }
 }
 
-/// A lock that is released when nobody looks at these nodes any more.
-struct Undecided {
-    node: Node,
-    word: RemotePtr<u64>,
-    held: u64,
-    lost: Vec<NodeId>,
-}
-
-impl Poller for Undecided {
-    fn is_owed(&self) -> bool {
-        true
-    }
-
-    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        if self.node.fabric().is_fenced() {
-            return Progress::Done; // it is taken from this node
-        }
-        self.lost.retain(|lost| self.node.silence_of(endpoint, *lost).is_none());
-        if !self.lost.is_empty() {
-            return Progress::Idle;
-        }
-        let _ = endpoint.faa(self.word, self.held.wrapping_neg()).detach();
-        Progress::Done
-    }
-}
-
 impl Guard<'_> {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
@@ -577,9 +518,14 @@ impl Guard<'_> {
             && !lost.is_empty()
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
-            // What was put there is not visible, and somebody may look. If it is this node that goes, the next holder learns
-            // of its death; so nothing is released before that is decided.
-            return self.release_later(lost.clone()).await.of(path);
+            self.endpoint.global_fence([home]).await.of(path)?;
+            let (word, held) = (self.word, self.held());
+            self.held = false;
+            let release = move |endpoint: &Endpoint| {
+                let _ = endpoint.faa(word, held.wrapping_neg()).detach();
+                Progress::Done
+            };
+            return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
         }
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
@@ -598,19 +544,6 @@ impl Guard<'_> {
     fn held(&self) -> u64 {
         // Nobody else changes the mark while the lock is held, by somebody who is not dead.
         self.locks.me() + if self.is_repaired { DIED } else { 0 }
-    }
-
-    /// Leaves the release to the service thread, which does it when nobody looks at these nodes any more.
-    async fn release_later(&mut self, lost: Vec<NodeId>) -> fabric::Result<()> {
-        // The release comes from another endpoint then: what this one has put to the home is not before it by itself.
-        self.endpoint.global_fence([self.word.node()]).await?;
-        let node = self.locks.object.node();
-        // Who is dead will be shut out soon; of the others somebody has to hear.
-        let silent = lost.iter().find(|lost| self.endpoint.check_alive(**lost).is_ok()).copied();
-        let undecided = Undecided { node: node.for_service(), word: self.word, held: self.held(), lost };
-        self.held = false;
-        node.add_poller(Box::new(undecided));
-        silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
     }
 
     /// Leaves the lock taken, to be released by another endpoint of this node. The caller has fenced what has to be

@@ -1,0 +1,49 @@
+//! What a node owes to others and its service thread does: a release that cannot be done yet.
+
+use farfield_fabric::{self as fabric, Endpoint, NodeId};
+
+use crate::node::{Node, Poller, Progress};
+
+/// Something that is done once nobody looks at these nodes any more.
+struct Owed<R> {
+    node: Node,
+    lost: Vec<NodeId>,
+    release: R,
+}
+
+impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if self.node.fabric().is_fenced() {
+            return Progress::Done; // it is taken from this node
+        }
+        self.lost.retain(|lost| self.node.silence_of(endpoint, *lost).is_none());
+        if !self.lost.is_empty() {
+            return Progress::Idle;
+        }
+        (self.release)(endpoint)
+    }
+}
+
+/// Leaves a release to the service thread, which does it when nobody looks at the `lost` nodes any more: what the holder
+/// has put there is not visible, and somebody may look. If it is this node that goes, the next holder learns of its death;
+/// so nothing is released before that is decided.
+///
+/// The release comes from another endpoint then: the caller fences what must be before it by itself.
+///
+/// # Errors
+/// One of the nodes is silent, and nobody is known to be dead. The release is left nevertheless.
+pub(crate) fn release_later(
+    node: &Node,
+    endpoint: &Endpoint,
+    lost: Vec<NodeId>,
+    release: impl FnMut(&Endpoint) -> Progress + Send + 'static,
+) -> fabric::Result<()> {
+    // Who is dead will be shut out soon; of the others somebody has to hear.
+    let silent = lost.iter().find(|lost| endpoint.check_alive(**lost).is_ok()).copied();
+    node.add_poller(Box::new(Owed { node: node.for_service(), lost, release }));
+    silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
+}

@@ -1,0 +1,50 @@
+//! Atomics that take effect whether anybody waits for them or not.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use farfield_fabric::{self as fabric, Endpoint, Op};
+
+use crate::mutants::{self, Mutant};
+
+/// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
+/// end, which is a round trip away at most.
+pub(crate) struct Settle<'a, F: FnMut(u64)> {
+    op: Option<Op<'a, u64>>,
+    endpoint: &'a Endpoint,
+    undo: F,
+}
+
+impl<'a, F: FnMut(u64)> Settle<'a, F> {
+    pub(crate) fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, undo: F) -> Self {
+        Settle { op: Some(op), endpoint, undo }
+    }
+}
+
+impl<F: FnMut(u64)> Unpin for Settle<'_, F> {}
+
+impl<F: FnMut(u64)> Future for Settle<'_, F> {
+    type Output = fabric::Result<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
+        let mut op = self.op.take().expect("polled after its end");
+        let polled = Pin::new(&mut op).poll(cx);
+        if polled.is_pending() {
+            self.op = Some(op);
+        }
+        polled
+    }
+}
+
+impl<F: FnMut(u64)> Drop for Settle<'_, F> {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take()
+            && let Ok(found) = self.endpoint.block_on(op)
+            && !mutants::is_on(Mutant::MutexDroppedNotUndone)
+        {
+            (self.undo)(found);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A table of locks whose kind is chosen when it is opened.
+
+use core::fmt;
+use core::str::FromStr;
+
+use farfield_fabric::{Endpoint, Instant, NodeId};
+
+use super::{LockArray, LockGuard, SpinGuard, SpinLockArray};
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::Node;
+use crate::objects::mutex::{Guard, MutexArray};
+
+/// Which lock: the page of [`locks`](super) says what each is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LockKind {
+    /// A remote spinlock: [`SpinLockArray`].
+    Spin,
+    /// The ticket lock: [`MutexArray`].
+    Mutex,
+}
+
+impl LockKind {
+    /// All of them.
+    pub const ALL: &[LockKind] = &[LockKind::Spin, LockKind::Mutex];
+
+    /// Its name: `spin`.
+    pub fn name(self) -> &'static str {
+        match self {
+            LockKind::Spin => "spin",
+            LockKind::Mutex => "mutex",
+        }
+    }
+}
+
+impl fmt::Display for LockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for LockKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<LockKind> {
+        LockKind::ALL.iter().find(|kind| kind.name() == name).copied().ok_or_else(|| {
+            let names: Vec<_> = LockKind::ALL.iter().map(|kind| kind.name()).collect();
+            ErrorKind::Config { why: format!("`{name}` is no kind of lock: {}", names.join(", ")) }.into()
+        })
+    }
+}
+
+/// What locks a table has. All nodes say the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockOptions {
+    /// Of which kind they are.
+    pub kind: LockKind,
+}
+
+impl LockOptions {
+    /// Locks of a kind, as they are by default.
+    pub fn new(kind: LockKind) -> LockOptions {
+        LockOptions { kind }
+    }
+}
+
+/// Locks spread over the nodes that open them, in order, of a kind that is chosen at run time.
+///
+/// ```
+/// use farfield::{LockArray, LockGuard, LockKind, LockOptions, LockTable};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-table").start()?;
+/// let locks = LockTable::open(&node, "accounts", 1000, LockOptions::new(LockKind::Spin))?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async { locks.lock(&ep, 7).await?.unlock().await })?;
+/// # Ok(()) }
+/// ```
+pub struct LockTable(Kind);
+
+enum Kind {
+    Spin(SpinLockArray),
+    Mutex(MutexArray),
+}
+
+/// A lock of a table is held as long as this lives.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct TableGuard<'a>(Held<'a>);
+
+enum Held<'a> {
+    Spin(SpinGuard<'a>),
+    Mutex(Guard<'a>),
+}
+
+impl LockTable {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens them differently; no memory.
+    pub fn open(node: &Node, path: &str, count: usize, options: LockOptions) -> Result<LockTable> {
+        Ok(LockTable(match options.kind {
+            LockKind::Spin => Kind::Spin(SpinLockArray::open(node, path, count)?),
+            LockKind::Mutex => Kind::Mutex(MutexArray::open(node, path, count)?),
+        }))
+    }
+
+    /// Of which kind they are.
+    pub fn kind(&self) -> LockKind {
+        match &self.0 {
+            Kind::Spin(_) => LockKind::Spin,
+            Kind::Mutex(_) => LockKind::Mutex,
+        }
+    }
+}
+
+impl LockArray for LockTable {
+    type Guard<'a> = TableGuard<'a>;
+
+    fn len(&self) -> usize {
+        match &self.0 {
+            Kind::Spin(locks) => locks.len(),
+            Kind::Mutex(locks) => locks.len(),
+        }
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        match &self.0 {
+            Kind::Spin(locks) => locks.home(index),
+            Kind::Mutex(locks) => locks.home(index),
+        }
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<TableGuard<'a>> {
+        Ok(TableGuard(match &self.0 {
+            Kind::Spin(locks) => Held::Spin(locks.lock_deadline(endpoint, index, deadline).await?),
+            Kind::Mutex(locks) => Held::Mutex(locks.lock_deadline(endpoint, index, deadline).await?),
+        }))
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<TableGuard<'a>>> {
+        Ok(match &self.0 {
+            Kind::Spin(locks) => locks.try_lock(endpoint, index).await?.map(Held::Spin),
+            Kind::Mutex(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mutex),
+        }
+        .map(TableGuard))
+    }
+}
+
+impl LockGuard for TableGuard<'_> {
+    async fn unlock(self) -> Result<()> {
+        match self.0 {
+            Held::Spin(guard) => guard.unlock().await,
+            Held::Mutex(guard) => guard.unlock().await,
+        }
+    }
+
+    fn is_after_death(&self) -> bool {
+        match &self.0 {
+            Held::Spin(guard) => guard.is_after_death(),
+            Held::Mutex(guard) => guard.is_after_death(),
+        }
+    }
+
+    fn repaired(&mut self) {
+        match &mut self.0 {
+            Held::Spin(guard) => guard.repaired(),
+            Held::Mutex(guard) => guard.repaired(),
+        }
+    }
+}
