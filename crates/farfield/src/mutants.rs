@@ -480,6 +480,11 @@ mutants! {
     /// *Scenario:* `alock/late-victim`.
     ALockVictimLate = "alock-victim-late" in "ALock": "An operation that is dropped does not wait until its victim has landed.";
 
+    /// *Missing:* as in [`Mutant::SpinNoFence`].
+    ///
+    /// *Scenario:* `mcs/release`.
+    McsNoFence = "mcs-no-fence" in "McsLockArray": "`unlock` does not fence.";
+
     /// *Missing:* the grant: who leaves does not know whom to hand the lock to.
     ///
     /// *Scenario:* `alock/remote-queue`.

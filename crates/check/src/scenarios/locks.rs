@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use farfield::fabric::Region;
-use farfield::{ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, Result, SpinLockArray};
+use farfield::{ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, McsLockArray, Result, SpinLockArray};
 
 use super::death::patiently;
 use super::mutex::{cut, word};
@@ -20,6 +20,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         release(),
         spin_release(),
+        mcs_release(),
         cohorts("alock/cohorts", &[0, 0, 1]),
         cohorts("alock/remote-queue", &[0, 1, 2]),
         turns(),
@@ -32,6 +33,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         dropped(),
         late_victim(),
         spin_holder_dies(),
+        mcs_user_dies(),
+        mcs_dropped(),
         last_remote_dies(),
         holder_dies(),
         waiter_dies(),
@@ -39,7 +42,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 4 };
+const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
 
 fn open(stage: &Stage) -> Result<Vec<Rc<ALockArray>>> {
     open_with(stage, OPTIONS)
@@ -118,16 +121,38 @@ fn spin_release() -> Scenario {
     .kills(&["spin-no-fence"])
 }
 
-/// Three operations, of both cohorts: Peterson's algorithm, and a queue in one of them.
+fn open_mcs(stage: &Stage) -> Result<Vec<Rc<McsLockArray>>> {
+    stage.on_each(|node| McsLockArray::open(node, "locks", 1, 32).map(Rc::new))
+}
+
+fn mcs_release() -> Scenario {
+    let about = "what a holder puts on another node than the lock's is seen by the next";
+    Scenario::new("mcs/release", about, 2, |stage| releases(stage, open_mcs(stage)?)).small().kills(&["mcs-no-fence"])
+}
+
+/// Three operations, of both cohorts: Peterson's algorithm, and a queue in one of them. They only say that they are inside:
+/// what they see there is for other scenarios, and this one is small.
 fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
     let nodes = threads.iter().max().expect("some") + 1;
     let scenario = Scenario::new(name, "three threads in two cohorts are never inside at once", nodes, move |stage| {
-        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
-        for node in threads {
-            let (locks, x) = (Rc::clone(&locks[*node]), x.clone());
-            stage.thread(*node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+        let (locks, inside) = (open(stage)?, stage.log());
+        for (number, node) in threads.iter().enumerate() {
+            let (locks, inside) = (Rc::clone(&locks[*node]), inside.clone());
+            stage.thread(*node, "enters", move |ep| {
+                ep.block_on(async {
+                    let guard = locks.lock(ep, 0).await?;
+                    inside.push(number);
+                    inside.push(number);
+                    guard.unlock().await
+                })
+            });
         }
-        x.counts(stage, &locks[0], || threads.len() as u64);
+        stage.finally(move || {
+            let order = inside.take();
+            assert!(order.chunks(2).all(|pair| pair[0] == pair[1]), "two were inside: {order:?}");
+            assert_eq!(order.len(), 2 * threads.len(), "all have had their turn");
+            Ok(())
+        });
         Ok(())
     })
     .small();
@@ -160,7 +185,7 @@ fn turns() -> Scenario {
 /// is pending, a remote one when it looks at the lock for the second time.
 fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
     const BUDGET: u32 = 1;
-    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 4 };
+    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 32 };
     Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |stage| {
         let locks = open_with(stage, options)?;
         let order: Log<usize> = stage.log();
@@ -264,13 +289,17 @@ fn trying() -> Scenario {
 }
 
 /// Waits that may end at any moment: what was queued by then is passed on.
-fn ends_early(name: &str, about: &str, attempt: impl Fn() -> Attempt + Send + Sync + 'static) -> Scenario {
+fn ends_early<L: LockArray + 'static>(
+    name: &str,
+    about: &str,
+    open: fn(&Stage) -> Result<Vec<Rc<L>>>,
+    attempt: Attempt,
+) -> Scenario {
     Scenario::new(name, about, 2, move |stage| {
         let (locks, x) = (open(stage)?, Counter::new(stage, 1)?);
         let sections = Rc::new(Cell::new(2));
         for node in [0, 1] {
             let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
-            let attempt = attempt();
             stage.thread(node, "adder", move |ep| {
                 ep.block_on(async {
                     let guard = match attempt {
@@ -309,19 +338,23 @@ enum Attempt {
 }
 
 fn deadline() -> Scenario {
-    ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", || Attempt::Deadline)
+    ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", open, Attempt::Deadline)
         .kills(&["queue-dropped-kept"])
 }
 
 fn timeout() -> Scenario {
-    ends_early("alock/timeout", "waits that end at any moment lose no turn and no increment", || Attempt::Timeout)
+    ends_early("alock/timeout", "waits that end at any moment lose no turn and no increment", open, Attempt::Timeout)
         .early_timeouts()
 }
 
+const DROPPED: &str = "an operation that is dropped at any moment holds nothing and has no turn";
+
 fn dropped() -> Scenario {
-    ends_early("alock/dropped", "an operation that is dropped at any moment holds nothing and has no turn", || {
-        Attempt::Dropped
-    })
+    ends_early("alock/dropped", DROPPED, open, Attempt::Dropped)
+}
+
+fn mcs_dropped() -> Scenario {
+    ends_early("mcs/dropped", DROPPED, open_mcs, Attempt::Dropped)
 }
 
 /// What a dropped operation has put does not land much later: it would name a victim while others compete.
@@ -331,25 +364,43 @@ fn late_victim() -> Scenario {
         let dropping = Rc::clone(&locks[1]);
         stage.thread(1, "drops", move |ep| {
             ep.block_on(async {
-                if let Some(guard) = cut(choose(6), dropping.lock(ep, 0)).await {
-                    guard?.unlock().await?;
+                let puts = ep.counts().puts;
+                let mut lock = pin!(dropping.lock(ep, 0));
+                // It has just put the victim, or whom it is behind.
+                let guard = poll_fn(|cx| match lock.as_mut().poll(cx) {
+                    Poll::Ready(guard) => Poll::Ready(Some(guard)),
+                    Poll::Pending if ep.counts().puts > puts => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                match guard {
+                    Some(guard) => guard?.unlock().await,
+                    None => Ok(()),
                 }
-                Ok(())
             })
         });
         for node in [0, 2] {
             let (locks, x) = (Rc::clone(&locks[node]), x.clone());
-            stage.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    section(&*locks, ep, &x).await?;
+                    section(&*locks, ep, &x).await
+                })
+            });
         }
-        x.counts(stage, &locks[0], || 2);
+        x.counts(stage, &locks[0], || 4);
         Ok(())
     })
     .kills(&["alock-victim-late"])
 }
 
-/// Locks and unlocks until it has done so twice, whoever dies; those that live are done at the end. Who is told of a death
-/// repairs the word, which counts no more then.
-fn users<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>, threads: &'static [usize]) -> Result<()> {
+/// Each locks and unlocks twice, whoever dies; those that live are done at the end. Inside it stays for a while.
+fn users<L: LockArray + 'static>(
+    stage: &Stage,
+    locks: Vec<Rc<L>>,
+    threads: &'static [usize],
+    stays: Duration,
+) -> Result<()> {
     let x = Counter::new(stage, 0)?;
     let (done, inside) = (stage.log(), Rc::new(Cell::new(None::<usize>)));
     for node in threads {
@@ -361,6 +412,8 @@ fn users<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>, threads: &'st
                 let left = inside.replace(Some(*node));
                 assert!(left.is_none_or(|left| crashed(left) && guard.is_after_death()), "{left:?} is inside, too");
                 assert!(!guard.is_after_death() || (1..3).any(crashed), "nobody has died");
+                // Long enough for others to notice a death.
+                let _ = ep.block_on(ep.wait_until(ep.now() + stays, || None::<()>));
                 ep.block_on(x.add(ep))?;
                 guard.repaired();
                 inside.set(None);
@@ -382,37 +435,55 @@ fn users<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>, threads: &'st
 
 fn spin_holder_dies() -> Scenario {
     Scenario::new("spin/holder-dies", "a lock is taken from the dead", 3, |stage| {
-        users(stage, stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?, &[0, 1, 2])
+        users(
+            stage,
+            stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?,
+            &[0, 1, 2],
+            Duration::ZERO,
+        )
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["spin-holder-kept"])
 }
 
-fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize]) -> Scenario {
-    Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads))
+fn mcs_user_dies() -> Scenario {
+    Scenario::new("mcs/user-dies", "the queue goes on without the dead", 3, |stage| {
+        users(stage, open_mcs(stage)?, &[0, 1, 2], Duration::ZERO)
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize], stays: Duration) -> Scenario {
+    Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads, stays))
 }
 
 /// The remote queue has none but the dead: the local head finds that out.
 fn last_remote_dies() -> Scenario {
-    alock_users("alock/last-remote-dies", "a local head does not wait for the dead", 2, &[0, 1])
+    alock_users("alock/last-remote-dies", "a local head does not wait for the dead", 2, &[0, 1], Duration::ZERO)
         .faults(Faults::new().crashes(1).of([1]))
 }
 
 /// Node 1 dies: as the holder, in front of node 2, or behind it.
 fn holder_dies() -> Scenario {
-    alock_users("alock/holder-dies", "the remote queue goes on without a dead holder", 3, &[1, 2])
+    alock_users("alock/holder-dies", "the remote queue goes on without a dead holder", 3, &[1, 2], Duration::ZERO)
         .faults(Faults::new().crashes(1).of([1]))
 }
 
 /// Node 2 dies, between two others: who is behind it does not take the lock from a living holder.
 fn waiter_dies() -> Scenario {
-    alock_users("alock/waiter-dies", "the remote queue goes on without a dead waiter", 4, &[1, 2, 3])
-        .faults(Faults::new().crashes(1).of([2]))
-        .kills(&["queue-claims-blindly"])
+    alock_users(
+        "alock/waiter-dies",
+        "the remote queue goes on without a dead waiter",
+        4,
+        &[1, 2, 3],
+        Duration::from_millis(100),
+    )
+    .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["queue-claims-blindly"])
 }
 
 /// The same in both cohorts, with one more behind.
 fn users_die() -> Scenario {
-    alock_users("alock/users-die", "both cohorts go on without the dead", 4, &[0, 1, 2, 3])
+    alock_users("alock/users-die", "both cohorts go on without the dead", 4, &[0, 1, 2, 3], Duration::ZERO)
         .faults(Faults::new().crashes(2).of([1, 2]))
 }

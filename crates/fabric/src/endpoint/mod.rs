@@ -52,6 +52,9 @@ pub struct Endpoint {
     /// The next moment at which something that waits gives up.
     next_deadline: Cell<Instant>,
     timeout: Cell<Duration>,
+    number: usize,
+    /// Nodes that something was put to which no fence has waited for, see [`Endpoint::put_unfenced`].
+    unfenced: Box<[Cell<bool>]>,
 }
 
 enum Inner {
@@ -163,11 +166,13 @@ pub struct EndpointOptions {
     pub timeout: Duration,
     /// No thread of its own waits on it, so it is not counted among those that share the cores.
     pub background: bool,
+    /// Tells the endpoints of a node apart, see [`Endpoint::number`].
+    pub number: usize,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        EndpointOptions { pool_bytes_max: 256 << 20, timeout: Duration::from_secs(30), background: false }
+        EndpointOptions { pool_bytes_max: 256 << 20, timeout: Duration::from_secs(30), background: false, number: 0 }
     }
 }
 
@@ -196,6 +201,8 @@ impl Endpoint {
             watches_remote: Cell::new(false),
             next_deadline: Cell::new(Instant::NEVER),
             timeout: Cell::new(options.timeout),
+            number: options.number,
+            unfenced: vec![Cell::new(false); nodes].into(),
         })
     }
 
@@ -203,6 +210,12 @@ impl Endpoint {
     #[inline]
     pub fn me(&self) -> NodeId {
         self.me
+    }
+
+    /// Its number among the endpoints of its node, in the order in which they were opened: small, and no other has it.
+    #[inline]
+    pub fn number(&self) -> usize {
+        self.number
     }
 
     /// Its fabric.
@@ -297,6 +310,32 @@ impl Endpoint {
             posted.scratch = true;
         }
         Ok(Pending { remote, len: len as u32, sequence, landing: None })
+    }
+
+    /// Puts a word that no fence of this endpoint waits for: one that says something to a node which waits for it, and is
+    /// nothing that others look for once it was told. Otherwise it is as any other put: it lands after what was put to
+    /// that node before.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, bell: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// ep.put_unfenced(bell, 1).await?;
+    /// assert!(!ep.has_unflushed(bell.node()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put_unfenced(&self, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
+        let others = self.has_unflushed(dst.node());
+        let put = self.put_value(dst, value);
+        if !others {
+            self.forget_puts(dst.node());
+            if let Some(unfenced) = self.unfenced.get(dst.node().index()) {
+                unfenced.set(true);
+            }
+        }
+        put
     }
 
     /// Puts the elements of a buffer, which cannot be changed while the handle lives.
@@ -822,9 +861,12 @@ impl Drop for Endpoint {
     /// takes nothing with it.
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            let nodes = (0..self.fabric.nodes()).map(|index| NodeId(index as u16));
+            let nodes = || (0..self.unfenced.len()).map(|index| NodeId(index as u16));
             // An error says that a target is gone, and then nothing is left to be seen there.
-            let _ = self.block_on(self.global_fence(nodes));
+            let _ = self.block_on(self.global_fence(nodes()));
+            for node in nodes().filter(|node| self.unfenced[node.index()].get()) {
+                let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, crate::GroupKey::SIGNAL, 0)));
+            }
         }
         self.publish_depth();
         self.counters.closed.store(true, Ordering::Release);

@@ -205,8 +205,11 @@ impl Node {
     }
 
     pub(crate) fn endpoint_with_pool(&self, pool_bytes_max: usize) -> Endpoint {
-        Endpoint::open(Arc::clone(&self.fabric), EndpointOptions { pool_bytes_max, timeout: SOON, background: false })
-            .unwrap()
+        Endpoint::open(
+            Arc::clone(&self.fabric),
+            EndpointOptions { pool_bytes_max, timeout: SOON, ..EndpointOptions::default() },
+        )
+        .unwrap()
     }
 
     /// Memory that nobody sleeps on.

@@ -63,6 +63,8 @@ struct Endpoints {
     /// Of those that are gone.
     closed: Counts,
     opened: usize,
+    /// Those that could not be opened included.
+    numbered: usize,
 }
 
 /// What a node has done and what it sees.
@@ -419,7 +421,12 @@ impl Shared {
 
     fn endpoint(&self, background: bool) -> Result<Endpoint> {
         let (pool_bytes_max, timeout) = (self.config.pool_bytes_max, self.config.timeout);
-        let options = EndpointOptions { pool_bytes_max, timeout, background };
+        let number = {
+            let mut endpoints = self.endpoints.lock();
+            endpoints.numbered += 1;
+            endpoints.numbered - 1
+        };
+        let options = EndpointOptions { pool_bytes_max, timeout, background, number };
         let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
         let mut endpoints = self.endpoints.lock();
         let closed = endpoints

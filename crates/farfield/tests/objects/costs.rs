@@ -4,8 +4,8 @@ use std::future::Future;
 
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, KvOptions, KvStore, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer,
-    RingOptions, SharedVar, Wholeness,
+    ALock, ALockOptions, AtomicVar, Barrier, Endpoint, KvOptions, KvStore, LockArray, LockGuard, McsLockArray, Mutex,
+    OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray, Wholeness,
 };
 
 use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, session};
@@ -314,4 +314,66 @@ fn stores_cost_what_they_say() {
         })
         .expect("a key whose value lies on node 2");
     assert!(costs(a, kvs[1].insert(a, &far, &1), [3, 1, 2, 3]));
+}
+
+#[test]
+fn locks_for_asymmetric_memory_cost_what_they_say() {
+    let _alone = alone("costs of locks for asymmetric memory");
+    let scene = scene();
+    let options = ALockOptions { remote_budget: 1, ..ALockOptions::default() };
+    let locks = scene.open(|node| ALock::open_with(node, "alock", scene.id(0), options));
+    let cells: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 8).unwrap()).collect();
+    let (home, a, b) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
+
+    // Remote and free: a compare-and-swap, then the victim's put and a get together. Released by a compare-and-swap.
+    let guard = costs(&a, locks[1].lock(&a), [1, 1, 1, 2]);
+    costs(&a, guard.unlock(), [0, 0, 1, 1]);
+    let guard = costs(&a, locks[1].try_lock(&a), [1, 1, 1, 2]).expect("it is free");
+    // The fence: nodes that were put to, but for the lock's.
+    a.put_value(cells[0].remote(0), 1u64).detach().unwrap();
+    costs(&a, guard.unlock(), [0, 0, 1, 1]);
+    let guard = costs(&a, locks[1].lock(&a), [1, 1, 1, 2]);
+    a.put_value(cells[2].remote(0), 1u64).detach().unwrap();
+    costs(&a, guard.unlock(), [0, 1, 1, 2]);
+
+    // Behind another: two attempts and a put, to say so. It is handed the lock by one put. Its budget is spent: it competes.
+    let guard = costs(&a, locks[1].lock(&a), [1, 1, 1, 2]);
+    let before = b.counts();
+    let mut waits = std::pin::pin!(b.counted(locks[2].lock(&b)));
+    let told = || (b.counts() - before).puts == 1;
+    eventually("it waits in the queue", || {
+        assert!(poll_times(waits.as_mut(), 1).is_none());
+        told().then_some(())
+    });
+    a.block_on(a.global_fence([scene.id(0)])).unwrap();
+    // What was told has landed.
+    b.block_on(b.global_fence([scene.id(1)])).unwrap();
+    costs(&a, guard.unlock(), [1, 0, 0, 0]);
+    let (guard, counts) = b.block_on(waits);
+    assert_eq!((counts.puts, counts.atomics), (2, 2), "{counts:?}");
+    costs(&b, guard.unwrap().unlock(), [0, 0, 1, 1]);
+
+    // On the lock's node: nothing, and no queue pair to itself.
+    let pairs = || scene.nodes[0].metrics().queue_pairs;
+    let before = pairs();
+    for _ in 0..10 {
+        let guard = costs(&home, locks[0].lock(&home), [0; 4]);
+        costs(&home, guard.unlock(), [0; 4]);
+    }
+    let guard = costs(&home, locks[0].lock(&home), [0; 4]);
+    home.put_value(cells[1].remote(0), 1u64).detach().unwrap();
+    costs(&home, guard.unlock(), [0, 1, 0, 1]);
+    assert!(pairs().0 <= before.0 + 1, "one to node 1: {before:?}, {:?}", pairs());
+
+    // The rivals.
+    let spins = scene.open(|node| SpinLockArray::open(node, "spin", 1));
+    let queues = scene.open(|node| McsLockArray::open(node, "mcs", 1, 64));
+    let guard = costs(&a, spins[1].lock(&a, 0), [0, 0, 1, 1]);
+    costs(&a, guard.unlock(), [0, 0, 1, 1]);
+    let guard = costs(&home, spins[0].lock(&home, 0), [0, 0, 1, 0]);
+    costs(&home, guard.unlock(), [0, 0, 1, 0]);
+    let guard = costs(&home, queues[0].lock(&home, 0), [0, 0, 1, 0]);
+    costs(&home, guard.unlock(), [0, 0, 1, 0]);
+    let guard = costs(&a, queues[1].lock(&a, 0), [0, 0, 1, 1]);
+    costs(&a, guard.unlock(), [0, 0, 1, 1]);
 }

@@ -10,6 +10,7 @@ mod harness;
 mod barrier;
 mod costs;
 mod kv;
+mod locks;
 mod mutex;
 mod node;
 mod queue;

@@ -86,7 +86,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, memory_fence};
 
 use super::descriptor::{self, Descriptors, Id};
-use super::queue::{CHECK_EVERY, Entry, Grant, Place, Queue};
+use super::queue::{CHECK_EVERY, Entry, FREE, Grant, Place, Queue, Spared, Wait};
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -126,7 +126,7 @@ impl Default for ALockOptions {
 
 impl ALockOptions {
     /// Checks that they can be.
-    fn check(&self, count: usize) -> Result<()> {
+    pub(super) fn check(&self, count: usize) -> Result<()> {
         let why = if self.remote_budget == 0 || self.local_budget == 0 {
             "a budget is at least 1".into()
         } else if self.operations_max == 0 || self.operations_max > descriptor::COUNT_MAX {
@@ -289,11 +289,12 @@ impl ALockArray {
     ) -> Result<Option<ALockGuard<'a>>> {
         let record = self.spread.record(index);
         let place = Place { lock: index, tail: record.at(TAIL_REMOTE), claims: record.at(CLAIMS) };
+        let wait = Wait::begin(endpoint, deadline);
         let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(deadline, tries).await? else { return Ok(None) };
+        let Some(found) = entry.enqueue(wait, tries).await? else { return Ok(None) };
         let mut granted = None;
         if found.node().is_some() {
-            match entry.granted(deadline).await {
+            match entry.granted(wait).await {
                 Ok(grant) => granted = Some(grant),
                 Err(error) if tries && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
@@ -303,13 +304,11 @@ impl ALockArray {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
-                let wins = compete(endpoint, record, deadline, names_victim, tries);
-                let won = wins.await.waiting_for("the lock was free").of(self.spread.path())?;
+                let won = compete(endpoint, record, wait, names_victim, tries).await.of(self.spread.path())?;
                 let Some(is_after_death) = won else { return Ok(None) };
                 (self.reset(again, self.options.remote_budget), is_after_death)
             }
         };
-        entry.hands(Grant::new(budget.wrapping_sub(1), is_after_death));
         let held = Some(Held::Remote(entry));
         Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
     }
@@ -323,28 +322,27 @@ impl ALockArray {
         tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
         let path = self.spread.path();
+        let wait = Wait::begin(endpoint, deadline);
         let mut entry = local.entry(endpoint, index, self.offset(index)).of(path)?;
         let mut granted = None;
         if !entry.enqueue(tries) {
             if tries {
                 return Ok(None);
             }
-            granted = Some(entry.granted(deadline).await.waiting_for("the lock was free").of(path)?);
+            granted = Some(entry.granted(wait).await.of(path)?);
         }
-        let budget = match granted {
-            Some(grant) if grant.budget() > 0 => grant.budget(),
+        let (budget, is_after_death) = match granted {
+            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
-                if !entry.wins(deadline, names_victim, tries).await.of(path)? {
+                if !entry.wins(wait, names_victim, tries).await.of(path)? {
                     return Ok(None);
                 }
-                self.reset(again, self.options.local_budget)
+                // Read after the lock is taken; nobody else changes them while it is held, unless somebody dies.
+                let (deaths, repaired) = entry.deaths();
+                (self.reset(again, self.options.local_budget), deaths != repaired)
             }
         };
-        entry.hands(Grant::new(budget.wrapping_sub(1), false));
-        // Read after the lock is taken, and nobody else changes them while it is held, unless somebody dies.
-        let (deaths, repaired) = entry.deaths();
-        let is_after_death = deaths != repaired;
         let held = Some(Held::Local(entry));
         Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
     }
@@ -396,16 +394,15 @@ impl LockArray for ALockArray {
 async fn compete(
     endpoint: &Endpoint,
     record: RemotePtr<u64>,
-    deadline: Instant,
+    wait: Wait,
     names_victim: bool,
     tries: bool,
-) -> fabric::Result<Option<bool>> {
+) -> Result<Option<bool>> {
     let named = Named { endpoint, home: record.node() };
     if names_victim {
         // Posted together with the get behind it, which it lands before (`NRW → NRR`).
         endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
     }
-    let start = endpoint.now();
     loop {
         // In any order: each of the first two is enough by itself. The others have not changed since a holder changed them,
         // but for `repaired`, which may be older than that the holder has left.
@@ -419,11 +416,10 @@ async fn compete(
         if tries {
             return Ok(None);
         }
-        let now = endpoint.now();
-        if now >= deadline {
-            return Err(fabric::ErrorKind::Timeout { waited: now - start }.into());
+        if let Some(late) = wait.is_late(endpoint, FREE, None) {
+            return Err(late);
         }
-        endpoint.look_again(deadline.min(now + CHECK_EVERY)).await;
+        endpoint.look_again(wait.slice(endpoint)).await;
     }
 }
 
@@ -486,7 +482,7 @@ enum Stage {
 
 impl Local {
     fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, lock: usize, offset: usize) -> Result<LocalEntry<'a>> {
-        let slot = self.queue.descriptors.take(lock)?;
+        let slot = self.queue.descriptors.take(endpoint)?;
         let (stage, hands) = (Stage::Outside, Grant::new(0, false));
         Ok(LocalEntry { local: self, endpoint, operation: Some(LocalOperation { lock, offset, slot, stage, hands }) })
     }
@@ -564,29 +560,26 @@ impl LocalEntry<'_> {
     }
 
     /// Waits until it is at the head; what it was handed.
-    async fn granted(&mut self, deadline: Instant) -> fabric::Result<Grant> {
+    async fn granted(&mut self, wait: Wait) -> Result<Grant> {
         let (local, endpoint) = (self.local, self.endpoint);
         let grant = local.queue.descriptors.at(self.operation().slot).grant();
-        let start = endpoint.now();
         loop {
-            let slice = deadline.min(endpoint.now() + CHECK_EVERY);
-            if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(grant.load())).await {
+            if let Ok(grant) = endpoint.wait_until(wait.slice(endpoint), || Grant::of(grant.load())).await {
                 let operation = self.operation.as_mut().expect("it has not left");
                 (operation.stage, operation.hands) = (Stage::Head, grant);
                 return Ok(grant);
             }
-            let now = endpoint.now();
             if local.queue.is_fenced() {
-                return Err(fabric::ErrorKind::Fenced.into());
+                return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
             }
-            if now >= deadline {
-                return Err(fabric::ErrorKind::Timeout { waited: now - start }.into());
+            if let Some(late) = wait.is_late(endpoint, FREE, None) {
+                return Err(late);
             }
         }
     }
 
     /// Competes with the head of the remote queue; false if it only tries, and has not won at once.
-    async fn wins(&mut self, deadline: Instant, names_victim: bool, tries: bool) -> Result<bool> {
+    async fn wins(&mut self, wait: Wait, names_victim: bool, tries: bool) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
         if names_victim {
@@ -595,7 +588,6 @@ impl LocalEntry<'_> {
         if !mutants::is_on(Mutant::ALockVictimUnfenced) {
             memory_fence(); // the store is in memory before the reads (`CW → MF → CR`)
         }
-        let start = endpoint.now();
         let mut wins = || {
             let tail = record[TAIL_REMOTE].load();
             let is_empty = tail == 0 || tail == record[BURIED].load();
@@ -605,8 +597,7 @@ impl LocalEntry<'_> {
             if tries {
                 return Ok(wins().is_some());
             }
-            let slice = deadline.min(endpoint.now() + CHECK_EVERY);
-            if endpoint.wait_until(slice, &mut wins).await.is_ok() {
+            if endpoint.wait_until(wait.slice(endpoint), &mut wins).await.is_ok() {
                 return Ok(true);
             }
             if local.queue.is_fenced() {
@@ -619,12 +610,8 @@ impl LocalEntry<'_> {
                 record[BURIED].store(tail.0);
                 return Ok(true);
             }
-            let now = endpoint.now();
-            if now >= deadline {
-                let missing = tail.node().into_iter().collect();
-                return Err(
-                    ErrorKind::Timeout { what: "the lock was free".into(), waited: now - start, missing }.into()
-                );
+            if let Some(late) = wait.is_late(endpoint, FREE, tail.node()) {
+                return Err(late);
             }
         }
     }
@@ -716,7 +703,7 @@ impl ALockGuard<'_> {
         self.budget
     }
 
-    /// Says in the lock's record that what the dead have left is repaired, before the lock is released.
+    /// Says in the lock's record that what the dead have left is repaired. The release makes it visible.
     async fn tell_repaired(&self) -> fabric::Result<()> {
         match self.held.as_ref() {
             Some(Held::Remote(entry)) => {
@@ -732,42 +719,56 @@ impl ALockGuard<'_> {
             None => Ok(()),
         }
     }
-}
 
-impl LockGuard for ALockGuard<'_> {
-    async fn unlock(mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<()> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
-        if self.is_repaired {
-            self.tell_repaired().await.of(path)?;
-            let hands = Grant::new(self.budget.wrapping_sub(1), false);
-            if let Some(Held::Remote(entry)) = &mut self.held {
-                entry.hands(hands);
-            }
+        if self.is_repaired && self.tell_repaired().await.is_ok() {
+            self.is_after_death = false;
         }
-        let (behind, spared) = match self.held.as_ref().expect("it is held") {
+        let hands = Grant::new(self.budget.wrapping_sub(1), self.is_after_death);
+        let spared = match self.held.as_mut().expect("it is held") {
             Held::Remote(entry) => {
-                let behind = entry.node_behind();
-                (behind, Some(behind.unwrap_or(entry.place().tail.node())))
+                entry.hands(hands);
+                entry.spared()
             }
-            Held::Local(_) => (None, None),
+            Held::Local(entry) => {
+                entry.hands(hands);
+                Spared::Nothing
+            }
         };
-        let fences = |node: &NodeId| Some(*node) != spared && !mutants::is_on(Mutant::ALockNoFence);
-        let fenced = node.fence_living(endpoint, node.members().filter(fences)).await;
-        if let Ok(lost) = &fenced
-            && !lost.is_empty()
-        {
-            endpoint.global_fence(spared).await.of(path)?;
+        let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::ALockNoFence);
+        let fenced = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await;
+        if fenced.as_ref().is_ok_and(|lost| !lost.is_empty()) {
+            // The release comes from another endpoint then, which spares nothing.
+            let lost = node.fence_living(endpoint, node.members()).await.of(path)?;
             return match self.held.take().expect("it is held") {
-                Held::Remote(entry) => release_later(node, endpoint, lost.clone(), entry.leave_later()),
-                Held::Local(entry) => release_later(node, endpoint, lost.clone(), entry.leave_later()),
+                Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+                Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
             }
             .of(path);
         }
         match self.held.take().expect("it is held") {
-            Held::Remote(entry) => entry.leave(behind.is_some()).await?,
+            Held::Remote(entry) => entry.leave(spared).await?,
             Held::Local(entry) => entry.leave().await,
         }
-        fenced.of(path).map(|_| ())
+        fenced.map(|_| ()).of(path)
+    }
+
+    /// Something went wrong before it was known that all is visible: the lock stays taken.
+    fn keep(&mut self) {
+        match self.held.take() {
+            Some(Held::Remote(mut entry)) => entry.keep(),
+            Some(Held::Local(mut entry)) => entry.operation = None,
+            None => {}
+        }
+    }
+}
+
+impl LockGuard for ALockGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let released = self.release().await;
+        self.keep();
+        released
     }
 
     fn is_after_death(&self) -> bool {
@@ -781,11 +782,11 @@ impl LockGuard for ALockGuard<'_> {
 
 impl Drop for ALockGuard<'_> {
     fn drop(&mut self) {
-        let Some(held) = self.held.take() else { return };
-        let ALockGuard { locks, endpoint, budget, is_after_death, is_repaired, .. } = *self;
-        let guard = ALockGuard { locks, endpoint, held: Some(held), budget, is_after_death, is_repaired };
-        if let Err(error) = endpoint.block_on(guard.unlock()) {
-            tracing::error!("releasing a lock in a drop: {error}");
+        if self.held.is_some() {
+            if let Err(error) = self.endpoint.block_on(self.release()) {
+                tracing::error!("releasing a lock in a drop: {error}");
+            }
+            self.keep();
         }
     }
 }

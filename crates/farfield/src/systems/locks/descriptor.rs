@@ -15,7 +15,8 @@
 //!  +64  └──────────────────────────────────────────────────────────────┘
 //! ```
 
-use farfield_fabric::{NodeId, Region, RemotePtr, Word};
+use crossbeam_utils::CachePadded;
+use farfield_fabric::{Endpoint, NodeId, Region, RemotePtr, Word};
 
 use crate::error::{ErrorKind, Result};
 
@@ -131,16 +132,18 @@ pub(super) struct Descriptors {
     me: NodeId,
     own: Region,
     /// A bit for each of this node's that is in use, so many to a word.
-    used: Box<[Word]>,
+    used: Box<[CachePadded<Word>]>,
     tables: Vec<(NodeId, RemotePtr<u64>)>,
 }
 
-/// Few enough that two threads rarely meet in a word.
-const USED_EACH: usize = 32;
+/// As many operations of one thread rarely hold or await a lock at a time: threads meet in no word then.
+const USED_EACH: usize = 8;
 
 impl Descriptors {
     pub(super) fn new(me: NodeId, own: Region, tables: Vec<(NodeId, RemotePtr<u64>)>) -> Descriptors {
-        let used = std::iter::repeat_with(Word::default).take(own.bytes().div_ceil(BYTES * USED_EACH)).collect();
+        let used = std::iter::repeat_with(CachePadded::<Word>::default)
+            .take(own.bytes().div_ceil(BYTES * USED_EACH))
+            .collect();
         Descriptors { me, own, used, tables }
     }
 
@@ -163,15 +166,15 @@ impl Descriptors {
         self.own.words(0, self.table_words())
     }
 
-    /// An unused descriptor. Operations on different locks look in different places first.
+    /// An unused descriptor. Each endpoint looks in another place first.
     ///
     /// # Errors
     /// All are in use.
-    pub(super) fn take(&self, lock: usize) -> Result<usize> {
+    pub(super) fn take(&self, endpoint: &Endpoint) -> Result<usize> {
         for at in 0..self.used.len() {
-            let at = (lock + at) % self.used.len();
+            let at = (endpoint.number() + at) % self.used.len();
             let used = &self.used[at];
-            let mut bits = used.load();
+            let mut bits = 0u64;
             loop {
                 let bit = bits.trailing_ones() as usize;
                 let slot = at * USED_EACH + bit;

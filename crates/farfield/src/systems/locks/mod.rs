@@ -19,11 +19,13 @@ use crate::objects::mutex::{Guard, MutexArray};
 
 pub mod alock;
 mod descriptor;
+pub mod mcs;
 mod queue;
 pub mod spin;
 pub mod table;
 
 pub use alock::{ALock, ALockArray, ALockGuard, ALockOptions};
+pub use mcs::{McsGuard, McsLockArray};
 pub use spin::{SpinGuard, SpinLockArray};
 pub use table::{LockKind, LockOptions, LockTable, TableGuard};
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
 
 use super::descriptor::{self, About, Descriptors, Id, State};
-use crate::error::{ErrorKind, Of, Result};
+use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress, Standing};
 use crate::objects::settle::Settle;
@@ -45,6 +45,34 @@ use crate::objects::settle::Settle;
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Descriptors that are read at once, from another node.
 const AT_ONCE: usize = 64;
+
+/// What is waited for.
+pub(super) const FREE: &str = "the lock was free";
+
+/// How long an operation waits.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    start: Instant,
+    deadline: Instant,
+}
+
+impl Wait {
+    pub(super) fn begin(endpoint: &Endpoint, deadline: Instant) -> Wait {
+        Wait { start: endpoint.now(), deadline }
+    }
+
+    /// Until when it waits before it looks whether others still live.
+    pub(super) fn slice(&self, endpoint: &Endpoint) -> Instant {
+        self.deadline.min(endpoint.now() + CHECK_EVERY)
+    }
+
+    /// The error of having waited too long, if so.
+    pub(super) fn is_late(&self, endpoint: &Endpoint, what: &str, missing: Option<NodeId>) -> Option<Error> {
+        let now = endpoint.now();
+        let (what, missing) = (what.into(), missing.into_iter().collect());
+        (now >= self.deadline).then(|| ErrorKind::Timeout { what, waited: now - self.start, missing }.into())
+    }
+}
 
 /// What one who leaves hands to the one behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +154,22 @@ enum Stage {
     Leaving,
 }
 
+/// What a holder need not make visible before it leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spared {
+    Nothing,
+    /// What it has put to the lock's node.
+    Home(NodeId),
+    /// What it has put to the node of the operation behind it.
+    Behind(NodeId),
+}
+
+impl Spared {
+    pub(super) fn is(self, node: NodeId) -> bool {
+        self == Spared::Home(node) || self == Spared::Behind(node)
+    }
+}
+
 /// One living entry of a lock, as it was seen.
 struct Seen {
     id: Id,
@@ -144,7 +188,7 @@ impl Queue {
     /// # Errors
     /// All descriptors are in use.
     pub(super) fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, place: Place) -> Result<Entry<'a>> {
-        let slot = self.descriptors.take(place.lock).of(&self.path)?;
+        let slot = self.descriptors.take(endpoint).of(&self.path)?;
         let id = self.descriptors.begin(slot, place.lock);
         let operation = Operation { place, id, stage: Stage::Outside, hands: Grant::new(0, false) };
         Ok(Entry { queue: self, endpoint, operation: Some(operation) })
@@ -271,7 +315,7 @@ impl Queue {
             && !mutants::is_on(Mutant::QueueNotTold)
         {
             // An error is a node that is gone: it will hand over nothing.
-            let _ = endpoint.put_value(next, id.0).detach();
+            let _ = endpoint.put_unfenced(next, id.0).detach();
         }
     }
 
@@ -283,7 +327,7 @@ impl Queue {
         }
         if let Some(grant) = self.descriptors.grant_of(next) {
             // An error is a node that is gone, and the lock with it: who is behind will claim it.
-            let _ = endpoint.put_value(grant, operation.hands.0).detach();
+            let _ = endpoint.put_unfenced(grant, operation.hands.0).detach();
         }
         self.over(operation);
         true
@@ -330,9 +374,13 @@ impl<'a> Entry<'a> {
         self.operation_mut().hands = grant;
     }
 
-    /// The node of who is behind, if that has said so.
-    pub(super) fn node_behind(&self) -> Option<NodeId> {
-        Id(self.queue.descriptors.of(self.operation().id).next().load()).node()
+    /// The node whose memory what leaves the head orders by itself after what was put there: that of who is behind, if it
+    /// has said so, since it is handed the lock by a put; else the lock's.
+    pub(super) fn spared(&self) -> Spared {
+        match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
+            Some(behind) => Spared::Behind(behind),
+            None => Spared::Home(self.place().tail.node()),
+        }
     }
 
     /// Enters the queue, and tells whoever is before it; what it found as the tail. With `only_if_free` it enters an empty
@@ -340,9 +388,8 @@ impl<'a> Entry<'a> {
     ///
     /// # Errors
     /// The deadline has passed after an attempt that failed. The home is gone.
-    pub(super) async fn enqueue(&mut self, deadline: Instant, only_if_free: bool) -> Result<Option<Id>> {
+    pub(super) async fn enqueue(&mut self, wait: Wait, only_if_free: bool) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        let start = endpoint.now();
         let mut expected = Id::NOBODY;
         loop {
             let Operation { place, id, .. } = *self.operation();
@@ -361,10 +408,8 @@ impl<'a> Entry<'a> {
             if only_if_free && found.node().is_some() && !queue.is_shut_out(found) {
                 return Ok(None);
             }
-            let now = endpoint.now();
-            if now >= deadline {
-                let (what, missing) = ("it was in the lock's queue".into(), found.node().into_iter().collect());
-                return Err(ErrorKind::Timeout { what, waited: now - start, missing }).of(&queue.path);
+            if let Some(late) = wait.is_late(endpoint, "it was in the lock's queue", found.node()) {
+                return Err(late).of(&queue.path);
             }
             expected = found;
         }
@@ -392,14 +437,13 @@ impl<'a> Entry<'a> {
     ///
     /// # Errors
     /// The deadline has passed. The home is gone.
-    pub(super) async fn granted(&mut self, deadline: Instant) -> Result<Grant> {
+    pub(super) async fn granted(&mut self, wait: Wait) -> Result<Grant> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let Operation { place, id, stage, .. } = *self.operation();
         let Stage::Behind { pred, .. } = stage else { unreachable!("it waits behind somebody") };
         let descriptor = queue.descriptors.of(id);
-        let start = endpoint.now();
         loop {
-            let slice = deadline.min(endpoint.now() + CHECK_EVERY);
+            let slice = wait.slice(endpoint);
             if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(descriptor.grant().load())).await {
                 let operation = self.operation_mut();
                 operation.stage = Stage::Head;
@@ -413,28 +457,22 @@ impl<'a> Entry<'a> {
                     continue;
                 }
             }
-            let now = endpoint.now();
-            if now >= deadline {
-                let before = pred.node().expect("it is behind somebody");
-                if let Err(error) = endpoint.check_alive(before)
-                    && matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. })
-                {
-                    return Err(error).of(&queue.path); // it has taken the lock along
-                }
-                let (what, missing) = ("the lock was free".into(), vec![before]);
-                return Err(ErrorKind::Timeout { what, waited: now - start, missing }).of(&queue.path);
+            if let Some(late) = wait.is_late(endpoint, FREE, pred.node()) {
+                let left = pred.node().and_then(|before| endpoint.check_alive(before).err());
+                let left = left.filter(|error| matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
+                // It has taken the lock along, or was just slow.
+                return left.map_or(Err(late), |error| Err(error.into())).of(&queue.path);
             }
         }
     }
 
-    /// Leaves the head: to the one behind, or to nobody. With `hands_over` the caller knows that somebody is behind, and
-    /// has made what was written visible everywhere but on that one's node; otherwise, everywhere but on the lock's.
+    /// Leaves the head: to the one behind, or to nobody. The caller has made visible what it has written, but what it spared.
     ///
     /// # Errors
     /// The home is gone.
-    pub(super) async fn leave(mut self, hands_over: bool) -> Result<()> {
+    pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        if hands_over {
+        if let Spared::Behind(_) = spared {
             // The put comes after what was put to that node before it (`NRW → NRW`).
             let is_over = queue.hand_over(endpoint, self.operation());
             assert!(is_over, "who is behind has said so");
@@ -466,7 +504,7 @@ impl<'a> Entry<'a> {
 
     /// Nobody can say what has become of the queue, or somebody may write into the descriptor for ever: it is not used
     /// again.
-    fn keep(&mut self) {
+    pub(super) fn keep(&mut self) {
         self.operation = None;
     }
 

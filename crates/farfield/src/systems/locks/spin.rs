@@ -65,7 +65,7 @@ pub struct SpinGuard<'a> {
     locks: &'a SpinLockArray,
     endpoint: &'a Endpoint,
     word: RemotePtr<u64>,
-    held: bool,
+    is_held: bool,
     is_after_death: bool,
     is_repaired: bool,
 }
@@ -125,7 +125,7 @@ impl SpinLockArray {
             return Ok(Err(found));
         }
         let is_after_death = taken & DIED != 0;
-        Ok(Ok(SpinGuard { locks: self, endpoint, word, held: true, is_after_death, is_repaired: false }))
+        Ok(Ok(SpinGuard { locks: self, endpoint, word, is_held: true, is_after_death, is_repaired: false }))
     }
 }
 
@@ -209,29 +209,34 @@ impl SpinGuard<'_> {
     fn held(&self) -> u64 {
         self.locks.me() + if self.is_repaired { DIED } else { 0 }
     }
-}
 
-impl LockGuard for SpinGuard<'_> {
-    async fn unlock(mut self) -> Result<()> {
+    async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
         let fences = |node: &NodeId| *node != home && !mutants::is_on(Mutant::SpinNoFence);
         let fenced = node.fence_living(self.endpoint, node.members().filter(fences)).await;
         let (word, held) = (self.word, self.held());
-        if let Ok(lost) = &fenced
-            && !lost.is_empty()
-        {
-            self.endpoint.global_fence([home]).await.of(path)?;
-            self.held = false;
+        if fenced.as_ref().is_ok_and(|lost| !lost.is_empty()) {
+            // The release comes from another endpoint then, which spares nothing.
+            let lost = node.fence_living(self.endpoint, node.members()).await.of(path)?;
+            self.is_held = false;
             let release = move |endpoint: &Endpoint| {
                 let _ = endpoint.faa(word, held.wrapping_neg()).detach();
                 Progress::Done
             };
-            return release_later(node, self.endpoint, lost.clone(), release).of(path);
+            return release_later(node, self.endpoint, lost, release).of(path);
         }
-        self.held = false; // from here on it is released, or its home is gone
+        self.is_held = false; // from here on it is released, or its home is gone
         let released = self.endpoint.faa(word, held.wrapping_neg()).await;
         fenced.of(path)?;
         released.map(|_| ()).of(path)
+    }
+}
+
+impl LockGuard for SpinGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let released = self.release().await;
+        self.is_held = false;
+        released
     }
 
     fn is_after_death(&self) -> bool {
@@ -245,12 +250,9 @@ impl LockGuard for SpinGuard<'_> {
 
 impl Drop for SpinGuard<'_> {
     fn drop(&mut self) {
-        if !self.held {
-            return;
-        }
-        self.held = false;
-        let released = self.endpoint.block_on(SpinGuard { held: true, ..*self }.unlock());
-        if let Err(error) = released {
+        if std::mem::take(&mut self.is_held)
+            && let Err(error) = self.endpoint.block_on(self.release())
+        {
             tracing::error!("releasing a lock in a drop: {error}");
         }
     }

@@ -5,7 +5,9 @@ use core::str::FromStr;
 
 use farfield_fabric::{Endpoint, Instant, NodeId};
 
-use super::{LockArray, LockGuard, SpinGuard, SpinLockArray};
+use super::{
+    ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, McsGuard, McsLockArray, SpinGuard, SpinLockArray,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::Node;
 use crate::objects::mutex::{Guard, MutexArray};
@@ -13,20 +15,26 @@ use crate::objects::mutex::{Guard, MutexArray};
 /// Which lock: the page of [`locks`](super) says what each is good for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LockKind {
+    /// The lock for asymmetric memory: [`ALockArray`].
+    ALock,
     /// A remote spinlock: [`SpinLockArray`].
     Spin,
+    /// A remote queue lock: [`McsLockArray`].
+    Mcs,
     /// The ticket lock: [`MutexArray`].
     Mutex,
 }
 
 impl LockKind {
     /// All of them.
-    pub const ALL: &[LockKind] = &[LockKind::Spin, LockKind::Mutex];
+    pub const ALL: &[LockKind] = &[LockKind::ALock, LockKind::Spin, LockKind::Mcs, LockKind::Mutex];
 
-    /// Its name: `spin`.
+    /// Its name: `alock`.
     pub fn name(self) -> &'static str {
         match self {
+            LockKind::ALock => "alock",
             LockKind::Spin => "spin",
+            LockKind::Mcs => "mcs",
             LockKind::Mutex => "mutex",
         }
     }
@@ -54,12 +62,14 @@ impl FromStr for LockKind {
 pub struct LockOptions {
     /// Of which kind they are.
     pub kind: LockKind,
+    /// What an ALock's budgets are, and how many operations of a node may hold or await an ALock or a queue lock at a time.
+    pub alock: ALockOptions,
 }
 
 impl LockOptions {
     /// Locks of a kind, as they are by default.
     pub fn new(kind: LockKind) -> LockOptions {
-        LockOptions { kind }
+        LockOptions { kind, alock: ALockOptions::default() }
     }
 }
 
@@ -69,7 +79,7 @@ impl LockOptions {
 /// use farfield::{LockArray, LockGuard, LockKind, LockOptions, LockTable};
 /// # fn main() -> farfield::Result<()> {
 /// let node = farfield::Node::builder().session("doc-table").start()?;
-/// let locks = LockTable::open(&node, "accounts", 1000, LockOptions::new(LockKind::Spin))?;
+/// let locks = LockTable::open(&node, "accounts", 1000, LockOptions::new(LockKind::ALock))?;
 /// let ep = node.endpoint()?;
 /// ep.block_on(async { locks.lock(&ep, 7).await?.unlock().await })?;
 /// # Ok(()) }
@@ -77,7 +87,9 @@ impl LockOptions {
 pub struct LockTable(Kind);
 
 enum Kind {
+    ALock(ALockArray),
     Spin(SpinLockArray),
+    Mcs(McsLockArray),
     Mutex(MutexArray),
 }
 
@@ -86,7 +98,9 @@ enum Kind {
 pub struct TableGuard<'a>(Held<'a>);
 
 enum Held<'a> {
+    ALock(ALockGuard<'a>),
     Spin(SpinGuard<'a>),
+    Mcs(McsGuard<'a>),
     Mutex(Guard<'a>),
 }
 
@@ -97,7 +111,9 @@ impl LockTable {
     /// A node that is missing, gone, or opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize, options: LockOptions) -> Result<LockTable> {
         Ok(LockTable(match options.kind {
+            LockKind::ALock => Kind::ALock(ALockArray::open(node, path, count, options.alock)?),
             LockKind::Spin => Kind::Spin(SpinLockArray::open(node, path, count)?),
+            LockKind::Mcs => Kind::Mcs(McsLockArray::open(node, path, count, options.alock.operations_max)?),
             LockKind::Mutex => Kind::Mutex(MutexArray::open(node, path, count)?),
         }))
     }
@@ -105,7 +121,9 @@ impl LockTable {
     /// Of which kind they are.
     pub fn kind(&self) -> LockKind {
         match &self.0 {
+            Kind::ALock(_) => LockKind::ALock,
             Kind::Spin(_) => LockKind::Spin,
+            Kind::Mcs(_) => LockKind::Mcs,
             Kind::Mutex(_) => LockKind::Mutex,
         }
     }
@@ -116,14 +134,18 @@ impl LockArray for LockTable {
 
     fn len(&self) -> usize {
         match &self.0 {
+            Kind::ALock(locks) => locks.len(),
             Kind::Spin(locks) => locks.len(),
+            Kind::Mcs(locks) => locks.len(),
             Kind::Mutex(locks) => locks.len(),
         }
     }
 
     fn home(&self, index: usize) -> NodeId {
         match &self.0 {
+            Kind::ALock(locks) => locks.home(index),
             Kind::Spin(locks) => locks.home(index),
+            Kind::Mcs(locks) => locks.home(index),
             Kind::Mutex(locks) => locks.home(index),
         }
     }
@@ -135,14 +157,18 @@ impl LockArray for LockTable {
         deadline: Instant,
     ) -> Result<TableGuard<'a>> {
         Ok(TableGuard(match &self.0 {
+            Kind::ALock(locks) => Held::ALock(locks.lock_deadline(endpoint, index, deadline).await?),
             Kind::Spin(locks) => Held::Spin(locks.lock_deadline(endpoint, index, deadline).await?),
+            Kind::Mcs(locks) => Held::Mcs(locks.lock_deadline(endpoint, index, deadline).await?),
             Kind::Mutex(locks) => Held::Mutex(locks.lock_deadline(endpoint, index, deadline).await?),
         }))
     }
 
     async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<TableGuard<'a>>> {
         Ok(match &self.0 {
+            Kind::ALock(locks) => locks.try_lock(endpoint, index).await?.map(Held::ALock),
             Kind::Spin(locks) => locks.try_lock(endpoint, index).await?.map(Held::Spin),
+            Kind::Mcs(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mcs),
             Kind::Mutex(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mutex),
         }
         .map(TableGuard))
@@ -152,21 +178,27 @@ impl LockArray for LockTable {
 impl LockGuard for TableGuard<'_> {
     async fn unlock(self) -> Result<()> {
         match self.0 {
+            Held::ALock(guard) => guard.unlock().await,
             Held::Spin(guard) => guard.unlock().await,
+            Held::Mcs(guard) => guard.unlock().await,
             Held::Mutex(guard) => guard.unlock().await,
         }
     }
 
     fn is_after_death(&self) -> bool {
         match &self.0 {
+            Held::ALock(guard) => guard.is_after_death(),
             Held::Spin(guard) => guard.is_after_death(),
+            Held::Mcs(guard) => guard.is_after_death(),
             Held::Mutex(guard) => guard.is_after_death(),
         }
     }
 
     fn repaired(&mut self) {
         match &mut self.0 {
+            Held::ALock(guard) => guard.repaired(),
             Held::Spin(guard) => guard.repaired(),
+            Held::Mcs(guard) => guard.repaired(),
             Held::Mutex(guard) => guard.repaired(),
         }
     }

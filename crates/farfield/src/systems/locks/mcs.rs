@@ -1,0 +1,199 @@
+//! The queue lock of Mellor-Crummey and Scott, by remote atomics and puts only.
+//!
+//! ```text
+//! +0   ┌──────────┐
+//!      │ tail     │  the last entry of the queue; 0: nobody has the lock; 1: nobody has, and what it protects may be half-written
+//! +8   ├──────────┤
+//!      │ claims   │  how often the head was claimed from the dead
+//! +16  └──────────┘
+//! ```
+//!
+//! The rival of ALock's evaluation (section 6), and the same queue as that of ALock's remote cohort: each waits on its own
+//! node, first come, first served. Threads on the lock's node go through the NIC's loopback as everybody does, for their
+//! compare-and-swaps on the tail and for their puts to each other.
+//!
+//! *Acquire.* The compare-and-swap that found the tail empty was waited for; or the grant was read, which its giver put after
+//! all that it had put before. *Release.* As ALock's remote one: a global fence, but for the node of the operation behind
+//! (`NRW → NRW`), or that of the lock (`NRW → NAR`).
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, free | 1 | 1 cas |
+//! | `lock`, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put |
+//! | `unlock`, d nodes put to, that one left out | 1 (d = 0) or 2 | at most d gets, 1 cas |
+//! | `unlock`, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
+//!
+//! *When a node dies*, see [`ALock`](super::alock): the rules for its remote queue are those of this lock.
+
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId};
+
+use std::sync::Arc;
+
+use super::descriptor::{self, Descriptors, Id};
+use super::queue::{Entry, Grant, Place, Queue, Wait};
+use super::{ALockOptions, Layout, LockArray, LockGuard, Spread};
+use crate::error::{Of, Result};
+use crate::mutants::{self, Mutant};
+use crate::node::Node;
+use crate::objects::owed::release_later;
+
+const TAIL: usize = 0;
+const CLAIMS: usize = 1;
+const WORDS: usize = 2;
+
+/// A number of queue locks, spread over the nodes that open them, in order.
+///
+/// ```
+/// use farfield::{LockArray, LockGuard, McsLockArray};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-mcs").start()?;
+/// let locks = McsLockArray::open(&node, "stripes", 64, 1024)?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// # Ok(()) }
+/// ```
+pub struct McsLockArray {
+    spread: Spread,
+    queue: Arc<Queue>,
+}
+
+/// A queue lock is held as long as this lives.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct McsGuard<'a> {
+    locks: &'a McsLockArray,
+    endpoint: &'a Endpoint,
+    /// None once it is released, or left to the service thread.
+    held: Option<Entry<'a>>,
+    is_after_death: bool,
+    is_repaired: bool,
+}
+
+impl McsLockArray {
+    /// Opens `count` locks and waits for all nodes to do so. `operations_max` operations of a node may hold or await one of
+    /// them at a time; each has 64 bytes of network memory.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens them differently; no memory; numbers that cannot be.
+    pub fn open(node: &Node, path: &str, count: usize, operations_max: usize) -> Result<McsLockArray> {
+        ALockOptions { operations_max, ..ALockOptions::default() }.check(count).of(path)?;
+        let own = node.alloc(GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let layout = Layout {
+            path,
+            kind: "McsLockArray",
+            count,
+            words_each: WORDS,
+            homes: node.survivors(),
+            group: GroupKey::DATA,
+            options: String::new(),
+            more: Some(("descriptors", own.clone())),
+        };
+        let spread = Spread::open(node, layout)?;
+        let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
+        let queue = Queue::new(node, path, descriptors, Id::NOBODY_AFTER_DEATH);
+        Ok(McsLockArray { spread, queue })
+    }
+
+    async fn take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+        tries: bool,
+    ) -> Result<Option<McsGuard<'a>>> {
+        let record = self.spread.record(index);
+        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS) };
+        let wait = Wait::begin(endpoint, deadline);
+        let mut entry = self.queue.entry(endpoint, place)?;
+        let Some(found) = entry.enqueue(wait, tries).await? else { return Ok(None) };
+        let is_after_death = match found.node() {
+            None => found == Id::NOBODY_AFTER_DEATH,
+            Some(_) => match entry.granted(wait).await {
+                Ok(grant) => grant.is_after_death(),
+                Err(error) if tries && error.is_timeout() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_after_death, is_repaired: false }))
+    }
+}
+
+impl LockArray for McsLockArray {
+    type Guard<'a> = McsGuard<'a>;
+
+    fn len(&self) -> usize {
+        self.spread.count
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.spread.record(index).node()
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<McsGuard<'a>> {
+        let guard = self.take(endpoint, index, deadline, false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<McsGuard<'a>>> {
+        self.take(endpoint, index, endpoint.now(), true).await
+    }
+}
+
+impl McsGuard<'_> {
+    async fn release(&mut self) -> Result<()> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        let entry = self.held.as_mut().expect("it is held");
+        entry.hands(Grant::new(0, self.is_after_death && !self.is_repaired));
+        let spared = entry.spared();
+        let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::McsNoFence);
+        let fenced = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await;
+        if fenced.as_ref().is_ok_and(|lost| !lost.is_empty()) {
+            // The release comes from another endpoint then, which spares nothing.
+            let lost = node.fence_living(endpoint, node.members()).await.of(path)?;
+            let entry = self.held.take().expect("it is held");
+            return release_later(node, endpoint, lost, entry.leave_later()).of(path);
+        }
+        self.held.take().expect("it is held").leave(spared).await?;
+        fenced.map(|_| ()).of(path)
+    }
+
+    /// Something went wrong before it was known that all is visible: the lock stays taken.
+    fn keep(&mut self) {
+        if let Some(mut entry) = self.held.take() {
+            entry.keep();
+        }
+    }
+}
+
+impl LockGuard for McsGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let released = self.release().await;
+        self.keep();
+        released
+    }
+
+    fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+}
+
+impl Drop for McsGuard<'_> {
+    fn drop(&mut self) {
+        if self.held.is_some() {
+            if let Err(error) = self.endpoint.block_on(self.release()) {
+                tracing::error!("releasing a lock in a drop: {error}");
+            }
+            self.keep();
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Locks for asymmetric memory, and their rivals, as the mutex is tested: exclusion, visibility, and that nothing that is
+//! dropped at any point keeps a lock.
+
+use std::pin::pin;
+use std::sync::Mutex as Log;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use farfield::fabric::{GroupKey, Region};
+use farfield::{
+    ALock, ALockArray, ALockOptions, Endpoint, ErrorKind, LockArray, LockGuard, LockKind, LockOptions, LockTable,
+};
+
+use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
+
+/// The mutex has tests of its own.
+const KINDS: [LockKind; 3] = [LockKind::ALock, LockKind::Spin, LockKind::Mcs];
+
+fn open(scene: &Scene, kind: LockKind, locks: usize) -> Vec<LockTable> {
+    // Small budgets: both cohorts have their turns.
+    let alock = ALockOptions { remote_budget: 3, local_budget: 2, ..ALockOptions::default() };
+    scene.open(|node| LockTable::open(node, kind.name(), locks, LockOptions { kind, alock }))
+}
+
+/// Memory that the locks protect.
+fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
+    scene.nodes[node].alloc(GroupKey::DATA, bytes).unwrap()
+}
+
+/// Reads a word that a lock protects: by the CPU on its own node, by the NIC elsewhere.
+async fn read(endpoint: &Endpoint, region: &Region, home: usize, node: usize, offset: usize) -> u64 {
+    match home == node {
+        true => region.word(offset).load(),
+        false => endpoint.get(region.remote(offset)).await.unwrap(),
+    }
+}
+
+/// Writes it. A put is not waited for: the release has to make it visible.
+fn write(endpoint: &Endpoint, region: &Region, home: usize, node: usize, offset: usize, value: u64) {
+    match home == node {
+        true => region.word(offset).store(value),
+        false => endpoint.put_value(region.remote(offset), value).detach().unwrap(),
+    }
+}
+
+/// Nothing is excluded but by the lock: read, add one, write. Each lock protects words on two nodes, one of them its own home;
+/// operations of one thread compete with each other, too.
+#[test]
+fn increments_under_a_lock_are_never_lost() {
+    everywhere("exclusion of locks", 3, |scene| {
+        for kind in KINDS {
+            const LOCKS: usize = 3;
+            let locks = open(scene, kind, LOCKS);
+            let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
+            let rounds = LOCKS * scene.rounds(300, 3000);
+            let inside: [AtomicBool; LOCKS] = Default::default();
+            let work = async |node: usize, endpoint: &Endpoint, lock: usize| {
+                let guard = locks[node].lock(endpoint, lock).await.unwrap();
+                assert!(!inside[lock].swap(true, Ordering::SeqCst), "{kind}: two inside");
+                for home in [lock % 3, (lock + 2) % 3] {
+                    let seen = read(endpoint, &regions[home], home, node, lock * 8).await;
+                    write(endpoint, &regions[home], home, node, lock * 8, seen + 1);
+                }
+                inside[lock].store(false, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            };
+            let work = &work;
+            scene.run(|node, thread, endpoint| {
+                if thread % 2 == 0 {
+                    let futures = (0..rounds).map(|round| work(node, endpoint, round % LOCKS));
+                    endpoint.run_window(4, futures, |()| ());
+                } else {
+                    (0..rounds).for_each(|round| endpoint.block_on(work(node, endpoint, round % LOCKS)));
+                }
+            });
+            let total = (rounds / LOCKS * scene.all_threads()) as u64;
+            for lock in 0..LOCKS {
+                for home in [lock % 3, (lock + 2) % 3] {
+                    assert_eq!(regions[home].word(lock * 8).load(), total, "{kind}: lock {lock}");
+                }
+            }
+        }
+    });
+}
+
+/// What a holder writes on all nodes, by CPU and puts, is there for the next holder, which reads it by other ways.
+#[test]
+fn the_next_holder_sees_what_the_last_one_wrote() {
+    everywhere("visibility under locks", 3, |scene| {
+        for kind in KINDS {
+            let locks = open(scene, kind, 2);
+            let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
+            let rounds = scene.rounds(300, 1500);
+            scene.run(|node, _, endpoint| {
+                endpoint.block_on(async {
+                    for _ in 0..rounds {
+                        let guard = locks[node].lock(endpoint, 1).await.unwrap();
+                        let mut seen = Vec::new();
+                        for (home, region) in regions.iter().enumerate() {
+                            for word in 0..3 {
+                                seen.push(read(endpoint, region, home, node, word * 8).await);
+                            }
+                        }
+                        assert!(seen.iter().all(|word| *word == seen[0]), "{kind}: {seen:?}");
+                        for (home, region) in regions.iter().enumerate() {
+                            for word in 0..3 {
+                                write(endpoint, region, home, node, word * 8, seen[0] + 1);
+                            }
+                        }
+                        guard.unlock().await.unwrap();
+                    }
+                });
+            });
+            assert_eq!(regions[1].word(0).load(), (rounds * scene.all_threads()) as u64, "{kind}");
+        }
+    });
+}
+
+/// A lock that is held is not taken by trying, one that is free is; from its node and from others.
+#[test]
+fn trying_takes_a_free_lock_only() {
+    on_each_fabric("try_lock of locks", 3, |scene| {
+        for kind in KINDS {
+            let locks = open(scene, kind, 1);
+            let ends = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
+            for round in 0..scene.rounds(30, 300) {
+                for (holder, others) in [(0, [1, 2]), (1, [0, 2]), (2, [1, 1])] {
+                    let end = &ends[holder];
+                    let guard = end.block_on(locks[holder].try_lock(end, 0)).unwrap();
+                    let guard = guard.unwrap_or_else(|| panic!("{kind}: it is free, for {holder} in round {round}"));
+                    for other in others.into_iter().chain([holder]) {
+                        let other = &ends[other];
+                        let taken = other.block_on(locks[other.me().index()].try_lock(other, 0)).unwrap();
+                        assert!(taken.is_none(), "{kind}: it is held");
+                    }
+                    match round % 2 {
+                        0 => end.block_on(guard.unlock()).unwrap(),
+                        _ => drop(guard),
+                    }
+                    // Who tried beside the holder may have been in the other cohort's way for a moment.
+                    let free = || ends[0].block_on(locks[0].try_lock(&ends[0], 0)).unwrap();
+                    drop(eventually("it is free again", free));
+                }
+            }
+        }
+    });
+}
+
+/// A deadline ends the wait, and the turn of who gave up goes on to the next.
+#[test]
+fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
+    on_each_fabric("lock_deadline of locks", 3, |scene| {
+        for kind in KINDS {
+            let locks = open(scene, kind, 2);
+            let (a, b, c) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
+            for _ in 0..2 {
+                let guard = a.block_on(locks[0].lock(&a, 1)).unwrap();
+                // One who stays, behind three who give up.
+                let gives_up = async |endpoint, node: usize| {
+                    let error = refused(locks[node].lock_deadline(endpoint, 1, endpoint.now() + SHORT).await);
+                    let waited = |waited: &Duration| *waited >= SHORT / 4;
+                    assert!(matches!(error.kind(), ErrorKind::Timeout { waited: it, .. } if waited(it)), "{error:?}");
+                    assert!(error.to_string().starts_with(&format!("{kind}: the lock was free not within")), "{error}");
+                };
+                b.run_window(3, [1, 1, 1].map(|node| gives_up(&b, node)), |()| ());
+                let mut stays = pin!(locks[2].lock(&c, 1));
+                assert!(poll_times(stays.as_mut(), 200).is_none());
+                a.block_on(guard.unlock()).unwrap();
+                c.block_on(c.block_on(stays).unwrap().unlock()).unwrap();
+                b.block_on(b.block_on(locks[1].lock(&b, 1)).unwrap().unlock()).unwrap();
+            }
+        }
+    });
+}
+
+/// Whatever is dropped, and wherever it stands then, the lock goes on to the others.
+#[test]
+fn dropping_at_any_point_never_loses_the_lock() {
+    for (over, kind) in
+        [Over::Shm, Over::Weak(6), Over::Weak(7)].into_iter().flat_map(|over| KINDS.map(|it| (over, it)))
+    {
+        let _alone = alone("dropping locks");
+        let scene = Scene { nodes: session(3, over), over, threads: 2 };
+        let locks = open(&scene, kind, 1);
+        let word = data(&scene, 2, 8);
+        let (done, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let again = scene.rounds(3, 20);
+        let entered = Log::new(());
+        scene.run(|node, thread, endpoint| {
+            let enter = || {
+                let _inside = entered.try_lock().expect("two inside");
+                let seen = endpoint.get(word.remote::<u64>(0)).wait().unwrap();
+                endpoint.put_value(word.remote(0), seen + 1).detach().unwrap();
+                taken.fetch_add(1, Ordering::SeqCst);
+            };
+            let lock_and_enter = || {
+                let guard = endpoint.block_on(locks[node].lock(endpoint, 0)).unwrap();
+                enter();
+                guard
+            };
+            if thread % 2 == 1 {
+                // Those that are in the way.
+                while done.load(Ordering::SeqCst) < scene.all_threads() / 2 {
+                    endpoint.block_on(lock_and_enter().unlock()).unwrap();
+                    std::thread::yield_now();
+                }
+                return;
+            }
+            for _ in 0..again {
+                for polls in 0..60 {
+                    let mut lock = Box::pin(locks[node].lock(endpoint, 0));
+                    let Some(guard) = poll_times(lock.as_mut(), polls) else {
+                        drop(lock);
+                        continue;
+                    };
+                    let guard = guard.unwrap();
+                    enter();
+                    // The release is dropped on its way, too.
+                    let mut unlock = Box::pin(guard.unlock());
+                    poll_times(unlock.as_mut(), polls % 7);
+                    drop(unlock);
+                }
+                // Not lost, and not held.
+                drop(lock_and_enter());
+            }
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+        let endpoint = scene.endpoint(1);
+        let guard = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
+        assert_eq!(endpoint.get(word.remote::<u64>(0)).wait().unwrap(), taken.load(Ordering::SeqCst) as u64, "{kind}");
+        endpoint.block_on(guard.unlock()).unwrap();
+        println!("{kind} over {over:?}: {taken:?} taken");
+    }
+}
+
+/// One thread holds many locks and awaits others at a time; the next operation is one too many, and says so at once.
+#[test]
+fn one_thread_holds_as_many_locks_as_the_options_say() {
+    let _alone = alone("many locks of one thread");
+    let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
+    const MANY: usize = 341;
+    let options = ALockOptions { operations_max: MANY + 1, ..ALockOptions::default() };
+    let locks = scene.open(|node| ALockArray::open(node, "locks", MANY + 2, options));
+    let (endpoint, other) = (scene.endpoint(0), scene.endpoint(1));
+    let guards: Vec<_> = (0..MANY).map(|lock| endpoint.block_on(locks[0].lock(&endpoint, lock)).unwrap()).collect();
+    let mut waits = Box::pin(locks[1].lock(&other, 7));
+    assert!(poll_times(waits.as_mut(), 10).is_none());
+    let last = endpoint.block_on(locks[0].lock(&endpoint, MANY)).unwrap();
+    let error = refused(endpoint.block_on(locks[0].lock(&endpoint, MANY + 1)));
+    assert!(matches!(error.kind(), ErrorKind::InUse { what: "descriptors", max } if *max == MANY + 1), "{error:?}");
+    assert!(error.to_string().starts_with("locks: all 342 descriptors of this node are in use"), "{error}");
+    drop(last);
+    drop(endpoint.block_on(locks[0].lock(&endpoint, MANY + 1)).unwrap());
+    drop(guards);
+    other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
+}
+
+/// What cannot be is refused before anything is opened; what differs between nodes is said.
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let _alone = alone("options of locks");
+    let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
+    let usual = ALockOptions::default();
+    for (options, says) in [
+        (ALockOptions { remote_budget: 0, ..usual }, "a budget is at least 1"),
+        (ALockOptions { local_budget: 0, ..usual }, "a budget is at least 1"),
+        (ALockOptions { operations_max: 0, ..usual }, "`operations_max` is 0"),
+        (ALockOptions { operations_max: 1 << 21, ..usual }, "`operations_max` is 2097152"),
+    ] {
+        let error = refused(ALockArray::open(&scene.nodes[0], "locks", 4, options));
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }) && error.to_string().contains(says), "{error}");
+    }
+    let kinds = [LockKind::ALock, LockKind::Mcs];
+    let open = |node: &farfield::Node| {
+        let kind = kinds[node.id().index()];
+        refused(LockTable::open(node, "locks", 4, LockOptions::new(kind)))
+    };
+    for error in farfield::on_each(&scene.nodes, |node| Ok(open(node))).unwrap() {
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    }
+    let budget = |node: &farfield::Node| {
+        let options = ALockOptions { local_budget: 1 + u32::from(node.id().0), ..usual };
+        refused(ALock::open_with(node, "lock", scene.nodes[0].id(), options))
+    };
+    for error in farfield::on_each(&scene.nodes, |node| Ok(budget(node))).unwrap() {
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }) && error.to_string().contains("budgets"), "{error}");
+    }
+    assert!("lock".parse::<LockKind>().unwrap_err().to_string().contains("alock, spin, mcs, mutex"));
+    assert!(LockKind::ALL.iter().all(|kind| kind.name().parse::<LockKind>().unwrap() == *kind));
+}
+
+/// A cohort has the lock as often in a row as its budget says while the other one waits, under load.
+#[test]
+fn each_cohort_has_its_turn() {
+    for (over, threads) in [(Over::Shm, 2), (Over::Shm, 6), (Over::Weak(3), 2)] {
+        let _alone = alone("turns of cohorts");
+        let scene = Scene { nodes: session(2, over), over, threads };
+        let options = ALockOptions { remote_budget: 4, local_budget: 2, ..ALockOptions::default() };
+        let locks = scene.open(|node| ALock::open_with(node, "lock", scene.id(0), options));
+        let order = Log::new(Vec::new());
+        let rounds = scene.rounds(400, 4000);
+        scene.run(|node, _, endpoint| {
+            for _ in 0..rounds {
+                let guard = endpoint.block_on(locks[node].lock(endpoint)).unwrap();
+                order.try_lock().expect("two inside").push((node, guard.budget()));
+                endpoint.block_on(guard.unlock()).unwrap();
+            }
+        });
+        let order = order.into_inner().unwrap();
+        assert_eq!(order.len(), rounds * scene.all_threads());
+        for pair in order.windows(2) {
+            let ((before, left), (after, budget)) = (pair[0], pair[1]);
+            let whole = if after == 0 { options.local_budget } else { options.remote_budget };
+            // The budget falls by one from hand to hand, and is whole again after a competition.
+            let follows = budget == whole || (before == after && budget + 1 == left);
+            assert!(follows && budget > 0, "{pair:?}");
+        }
+    }
+}
