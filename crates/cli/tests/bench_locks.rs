@@ -57,6 +57,7 @@ fn all_kinds_exclude_and_are_compared() {
         assert!(number(&line["throughput_per_s"]) > 0.0, "{line}");
         assert_eq!(line["throughput_of_rounds"].as_array().expect("a list").len(), 2, "{line}");
         assert_eq!((&line["nodes"], &line["threads"]), (&2.into(), &2.into()));
+        assert!(number(&line["empty_turn_ns"]) > 0.0, "{line}");
         let fairness = &line["fairness"];
         assert!(number(&fairness["fewest"]) <= number(&fairness["most"]), "{line}");
         assert!((0.0..=1.0).contains(&number(&fairness["ratio"])), "{line}");

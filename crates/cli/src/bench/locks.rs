@@ -27,13 +27,17 @@ What is measured: each thread of each process draws a lock, takes it, adds one t
 releases it, again and again, one lock at a time. With the probability of --locality the lock lies on the thread's own node,
 else on another; all of them are equally likely. The counter lies beside its lock and is read and written by plain accesses:
 those of the processor on the lock's node, a get and a put elsewhere. The times contain it, and the drawing of the next lock,
-for all kinds alike; the operations that are counted are those of lock and unlock alone.
+for all kinds alike, and are from the end of one turn to the end of the next; the operations that are counted are those of
+lock and unlock alone.
 
 Every run checks exclusion: when a measurement is over, the counters together must say how often locks were taken. If they
 do not, the run fails.
 
 The kinds take turns in each round, so that what disturbs this machine disturbs all of them. Throughputs, and their ratios,
 are medians over the rounds; times and counts are those of all rounds together.
+
+On shared memory no NIC is involved: an operation to the own node is one of the processor's there, and counted as loopback
+nevertheless. What loopback costs is seen with --fabric verbs.
 
 Examples:
   farfield bench locks --kind spin,mutex --locks 20,100,1000 --locality 85,90,95,100 --nodes 3 --threads 4

@@ -60,6 +60,7 @@ pub(super) struct Results {
     threads: Vec<(usize, ThreadResult)>,
     sums: Vec<Sum>,
     pairs: Pairs,
+    empty_turn_ns: Option<u64>,
 }
 
 /// One measurement: a line of JSON.
@@ -93,6 +94,8 @@ pub(super) struct Report {
     queue_pairs: Pairs,
     /// This throughput by that of each other kind of the run: the median over the rounds.
     against: BTreeMap<String, f64>,
+    /// What measuring takes by itself: the median time of a turn without a lock.
+    empty_turn_ns: Option<u64>,
     /// What it takes this machine to hand a cache line from one core to another.
     handoff_ns: Option<f64>,
 }
@@ -117,7 +120,8 @@ struct Fairness {
 }
 
 impl Tally {
-    fn new() -> Tally {
+    /// None yet.
+    pub(super) fn new() -> Tally {
         Tally { acquisitions: 0, remote_ops: 0, loopback_ops: 0, round_trips: 0, latencies: Latencies::new() }
     }
 
@@ -170,6 +174,7 @@ impl Results {
         match what {
             "thread" => self.threads.push((node, serde_json::from_str(json).with_context(strange)?)),
             "sum" => self.sums.push(serde_json::from_str(json).with_context(strange)?),
+            "empty" => self.empty_turn_ns = Some(serde_json::from_str(json).with_context(strange)?),
             "pairs" => {
                 let Pairs { own, reached } = serde_json::from_str(json).with_context(strange)?;
                 self.pairs = Pairs { own: self.pairs.own + own, reached: self.pairs.reached + reached };
@@ -256,6 +261,7 @@ impl Results {
             threads_in_loopback: of_threads.values().filter(|(_, loopback)| *loopback > 0).count(),
             queue_pairs: self.pairs,
             against: BTreeMap::new(),
+            empty_turn_ns: self.empty_turn_ns,
             handoff_ns,
         })
     }
@@ -311,6 +317,12 @@ pub(super) fn write_tables(plan: &Plan, reports: &[Report], out: &mut dyn Write)
     }
     let Some(first) = reports.first() else { return Ok(()) };
     writeln!(out, "exclusion held: the counters that the locks protect say how often they were taken")?;
+    if let Some(empty_ns) = first.empty_turn_ns {
+        writeln!(
+            out,
+            "a turn without a lock takes {empty_ns} ns: so much of the times is drawing, counting and the clock"
+        )?;
+    }
     if let Some(handoff_ns) = first.handoff_ns {
         writeln!(out, "cache line hand-off {handoff_ns:.0} ns")?;
     }

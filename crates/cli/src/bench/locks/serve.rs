@@ -1,5 +1,6 @@
 //! One node of a benchmark of locks.
 
+use std::hint::black_box;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use farfield::fabric::{GroupKey, Region, RemotePtr};
 use farfield::mutants::{self, Mutant};
-use farfield::{Barrier, BarrierThread, Endpoint, LockArray, LockGuard, LockTable, Node, Opening};
+use farfield::{Barrier, BarrierThread, CustomObject, Endpoint, LockArray, LockGuard, LockTable, Node, Opening};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
 use super::draw::Locks;
 use super::plan::{Case, Plan, Variant};
-use super::report::{Pairs, Sum, ThreadResult};
+use super::report::{Pairs, Sum, Tally, ThreadResult};
 
 /// How long threads wait for each other between measurements.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -69,6 +70,9 @@ impl Worker {
         let global = u64::from(self.node.id().0) * u64::from(self.plan.threads) + u64::from(self.thread);
         let mut rng = SmallRng::seed_from_u64(global);
         let mut sums = vec![0; self.tables.len()];
+        if global == 0 {
+            say("empty", &self.empty_turn_ns(&mut rng))?;
+        }
         for round in 0..self.plan.rounds {
             for case in self.plan.round(round) {
                 self.meet()?;
@@ -104,6 +108,22 @@ impl Worker {
     fn describe(&self, case: Case) -> String {
         let kind = self.plan.variants[case.variant].name();
         format!("{kind}, {} locks, locality {} %", case.locks, case.locality)
+    }
+
+    /// The median time of a turn that takes no lock: what measuring costs by itself.
+    fn empty_turn_ns(&self, rng: &mut SmallRng) -> u64 {
+        let (table, endpoint) = (&self.tables[0], &self.endpoint);
+        let mut tally = Tally::new();
+        let (mut now, mut before) = (endpoint.now(), endpoint.counts());
+        let end = now + Duration::from_millis(20);
+        while now < end {
+            black_box(table.drawn.draw(100, rng));
+            let (locked, after) = (black_box(endpoint.counts()), black_box(endpoint.counts()));
+            let ended = endpoint.now();
+            tally.add((ended - now).as_nanos() as u64, (locked - before) + (after - locked));
+            (now, before) = (ended, after);
+        }
+        tally.latencies.percentiles().p50
     }
 
     /// Takes and releases locks until the time is over.
@@ -142,6 +162,8 @@ struct Table {
     counters: Vec<Counter>,
     /// The counters of this node's locks.
     memory: Region,
+    /// By which the others find them.
+    _opened: CustomObject,
 }
 
 /// The word that a lock protects, on the lock's home.
@@ -175,7 +197,7 @@ impl Table {
             Ok(Counter { word: base.byte_add(offset as u64), offset })
         };
         let counters = offsets.into_iter().enumerate().map(counter).collect::<Result<_>>()?;
-        Ok(Table { drawn: Locks::of(&locks, node.id()), locks, counters, memory })
+        Ok(Table { drawn: Locks::of(&locks, node.id()), locks, counters, memory, _opened: opened })
     }
 
     /// Adds one to what a lock protects, which this thread holds, by accesses that nothing else makes safe; whether the lock
