@@ -132,7 +132,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
         let is_right = main(&tests, &models, &ask, args.json.as_deref(), &mut out)?;
         return Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let is_json = args.json.as_deref() == Some(Path::new("-"));
+    let is_json = tell::is_stdout(args.json.as_deref());
     let (mut wrong, mut drawn) = (Vec::new(), BTreeSet::new());
     for file in files(&args.tests)? {
         let name = file.display().to_string();
@@ -172,12 +172,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
             writeln!(out)?;
         }
         let differs = machine.and_then(Result::ok).map(|difference| !difference.is_empty());
-        let line = || format!("{}\n", report(&test, &outcomes, took, differs));
-        match &args.json {
-            Some(_) if is_json => write!(out, "{}", line())?,
-            Some(file) => tell::append(file, &line())?,
-            None => {}
-        }
+        tell::json(args.json.as_deref(), &mut out, &report(&test, &outcomes, took, differs))?;
     }
     if wrong.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -59,9 +59,11 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run::main(args),
-        Command::Bench(args) => tell::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => {
+            tell::unless_unread(tell::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
+        }
         Command::Check(args) => check::main(args),
-        Command::Litmus(args) => litmus::main(&args),
+        Command::Litmus(args) => tell::unless_unread(litmus::main(&args)),
         Command::Doctor(args) => doctor::main(&args),
         Command::Chaos(args) => chaos::main(&args),
         Command::ChaosWorker(args) => tell::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS),

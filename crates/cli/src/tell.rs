@@ -3,10 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use tracing_subscriber::filter::LevelFilter;
 
 /// A number with its thousands set apart.
@@ -20,6 +22,33 @@ pub(crate) fn grouped(number: u64) -> String {
         grouped.push(digit);
     }
     grouped
+}
+
+/// Whether `--json` names standard output, which then gets no text.
+pub(crate) fn is_stdout(json: Option<&Path>) -> bool {
+    json == Some(Path::new("-"))
+}
+
+/// Writes a line of JSON to where `--json` says: to standard output, which is `out`, or to the end of a file.
+pub(crate) fn json(to: Option<&Path>, out: &mut impl Write, what: &impl Serialize) -> Result<()> {
+    let Some(file) = to else { return Ok(()) };
+    let line = serde_json::to_string(what).context("writing JSON")? + "\n";
+    match is_stdout(to) {
+        true => Ok(out.write_all(line.as_bytes())?),
+        false => append(file, &line),
+    }
+}
+
+/// What shells say of a program that a closed pipe has ended: 128 and the signal's number.
+const STATUS_UNREAD: u8 = 141;
+
+/// Ends a command without a word when nobody reads what it writes any more.
+pub(crate) fn unless_unread(outcome: Result<ExitCode>) -> Result<ExitCode> {
+    let is_unread = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    match outcome {
+        Err(error) if error.downcast_ref().is_some_and(is_unread) => Ok(ExitCode::from(STATUS_UNREAD)),
+        outcome => outcome,
+    }
 }
 
 /// Appends a line, with its end, to a file, which is created if need be.

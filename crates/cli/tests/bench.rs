@@ -1,7 +1,7 @@
 //! `farfield bench`, end to end: real processes, small runs.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -52,6 +52,16 @@ fn waited_for_operations_are_timed() {
     for name in ["put_ns", "get_ns", "cas_ns", "faa_ns"] {
         assert!(line[name].as_f64().expect("a number") > 0.0, "{line}");
     }
+}
+
+#[test]
+fn who_is_read_no_more_ends_without_a_word() {
+    let (_, nobody_reads) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.args(["bench", "fabric", "--iterations", "100", "--batches", "1", "--json", "-"]);
+    let started = command.stdout(nobody_reads).stderr(Stdio::piped()).spawn();
+    let output = started.and_then(|child| child.wait_with_output()).expect("the binary runs");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr)), (Some(141), "".into()));
 }
 
 #[test]

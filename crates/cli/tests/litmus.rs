@@ -1,6 +1,6 @@
 //! `farfield litmus`, end to end.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -219,11 +219,17 @@ fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
     .expect("a file");
     std::fs::write(&test, "cells peek { x@1; } P0@1 { let a = Peek(x); } exists (0:a=0)").expect("a file");
     let (model, test) = (model.display().to_string(), test.display().to_string());
-    let output =
-        litmus(&["--model", &model, &test, &format!("{SUITE}/x86/LB.litmus"), "--run", "sim", "--iterations", "50"]);
+    let with = |rest: &[&str]| {
+        let tests = [&test, &format!("{SUITE}/x86/LB.litmus")];
+        litmus(&[&["--model", &model, tests[0], tests[1], "--run", "sim", "--iterations", "50"], rest].concat())
+    };
+    let (output, in_json, in_table) = (with(&[]), with(&["--json", "-"]), with(&["--table", "--json", "-"]));
     std::fs::remove_dir_all(&place).expect("the directory");
     assert!(out(&output).contains("peek.litmus is not run: `cells.Peek` works on no words"), "{}", out(&output));
     assert!(output.status.success() && out(&output).contains("Observation LB Never 0 50"), "{}", out(&output));
+    let (run, row) = (&lines(&in_json)[0], &lines(&in_table)[0]);
+    assert!(run["not_run"].as_str().is_some_and(|why| why.starts_with("`cells.Peek` works on no words")), "{run}");
+    assert_eq!(row["runs"]["sim"]["not_run"], run["not_run"], "{row}");
 }
 
 /// The run ends: it does not wait for each iteration.
@@ -271,6 +277,27 @@ fn a_table_has_a_line_for_each_test() {
     let rows = lines(&litmus(&arguments));
     assert_eq!((rows.len(), &rows[1]["models"]["balp"], &rows[1]["own"][1]), (4, &"allow".into(), &"bal".into()));
     assert_eq!(rows[0]["runs"]["sim"]["forbidden_but_seen"], 0);
+}
+
+#[test]
+fn who_is_read_no_more_ends_without_a_word() {
+    let test = format!("{SUITE}/paper/fig_22.litmus");
+    let ways: [&[&str]; 7] = [
+        &["--models"],
+        &[&test],
+        &[&test, "--json", "-"],
+        &["--refine", "bal_sv", &test],
+        &["--table", &test],
+        &["--run", "sim", "--iterations", "20", &test],
+        &["--run", "sim", "--iterations", "20", "--json", "-", &test],
+    ];
+    for arguments in ways {
+        let (_, nobody_reads) = std::io::pipe().expect("a pipe");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+        let started = command.arg("litmus").args(arguments).stdout(nobody_reads).stderr(Stdio::piped()).spawn();
+        let output = started.and_then(|child| child.wait_with_output()).expect("the binary runs");
+        assert_eq!((output.status.code(), err(&output)), (Some(141), String::new()), "{arguments:?}");
+    }
 }
 
 /// Programs that nobody has thought of: cycles over the stamp order.

@@ -75,6 +75,14 @@ pub enum ErrorKind {
         /// How many it has.
         slots: usize,
     },
+    /// As many operations as it has room for are under way.
+    #[error("all {max} {what} of this node are in use: wait for some of its operations, or open it with more")]
+    InUse {
+        /// What there is not enough of.
+        what: &'static str,
+        /// How many there are.
+        max: usize,
+    },
     /// The value of a key lay on a node that is gone.
     #[error("the value lay on {node}, which is gone: insert it again")]
     Lost {

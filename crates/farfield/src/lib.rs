@@ -56,5 +56,6 @@ pub use objects::ring_buffer::{RingBuffer, RingOptions, RingReceiver, RingSender
 pub use objects::shared_var::SharedVar;
 pub use objects::sst::Sst;
 pub use systems::locks::{
-    LockArray, LockGuard, LockKind, LockOptions, LockTable, SpinGuard, SpinLockArray, TableGuard,
+    ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, SpinGuard,
+    SpinLockArray, TableGuard,
 };

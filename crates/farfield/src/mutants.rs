@@ -450,6 +450,51 @@ mutants! {
     /// *Scenario:* `spin/holder-dies`.
     SpinHolderKept = "spin-holder-kept" in "SpinLockArray": "A lock stays with a holder that is dead.";
 
+    /// *Missing:* as in [`Mutant::SpinNoFence`].
+    ///
+    /// *Scenario:* `alock/release`.
+    ALockNoFence = "alock-no-fence" in "ALock": "`unlock` does not fence.";
+
+    /// *Missing:* `CW → MF → CR`: the local head reads the remote tail before its victim is in memory.
+    ///
+    /// *Scenario:* `alock/cohorts`.
+    ALockVictimUnfenced = "alock-victim-unfenced" in "ALock": "The local head looks without a fence after it has named the victim.";
+
+    /// *Missing:* the budget of who has competed again: it falls below zero, and the cohort keeps the lock.
+    ///
+    /// *Scenario:* `alock/remote-budget`.
+    ALockBudgetKept = "alock-budget-not-reset" in "ALock": "Who competes again keeps the budget that it was granted.";
+
+    /// *Missing:* the victim of who competes again: it is the other cohort's still, so nobody else has a turn.
+    ///
+    /// *Scenario:* `alock/remote-budget`.
+    ALockVictimKept = "alock-victim-not-set" in "ALock": "Who competes again names no victim.";
+
+    /// *Missing:* atomicity: a CPU's compare-and-swap lies between `NAR` and `NAW` of a remote one.
+    ///
+    /// *Scenario:* `alock/cohorts`.
+    ALockWrongCohort = "alock-wrong-cohort" in "ALock": "Local operations enter the remote queue, by the CPU.";
+
+    /// *Missing:* the victim's `NRW` before the `NAW` by which its operation gives up the head, on another queue pair.
+    ///
+    /// *Scenario:* `alock/late-victim`.
+    ALockVictimLate = "alock-victim-late" in "ALock": "An operation that is dropped does not wait until its victim has landed.";
+
+    /// *Missing:* the grant: who leaves does not know whom to hand the lock to.
+    ///
+    /// *Scenario:* `alock/remote-queue`.
+    QueueNotTold = "queue-not-told" in "ALock": "Who enqueues does not tell the one before it.";
+
+    /// *Missing:* the grant of an operation that nobody waits for any more.
+    ///
+    /// *Scenario:* `alock/deadline`.
+    QueueDroppedKept = "queue-dropped-kept" in "ALock": "An operation that is dropped keeps its place in the queue.";
+
+    /// *Missing:* that nobody living is at the head.
+    ///
+    /// *Scenario:* `alock/waiter-dies`.
+    QueueClaimsBlindly = "queue-claims-blindly" in "ALock": "Who is behind a dead operation claims the head without a look at the others.";
+
     // ---- Joining ----
 
     /// *Missing:* the answer that connects whoever opens last. No reordering is needed.

@@ -1,13 +1,12 @@
-//! All outcomes of a litmus test on the [machine](crate::machine): every order of its steps.
+//! All outcomes of a litmus test on the [machine]: every order of its steps.
 //!
 //! The machine knows the CPU's methods and RDMA's: those of `x86tso`, `rdmawait`, `rdmatso` and `rdmarmw`.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
-use crate::litmus::{Argument, Call, Expression, Instruction, NodeNumber, Place, Test, Value};
-use crate::machine::{Crossing, Loc, Machine, Node, Operation, Part, Source, Step, Thread};
-use crate::run::{NotRunnable, Plan};
-use crate::trace::{compare, evaluate};
+use crate::litmus::{Test, Value};
+use crate::machine::{self, Crossing, Loc, Machine, Node, Part, Source, Thread};
+use crate::run::{NAMELESS, NotRunnable, Number, Operation, Plan, Rmw, Step};
 
 /// Why a test does not run on the machine.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -42,67 +41,37 @@ pub(crate) const STATES_MAX: usize = 1_000_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
-    let mut driver = Driver { test, places: BTreeMap::new(), uses: uses(test) };
-    let mut machine = Machine::new(test.nodes.len().max(1));
-    let mut sizes: BTreeMap<Node, u32> = BTreeMap::new();
-    for place in test.places() {
-        let node = number_of(test, place.1);
-        let size = sizes.entry(node).or_default();
-        let loc = Loc { node, word: *size };
-        *size += 1;
-        machine.grow(loc.node, *size);
-        machine.poke(loc, number(test.objects[place.0].starts.as_ref().expect("places have an initial value"))?);
-        driver.places.insert(place, loc);
+    let plan = plan(test, |library, _| LIBRARIES.contains(&library))?;
+    let mut machine = Machine::new(plan.nodes.max(1));
+    let mut sizes = vec![0; plan.nodes];
+    let mut words = Vec::new();
+    for word in &plan.words {
+        let loc = Loc { node: word.node as Node, word: sizes[word.node] };
+        sizes[word.node] += 1;
+        machine.grow(loc.node, sizes[word.node]);
+        machine.poke(loc, word.starts as u64);
+        words.push(loc);
     }
-    let mut threads = Vec::new();
-    for thread in &test.threads {
-        machine.add_thread(number_of(test, thread.node));
-        threads.push(At::start(thread.registers.len()));
-        for instruction in &thread.code {
-            if let Instruction::Call(_, call) = instruction {
-                let library = &test.libraries[call.library].name;
-                if !LIBRARIES.contains(&library.as_str()) {
-                    return Err(NotThere::Method(format!("{library}.{}", call.method)));
-                }
-            }
+    for program in &plan.threads {
+        machine.add_thread(program.node as Node);
+    }
+    let threads = At::start(&plan);
+    Driver { plan, words }.explore(State { machine, threads, results: Vec::new() })
+}
+
+/// The plan of a test whose calls are of methods that a machine `has`, by library and name.
+pub(crate) fn plan(test: &Test, has: impl Fn(&str, &str) -> bool) -> Result<Plan, NotThere> {
+    for call in test.calls() {
+        let library = &test.libraries[call.library].name;
+        if !has(library, &call.method) {
+            return Err(NotThere::Method(format!("{library}.{}", call.method)));
         }
     }
-    check(test)?;
-    driver.explore(State { machine, threads, results: Vec::new() })
-}
-
-/// Whether all calls are those of the machine's libraries: a model of the same name may have other ones.
-pub(crate) fn check(test: &Test) -> Result<(), NotThere> {
-    match Plan::of(test, test) {
-        Ok(_) => Ok(()),
-        Err(NotRunnable::Starts(_, value)) => Err(NotThere::Value(value)),
-        Err(NotRunnable::Method(method)) => Err(NotThere::Method(method)),
-        Err(NotRunnable::Text(_)) => unreachable!("the test was read"),
-    }
-}
-
-/// The machine's number for a node: it has those that the test names.
-fn number_of(test: &Test, node: NodeNumber) -> Node {
-    test.nodes.binary_search(&node).expect("a test knows its nodes") as Node
-}
-
-/// How many calls are about each object.
-fn uses(test: &Test) -> Vec<usize> {
-    let mut uses = vec![0; test.objects.len()];
-    for step in test.threads.iter().flat_map(|thread| &thread.code) {
-        if let Instruction::Call(_, call) = step {
-            for argument in &call.arguments {
-                if let Argument::Object(object) = argument {
-                    uses[*object] += 1;
-                }
-            }
-        }
-    }
-    uses
-}
-
-fn number(value: &Value) -> Result<u64, NotThere> {
-    value.as_number().map(|number| number as u64).ok_or_else(|| NotThere::Value(value.clone()))
+    Plan::of(test, test).map_err(|why| match why {
+        NotRunnable::Starts(_, value) => NotThere::Value(value),
+        NotRunnable::Method(method) => NotThere::Method(method),
+        NotRunnable::Text(_) => unreachable!("the test was read"),
+    })
 }
 
 /// Where a thread is.
@@ -117,7 +86,8 @@ pub(crate) struct At {
 /// An operation of a thread.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Issued {
-    id: Option<usize>,
+    /// The number of its name.
+    id: usize,
     peer: Node,
     sequence: u32,
     /// It can be polled and was not.
@@ -128,8 +98,10 @@ struct Issued {
 }
 
 impl At {
-    pub(crate) fn start(registers: usize) -> At {
-        At { next: 0, registers: vec![Value::number(0); registers], issued: Vec::new() }
+    /// Where the threads of a plan are at first.
+    pub(crate) fn start(plan: &Plan) -> Vec<At> {
+        let start = |registers| At { next: 0, registers: vec![Value::number(0); registers], issued: Vec::new() };
+        plan.threads.iter().map(|program| start(program.registers)).collect()
     }
 }
 
@@ -141,19 +113,18 @@ struct State {
     results: Vec<((Thread, Node, u32), Loc)>,
 }
 
-struct Driver<'a> {
-    test: &'a Test,
-    places: BTreeMap<Place, Loc>,
-    /// How many calls are about each object.
-    uses: Vec<usize>,
+struct Driver {
+    plan: Plan,
+    /// Where the plan's words are.
+    words: Vec<Loc>,
 }
 
-impl Driver<'_> {
+impl Driver {
     fn explore(&self, start: State) -> Result<BTreeSet<Vec<Value>>, NotThere> {
         let (mut outcomes, mut seen, mut open) = (BTreeSet::new(), HashSet::new(), vec![start]);
         let mut steps = Vec::new();
         while let Some(mut state) = open.pop() {
-            if !settle(self.test, &mut state.threads) || seen.contains(&state) {
+            if !settle(&self.plan, &mut state.threads) || seen.contains(&state) {
                 continue;
             }
             if seen.len() == STATES_MAX {
@@ -171,17 +142,12 @@ impl Driver<'_> {
                 }
                 open.extend(steps.iter().map(|step| self.step(&state, *step)));
             }
-            let is_over = self.test.threads.iter().zip(&state.threads).all(|(thread, at)| at.next == thread.code.len());
+            let is_over =
+                self.plan.threads.iter().zip(&state.threads).all(|(program, at)| at.next == program.steps.len());
             if is_over && state.machine.is_idle() {
-                let seen = self.test.observables().into_iter().map(|observable| match observable {
-                    crate::litmus::Observable::Register(thread, register) => {
-                        state.threads[thread].registers[register].clone()
-                    }
-                    crate::litmus::Observable::Place(place) => {
-                        Value::number(state.machine.memory(self.places[&place]) as i64)
-                    }
-                });
-                outcomes.insert(seen.collect());
+                let registers = state.threads.iter().flat_map(|at| at.registers.iter().cloned());
+                let words = self.words.iter().map(|word| Value::number(state.machine.memory(*word) as i64));
+                outcomes.insert(registers.chain(words).collect());
             }
             seen.insert(state);
         }
@@ -191,8 +157,8 @@ impl Driver<'_> {
     /// Whether taking a step at once loses no outcome: see [`Machine::is_quiet`]. What it says of memory that is not there is also
     /// true of places that no other call is about: when they are read or written is seen by nobody. Old values that come back go to a
     /// place here.
-    fn is_quiet(&self, state: &State, step: Step) -> bool {
-        let Step::Nic { thread, peer, sequence, part } = step else { return state.machine.is_quiet(step) };
+    fn is_quiet(&self, state: &State, step: machine::Step) -> bool {
+        let machine::Step::Nic { thread, peer, sequence, part } = step else { return state.machine.is_quiet(step) };
         let mut issued = state.threads[usize::from(thread.0)].issued.iter();
         let Some(issued) = issued.find(|it| (it.peer, it.sequence) == (peer, sequence)) else { return false };
         let (local, remote) = issued.is_alone;
@@ -216,7 +182,7 @@ impl Driver<'_> {
         }
     }
 
-    fn step(&self, state: &State, step: Step) -> State {
+    fn step(&self, state: &State, step: machine::Step) -> State {
         let mut state = state.clone();
         if let Some(completion) = state.machine.apply(step).completion {
             let key = (completion.thread, completion.peer, completion.sequence);
@@ -232,131 +198,102 @@ impl Driver<'_> {
     /// The thread's next call, if it has one and it does not wait.
     fn call(&self, state: &State, thread: usize) -> Result<Option<State>, NotThere> {
         let at = &state.threads[thread];
-        let Some(Instruction::Call(into, call)) = self.test.threads[thread].code.get(at.next) else { return Ok(None) };
-        let id = Thread(thread as u16);
-        let place = |argument: usize| match call.arguments[argument] {
-            Argument::Object(object) => self.places[&(object, self.test.objects[object].home.unwrap_or_default())],
-            _ => unreachable!("the models of the machine are built in"),
-        };
-        let value = |argument: usize| match &call.arguments[argument] {
-            Argument::Value(value) => number(&evaluate(&at.registers, value)),
-            _ => unreachable!("the models of the machine are built in"),
-        };
-        let is_complete = |issued: &Issued| state.machine.is_complete(id, issued.peer, issued.sequence);
+        let Some(Step::Call(into, operation)) = self.plan.threads[thread].steps.get(at.next) else { return Ok(None) };
+        let thread = Thread(thread as u16);
+        let number = |number: &Number| number.of(&at.registers).map(|it| it as u64).map_err(NotThere::Value);
+        let is_complete = |issued: &Issued| state.machine.is_complete(thread, issued.peer, issued.sequence);
+        let is_alone =
+            |local: usize, remote: usize| (self.plan.words[local].mentions == 1, self.plan.words[remote].mentions == 1);
         let mut next = state.clone();
-        next.threads[thread].next += 1;
-        let mut result = Value::None;
-        match call.method.as_str() {
-            "Write" => next.machine.write(id, place(0).word, value(1)?),
-            "Read" => result = Value::number(state.machine.read(id, place(0).word) as i64),
-            "Mfence" | "CAS" if !state.machine.is_drained(id) => return Ok(None),
-            "Mfence" => {}
-            "CAS" => {
-                result = Value::number(next.machine.compare_exchange(id, place(0).word, value(1)?, value(2)?) as i64);
+        let mut found = None;
+        match operation {
+            Operation::Write(at, value) => next.machine.write(thread, self.words[*at].word, number(value)?),
+            Operation::Read(at) => found = Some(state.machine.read(thread, self.words[*at].word)),
+            Operation::Mfence | Operation::Cas(..) if !state.machine.is_drained(thread) => return Ok(None),
+            Operation::Mfence => {}
+            Operation::Cas(at, old, new) => {
+                let (at, old, new) = (self.words[*at].word, number(old)?, number(new)?);
+                found = Some(next.machine.compare_exchange(thread, at, old, new));
             }
-            "Put" | "Get" | "Rfence" | "RCas" | "RFaa" => self.issue(&mut next, thread, call)?,
-            "Wait" => {
-                let Argument::Id(name) = call.arguments[0] else {
-                    unreachable!("the models of the machine are built in")
-                };
-                if !at.issued.iter().filter(|issued| issued.id == Some(name)).all(is_complete) {
+            Operation::Put { id, to, from } => {
+                let source = Source::Cells(self.words[*from].word);
+                let put = machine::Operation::Put { source, to: self.words[*to], words: 1, last_mask: u64::MAX };
+                next.issue(thread, *id, put, is_alone(*from, *to));
+            }
+            Operation::Get { id, to, from } => {
+                let into = Some(self.words[*to].word);
+                let get = machine::Operation::Get { from: self.words[*from], words: 1, into };
+                next.issue(thread, *id, get, is_alone(*to, *from));
+            }
+            Operation::Rfence(node) => {
+                let fence = machine::Operation::Fence { node: *node as Node };
+                next.issue(thread, NAMELESS, fence, (false, false));
+            }
+            Operation::RCas(Rmw { id, into, at, .. }, old, new) => {
+                let cas = machine::Operation::Cas { at: self.words[*at], expected: number(old)?, new: number(new)? };
+                let key = next.issue(thread, *id, cas, is_alone(*into, *at));
+                next.bring(key, self.words[*into]);
+            }
+            Operation::RFaa(Rmw { id, into, at, .. }, addend) => {
+                let faa = machine::Operation::Faa { at: self.words[*at], addend: number(addend)? };
+                let key = next.issue(thread, *id, faa, is_alone(*into, *at));
+                next.bring(key, self.words[*into]);
+            }
+            Operation::Wait(id) => {
+                if !at.issued.iter().filter(|issued| issued.id == *id).all(is_complete) {
                     return Ok(None);
                 }
             }
-            "Poll" => {
-                let Argument::Node(node) = call.arguments[0] else {
-                    unreachable!("the models of the machine are built in")
-                };
-                let oldest =
-                    at.issued.iter().position(|issued| issued.peer == number_of(self.test, node) && issued.is_unpolled);
-                let Some(oldest) = oldest.filter(|oldest| is_complete(&at.issued[*oldest])) else { return Ok(None) };
-                next.threads[thread].issued[oldest].is_unpolled = false;
+            Operation::Poll(node) => {
+                let mut issued = next.at(thread).issued.iter_mut();
+                let oldest = issued.find(|issued| usize::from(issued.peer) == *node && issued.is_unpolled);
+                let Some(oldest) = oldest.filter(|oldest| is_complete(oldest)) else { return Ok(None) };
+                oldest.is_unpolled = false;
             }
-            other => return Err(NotThere::Method(other.to_owned())),
         }
+        let at = next.at(thread);
+        at.next += 1;
         if let Some(register) = into {
-            next.threads[thread].registers[*register] = result;
+            at.registers[*register] = found.map_or(Value::None, |word| Value::number(word as i64));
         }
         Ok(Some(next))
     }
+}
 
-    fn issue(&self, next: &mut State, thread: usize, call: &Call) -> Result<(), NotThere> {
-        let (mut ids, mut objects, mut alone, mut values) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut operation = None;
-        for argument in &call.arguments {
-            match argument {
-                Argument::Id(id) => ids.push(*id),
-                Argument::Object(object) => {
-                    alone.push(self.uses[*object] == 1);
-                    objects.push(self.places[&(*object, self.test.objects[*object].home.unwrap_or_default())]);
-                }
-                Argument::Value(value) => values.push(self.number(next, thread, value)?),
-                Argument::Node(node) => operation = Some(Operation::Fence { node: number_of(self.test, *node) }),
-                Argument::Nodes(_) => return Err(NotThere::Method(call.method.clone())),
-            }
-        }
-        let is_fence = operation.is_some();
-        let operation = match (call.method.as_str(), operation) {
-            (_, Some(fence)) => fence,
-            ("Put", _) => {
-                Operation::Put { source: Source::Cells(objects[1].word), to: objects[0], words: 1, last_mask: u64::MAX }
-            }
-            ("Get", _) => Operation::Get { from: objects[1], words: 1, into: Some(objects[0].word) },
-            ("RCas", _) => Operation::Cas { at: objects[1], expected: values[0], new: values[1] },
-            _ => Operation::Faa { at: objects[1], addend: values[0] },
-        };
-        let brings = matches!(operation, Operation::Cas { .. } | Operation::Faa { .. });
-        let id = Thread(thread as u16);
-        let (peer, sequence) = next.machine.issue(id, operation);
-        let is_put = matches!(call.method.as_str(), "Put");
-        // A put names the remote place first.
-        let is_alone = match alone[..] {
-            [remote, local] if is_put => (local, remote),
-            [local, remote] => (local, remote),
-            _ => (false, false),
-        };
-        let id_of = ids.first().copied();
-        next.threads[thread].issued.push(Issued {
-            id: id_of,
-            peer,
-            sequence,
-            is_unpolled: !is_fence,
-            is_put,
-            is_alone,
-        });
-        if brings {
-            next.results.push(((id, peer, sequence), objects[0]));
-            next.results.sort_unstable();
-        }
-        Ok(())
+impl State {
+    fn at(&mut self, thread: Thread) -> &mut At {
+        &mut self.threads[usize::from(thread.0)]
     }
 
-    fn number(&self, state: &State, thread: usize, value: &Expression) -> Result<u64, NotThere> {
-        number(&evaluate(&state.threads[thread].registers, value))
+    /// A thread begins an operation: which one it is on the machine.
+    fn issue(
+        &mut self,
+        thread: Thread,
+        id: usize,
+        operation: machine::Operation,
+        is_alone: (bool, bool),
+    ) -> (Thread, Node, u32) {
+        let is_put = matches!(operation, machine::Operation::Put { .. });
+        let is_unpolled = !matches!(operation, machine::Operation::Fence { .. });
+        let (peer, sequence) = self.machine.issue(thread, operation);
+        self.at(thread).issued.push(Issued { id, peer, sequence, is_unpolled, is_put, is_alone });
+        (thread, peer, sequence)
+    }
+
+    /// The old value that an operation brings goes to a word.
+    fn bring(&mut self, operation: (Thread, Node, u32), to: Loc) {
+        self.results.push((operation, to));
+        self.results.sort_unstable();
     }
 }
 
 /// Goes on to the next call of each thread: what is between is nobody else's. False if an execution does not count.
-pub(crate) fn settle(test: &Test, threads: &mut [At]) -> bool {
-    for (thread, at) in test.threads.iter().zip(threads) {
-        while let Some(instruction) = thread.code.get(at.next) {
+pub(crate) fn settle(plan: &Plan, threads: &mut [At]) -> bool {
+    plan.threads.iter().zip(threads).all(|(program, at)| {
+        while let Some(Step::Own(own)) = program.steps.get(at.next) {
             at.next += 1;
-            match instruction {
-                Instruction::Call(..) => {
-                    at.next -= 1;
-                    break;
-                }
-                Instruction::Stop(_) => return false,
-                Instruction::Jump(to) => at.next = *to,
-                Instruction::Set(register, value) => at.registers[*register] = evaluate(&at.registers, value),
-                Instruction::Unless(left, comparison, right, to) => {
-                    let (left, right) = (evaluate(&at.registers, left), evaluate(&at.registers, right));
-                    if !compare(&left, *comparison, &right) {
-                        at.next = *to;
-                    }
-                }
-            }
+            own.take(&mut at.next, &mut at.registers);
         }
-    }
-    true
+        !matches!(program.steps.get(at.next), Some(Step::Again(_)))
+    })
 }

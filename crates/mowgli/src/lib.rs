@@ -7,7 +7,7 @@
 //! | [`stamp`] | the stamp order, one table |
 //! | [`litmus`] | litmus tests, and [implementations](litmus::Implementation) of libraries as programs |
 //! | [`enumerate`] | all consistent executions of a test |
-//! | [`witness`], [`draw`] | an execution that answers a test's question, or the cycle that forbids one; and its picture |
+//! | [`witness`], `draw` | an execution that answers a test's question, or the cycle that forbids one; and its picture (the feature `draw`) |
 //! | [`refine`] | whether an implementation shows what its specification forbids |
 //! | [`compose`] | whether a library is monotone and decomposable, so that it may be used beside others |
 //! | [`machine`] | RDMA^TSO as plain data: store buffers, queue pairs, the buffers of the NICs, and the steps that are possible. It stands alone: whoever drives it decides which step is next |
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod compose;
+#[cfg(feature = "draw")]
 pub mod draw;
 pub mod enumerate;
 mod execution;

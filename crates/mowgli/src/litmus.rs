@@ -326,6 +326,14 @@ impl Test {
         places.collect()
     }
 
+    /// Its calls, thread by thread.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.threads.iter().flat_map(|thread| &thread.code).filter_map(|instruction| match instruction {
+            Instruction::Call(_, call) => Some(call),
+            _ => None,
+        })
+    }
+
     /// Everything that can be seen at the end.
     pub fn observables(&self) -> Vec<Observable> {
         let threads = self.threads.iter().enumerate();

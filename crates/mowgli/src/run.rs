@@ -144,6 +144,8 @@ pub struct PlannedWord {
     pub node: usize,
     /// What it holds at first.
     pub starts: i64,
+    /// How many times calls name it.
+    pub mentions: usize,
 }
 
 /// Where something that is seen at the end is found.
@@ -160,21 +162,27 @@ pub struct Program {
     pub node: usize,
     /// How many registers it has.
     pub registers: usize,
-    steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Call(Option<usize>, Operation),
-    Set(usize, Expression),
-    Unless(Expression, Comparison, Expression, usize),
-    Jump(usize),
+    Own(Own),
     /// The end of a loop's last round, which begins there.
     Again(usize),
 }
 
+/// A step that concerns nobody but its thread.
 #[derive(Clone, Debug)]
-enum Operation {
+pub(crate) enum Own {
+    Set(usize, Expression),
+    Unless(Expression, Comparison, Expression, usize),
+    Jump(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
     Write(usize, Number),
     Read(usize),
     Cas(usize, Number, Number),
@@ -190,19 +198,20 @@ enum Operation {
 
 /// A number that is passed: most are known before.
 #[derive(Clone, Debug)]
-enum Number {
+pub(crate) enum Number {
     Known(i64),
     Of(Expression),
 }
 
 impl Number {
+    /// What it is. An error is what is no number.
     #[inline]
-    fn of<E>(&self, registers: &[Value]) -> Result<i64, Stopped<E>> {
+    pub(crate) fn of(&self, registers: &[Value]) -> Result<i64, Value> {
         match self {
             Number::Known(number) => Ok(*number),
             Number::Of(expression) => {
                 let value = evaluate(registers, expression);
-                value.as_number().ok_or(Stopped::Value(value))
+                value.as_number().ok_or(value)
             }
         }
     }
@@ -222,16 +231,9 @@ impl Program {
         while let Some(step) = self.steps.get(at) {
             at += 1;
             match step {
-                Step::Jump(to) => at = *to,
+                Step::Own(own) => own.take(&mut at, registers),
                 Step::Again(to) if memory.again()? => at = *to,
                 Step::Again(_) => return Err(Stopped::NotFinished),
-                Step::Set(register, value) => registers[*register] = evaluate(registers, value),
-                Step::Unless(left, comparison, right, to) => {
-                    let (left, right) = (evaluate(registers, left), evaluate(registers, right));
-                    if !compare(&left, *comparison, &right) {
-                        at = *to;
-                    }
-                }
                 Step::Call(into, operation) => {
                     let found = call(operation, registers, memory)?;
                     if let Some(register) = into {
@@ -244,17 +246,35 @@ impl Program {
     }
 }
 
+impl Own {
+    /// Takes the step; `at` is the one behind it, until it goes elsewhere.
+    #[inline]
+    pub(crate) fn take(&self, at: &mut usize, registers: &mut [Value]) {
+        match self {
+            Own::Set(register, value) => registers[*register] = evaluate(registers, value),
+            Own::Unless(left, comparison, right, to) => {
+                let (left, right) = (evaluate(registers, left), evaluate(registers, right));
+                if !compare(&left, *comparison, &right) {
+                    *at = *to;
+                }
+            }
+            Own::Jump(to) => *at = *to,
+        }
+    }
+}
+
 #[inline]
 fn call<M: Memory>(
     operation: &Operation,
     registers: &[Value],
     memory: &mut M,
 ) -> Result<Option<i64>, Stopped<M::Error>> {
+    let number = |number: &Number| number.of(registers).map_err(Stopped::Value);
     match operation {
-        Operation::Write(at, value) => memory.write(*at, value.of(registers)?)?,
+        Operation::Write(at, value) => memory.write(*at, number(value)?)?,
         Operation::Read(at) => return Ok(Some(memory.read(*at)?)),
         Operation::Cas(at, old, new) => {
-            return Ok(Some(memory.cas(*at, old.of(registers)?, new.of(registers)?)?));
+            return Ok(Some(memory.cas(*at, number(old)?, number(new)?)?));
         }
         Operation::Mfence => memory.mfence()?,
         Operation::Put { id, to, from } => memory.put(*id, *to, *from)?,
@@ -264,10 +284,10 @@ fn call<M: Memory>(
         Operation::Poll(node) if memory.poll(*node)? => {}
         Operation::Poll(_) => return Err(Stopped::NotFinished),
         Operation::RCas(rmw, old, new) => {
-            let change = Change::CompareAndSwap(old.of(registers)?, new.of(registers)?);
+            let change = Change::CompareAndSwap(number(old)?, number(new)?);
             memory.rmw(Rmw { change, ..*rmw })?;
         }
-        Operation::RFaa(rmw, addend) => memory.rmw(Rmw { change: Change::Add(addend.of(registers)?), ..*rmw })?,
+        Operation::RFaa(rmw, addend) => memory.rmw(Rmw { change: Change::Add(number(addend)?), ..*rmw })?,
     }
     Ok(None)
 }
@@ -286,16 +306,16 @@ impl Plan {
     /// The plan of a test; what `shown` shows of it has the same names there.
     pub(crate) fn of(test: &Test, shown: &Test) -> Result<Plan, NotRunnable> {
         let node = |number| test.nodes.binary_search(&number).expect("a test knows its nodes");
-        let places = test.places();
+        let (places, mentions) = (test.places(), mentions(test));
         let threads = test.threads.iter().map(|thread| {
             let steps = thread.code.iter().map(|instruction| {
                 Ok(match instruction {
-                    Instruction::Call(into, call) => Step::Call(*into, operation(test, &places, call)?),
-                    Instruction::Set(register, value) => Step::Set(*register, value.clone()),
+                    Instruction::Call(into, call) => Step::Call(*into, operation(test, &places, &mentions, call)?),
+                    Instruction::Set(register, value) => Step::Own(Own::Set(*register, value.clone())),
                     Instruction::Unless(left, comparison, right, to) => {
-                        Step::Unless(left.clone(), *comparison, right.clone(), *to)
+                        Step::Own(Own::Unless(left.clone(), *comparison, right.clone(), *to))
                     }
-                    Instruction::Jump(to) => Step::Jump(*to),
+                    Instruction::Jump(to) => Step::Own(Own::Jump(*to)),
                     Instruction::Stop(last_round) => Step::Again(last_round.expect("every jump was filled in")),
                 })
             });
@@ -307,7 +327,7 @@ impl Plan {
             let name = test.name_of(Observable::Place(*place));
             let starts = test.objects[place.0].starts.clone().expect("places have an initial value");
             let Some(number) = starts.as_number() else { return Err(NotRunnable::Starts(name, starts)) };
-            Ok(PlannedWord { name, node: node(place.1), starts: number })
+            Ok(PlannedWord { name, node: node(place.1), starts: number, mentions: mentions[place.0] })
         });
         let words = words.collect::<Result<_, _>>()?;
         let all = test.observables();
@@ -328,7 +348,7 @@ fn number_of(places: &[Place], place: Place) -> Option<usize> {
 }
 
 /// What a call does on words. It is known by its method's name and parameters, whatever model has it.
-fn operation(test: &Test, places: &[Place], call: &Call) -> Result<Operation, NotRunnable> {
+fn operation(test: &Test, places: &[Place], mentions: &[usize], call: &Call) -> Result<Operation, NotRunnable> {
     let library = &test.libraries[call.library];
     let nothing_does = || NotRunnable::Method(format!("{}.{}", library.name, call.method));
     let shape = library.methods[&call.method].parameters.iter().map(|(_, takes)| match takes {
@@ -360,7 +380,7 @@ fn operation(test: &Test, places: &[Place], call: &Call) -> Result<Operation, No
     let mut numbers = numbers.into_iter();
     let mut number = || numbers.next().expect("as many as its shape says");
     let rmw = |words: &[usize]| {
-        let is_private = mentions(test, places[words[0]].0) == 1;
+        let is_private = mentions[places[words[0]].0] == 1;
         Rmw { id, into: words[0], is_private, at: words[1], change: Change::Add(0) }
     };
     Ok(match (call.method.as_str(), shape.as_str()) {
@@ -382,13 +402,15 @@ fn operation(test: &Test, places: &[Place], call: &Call) -> Result<Operation, No
 /// The kind of objects that memory has.
 const WORD: &str = "word";
 
-/// How often the calls of a test mention an object.
-fn mentions(test: &Test, object: usize) -> usize {
-    let calls = test.threads.iter().flat_map(|thread| &thread.code).filter_map(|instruction| match instruction {
-        Instruction::Call(_, call) => Some(call),
-        _ => None,
-    });
-    calls.flat_map(|call| &call.arguments).filter(|argument| **argument == Argument::Object(object)).count()
+/// How many times the calls of a test name each object.
+fn mentions(test: &Test) -> Vec<usize> {
+    let mut mentions = vec![0; test.objects.len()];
+    for argument in test.calls().flat_map(|call| &call.arguments) {
+        if let Argument::Object(object) = argument {
+            mentions[*object] += 1;
+        }
+    }
+    mentions
 }
 
 /// The built-in implementations of the libraries above RDMA, each before those that it uses.

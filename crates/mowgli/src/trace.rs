@@ -174,11 +174,9 @@ pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
     let initial = Domains::initial(test);
     // A value is made of one that was read, and so on: no longer than there are reads.
     let mut rounds = 1;
-    for step in test.threads.iter().flat_map(|thread| &thread.code) {
-        if let Instruction::Call(_, call) = step {
-            let cases = &test.libraries[call.library].methods[&call.method].cases;
-            rounds += cases.iter().map(|case| reads(test, &case.groups)).max().unwrap_or(0);
-        }
+    for call in test.calls() {
+        let cases = &test.libraries[call.library].methods[&call.method].cases;
+        rounds += cases.iter().map(|case| reads(test, &case.groups)).max().unwrap_or(0);
     }
     let mut domains = initial.clone();
     let mut all = loop {

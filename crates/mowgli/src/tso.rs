@@ -2,20 +2,24 @@
 //! (TPHOLs 2009).
 //!
 //! [`machine`](crate::machine) has store buffers too, among much else. This one has nothing else, and shares with its driver
-//! only what goes on in a thread's registers: what both of them and the model `x86tso` say is not one mistake made three times.
+//! only how a program is read, and what goes on in a thread's registers: what both of them and the model `x86tso` say is not one
+//! mistake made three times.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 
-use crate::explore::{At, NotThere, STATES_MAX, check, settle};
-use crate::litmus::{Argument, Instruction, Observable, Place, Test, Value};
-use crate::trace::evaluate;
+use crate::explore::{At, NotThere, STATES_MAX, plan, settle};
+use crate::litmus::{Test, Value};
+use crate::run::{Number, Operation, Plan, Step};
+
+/// The methods that the machine has.
+const METHODS: [&str; 4] = ["Write", "Read", "CAS", "Mfence"];
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    memory: BTreeMap<Place, Value>,
+    memory: Vec<i64>,
     threads: Vec<At>,
     /// What each thread has written and nobody else sees, the oldest first.
-    buffers: Vec<VecDeque<(Place, Value)>>,
+    buffers: Vec<VecDeque<(usize, i64)>>,
 }
 
 /// All outcomes of a test that uses `x86tso` alone: what is seen at the end, in the order of [`Test::observables`].
@@ -34,16 +38,15 @@ struct State {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
-    check(test)?;
-    let starts = |place: Place| test.objects[place.0].starts.clone().unwrap_or_default();
+    let plan = plan(test, |library, method| library == "x86tso" && METHODS.contains(&method))?;
     let start = State {
-        memory: test.places().into_iter().map(|place| (place, starts(place))).collect(),
-        threads: test.threads.iter().map(|thread| At::start(thread.registers.len())).collect(),
-        buffers: vec![VecDeque::new(); test.threads.len()],
+        memory: plan.words.iter().map(|word| word.starts).collect(),
+        threads: At::start(&plan),
+        buffers: vec![VecDeque::new(); plan.threads.len()],
     };
     let (mut outcomes, mut seen, mut open) = (BTreeSet::new(), HashSet::new(), vec![start]);
     while let Some(mut state) = open.pop() {
-        if !settle(test, &mut state.threads) || seen.contains(&state) {
+        if !settle(&plan, &mut state.threads) || seen.contains(&state) {
             continue;
         }
         if seen.len() == STATES_MAX {
@@ -51,7 +54,7 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
         }
         let before = open.len();
         for thread in 0..state.threads.len() {
-            open.extend(call(test, &state, thread)?);
+            open.extend(call(&plan, &state, thread)?);
             if !state.buffers[thread].is_empty() {
                 let mut next = state.clone();
                 next.drain(thread);
@@ -60,11 +63,8 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
         }
         // Who waits waits for his buffer, so nobody stands still for ever.
         if open.len() == before {
-            let seen = test.observables().into_iter().map(|observable| match observable {
-                Observable::Register(thread, register) => state.threads[thread].registers[register].clone(),
-                Observable::Place(place) => state.memory[&place].clone(),
-            });
-            outcomes.insert(seen.collect());
+            let registers = state.threads.iter().flat_map(|at| at.registers.iter().cloned());
+            outcomes.insert(registers.chain(state.memory.iter().copied().map(Value::number)).collect());
         }
         seen.insert(state);
     }
@@ -74,53 +74,39 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
 impl State {
     /// The oldest write of a thread reaches memory.
     fn drain(&mut self, thread: usize) {
-        if let Some((place, value)) = self.buffers[thread].pop_front() {
-            self.memory.insert(place, value);
+        if let Some((at, value)) = self.buffers[thread].pop_front() {
+            self.memory[at] = value;
         }
     }
 }
 
 /// The thread's next call, if it has one and its buffer lets it.
-fn call(test: &Test, state: &State, thread: usize) -> Result<Option<State>, NotThere> {
+fn call(plan: &Plan, state: &State, thread: usize) -> Result<Option<State>, NotThere> {
     let at = &state.threads[thread];
-    let Some(Instruction::Call(into, call)) = test.threads[thread].code.get(at.next) else { return Ok(None) };
-    let library = &test.libraries[call.library].name;
-    if library != "x86tso" {
-        return Err(NotThere::Method(format!("{library}.{}", call.method)));
-    }
-    let place = match call.arguments.first() {
-        Some(Argument::Object(object)) => Some((*object, test.objects[*object].home.unwrap_or_default())),
-        _ => None,
-    };
-    let value = |argument: usize| match &call.arguments[argument] {
-        Argument::Value(value) => evaluate(&at.registers, value),
-        _ => Value::None,
-    };
+    let Some(Step::Call(into, operation)) = plan.threads[thread].steps.get(at.next) else { return Ok(None) };
+    let number = |number: &Number| number.of(&at.registers).map_err(NotThere::Value);
     let is_drained = state.buffers[thread].is_empty();
     let mut next = state.clone();
     next.threads[thread].next += 1;
-    let result = match (call.method.as_str(), place) {
-        ("Write", Some(place)) => {
-            next.buffers[thread].push_back((place, value(1)));
-            Value::None
+    let mut found = None;
+    match operation {
+        Operation::Write(at, value) => next.buffers[thread].push_back((*at, number(value)?)),
+        Operation::Read(at) => {
+            let own = state.buffers[thread].iter().rev().find(|write| write.0 == *at);
+            found = Some(own.map_or(state.memory[*at], |write| write.1));
         }
-        ("Read", Some(place)) => {
-            let own = state.buffers[thread].iter().rev().find(|write| write.0 == place);
-            own.map_or_else(|| state.memory[&place].clone(), |write| write.1.clone())
-        }
-        ("CAS", Some(place)) if is_drained => {
-            let old = state.memory[&place].clone();
-            if old == value(1) {
-                next.memory.insert(place, value(2));
+        Operation::Mfence | Operation::Cas(..) if !is_drained => return Ok(None),
+        Operation::Mfence => {}
+        Operation::Cas(at, old, new) => {
+            found = Some(state.memory[*at]);
+            if found == Some(number(old)?) {
+                next.memory[*at] = number(new)?;
             }
-            old
         }
-        ("Mfence", None) if is_drained => Value::None,
-        ("CAS" | "Mfence", _) => return Ok(None),
-        (other, _) => return Err(NotThere::Method(other.to_owned())),
-    };
+        _ => unreachable!("the test calls none but the machine's methods"),
+    }
     if let Some(register) = into {
-        next.threads[thread].registers[*register] = result;
+        next.threads[thread].registers[*register] = found.map_or(Value::None, Value::number);
     }
     Ok(Some(next))
 }

@@ -4,6 +4,7 @@ mod barrier;
 mod death;
 mod join;
 mod kv;
+mod locks;
 mod mutex;
 mod queue;
 mod ring;
@@ -21,6 +22,7 @@ pub fn all() -> Vec<Scenario> {
         ring::scenarios(),
         queue::scenarios(),
         mutex::scenarios(),
+        locks::scenarios(),
         kv::scenarios(),
         join::scenarios(),
         death::scenarios(),

@@ -1,5 +1,6 @@
 //! `farfield bench fabric`: the time of one waited-for operation to another process.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::worker::{self, Workers};
 use crate::place::FabricChoice;
+use crate::tell;
 
 /// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
 #[derive(Args)]
@@ -56,12 +58,7 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
     };
     Workers::start(2, args.fabric)?.run(Duration::from_secs(120), take, || {})?;
     let times = Times { handoff_ns, ..times.context("no result came")? };
-    let line = serde_json::to_string(&times)?;
-    match args.json.as_deref() {
-        Some(path) if path.as_os_str() == "-" => println!("{line}"),
-        Some(path) => crate::tell::append(path, &(line + "\n"))?,
-        None => {}
-    }
+    tell::json(args.json.as_deref(), &mut io::stdout().lock(), &times)?;
     eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
     let all = [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)];
     for (at, (name, ns)) in all.into_iter().enumerate() {

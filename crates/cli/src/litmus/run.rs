@@ -107,14 +107,17 @@ pub(super) fn main(
     json: Option<&Path>,
     out: &mut impl Write,
 ) -> Result<bool> {
-    let is_json = json == Some(Path::new("-"));
+    let is_json = tell::is_stdout(json);
     let mut forbidden = Vec::new();
     for (file, text) in files {
         let prepared = match prepare(file, text, models) {
             Ok(prepared) => prepared,
             Err(NotRunnable::Text(error)) => return Err(error.into()),
             Err(why) => {
-                not_run(file, &why, json, out)?;
+                if !is_json {
+                    writeln!(out, "{file} is not run: {why}\n")?;
+                }
+                tell::json(json, out, &json!({ "file": file, "not_run": why.to_string() }))?;
                 continue;
             }
         };
@@ -129,12 +132,7 @@ pub(super) fn main(
                 writeln!(out, "{ran}")?;
                 out.flush()?;
             }
-            let line = || format!("{}\n", ran.json());
-            match json {
-                Some(_) if is_json => write!(out, "{}", line())?,
-                Some(file) => tell::append(file, &line())?,
-                None => {}
-            }
+            tell::json(json, out, &ran.json())?;
         }
     }
     if !forbidden.is_empty() {
@@ -142,19 +140,6 @@ pub(super) fn main(
         let _ = writeln!(std::io::stderr(), "farfield litmus: forbidden but seen: {}", forbidden.join(", "));
     }
     Ok(forbidden.is_empty())
-}
-
-fn not_run(file: &str, why: &NotRunnable, json: Option<&Path>, out: &mut impl Write) -> Result<()> {
-    let line = format!("{}\n", json!({ "file": file, "not_run": why.to_string() }));
-    match json {
-        Some(to) if to == Path::new("-") => write!(out, "{line}")?,
-        Some(to) => tell::append(to, &line)?,
-        None => {}
-    }
-    if json != Some(Path::new("-")) {
-        writeln!(out, "{file} is not run: {why}\n")?;
-    }
-    Ok(())
 }
 
 impl<'a> Ran<'a> {

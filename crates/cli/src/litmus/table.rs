@@ -1,5 +1,6 @@
 //! `farfield litmus --table`: what each model says of each test, and how often each fabric has shown it.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -87,17 +88,12 @@ pub(super) fn main(
     let mut rows = Vec::new();
     for (file, text) in files {
         let row = Row::of(file, text, models, ask).with_context(|| file.clone())?;
-        let line = format!("{}\n", row.json(ask));
-        match json {
-            Some(to) if to == Path::new("-") => write!(out, "{line}")?,
-            Some(to) => tell::append(to, &line)?,
-            None => {}
-        }
+        tell::json(json, out, &row.json(ask))?;
         rows.push(row);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    if json != Some(Path::new("-")) {
+    if !tell::is_stdout(json) {
         let is_coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
         print(&rows, ask, is_coloured, out)?;
     }
@@ -123,21 +119,18 @@ impl Row {
             verdicts.extend(verdict.map(|verdict| (model.to_owned(), verdict)));
         }
         let (mut shown, mut runs) = (Vec::new(), Vec::new());
-        let prepared = match ask.on.is_empty() {
-            true => None,
-            false => Some(prepare(file, text, models)),
-        };
+        let prepared = LazyCell::new(|| prepare(file, text, models));
         for on in &ask.on {
-            match &prepared {
-                Some(Ok(prepared)) => {
+            match &*prepared {
+                Ok(prepared) => {
                     let ran = Ran::of(prepared, *on, ask, &ProgressBar::hidden())
                         .with_context(|| format!("on {}", on.name()))?;
                     runs.push(ran.json());
                     shown.push(Shown::of(&ran, test.quantifier));
                 }
-                Some(Err(NotRunnable::Text(error))) => return Err(error.clone().into()),
-                _ => {
-                    runs.push(json!({ "fabric": on.name(), "not_run": true }));
+                Err(NotRunnable::Text(error)) => return Err(error.clone().into()),
+                Err(why) => {
+                    runs.push(json!({ "fabric": on.name(), "not_run": why.to_string() }));
                     shown.push(Shown::NotRun);
                 }
             }

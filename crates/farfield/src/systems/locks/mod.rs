@@ -17,9 +17,13 @@ use crate::error::{Of, Result};
 use crate::node::{Node, Object, Spec};
 use crate::objects::mutex::{Guard, MutexArray};
 
+pub mod alock;
+mod descriptor;
+mod queue;
 pub mod spin;
 pub mod table;
 
+pub use alock::{ALock, ALockArray, ALockGuard, ALockOptions};
 pub use spin::{SpinGuard, SpinLockArray};
 pub use table::{LockKind, LockOptions, LockTable, TableGuard};
 
@@ -198,6 +202,17 @@ impl Spread {
 
     fn node(&self) -> &Node {
         self.object.node()
+    }
+
+    /// Where another region of each participant lies.
+    fn regions(&self, name: &str) -> Result<Vec<(NodeId, RemotePtr<u64>)>> {
+        let nodes = self.object.others().chain([self.node().id()]);
+        nodes.map(|node| Ok((node, self.object.remote(node, name)?))).collect()
+    }
+
+    /// Where the record of a lock of this node lies in its region, in bytes.
+    fn offset(&self, index: usize) -> usize {
+        index / self.bases.len() * self.words_each * 8
     }
 
     /// The first word of a record.

@@ -45,7 +45,7 @@ const DIED: u64 = 1 << 12;
 /// A number of spinlocks, spread over the nodes that open them, in order.
 ///
 /// ```
-/// use farfield::LockArray;
+/// use farfield::{LockArray, LockGuard};
 /// # fn main() -> farfield::Result<()> {
 /// let node = farfield::Node::builder().session("doc-spin").start()?;
 /// let locks = farfield::SpinLockArray::open(&node, "stripes", 64)?;

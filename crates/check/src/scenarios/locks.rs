@@ -1,0 +1,418 @@
+//! Locks for asymmetric memory. As for the mutex: most scenarios add one to a word under the lock, which two holders at once
+//! lose, and a holder that does not see what the last one wrote.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use farfield::fabric::Region;
+use farfield::{ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, Result, SpinLockArray};
+
+use super::death::patiently;
+use super::mutex::{cut, word};
+use crate::Faults;
+use crate::scenario::{Log, Scenario, Stage, choose, crashed};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        release(),
+        spin_release(),
+        cohorts("alock/cohorts", &[0, 0, 1]),
+        cohorts("alock/remote-queue", &[0, 1, 2]),
+        turns(),
+        budget(),
+        local_budget(),
+        window(),
+        trying(),
+        deadline(),
+        timeout(),
+        dropped(),
+        late_victim(),
+        spin_holder_dies(),
+        last_remote_dies(),
+        holder_dies(),
+        waiter_dies(),
+        users_die(),
+    ]
+}
+
+const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 4 };
+
+fn open(stage: &Stage) -> Result<Vec<Rc<ALockArray>>> {
+    open_with(stage, OPTIONS)
+}
+
+/// One lock, on node 0.
+fn open_with(stage: &Stage, options: ALockOptions) -> Result<Vec<Rc<ALockArray>>> {
+    stage.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
+}
+
+/// A word that is read and written under a lock: by the CPU of its node, and by the NIC of others.
+#[derive(Clone)]
+struct Counter {
+    home: usize,
+    region: Region,
+}
+
+impl Counter {
+    fn new(stage: &Stage, home: usize) -> Result<Counter> {
+        Ok(Counter { home, region: word(stage, home, "x")? })
+    }
+
+    /// Adds one. A put is not waited for: the release has to make it visible.
+    async fn add(&self, ep: &Endpoint) -> Result<()> {
+        if ep.me().index() == self.home {
+            let word = self.region.word(0);
+            word.store(word.load() + 1);
+        } else {
+            let word = self.region.remote::<u64>(0);
+            let seen = ep.get(word).await?;
+            ep.put_value(word, seen + 1).detach()?;
+        }
+        Ok(())
+    }
+
+    /// At the end it counts the critical sections, and the lock is free.
+    fn counts<L: LockArray + 'static>(self, stage: &Stage, locks: &Rc<L>, sections: impl FnOnce() -> u64 + 'static) {
+        let (nodes, locks) = (stage.node(0), Rc::clone(locks));
+        stage.finally(move || {
+            assert_eq!(self.region.word(0).load(), sections(), "the sum of the increments under the lock");
+            let ep = nodes.endpoint()?;
+            let guard = ep.block_on(locks.try_lock(&ep, 0))?.expect("nobody wants the lock, but it is not free");
+            ep.block_on(guard.unlock())
+        });
+    }
+}
+
+async fn section<L: LockArray>(locks: &L, ep: &Endpoint, x: &Counter) -> Result<()> {
+    let guard = locks.lock(ep, 0).await?;
+    x.add(ep).await?;
+    guard.unlock().await
+}
+
+/// `NRW` of a put under the lock against what releases it, on another queue pair or by the CPU.
+fn releases<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>) -> Result<()> {
+    let x = Counter::new(stage, 1)?;
+    for (node, locks) in locks.iter().cloned().enumerate() {
+        let x = x.clone();
+        stage.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+    }
+    x.counts(stage, &locks[0], || 2);
+    Ok(())
+}
+
+fn release() -> Scenario {
+    let about = "what a holder puts on another node than the lock's is seen by the next, of either cohort";
+    Scenario::new("alock/release", about, 2, |stage| releases(stage, open(stage)?)).small().kills(&["alock-no-fence"])
+}
+
+fn spin_release() -> Scenario {
+    let about = "what a holder puts on another node than the lock's is seen by the next";
+    Scenario::new("spin/release", about, 2, |stage| {
+        releases(stage, stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?)
+    })
+    .small()
+    .kills(&["spin-no-fence"])
+}
+
+/// Three operations, of both cohorts: Peterson's algorithm, and a queue in one of them.
+fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
+    let nodes = threads.iter().max().expect("some") + 1;
+    let scenario = Scenario::new(name, "three threads in two cohorts are never inside at once", nodes, move |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        for node in threads {
+            let (locks, x) = (Rc::clone(&locks[*node]), x.clone());
+            stage.thread(*node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+        }
+        x.counts(stage, &locks[0], || threads.len() as u64);
+        Ok(())
+    })
+    .small();
+    match name {
+        "alock/cohorts" => scenario.kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
+        _ => scenario.kills(&["queue-not-told"]),
+    }
+}
+
+/// Several turns of all.
+fn turns() -> Scenario {
+    Scenario::new("alock/turns", "two threads of each cohort take turns", 3, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        for node in [0, 0, 1, 2] {
+            let (locks, x) = (Rc::clone(&locks[node]), x.clone());
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    section(&*locks, ep, &x).await?;
+                    section(&*locks, ep, &x).await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], || 8);
+        Ok(())
+    })
+}
+
+/// One operation that waits as the head of its cohort, against two of the other one that would hand the lock to each other
+/// for ever: it is overtaken as often as the budget says. That it waits can be seen from outside: a local one when its future
+/// is pending, a remote one when it looks at the lock for the second time.
+fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
+    const BUDGET: u32 = 1;
+    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 4 };
+    Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |stage| {
+        let locks = open_with(stage, options)?;
+        let order: Log<usize> = stage.log();
+        const WAITS: usize = usize::MAX;
+        for node in others {
+            let (locks, order) = (Rc::clone(&locks[node]), order.clone());
+            stage.thread(node, "overtakes", move |ep| {
+                ep.block_on(async {
+                    for _ in 0..3 {
+                        let guard = locks.lock(ep, 0).await?;
+                        order.push(node);
+                        guard.unlock().await?;
+                    }
+                    Ok(())
+                })
+            });
+        }
+        let (locks, waits) = (Rc::clone(&locks[waiter]), order.clone());
+        stage.thread(waiter, "waits", move |ep| {
+            ep.block_on(async {
+                let looks = ep.counts().gets;
+                let mut lock = pin!(locks.lock(ep, 0));
+                let at_once = poll_fn(|cx| match lock.as_mut().poll(cx) {
+                    Poll::Ready(guard) => Poll::Ready(Some(guard)),
+                    Poll::Pending if waiter == 0 || ep.counts().gets > looks + 1 => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                let guard = match at_once {
+                    Some(guard) => guard?,
+                    None => {
+                        waits.push(WAITS);
+                        let guard = lock.await?;
+                        waits.push(waiter);
+                        guard
+                    }
+                };
+                guard.unlock().await
+            })
+        });
+        stage.finally(move || {
+            let order = order.take();
+            let Some(since) = order.iter().position(|it| *it == WAITS) else { return Ok(()) };
+            let until = order[since..].iter().position(|it| *it == waiter).expect("it has had its turn");
+            assert!(until <= BUDGET as usize + 1, "overtaken {} times: {order:?}", until - 1);
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+fn budget() -> Scenario {
+    overtaking("alock/remote-budget", 0, [1, 2]).kills(&["alock-budget-not-reset", "alock-victim-not-set"])
+}
+
+fn local_budget() -> Scenario {
+    overtaking("alock/local-budget", 1, [0, 0])
+}
+
+/// Operations of one thread share its endpoint and nothing else: each is an entry of its own.
+fn window() -> Scenario {
+    Scenario::new("alock/window", "several operations of one thread exclude each other", 2, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        for node in 0..2 {
+            let (locks, x) = (Rc::clone(&locks[node]), x.clone());
+            stage.thread(node, "adder", move |ep| {
+                let mut ended = Ok(());
+                let add = || section(&*locks, ep, &x);
+                ep.run_window(2, [add(), add()], |result| ended = ended.clone().and(result));
+                ended
+            });
+        }
+        x.counts(stage, &locks[0], || 4);
+        Ok(())
+    })
+}
+
+/// Trying, in both cohorts: it never waits, and what it leaves is no obstacle.
+fn trying() -> Scenario {
+    Scenario::new("alock/trying", "who tries is excluded like who waits, and never waits", 2, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        let sections = Rc::new(Cell::new(0));
+        for node in [0, 0, 1] {
+            let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
+            stage.thread(node, "tries", move |ep| {
+                ep.block_on(async {
+                    for _ in 0..2 {
+                        if let Some(guard) = locks.try_lock(ep, 0).await? {
+                            x.add(ep).await?;
+                            guard.unlock().await?;
+                            sections.set(sections.get() + 1);
+                        }
+                    }
+                    Ok(())
+                })
+            });
+        }
+        x.counts(stage, &locks[0], move || sections.get());
+        Ok(())
+    })
+}
+
+/// Waits that may end at any moment: what was queued by then is passed on.
+fn ends_early(name: &str, about: &str, attempt: impl Fn() -> Attempt + Send + Sync + 'static) -> Scenario {
+    Scenario::new(name, about, 2, move |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 1)?);
+        let sections = Rc::new(Cell::new(2));
+        for node in [0, 1] {
+            let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
+            let attempt = attempt();
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    let guard = match attempt {
+                        Attempt::Deadline => Some(locks.lock_deadline(ep, 0, ep.now()).await),
+                        Attempt::Timeout => {
+                            ep.set_timeout(Duration::from_millis(50));
+                            Some(locks.lock(ep, 0).await)
+                        }
+                        Attempt::Dropped => cut(choose(6), locks.lock(ep, 0)).await,
+                    };
+                    match guard {
+                        Some(Ok(guard)) => {
+                            x.add(ep).await?;
+                            guard.unlock().await?;
+                            sections.set(sections.get() + 1);
+                        }
+                        Some(Err(error)) => assert!(error.is_timeout(), "{error}"),
+                        None => {}
+                    }
+                    ep.set_timeout(Duration::from_secs(3600));
+                    section(&*locks, ep, &x).await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], move || sections.get());
+        Ok(())
+    })
+}
+
+/// How a wait ends.
+#[derive(Clone, Copy)]
+enum Attempt {
+    Deadline,
+    Timeout,
+    Dropped,
+}
+
+fn deadline() -> Scenario {
+    ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", || Attempt::Deadline)
+        .kills(&["queue-dropped-kept"])
+}
+
+fn timeout() -> Scenario {
+    ends_early("alock/timeout", "waits that end at any moment lose no turn and no increment", || Attempt::Timeout)
+        .early_timeouts()
+}
+
+fn dropped() -> Scenario {
+    ends_early("alock/dropped", "an operation that is dropped at any moment holds nothing and has no turn", || {
+        Attempt::Dropped
+    })
+}
+
+/// What a dropped operation has put does not land much later: it would name a victim while others compete.
+fn late_victim() -> Scenario {
+    Scenario::new("alock/late-victim", "an operation that is dropped names no victim afterwards", 3, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        let dropping = Rc::clone(&locks[1]);
+        stage.thread(1, "drops", move |ep| {
+            ep.block_on(async {
+                if let Some(guard) = cut(choose(6), dropping.lock(ep, 0)).await {
+                    guard?.unlock().await?;
+                }
+                Ok(())
+            })
+        });
+        for node in [0, 2] {
+            let (locks, x) = (Rc::clone(&locks[node]), x.clone());
+            stage.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+        }
+        x.counts(stage, &locks[0], || 2);
+        Ok(())
+    })
+    .kills(&["alock-victim-late"])
+}
+
+/// Locks and unlocks until it has done so twice, whoever dies; those that live are done at the end. Who is told of a death
+/// repairs the word, which counts no more then.
+fn users<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>, threads: &'static [usize]) -> Result<()> {
+    let x = Counter::new(stage, 0)?;
+    let (done, inside) = (stage.log(), Rc::new(Cell::new(None::<usize>)));
+    for node in threads {
+        let (locks, x, done, inside) = (Rc::clone(&locks[*node]), x.clone(), done.clone(), Rc::clone(&inside));
+        stage.thread(*node, "locks", move |ep| {
+            for _ in 0..2 {
+                let mut guard = patiently(|| ep.block_on(locks.lock(ep, 0)))?;
+                // A dead one stays inside, and then the next is told.
+                let left = inside.replace(Some(*node));
+                assert!(left.is_none_or(|left| crashed(left) && guard.is_after_death()), "{left:?} is inside, too");
+                assert!(!guard.is_after_death() || (1..3).any(crashed), "nobody has died");
+                ep.block_on(x.add(ep))?;
+                guard.repaired();
+                inside.set(None);
+                ep.block_on(guard.unlock())?;
+            }
+            done.push(*node);
+            Ok(())
+        });
+    }
+    stage.finally(move || {
+        let done = done.take();
+        for node in threads {
+            assert!(crashed(*node) || done.contains(node), "node {node} has had its turns");
+        }
+        Ok(())
+    });
+    Ok(())
+}
+
+fn spin_holder_dies() -> Scenario {
+    Scenario::new("spin/holder-dies", "a lock is taken from the dead", 3, |stage| {
+        users(stage, stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?, &[0, 1, 2])
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["spin-holder-kept"])
+}
+
+fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize]) -> Scenario {
+    Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads))
+}
+
+/// The remote queue has none but the dead: the local head finds that out.
+fn last_remote_dies() -> Scenario {
+    alock_users("alock/last-remote-dies", "a local head does not wait for the dead", 2, &[0, 1])
+        .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// Node 1 dies: as the holder, in front of node 2, or behind it.
+fn holder_dies() -> Scenario {
+    alock_users("alock/holder-dies", "the remote queue goes on without a dead holder", 3, &[1, 2])
+        .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// Node 2 dies, between two others: who is behind it does not take the lock from a living holder.
+fn waiter_dies() -> Scenario {
+    alock_users("alock/waiter-dies", "the remote queue goes on without a dead waiter", 4, &[1, 2, 3])
+        .faults(Faults::new().crashes(1).of([2]))
+        .kills(&["queue-claims-blindly"])
+}
+
+/// The same in both cohorts, with one more behind.
+fn users_die() -> Scenario {
+    alock_users("alock/users-die", "both cohorts go on without the dead", 4, &[0, 1, 2, 3])
+        .faults(Faults::new().crashes(2).of([1, 2]))
+}

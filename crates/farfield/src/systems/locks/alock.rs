@@ -1,0 +1,791 @@
+//! ALock: a lock for asymmetric memory, whose threads on the lock's own node never go through the NIC.
+//!
+//! A CPU's read-modify-writes and a NIC's are not atomic with each other, so an ordinary lock makes everybody use the NIC,
+//! the lock's own node included. ALock has two queues instead, one for each *cohort*: operations of other nodes use remote
+//! atomics on one tail, those of the lock's node use CPU atomics on another. The heads of the two queues agree by Peterson's
+//! algorithm, which needs reads and writes only: those of CPU and NIC go together. The tails are its flags.
+//!
+//! ```text
+//! +0   ┌──────────────┐
+//!      │ tail_remote  │  the last entry of the remote queue, 0: empty        remote atomics only
+//! +8   ├──────────────┤
+//!      │ tail_local   │  the last entry of the local queue, 0: empty         CPU atomics only
+//! +16  ├──────────────┤
+//!      │ victim       │  the cohort that came last, and lets the other one   put by the remote head, stored by the local
+//! +24  ├──────────────┤
+//!      │ claims       │  heads of the remote queue that were lost            remote atomics only
+//! +32  ├──────────────┤
+//!      │ burials      │  queues that were found to hold none but the dead    stored by the local head
+//! +40  ├──────────────┤
+//!      │ repaired     │  how many of both somebody has repaired              put or stored by the holder
+//! +48  ├──────────────┤
+//!      │ buried       │  the tail of the last such queue                     stored by the local head
+//! +56  ├──────────────┤
+//!      │ 0            │
+//! +64  └──────────────┘
+//! ```
+//!
+//! The entries are [descriptors](super) of operations, not of threads: a thread may hold and await several locks.
+//!
+//! # Acquire
+//!
+//! *Remote.* Enqueue ([`queue`](super::queue)). Who finds the queue empty competes: it puts the cohort into `victim`, and gets
+//! `tail_local` and `victim`, until the former is empty or the latter names the others.
+//! - The compare-and-swap was waited for before the put is issued (`NLW → WT → NLR`): the flag is up before the victim is named.
+//! - The get comes after the put (`NRW → NRR`, to one node): the two are posted together.
+//! - The two words may be read in any order, since each alone suffices.
+//! - What the holder reads afterwards comes after the get.
+//!
+//! *Local.* Exchange `tail_local`, store `victim`, a memory fence, read `tail_remote` and `victim`.
+//! - The exchange comes before the store (`CAS → CW`).
+//! - The fence is what keeps the store before the reads (`CW → MF → CR`; without it `CW → CR` is not ordered).
+//!
+//! Exclusion is Peterson's: of two heads the one whose victim is overwritten last finds the other's flag up and itself the
+//! victim. For that a named victim has to be in memory before its operation gives the head up: a put that landed later would
+//! let in a local thread beside a remote one. So an operation that is dropped between put and get waits for the get.
+//!
+//! # Release
+//!
+//! What the holder has put has to be visible before the lock can be had: a put's completion does not say so, so the release
+//! waits for a get from every node that the holder's endpoint has put to (a global fence). One node is left out: that of the
+//! operation behind, if that is known, since the grant is put to the same node (`NRW → NRW`); else the lock's, since the
+//! compare-and-swap that empties the tail comes after earlier puts to its node (`NRW → NAR`), and has flushed them when it
+//! fails. CPU writes come before any operation that is issued later, and before any later CPU write.
+//!
+//! A holder hands the lock to its own cohort as often as the *budget* says: the grant is what is left of it. Who is granted
+//! 0 competes again, so that the other cohort's head, if it waits, has its turn; then the budget is whole again.
+//!
+//! # Costs
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, remote, free | 2 | 1 cas; 1 put and 1 get, posted together |
+//! | `lock`, remote, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put |
+//! | the same, granted 0 | and 1 for each look | 1 put, a get for each look |
+//! | `unlock`, remote, d nodes put to, that one left out | 1 (d = 0) or 2 | at most d gets, 1 cas |
+//! | `unlock`, remote, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
+//! | `lock`, local | 0 | none |
+//! | `unlock`, local, d nodes put to | 0 or 1 | at most d gets |
+//!
+//! Threads on the lock's node need no queue pair to their own node.
+//!
+//! # When a node dies
+//!
+//! *A remote holder's or waiter's*: [`queue`](super::queue) says how the remote queue goes on. If no living operation is in
+//! it, the local head finds that out, and takes that tail for an empty one. Nobody can tell whether the dead held the lock:
+//! the next holder is told that something may be half-written ([`LockGuard::is_after_death`]), and so are those after it,
+//! until one says [`LockGuard::repaired`].
+//!
+//! *The lock's own*: the lock is gone, and every call says so, naming the node.
+//!
+//! Source: Baran, Nelson-Slivon, Tseng, Palmieri, "ALock: Asymmetric Lock Primitive for RDMA Systems" (SPAA 2024), section 5.
+//! The paper's algorithm has no deadlines and no deaths; those are ours. `specs/alock` has the algorithm in TLA+.
+
+use std::sync::Arc;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, memory_fence};
+
+use super::descriptor::{self, Descriptors, Id};
+use super::queue::{CHECK_EVERY, Entry, Grant, Place, Queue};
+use super::{Layout, LockArray, LockGuard, Spread};
+use crate::error::{ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
+use crate::node::{Node, Poller, Progress};
+use crate::objects::owed::release_later;
+
+const TAIL_REMOTE: usize = 0;
+const TAIL_LOCAL: usize = 1;
+const VICTIM: usize = 2;
+const CLAIMS: usize = 3;
+const BURIALS: usize = 4;
+const REPAIRED: usize = 5;
+const BURIED: usize = 6;
+const WORDS: usize = 8;
+
+/// The victims. A new lock has none, which is as good as either while both queues are empty.
+const REMOTE: u64 = 1;
+const LOCAL: u64 = 2;
+
+/// How ALocks are opened. All nodes say the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ALockOptions {
+    /// How many remote operations in a row may have the lock while a local one waits: 20, unless set (section 6.1).
+    pub remote_budget: u32,
+    /// And the other way round: 5, unless set.
+    pub local_budget: u32,
+    /// How many operations of a node may hold or await one of these locks at a time: 1024, unless set. Each has 64 bytes of
+    /// network memory.
+    pub operations_max: usize,
+}
+
+impl Default for ALockOptions {
+    fn default() -> ALockOptions {
+        ALockOptions { remote_budget: 20, local_budget: 5, operations_max: 1024 }
+    }
+}
+
+impl ALockOptions {
+    /// Checks that they can be.
+    fn check(&self, count: usize) -> Result<()> {
+        let why = if self.remote_budget == 0 || self.local_budget == 0 {
+            "a budget is at least 1".into()
+        } else if self.operations_max == 0 || self.operations_max > descriptor::COUNT_MAX {
+            format!("`operations_max` is {}, and has to be 1 to {}", self.operations_max, descriptor::COUNT_MAX)
+        } else if count > descriptor::LOCKS_MAX {
+            format!("{count} locks are more than the {} that one array can have", descriptor::LOCKS_MAX)
+        } else {
+            return Ok(());
+        };
+        Err(ErrorKind::Config { why }.into())
+    }
+}
+
+/// A number of ALocks, spread over the nodes that open them, in order: lock `i` lies on the one at `i mod nodes`.
+///
+/// ```
+/// use farfield::{ALockArray, ALockOptions, LockArray, LockGuard};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-alocks").start()?;
+/// let locks = ALockArray::open(&node, "stripes", 64, ALockOptions::default())?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// assert_eq!(ep.counts().posted(), 0); // this is its own node: nothing has gone through a NIC
+/// # Ok(()) }
+/// ```
+pub struct ALockArray {
+    spread: Spread,
+    options: ALockOptions,
+    queue: Arc<Queue>,
+    local: Option<Arc<Local>>,
+}
+
+/// One ALock, shared by all nodes.
+///
+/// ```
+/// use farfield::{ALock, LockGuard};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-alock").start()?;
+/// let lock = ALock::open(&node, "bank/lock", node.id())?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     let guard = lock.lock(&ep).await?;
+///     // … work on what it protects …
+///     guard.unlock().await
+/// })?;
+/// # Ok(()) }
+/// ```
+pub struct ALock(ALockArray);
+
+/// An ALock is held as long as this lives.
+///
+/// Unlock with [`LockGuard::unlock`]. Dropping it does the same, but waits for the release fence in the drop, and an error
+/// is only logged.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct ALockGuard<'a> {
+    locks: &'a ALockArray,
+    endpoint: &'a Endpoint,
+    /// None once it is released, or left to the service thread.
+    held: Option<Held<'a>>,
+    budget: u32,
+    is_after_death: bool,
+    is_repaired: bool,
+}
+
+enum Held<'a> {
+    Remote(Entry<'a>),
+    Local(LocalEntry<'a>),
+}
+
+impl ALock {
+    /// Opens the lock, which lies on `home`, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<ALock> {
+        ALock::open_with(node, path, home, ALockOptions::default())
+    }
+
+    /// [`ALock::open`], not with the usual options.
+    ///
+    /// # Errors
+    /// As `open`; options that cannot be.
+    pub fn open_with(node: &Node, path: &str, home: NodeId, options: ALockOptions) -> Result<ALock> {
+        ALockArray::open_on(node, path, 1, vec![home], options).map(ALock)
+    }
+
+    /// Takes the lock, waiting as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, or the home node is gone.
+    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
+        self.0.lock(endpoint, 0).await
+    }
+
+    /// [`ALock::lock`] with a deadline.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<ALockGuard<'a>> {
+        self.0.lock_deadline(endpoint, 0, deadline).await
+    }
+
+    /// Takes the lock if that can be done without waiting for anybody.
+    ///
+    /// # Errors
+    /// The home node is gone.
+    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<ALockGuard<'a>>> {
+        self.0.try_lock(endpoint, 0).await
+    }
+}
+
+impl ALockArray {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, gone, or opens them differently; no memory; options that cannot be.
+    pub fn open(node: &Node, path: &str, count: usize, options: ALockOptions) -> Result<ALockArray> {
+        ALockArray::open_on(node, path, count, node.survivors(), options)
+    }
+
+    fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>, options: ALockOptions) -> Result<ALockArray> {
+        options.check(count).of(path)?;
+        let ALockOptions { remote_budget, local_budget, operations_max } = options;
+        let own = node.alloc(GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let layout = Layout {
+            path,
+            kind: "ALockArray",
+            count,
+            words_each: WORDS,
+            homes,
+            group: GroupKey::SIGNAL,
+            options: format!(", budgets={remote_budget}/{local_budget}"),
+            more: Some(("descriptors", own.clone())),
+        };
+        let spread = Spread::open(node, layout)?;
+        let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
+        let queue = Queue::new(node, path, descriptors, Id::NOBODY);
+        let local = spread.own.clone().map(|own| Arc::new(Local { own, queue: Arc::clone(&queue) }));
+        Ok(ALockArray { spread, options, queue, local })
+    }
+
+    /// The local side of a lock, if it lies on this node.
+    fn local(&self, record: RemotePtr<u64>) -> Option<&Arc<Local>> {
+        self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
+    }
+
+    /// Where a lock of this node lies in its memory, in bytes.
+    fn offset(&self, index: usize) -> usize {
+        self.spread.offset(index)
+    }
+
+    async fn lock_remote<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+        tries: bool,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        let record = self.spread.record(index);
+        let place = Place { lock: index, tail: record.at(TAIL_REMOTE), claims: record.at(CLAIMS) };
+        let mut entry = self.queue.entry(endpoint, place)?;
+        let Some(found) = entry.enqueue(deadline, tries).await? else { return Ok(None) };
+        let mut granted = None;
+        if found.node().is_some() {
+            match entry.granted(deadline).await {
+                Ok(grant) => granted = Some(grant),
+                Err(error) if tries && error.is_timeout() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let (budget, is_after_death) = match granted {
+            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
+            again => {
+                let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
+                let wins = compete(endpoint, record, deadline, names_victim, tries);
+                let won = wins.await.waiting_for("the lock was free").of(self.spread.path())?;
+                let Some(is_after_death) = won else { return Ok(None) };
+                (self.reset(again, self.options.remote_budget), is_after_death)
+            }
+        };
+        entry.hands(Grant::new(budget.wrapping_sub(1), is_after_death));
+        let held = Some(Held::Remote(entry));
+        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
+    }
+
+    async fn lock_local<'a>(
+        &'a self,
+        local: &'a Arc<Local>,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+        tries: bool,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        let path = self.spread.path();
+        let mut entry = local.entry(endpoint, index, self.offset(index)).of(path)?;
+        let mut granted = None;
+        if !entry.enqueue(tries) {
+            if tries {
+                return Ok(None);
+            }
+            granted = Some(entry.granted(deadline).await.waiting_for("the lock was free").of(path)?);
+        }
+        let budget = match granted {
+            Some(grant) if grant.budget() > 0 => grant.budget(),
+            again => {
+                let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
+                if !entry.wins(deadline, names_victim, tries).await.of(path)? {
+                    return Ok(None);
+                }
+                self.reset(again, self.options.local_budget)
+            }
+        };
+        entry.hands(Grant::new(budget.wrapping_sub(1), false));
+        // Read after the lock is taken, and nobody else changes them while it is held, unless somebody dies.
+        let (deaths, repaired) = entry.deaths();
+        let is_after_death = deaths != repaired;
+        let held = Some(Held::Local(entry));
+        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
+    }
+
+    /// The budget of one who has won.
+    fn reset(&self, granted: Option<Grant>, whole: u32) -> u32 {
+        match granted {
+            Some(grant) if mutants::is_on(Mutant::ALockBudgetKept) => grant.budget(),
+            _ => whole,
+        }
+    }
+}
+
+impl LockArray for ALockArray {
+    type Guard<'a> = ALockGuard<'a>;
+
+    fn len(&self) -> usize {
+        self.spread.count
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.spread.record(index).node()
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<ALockGuard<'a>> {
+        let guard = match self.local(self.spread.record(index)) {
+            Some(local) => self.lock_local(local, endpoint, index, deadline, false).await?,
+            None => self.lock_remote(endpoint, index, deadline, false).await?,
+        };
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<ALockGuard<'a>>> {
+        let now = endpoint.now();
+        match self.local(self.spread.record(index)) {
+            Some(local) => self.lock_local(local, endpoint, index, now, true).await,
+            None => self.lock_remote(endpoint, index, now, true).await,
+        }
+    }
+}
+
+/// The head of the remote queue competes with that of the local one. Whether a holder has died, and nobody has repaired what
+/// it left; none if it only tries, and has not won at once.
+async fn compete(
+    endpoint: &Endpoint,
+    record: RemotePtr<u64>,
+    deadline: Instant,
+    names_victim: bool,
+    tries: bool,
+) -> fabric::Result<Option<bool>> {
+    let named = Named { endpoint, home: record.node() };
+    if names_victim {
+        // Posted together with the get behind it, which it lands before (`NRW → NRR`).
+        endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
+    }
+    let start = endpoint.now();
+    loop {
+        // In any order: each of the first two is enough by itself. The others have not changed since a holder changed them,
+        // but for `repaired`, which may be older than that the holder has left.
+        let [tail_local, victim, claims, burials, repaired] = words(endpoint, record.at(TAIL_LOCAL)).await?;
+        if tail_local == 0 || victim != REMOTE {
+            drop(named);
+            let is_repaired =
+                claims + burials == repaired || endpoint.get(record.at(REPAIRED)).await? == claims + burials;
+            return Ok(Some(!is_repaired));
+        }
+        if tries {
+            return Ok(None);
+        }
+        let now = endpoint.now();
+        if now >= deadline {
+            return Err(fabric::ErrorKind::Timeout { waited: now - start }.into());
+        }
+        endpoint.look_again(deadline.min(now + CHECK_EVERY)).await;
+    }
+}
+
+/// Words of a lock's record, each whole.
+async fn words<const N: usize>(endpoint: &Endpoint, first: RemotePtr<u64>) -> fabric::Result<[u64; N]>
+where
+    [u64; N]: fabric::Plain,
+{
+    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
+}
+
+/// A victim that was named. It is in memory before its operation gives up the head: if it landed afterwards, the local head
+/// could take it for the next one's, and enter beside it.
+struct Named<'a> {
+    endpoint: &'a Endpoint,
+    home: NodeId,
+}
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        if self.endpoint.has_unflushed(self.home) && !mutants::is_on(Mutant::ALockVictimLate) {
+            // A round trip at most. An error is a home that is gone.
+            let _ = self.endpoint.block_on(self.endpoint.global_fence([self.home]));
+        }
+    }
+}
+
+/// The local side of the locks of this node.
+struct Local {
+    own: Region,
+    /// The other queue, whose descriptors this one uses, too.
+    queue: Arc<Queue>,
+}
+
+/// An operation of the lock's own node. Dropped at any moment it goes to the service thread, as a remote one does.
+struct LocalEntry<'a> {
+    local: &'a Arc<Local>,
+    endpoint: &'a Endpoint,
+    operation: Option<LocalOperation>,
+}
+
+#[derive(Clone, Copy)]
+struct LocalOperation {
+    lock: usize,
+    /// Where the lock's record lies.
+    offset: usize,
+    slot: usize,
+    stage: Stage,
+    hands: Grant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Outside,
+    Behind,
+    Head,
+    /// It has left the head, but there is somebody behind it.
+    Leaving,
+}
+
+impl Local {
+    fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, lock: usize, offset: usize) -> Result<LocalEntry<'a>> {
+        let slot = self.queue.descriptors.take(lock)?;
+        let (stage, hands) = (Stage::Outside, Grant::new(0, false));
+        Ok(LocalEntry { local: self, endpoint, operation: Some(LocalOperation { lock, offset, slot, stage, hands }) })
+    }
+
+    fn record(&self, operation: &LocalOperation) -> &[Word] {
+        self.own.words(operation.offset, WORDS)
+    }
+
+    /// The name of an operation in the local queue.
+    fn name(slot: usize) -> u64 {
+        slot as u64 + 1
+    }
+
+    /// Hands the lock to the one behind, if it has said who he is: whether it has.
+    fn hand_over(&self, endpoint: &Endpoint, operation: &LocalOperation) -> bool {
+        let descriptors = &self.queue.descriptors;
+        let Some(next) = descriptors.at(operation.slot).next().load().checked_sub(1) else { return false };
+        // What the holder has stored comes before (`CW → CW`).
+        descriptors.at(next as usize).grant().store(operation.hands.word());
+        endpoint.wake_local();
+        descriptors.give_back(operation.slot);
+        true
+    }
+
+    /// Leaves the queue empty, if nobody is behind: whether that is so.
+    fn empties(&self, operation: &mut LocalOperation) -> bool {
+        let tail = &self.record(operation)[tail_of_locals()];
+        if tail.compare_exchange(Local::name(operation.slot), 0).is_ok() {
+            self.queue.descriptors.give_back(operation.slot);
+            return true;
+        }
+        operation.stage = Stage::Leaving;
+        false
+    }
+}
+
+/// Where the local queue's tail is.
+fn tail_of_locals() -> usize {
+    if mutants::is_on(Mutant::ALockWrongCohort) { TAIL_REMOTE } else { TAIL_LOCAL }
+}
+
+impl LocalEntry<'_> {
+    fn operation(&self) -> &LocalOperation {
+        self.operation.as_ref().expect("it has not left")
+    }
+
+    fn hands(&mut self, grant: Grant) {
+        self.operation.as_mut().expect("it has not left").hands = grant;
+    }
+
+    /// Enters the queue, with `only_if_empty` an empty one only; whether it is at the head.
+    fn enqueue(&mut self, only_if_empty: bool) -> bool {
+        let local = self.local;
+        let operation = self.operation.as_mut().expect("it has not left");
+        let descriptor = local.queue.descriptors.at(operation.slot);
+        // Before others can know of it (`CW → CAS`).
+        descriptor.next().store(0);
+        descriptor.grant().store(0);
+        let tail = &local.record(operation)[tail_of_locals()];
+        let mut found = 0;
+        while let Err(other) = tail.compare_exchange(found, Local::name(operation.slot)) {
+            if only_if_empty {
+                return false;
+            }
+            found = other;
+        }
+        let Some(pred) = found.checked_sub(1) else {
+            operation.stage = Stage::Head;
+            return true;
+        };
+        operation.stage = Stage::Behind;
+        local.queue.descriptors.at(pred as usize).next().store(Local::name(operation.slot));
+        self.endpoint.wake_local();
+        false
+    }
+
+    /// Waits until it is at the head; what it was handed.
+    async fn granted(&mut self, deadline: Instant) -> fabric::Result<Grant> {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let grant = local.queue.descriptors.at(self.operation().slot).grant();
+        let start = endpoint.now();
+        loop {
+            let slice = deadline.min(endpoint.now() + CHECK_EVERY);
+            if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(grant.load())).await {
+                let operation = self.operation.as_mut().expect("it has not left");
+                (operation.stage, operation.hands) = (Stage::Head, grant);
+                return Ok(grant);
+            }
+            let now = endpoint.now();
+            if local.queue.is_fenced() {
+                return Err(fabric::ErrorKind::Fenced.into());
+            }
+            if now >= deadline {
+                return Err(fabric::ErrorKind::Timeout { waited: now - start }.into());
+            }
+        }
+    }
+
+    /// Competes with the head of the remote queue; false if it only tries, and has not won at once.
+    async fn wins(&mut self, deadline: Instant, names_victim: bool, tries: bool) -> Result<bool> {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let record = local.record(self.operation());
+        if names_victim {
+            record[VICTIM].store(LOCAL);
+        }
+        if !mutants::is_on(Mutant::ALockVictimUnfenced) {
+            memory_fence(); // the store is in memory before the reads (`CW → MF → CR`)
+        }
+        let start = endpoint.now();
+        let mut wins = || {
+            let tail = record[TAIL_REMOTE].load();
+            let is_empty = tail == 0 || tail == record[BURIED].load();
+            (is_empty || record[VICTIM].load() != LOCAL).then_some(())
+        };
+        loop {
+            if tries {
+                return Ok(wins().is_some());
+            }
+            let slice = deadline.min(endpoint.now() + CHECK_EVERY);
+            if endpoint.wait_until(slice, &mut wins).await.is_ok() {
+                return Ok(true);
+            }
+            if local.queue.is_fenced() {
+                return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
+            }
+            let tail = Id(record[TAIL_REMOTE].load());
+            if local.queue.is_shut_out(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
+                // Whoever is in front of it is dead as well. Others that come later are behind it, and compete.
+                record[BURIALS].store(record[BURIALS].load() + 1);
+                record[BURIED].store(tail.0);
+                return Ok(true);
+            }
+            let now = endpoint.now();
+            if now >= deadline {
+                let missing = tail.node().into_iter().collect();
+                return Err(
+                    ErrorKind::Timeout { what: "the lock was free".into(), waited: now - start, missing }.into()
+                );
+            }
+        }
+    }
+
+    /// How many deaths there were that may have left something half-written; and how many of them were repaired.
+    fn deaths(&self) -> (u64, u64) {
+        let record = self.local.record(self.operation());
+        (record[CLAIMS].load() + record[BURIALS].load(), record[REPAIRED].load())
+    }
+
+    /// Leaves the head: to the one behind, or to nobody.
+    async fn leave(mut self) {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let operation = self.operation.as_mut().expect("it has not left");
+        if local.hand_over(endpoint, operation) || local.empties(operation) {
+            self.operation = None;
+            return;
+        }
+        // Who has come is about to say so.
+        let operation = *operation;
+        let next = local.queue.descriptors.at(operation.slot);
+        let told = || (next.next().load() != 0).then_some(());
+        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok() {
+            local.hand_over(endpoint, &operation);
+            self.operation = None;
+        }
+    }
+
+    /// What leaves the head later, from another thread.
+    fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
+        let operation = self.operation.take().expect("it has not left");
+        let mut left = LocalLeft { local: Arc::clone(self.local), operation };
+        move |endpoint| left.poll(endpoint)
+    }
+}
+
+impl Drop for LocalEntry<'_> {
+    fn drop(&mut self) {
+        let Some(operation) = self.operation.take() else { return };
+        match operation.stage {
+            Stage::Outside => self.local.queue.descriptors.give_back(operation.slot),
+            _ if mutants::is_on(Mutant::QueueDroppedKept) => {}
+            _ => self.local.queue.leave_to_service(LocalLeft { local: Arc::clone(self.local), operation }),
+        }
+    }
+}
+
+/// An operation that nobody waits for any more, in the care of the service thread.
+struct LocalLeft {
+    local: Arc<Local>,
+    operation: LocalOperation,
+}
+
+impl Poller for LocalLeft {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let (local, operation) = (&self.local, &mut self.operation);
+        if local.queue.is_fenced() {
+            return Progress::Done; // the lock is gone for everybody
+        }
+        match operation.stage {
+            Stage::Outside => Progress::Done,
+            Stage::Behind => match Grant::of(local.queue.descriptors.at(operation.slot).grant().load()) {
+                Some(grant) => {
+                    (operation.stage, operation.hands) = (Stage::Head, grant);
+                    Progress::Busy
+                }
+                None => Progress::Idle,
+            },
+            Stage::Head | Stage::Leaving if local.hand_over(endpoint, operation) => Progress::Done,
+            Stage::Head => {
+                if local.empties(operation) {
+                    Progress::Done
+                } else {
+                    Progress::Idle
+                }
+            }
+            Stage::Leaving => Progress::Idle,
+        }
+    }
+}
+
+impl ALockGuard<'_> {
+    /// How many operations of its cohort may have the lock after this one before the other cohort has its turn.
+    pub fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Says in the lock's record that what the dead have left is repaired, before the lock is released.
+    async fn tell_repaired(&self) -> fabric::Result<()> {
+        match self.held.as_ref() {
+            Some(Held::Remote(entry)) => {
+                let record = entry.place().tail;
+                let [claims, burials] = words(self.endpoint, record.at(CLAIMS)).await?;
+                self.endpoint.put_value(record.at(REPAIRED), claims + burials).detach()
+            }
+            Some(Held::Local(entry)) => {
+                let record = entry.local.record(entry.operation());
+                record[REPAIRED].store(entry.deaths().0);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl LockGuard for ALockGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        if self.is_repaired {
+            self.tell_repaired().await.of(path)?;
+            let hands = Grant::new(self.budget.wrapping_sub(1), false);
+            if let Some(Held::Remote(entry)) = &mut self.held {
+                entry.hands(hands);
+            }
+        }
+        let (behind, spared) = match self.held.as_ref().expect("it is held") {
+            Held::Remote(entry) => {
+                let behind = entry.node_behind();
+                (behind, Some(behind.unwrap_or(entry.place().tail.node())))
+            }
+            Held::Local(_) => (None, None),
+        };
+        let fences = |node: &NodeId| Some(*node) != spared && !mutants::is_on(Mutant::ALockNoFence);
+        let fenced = node.fence_living(endpoint, node.members().filter(fences)).await;
+        if let Ok(lost) = &fenced
+            && !lost.is_empty()
+        {
+            endpoint.global_fence(spared).await.of(path)?;
+            return match self.held.take().expect("it is held") {
+                Held::Remote(entry) => release_later(node, endpoint, lost.clone(), entry.leave_later()),
+                Held::Local(entry) => release_later(node, endpoint, lost.clone(), entry.leave_later()),
+            }
+            .of(path);
+        }
+        match self.held.take().expect("it is held") {
+            Held::Remote(entry) => entry.leave(behind.is_some()).await?,
+            Held::Local(entry) => entry.leave().await,
+        }
+        fenced.of(path).map(|_| ())
+    }
+
+    fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+}
+
+impl Drop for ALockGuard<'_> {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        let ALockGuard { locks, endpoint, budget, is_after_death, is_repaired, .. } = *self;
+        let guard = ALockGuard { locks, endpoint, held: Some(held), budget, is_after_death, is_repaired };
+        if let Err(error) = endpoint.block_on(guard.unlock()) {
+            tracing::error!("releasing a lock in a drop: {error}");
+        }
+    }
+}
