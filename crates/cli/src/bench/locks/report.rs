@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Budgets, Case, Plan};
 use crate::bench::report::{Latencies, Percentiles, ratio, time};
 use crate::place::FabricChoice;
-use crate::tell::{append, grouped};
+use crate::tell::{self, grouped};
 
 /// What one thread has done in one round of a measurement.
 #[derive(Debug, Serialize, Deserialize)]
@@ -296,18 +296,14 @@ pub(super) fn publish(
     json: Option<&Path>,
     tables: impl Fn(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    let is_dash = json.is_some_and(|path| path == Path::new("-"));
-    let mut out: Box<dyn Write> = if is_dash { Box::new(io::stderr()) } else { Box::new(io::stdout().lock()) };
-    tables(&mut out).context("writing the report")?;
-    let mut lines = String::new();
-    for report in reports {
-        lines += &(serde_json::to_string(report).context("writing the report as JSON")? + "\n");
-    }
-    match json {
-        Some(_) if is_dash => io::stdout().write_all(lines.as_bytes()).context("writing the report"),
-        Some(path) => append(path, &lines),
-        None => Ok(()),
-    }
+    let mut text: Box<dyn Write> = match tell::is_stdout(json) {
+        true => Box::new(io::stderr().lock()),
+        false => Box::new(io::stdout().lock()),
+    };
+    tables(&mut text)?;
+    drop(text);
+    let mut out = io::stdout().lock();
+    reports.iter().try_for_each(|report| tell::json(json, &mut out, report))
 }
 
 /// The tables for people: one for each number of locks and each locality.
