@@ -25,8 +25,8 @@ use crate::tell;
 const HELP: &str = "\
 What is measured: each thread of each process draws a lock, takes it, adds one to the counter that the lock protects, and
 releases it, again and again, one lock at a time. With the probability of --locality the lock lies on the thread's own node,
-else on another; all of them are equally likely. The counter lies beside its lock and is read and written by plain accesses:
-those of the processor on the lock's node, a get and a put elsewhere. The times contain it, and the drawing of the next lock,
+else on another; all of them are equally likely. The counter lies on its lock's node and is read and written by plain accesses:
+those of the processor there, a get and a put elsewhere. The times contain it, and the drawing of the next lock,
 for all kinds alike, and are from the end of one turn to the end of the next; the operations that are counted are those of
 lock and unlock alone.
 
@@ -69,7 +69,7 @@ pub(crate) struct LocksArgs {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
     /// How long to measure each kind for each number of locks and each locality, all rounds together
-    #[arg(long, default_value_t = 1.5)]
+    #[arg(long, default_value_t = 1.5, allow_negative_numbers = true)]
     seconds: f64,
     /// In how many parts, between which the kinds take turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -90,6 +90,9 @@ pub(crate) struct LocksArgs {
     /// Seed a bug, to see that it is found
     #[arg(long, hide = true, value_name = "NAME")]
     mutant: Option<Mutant>,
+    /// Take no locks, to see that it is found
+    #[arg(long, hide = true)]
+    unlocked: bool,
 }
 
 fn parse_kind(name: &str) -> Result<LockKind, String> {
@@ -120,17 +123,19 @@ fn compare(args: &LocksArgs) -> Result<()> {
 }
 
 impl LocksArgs {
-    /// What is to be measured of some kinds of locks.
+    /// What is to be measured of some kinds of locks, at these localities if none are given.
     fn plan(&self, variants: impl Iterator<Item = Variant>, localities: &[u8]) -> Result<Plan> {
-        let or = |given: &[u8], default: &[u8]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
+        let locks = if self.locks.is_empty() { vec![100] } else { self.locks.clone() };
+        let localities = if self.locality.is_empty() { localities } else { &self.locality };
         let plan = Plan {
             nodes: self.nodes,
             threads: self.threads,
             rounds: self.rounds,
             slice_seconds: self.seconds / f64::from(self.rounds),
             variants: plan::once_each(variants),
-            locks: plan::once_each(if self.locks.is_empty() { vec![100] } else { self.locks.clone() }.into_iter()),
-            localities: plan::once_each(or(&self.locality, localities).into_iter()),
+            locks: plan::once_each(locks.into_iter()),
+            localities: plan::once_each(localities.iter().copied()),
+            unlocked: self.unlocked,
         };
         if let Some(few) = plan.locks.iter().find(|locks| **locks < u32::from(plan.nodes)) {
             anyhow::bail!(

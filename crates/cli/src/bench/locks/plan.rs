@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) locks: Vec<u32>,
     /// In percent.
     pub(super) localities: Vec<u8>,
+    /// No locks are taken, so that the check of exclusion has something to find.
+    pub(super) unlocked: bool,
 }
 
 /// A kind of lock, with its options.
@@ -154,6 +156,7 @@ mod tests {
             variants: LockKind::ALL.iter().copied().map(Variant::of).collect(),
             locks: vec![20, 100],
             localities: vec![90, 100],
+            unlocked: false,
         }
     }
 

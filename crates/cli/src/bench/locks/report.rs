@@ -400,6 +400,7 @@ mod tests {
             variants: [LockKind::Spin, LockKind::Mutex].map(Variant::of).into(),
             locks: vec![20],
             localities: vec![90],
+            unlocked: false,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,9 +43,13 @@ pub(super) fn main(plan: &Plan, mutant: Option<Mutant>) -> Result<()> {
         };
         threads.push(std::thread::spawn(move || {
             // A seeded bug is on for the thread that says so.
-            if let Err(error) = mutants::enable(mutant).map_err(Into::into).and_then(|()| worker.main()) {
-                // The others wait for this one: the process ends now, or they would wait for long.
+            let work = || mutants::enable(mutant).map_err(Into::into).and_then(|()| worker.main());
+            let ended = catch_unwind(AssertUnwindSafe(work));
+            if let Ok(Err(error)) = &ended {
                 let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
+            }
+            if !matches!(ended, Ok(Ok(()))) {
+                // The others wait for this one: the process ends now, or they would wait for long.
                 std::process::exit(1);
             }
         }));
@@ -137,11 +142,16 @@ impl Worker {
         let (mut now, mut before) = (start, endpoint.counts());
         while now < end {
             let index = table.drawn.draw(case.locality, rng);
-            let guard = table.locks.lock_deadline(endpoint, index, now + endpoint.timeout()).await?;
+            let guard = match self.plan.unlocked {
+                false => Some(table.locks.lock_deadline(endpoint, index, now + endpoint.timeout()).await?),
+                true => None,
+            };
             let locked = endpoint.counts();
             let is_own = table.add_one(endpoint, index).await?;
             let added = if is_own { locked } else { endpoint.counts() };
-            guard.unlock().await?;
+            if let Some(guard) = guard {
+                guard.unlock().await?;
+            }
             let after = endpoint.counts();
             // The clock is read once each time: what a turn takes is from the end of the one before.
             let ended = endpoint.now();
