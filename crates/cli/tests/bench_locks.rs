@@ -77,7 +77,9 @@ fn all_kinds_exclude_and_are_compared() {
         // Who knows of no asymmetry goes through the NIC to its own locks, too.
         if ["spin", "mutex"].contains(&line["kind"].as_str().expect("a name")) {
             assert!(number(&line["own_locks"]["loopback_ops"]) >= 2.0, "{line}");
-            assert_eq!(line["threads_in_loopback"], 4, "{line}");
+            // One that starves may have had a single lock, of another node.
+            let threads = number(&line["threads_in_loopback"]);
+            assert!(threads == 4.0 || threads > 0.0 && line["locality_percent"] != 100, "{line}");
         }
         if line["kind"] == "alock" {
             assert_eq!(number(&line["own_locks"]["loopback_ops"]), 0.0, "{line}");
@@ -123,14 +125,15 @@ fn budgets_are_compared_where_a_kind_has_them() {
     assert_eq!(budgets, [5, 10, 20].map(Value::from));
 }
 
-/// The counters are found to be wrong where no lock is taken; where there is a core for each of two threads, that is.
+/// Where no lock is taken the counters are found to be wrong, if two threads have ever run at once.
 #[test]
 fn a_run_without_exclusion_fails() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return;
     }
-    let output = locks(&["--kind", "spin", "--locks", "2", "--unlocked", "--seconds", "1", "--rounds", "1"]);
-    assert!(!output.status.success());
+    let arguments = ["--kind", "spin", "--locks", "2", "--unlocked", "--seconds", "0.5", "--rounds", "1"];
+    let mut runs = std::iter::repeat_with(|| locks(&arguments)).take(20);
+    let output = runs.find(|output| !output.status.success()).expect("additions are lost");
     assert!(said(&output).contains("exclusion is broken: the 2 locks of kind spin"), "{}", said(&output));
     assert!(output.stdout.is_empty(), "nothing is reported");
 }
