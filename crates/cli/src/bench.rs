@@ -3,6 +3,7 @@
 mod fabric;
 mod handoff;
 mod kv;
+mod locks;
 mod report;
 mod worker;
 mod workload;
@@ -20,6 +21,8 @@ pub(crate) struct BenchArgs {
 enum Command {
     /// Serve YCSB workloads from a key-value store spread over several processes
     Kv(kv::KvArgs),
+    /// Take and release locks that are spread over several processes
+    Locks(locks::LocksArgs),
     /// Time waited-for 8-byte put, get, cas and faa to another process
     Fabric(fabric::FabricArgs),
 }
@@ -27,6 +30,7 @@ enum Command {
 pub(crate) fn main(args: BenchArgs) -> Result<()> {
     match args.command {
         Command::Kv(args) => kv::main(&args),
+        Command::Locks(args) => locks::main(&args),
         Command::Fabric(args) => fabric::main(&args),
     }
 }

@@ -88,36 +88,38 @@ impl<T> Unpin for Op<'_, T> {}
 
 impl<'e, T> Op<'e, T> {
     #[inline(always)]
-    pub(crate) fn ended(endpoint: &'e Endpoint, remote: RemotePtr<u8>, len: usize, result: Result<T, Code>) -> Self {
+    pub(crate) fn ended(
+        endpoint: &'e Endpoint,
+        depth: u64,
+        remote: RemotePtr<u8>,
+        len: usize,
+        result: Result<T, Code>,
+    ) -> Self {
         let state = match result {
             Ok(value) => State::Done(value),
             Err(code) => State::Failed(code, remote, len as u32),
         };
-        Op { endpoint, depth: endpoint.next_depth(remote.node()), state }
+        Op { endpoint, depth, state }
     }
 
     /// One that was posted by the long way, or could not be.
     #[inline(always)]
     pub(crate) fn posted(
         endpoint: &'e Endpoint,
+        depth: u64,
         remote: RemotePtr<u8>,
         len: usize,
         result: Result<Pending<'e>, Code>,
     ) -> Self {
         match result {
-            Ok(pending) => Op::pending(endpoint, pending),
-            Err(code) => Op::ended(endpoint, remote, len, Err(code)),
+            Ok(pending) => Op::pending(endpoint, depth, pending),
+            Err(code) => Op::ended(endpoint, depth, remote, len, Err(code)),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn pending(endpoint: &'e Endpoint, pending: Pending<'e>) -> Self {
-        Op { endpoint, depth: endpoint.next_depth(pending.remote.node()), state: State::Pending(pending) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn word(endpoint: &'e Endpoint, remote: RemotePtr<u8>, ticket: WordTicket) -> Self {
-        Op::of_word(endpoint, endpoint.next_depth(remote.node()), ticket)
+    pub(crate) fn pending(endpoint: &'e Endpoint, depth: u64, pending: Pending<'e>) -> Self {
+        Op { endpoint, depth, state: State::Pending(pending) }
     }
 
     #[inline(always)]

@@ -46,7 +46,8 @@ impl Latencies {
         }
     }
 
-    fn merge(&mut self, other: &Latencies) -> Result<()> {
+    /// Adds all samples of another.
+    pub(crate) fn merge(&mut self, other: &Latencies) -> Result<()> {
         self.0.add(&other.0).context("latency histograms of different bounds cannot be merged")
     }
 }
@@ -345,7 +346,7 @@ impl Report {
 }
 
 /// `part` by `whole`, and zero for nothing.
-fn ratio(part: f64, whole: f64) -> f64 {
+pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
@@ -355,7 +356,7 @@ fn name(choice: impl ValueEnum) -> String {
 }
 
 /// A time in the unit that suits it.
-fn time(ns: u64) -> String {
+pub(crate) fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),

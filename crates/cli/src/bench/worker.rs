@@ -42,6 +42,11 @@ pub(crate) fn begin() -> Result<()> {
 impl Workers {
     /// Starts this binary again, with the same arguments, as the nodes of a session of its own.
     pub(crate) fn start(nodes: usize, fabric: FabricChoice) -> Result<Workers> {
+        Workers::start_with(nodes, fabric, &[])
+    }
+
+    /// The same, with further variables.
+    pub(crate) fn start_with(nodes: usize, fabric: FabricChoice, more: &[(&str, String)]) -> Result<Workers> {
         let program = std::env::current_exe().context("finding this program")?;
         let session = format!("bench-{}-{:08x}", std::process::id(), rand::random::<u32>());
         let variables = fabric.variables(&session, nodes);
@@ -52,6 +57,7 @@ impl Workers {
                 .args(std::env::args_os().skip(1))
                 .env(WORKER, "1")
                 .envs(variables.iter().cloned())
+                .envs(more.iter().map(|(name, value)| (name, value)))
                 .env("FARFIELD_NODE", node.to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())

@@ -182,7 +182,7 @@ const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Scales a random number to `0..range` (Lemire 2019, without the rejection: the bias is below `range` / 2^64). The
 /// second half is what the multiplication leaves over: a random fraction of 2^64, independent of the first.
 #[inline]
-fn scale(random: u64, range: u64) -> (u64, u64) {
+pub(crate) fn scale(random: u64, range: u64) -> (u64, u64) {
     let product = u128::from(random) * u128::from(range);
     ((product >> 64) as u64, product as u64)
 }

@@ -22,6 +22,8 @@ pub struct Counts {
     pub fences: u64,
     /// Bytes moved by puts, gets and atomics.
     pub bytes: u64,
+    /// Of the operations, those to the own node.
+    pub loopback: u64,
     /// Round trips: the longest chain of operations to other nodes, each issued after the one before was seen complete.
     pub round_trips: u64,
 }
@@ -39,6 +41,7 @@ impl Counts {
             atomics: f(self.atomics, other.atomics),
             fences: f(self.fences, other.fences),
             bytes: f(self.bytes, other.bytes),
+            loopback: f(self.loopback, other.loopback),
             round_trips: f(self.round_trips, other.round_trips),
         }
     }
@@ -58,13 +61,13 @@ impl core::ops::Sub for Counts {
     }
 }
 
-/// Counters that one thread writes and any may read.
+/// Counters that one thread writes and any may read: operations to the own node, and to others.
 #[derive(Default)]
 pub(crate) struct Counters {
-    puts: AtomicU64,
-    gets: AtomicU64,
-    atomics: AtomicU64,
-    fences: AtomicU64,
+    puts: [AtomicU64; 2],
+    gets: [AtomicU64; 2],
+    atomics: [AtomicU64; 2],
+    fences: [AtomicU64; 2],
     bytes: AtomicU64,
     pub(super) round_trips: AtomicU64,
     pub(super) closed: AtomicBool,
@@ -73,24 +76,28 @@ pub(crate) struct Counters {
 impl Counters {
     /// One more operation. A plain load and store: the endpoint's thread is the only writer.
     #[inline(always)]
-    pub(super) fn count(&self, verb: Verb, bytes: usize) {
-        let counter = match verb {
+    fn count(&self, verb: Verb, bytes: usize, is_remote: bool) {
+        let counters = match verb {
             Verb::Put => &self.puts,
             Verb::Get => &self.gets,
             Verb::Cas | Verb::Faa => &self.atomics,
             Verb::RemoteFence => &self.fences,
         };
+        let counter = &counters[usize::from(is_remote)];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> Counts {
+        let of = |counters: &[AtomicU64; 2]| (counters[0].load(Ordering::Relaxed), counters[1].load(Ordering::Relaxed));
+        let (puts, gets, atomics, fences) = (of(&self.puts), of(&self.gets), of(&self.atomics), of(&self.fences));
         Counts {
-            puts: self.puts.load(Ordering::Relaxed),
-            gets: self.gets.load(Ordering::Relaxed),
-            atomics: self.atomics.load(Ordering::Relaxed),
-            fences: self.fences.load(Ordering::Relaxed),
+            puts: puts.0 + puts.1,
+            gets: gets.0 + gets.1,
+            atomics: atomics.0 + atomics.1,
+            fences: fences.0 + fences.1,
             bytes: self.bytes.load(Ordering::Relaxed),
+            loopback: puts.0 + gets.0 + atomics.0 + fences.0,
             round_trips: self.round_trips.load(Ordering::Relaxed),
         }
     }
@@ -113,10 +120,12 @@ impl CountsReader {
 }
 
 impl Endpoint {
-    /// The depth of an operation issued now.
+    /// Counts one more operation to a node; its depth.
     #[inline(always)]
-    pub(crate) fn next_depth(&self, peer: NodeId) -> u64 {
-        self.depth.get() + u64::from(peer != self.me)
+    pub(super) fn count(&self, verb: Verb, peer: NodeId, bytes: usize) -> u64 {
+        let is_remote = peer != self.me;
+        self.counters.count(verb, bytes, is_remote);
+        self.depth.get() + u64::from(is_remote)
     }
 
     #[inline(always)]

@@ -270,11 +270,12 @@ impl Endpoint {
     /// (when waited for) A bad pointer, a revoked right, a node that is gone.
     #[inline(always)]
     pub fn put_value<T: Plain>(&self, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
-        self.counters.count(Verb::Put, size_of::<T>());
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
-                Op::ended(self, dst.cast(), size_of::<T>(), lane.put_value(dst, value))
+                let result = lane.put_value(dst, value);
+                let depth = self.count(Verb::Put, dst.node(), size_of::<T>());
+                Op::ended(self, depth, dst.cast(), size_of::<T>(), result)
             }
             Inner::Dyn(state) => self.put_value_dyn(state, dst, value),
         }
@@ -286,10 +287,12 @@ impl Endpoint {
             let mut bits = 0u64;
             value.write_to(bits.as_mut_bytes()).expect("a word is as long as a word");
             if let Some(ticket) = state.put_word(dst.cast(), bits) {
-                return Op::word(self, dst.cast(), ticket);
+                return Op::of_word(self, self.count(Verb::Put, dst.node(), 8), ticket);
             }
         }
-        Op::posted(self, dst.cast(), size_of::<T>(), self.put_value_block(state, dst, value))
+        let posted = self.put_value_block(state, dst, value);
+        let depth = self.count(Verb::Put, dst.node(), size_of::<T>());
+        Op::posted(self, depth, dst.cast(), size_of::<T>(), posted)
     }
 
     // Out of the way of shared memory, which is inlined.
@@ -359,12 +362,12 @@ impl Endpoint {
 
     #[inline]
     fn put_block<'e>(&'e self, dst: RemotePtr<u8>, block: &Arc<Block>, len: usize) -> Op<'e, ()> {
-        self.counters.count(Verb::Put, len);
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
                 // SAFETY: the block has at least `len` bytes, and nobody writes to it while this call runs.
-                Op::ended(self, dst, len, unsafe { lane.put_from(dst, block.as_ptr(), len) })
+                let result = unsafe { lane.put_from(dst, block.as_ptr(), len) };
+                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst, len, result)
             }
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(block));
@@ -383,12 +386,12 @@ impl Endpoint {
     #[inline]
     pub fn put_live<T: Plain>(&self, dst: RemotePtr<T>, src: Span<'_>) -> Op<'_, ()> {
         let len = src.bytes();
-        self.counters.count(Verb::Put, len);
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
-                Op::ended(self, dst.cast(), len, unsafe { lane.put_shared(dst.cast(), src.as_ptr(), len) })
+                let result = unsafe { lane.put_shared(dst.cast(), src.as_ptr(), len) };
+                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst.cast(), len, result)
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };
@@ -419,21 +422,22 @@ impl Endpoint {
 
     #[inline(always)]
     fn get_raw<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
-        self.counters.count(Verb::Get, size_of::<T>());
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 let result = lane.get_value(src);
                 marks.read(src.node(), result.is_ok());
-                Op::ended(self, src.cast(), size_of::<T>(), result)
+                let depth = self.count(Verb::Get, src.node(), size_of::<T>());
+                Op::ended(self, depth, src.cast(), size_of::<T>(), result)
             }
             Inner::Dyn(state) => {
                 if size_of::<T>() == 8
                     && let Some(ticket) = state.get_word(src.cast())
                 {
-                    return Op::word(self, src.cast(), ticket);
+                    return Op::of_word(self, self.count(Verb::Get, src.node(), 8), ticket);
                 }
                 let (src, len) = (src.cast(), size_of::<T>());
-                Op::posted(self, src, len, self.fetch_block(state, Verb::Get, src, len, [0; 2]))
+                let posted = self.fetch_block(state, Verb::Get, src, len, [0; 2]);
+                Op::posted(self, self.count(Verb::Get, src.node(), len), src, len, posted)
             }
         }
     }
@@ -449,13 +453,12 @@ impl Endpoint {
             // A put that was dropped may still read the memory: the get must not change it under it.
             self.wait_for_block(into.block());
         }
-        self.counters.count(Verb::Get, len);
         let op = match &self.inner {
             Inner::Shm(lane, marks) => {
                 // SAFETY: the buffer has `len` bytes and is owned by this call.
                 let result = unsafe { lane.get_to(src, into.block().as_ptr(), len) };
                 marks.read(src.node(), result.is_ok());
-                Op::ended(self, src, len, result)
+                Op::ended(self, self.count(Verb::Get, src.node(), len), src, len, result)
             }
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(into.block()));
@@ -472,13 +475,12 @@ impl Endpoint {
     #[inline]
     pub fn get_span<T: Plain>(&self, src: RemotePtr<T>, into: Span<'_>) -> Op<'_, ()> {
         let (src, len) = (src.cast::<u8>(), into.bytes());
-        self.counters.count(Verb::Get, len);
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
                 let result = unsafe { lane.get_visibly(src, into.as_ptr(), len) };
                 marks.read(src.node(), result.is_ok());
-                Op::ended(self, src, len, result)
+                Op::ended(self, self.count(Verb::Get, src.node(), len), src, len, result)
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: into.as_ptr(), keep: Keep::Memory(into.keep()) };
@@ -511,7 +513,7 @@ impl Endpoint {
                 let mut first = Ok(());
                 let mut fenced = false;
                 for (index, source) in sources.iter().enumerate() {
-                    self.counters.count(Verb::Get, len);
+                    self.count(Verb::Get, source.node(), len);
                     // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
                     // exclusively. One fence suffices: this thread stores nothing to region memory in between.
                     let result = unsafe {
@@ -556,18 +558,17 @@ impl Endpoint {
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline(always)]
     pub fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Op<'_, u64> {
-        self.counters.count(Verb::Cas, 8);
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 let result = lane.cas(dst, expected, new);
                 marks.read(dst.node(), result.is_ok());
-                Op::ended(self, dst.cast(), 8, result)
+                Op::ended(self, self.count(Verb::Cas, dst.node(), 8), dst.cast(), 8, result)
             }
             Inner::Dyn(state) => match state.cas_word(dst.cast(), expected, new) {
-                Some(ticket) => Op::word(self, dst.cast(), ticket),
+                Some(ticket) => Op::of_word(self, self.count(Verb::Cas, dst.node(), 8), ticket),
                 None => {
                     let posted = self.fetch_block(state, Verb::Cas, dst.cast(), 8, [expected, new]);
-                    Op::posted(self, dst.cast(), 8, posted)
+                    Op::posted(self, self.count(Verb::Cas, dst.node(), 8), dst.cast(), 8, posted)
                 }
             },
         }
@@ -580,16 +581,18 @@ impl Endpoint {
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline(always)]
     pub fn faa(&self, dst: RemotePtr<u64>, addend: u64) -> Op<'_, u64> {
-        self.counters.count(Verb::Faa, 8);
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 let result = lane.faa(dst, addend);
                 marks.read(dst.node(), result.is_ok());
-                Op::ended(self, dst.cast(), 8, result)
+                Op::ended(self, self.count(Verb::Faa, dst.node(), 8), dst.cast(), 8, result)
             }
             Inner::Dyn(state) => match state.faa_word(dst.cast(), addend) {
-                Some(ticket) => Op::word(self, dst.cast(), ticket),
-                None => Op::posted(self, dst.cast(), 8, self.fetch_block(state, Verb::Faa, dst.cast(), 8, [addend, 0])),
+                Some(ticket) => Op::of_word(self, self.count(Verb::Faa, dst.node(), 8), ticket),
+                None => {
+                    let posted = self.fetch_block(state, Verb::Faa, dst.cast(), 8, [addend, 0]);
+                    Op::posted(self, self.count(Verb::Faa, dst.node(), 8), dst.cast(), 8, posted)
+                }
             },
         }
     }
@@ -600,11 +603,13 @@ impl Endpoint {
     /// # Errors
     /// (when waited for) A node that is gone.
     pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
-        self.counters.count(Verb::RemoteFence, 0);
         let remote = RemotePtr::new(node, crate::GroupKey::SIGNAL, 0);
         match &self.inner {
             // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
-            Inner::Shm(lane, _) => Op::ended(self, remote, 0, lane.reachable(node)),
+            Inner::Shm(lane, _) => {
+                let result = lane.reachable(node);
+                Op::ended(self, self.count(Verb::RemoteFence, node, 0), remote, 0, result)
+            }
             Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None),
         }
     }
@@ -713,7 +718,8 @@ impl Endpoint {
         block: Option<Arc<Block>>,
     ) -> Op<'e, ()> {
         let sequence = self.post_raw(state, verb, remote, len, operands, local, block);
-        Op::pending(self, Pending { remote, len: len as u32, sequence, landing: None })
+        let depth = self.count(verb, remote.node(), len);
+        Op::pending(self, depth, Pending { remote, len: len as u32, sequence, landing: None })
     }
 
     #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]

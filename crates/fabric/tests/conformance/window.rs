@@ -203,13 +203,26 @@ pub(crate) fn counts_are_exact(harness: &Harness) {
             endpoint.faa(word, 1).await.unwrap();
             endpoint.remote_fence(NodeId(1)).await.unwrap();
         });
-        let expected =
-            Counts { puts: 3, gets: 3, atomics: 2, fences: 1, bytes: 8 + 24 + 128 + 128 + 8 + 16 + 16, round_trips: 9 };
+        let bytes = 8 + 24 + 128 + 128 + 8 + 16 + 16;
+        let expected = Counts { puts: 3, gets: 3, atomics: 2, fences: 1, bytes, loopback: 0, round_trips: 9 };
         assert_eq!(counts, expected);
         assert_eq!(counts.posted(), 9);
         assert_eq!(endpoint.counts() - before, expected);
         assert_eq!(endpoint.counts_reader().read(), endpoint.counts(), "the reader agrees after a measured operation");
         assert_eq!(cost(endpoint, async {}), Counts::default());
+    });
+    let own = nodes[0].region(1024);
+    alone(&nodes[0], |endpoint| {
+        let counts = cost(endpoint, async {
+            endpoint.put_value(own.remote(0), 1u64).await.unwrap();
+            endpoint.put_value(own.remote(0), [1u64; 3]).await.unwrap();
+            endpoint.get(own.remote::<u64>(0)).await.unwrap();
+            endpoint.faa(own.remote(0), 1).await.unwrap();
+            endpoint.cas(region.remote(0), 0, 1).await.unwrap();
+        });
+        let expected =
+            Counts { puts: 2, gets: 1, atomics: 2, bytes: 8 + 24 + 8 + 8 + 8, loopback: 4, round_trips: 1, fences: 0 };
+        assert_eq!(counts, expected, "operations to the own node are counted apart");
     });
 }
 

@@ -1,0 +1,200 @@
+//! What a benchmark of locks measures, in which order: the same on all nodes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use farfield::{LockKind, LockOptions};
+use serde::{Deserialize, Serialize};
+
+/// By which the nodes are told.
+const PLAN: &str = "FARFIELD_BENCH_LOCKS";
+
+/// The measurements of a session: each kind for each number of locks and each locality.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) nodes: u16,
+    /// Of each node.
+    pub(super) threads: u16,
+    pub(super) rounds: u16,
+    /// How long one measurement takes in one round.
+    pub(super) slice_seconds: f64,
+    pub(super) variants: Vec<Variant>,
+    pub(super) locks: Vec<u32>,
+    /// In percent.
+    pub(super) localities: Vec<u8>,
+    /// No locks are taken, so that the check of exclusion has something to find.
+    pub(super) unlocked: bool,
+}
+
+/// A kind of lock, with its options.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Variant {
+    pub(super) kind: String,
+    /// Of ALock, if they are not what they are by default.
+    pub(super) budgets: Option<Budgets>,
+}
+
+/// How often in a row a cohort of ALock may take the lock while the other waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Budgets {
+    pub(super) remote: u32,
+    pub(super) local: u32,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Case {
+    /// Its number, and that of its locks among the tables.
+    pub(super) number: usize,
+    pub(super) table: usize,
+    /// Its place in the plan's lists.
+    pub(super) variant: usize,
+    pub(super) locks: u32,
+    pub(super) locality: u8,
+}
+
+impl Plan {
+    /// The plan of the benchmark that has started this process.
+    pub(super) fn from_environment() -> Result<Plan> {
+        let text = std::env::var(PLAN).with_context(|| format!("reading {PLAN}"))?;
+        serde_json::from_str(&text).with_context(|| format!("reading {PLAN}"))
+    }
+
+    /// The variable by which nodes are told.
+    pub(super) fn variable(&self) -> Result<(&'static str, String)> {
+        Ok((PLAN, serde_json::to_string(self).context("writing the plan")?))
+    }
+
+    /// The arrays of locks that are opened: their kind, and how many locks they have.
+    pub(super) fn tables(&self) -> impl Iterator<Item = (&Variant, u32)> {
+        self.variants.iter().flat_map(|variant| self.locks.iter().map(move |locks| (variant, *locks)))
+    }
+
+    /// All measurements; those that differ only in the kind follow each other.
+    pub(super) fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (locks_at, &locks) in self.locks.iter().enumerate() {
+            for &locality in &self.localities {
+                for variant in 0..self.variants.len() {
+                    let table = variant * self.locks.len() + locks_at;
+                    cases.push(Case { number: cases.len(), table, variant, locks, locality });
+                }
+            }
+        }
+        cases
+    }
+
+    /// The measurements of a round, in their order: another kind comes first in each round.
+    pub(super) fn round(&self, round: u16) -> Vec<Case> {
+        let mut cases = self.cases();
+        for compared in cases.chunks_mut(self.variants.len()) {
+            compared.rotate_left(usize::from(round) % self.variants.len());
+        }
+        cases
+    }
+
+    pub(super) fn slice(&self) -> Duration {
+        Duration::from_secs_f64(self.slice_seconds)
+    }
+
+    /// How long all measurements take.
+    pub(super) fn duration(&self) -> Duration {
+        self.slice() * u32::from(self.rounds) * self.cases().len() as u32
+    }
+}
+
+impl Variant {
+    /// A kind as it is by default.
+    pub(super) fn of(kind: LockKind) -> Variant {
+        Variant { kind: kind.name().into(), budgets: None }
+    }
+
+    /// As people and programs see it.
+    pub(super) fn name(&self) -> String {
+        match self.budgets {
+            None => self.kind.clone(),
+            Some(Budgets { remote, local }) => format!("{} {remote}/{local}", self.kind),
+        }
+    }
+
+    pub(super) fn options(&self) -> Result<LockOptions> {
+        let kind = self.kind.parse()?;
+        Ok(match self.budgets {
+            None => LockOptions::new(kind),
+            Some(Budgets { remote, local }) => options(kind, remote, local),
+        })
+    }
+}
+
+/// The options of a kind of lock with these budgets, which only ALock has.
+fn options(kind: LockKind, _remote_budget: u32, _local_budget: u32) -> LockOptions {
+    // The one place to change once `LockOptions` has budgets.
+    LockOptions::new(kind)
+}
+
+/// Each of these once, in their order.
+pub(super) fn once_each<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    for one in all {
+        if !once.contains(&one) {
+            once.push(one);
+        }
+    }
+    once
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            nodes: 2,
+            threads: 1,
+            rounds: 4,
+            slice_seconds: 0.5,
+            variants: LockKind::ALL.iter().copied().map(Variant::of).collect(),
+            locks: vec![20, 100],
+            localities: vec![90, 100],
+            unlocked: false,
+        }
+    }
+
+    #[test]
+    fn kinds_are_measured_one_after_the_other_and_another_comes_first_in_each_round() {
+        let plan = plan();
+        let kinds = plan.variants.len();
+        for round in 0..plan.rounds {
+            let cases = plan.round(round);
+            assert_eq!(cases.len(), 4 * kinds);
+            for compared in cases.chunks(kinds) {
+                assert_eq!(compared[0].variant, usize::from(round) % kinds);
+                assert!(compared.iter().all(|case| case.locks == compared[0].locks));
+                assert!(compared.iter().all(|case| case.locality == compared[0].locality));
+            }
+        }
+        assert_eq!(plan.duration(), Duration::from_secs(8 * kinds as u64));
+    }
+
+    #[test]
+    fn each_measurement_has_the_locks_that_it_is_about() {
+        let plan = plan();
+        let tables: Vec<_> = plan.tables().collect();
+        for case in plan.cases() {
+            assert_eq!(tables[case.table], (&plan.variants[case.variant], case.locks));
+        }
+    }
+
+    #[test]
+    fn a_plan_reaches_the_nodes_whole() {
+        let budgets = Some(Budgets { remote: 10, local: 5 });
+        let plan = Plan { variants: vec![Variant { kind: "spin".into(), budgets }], ..plan() };
+        assert_eq!(serde_json::from_str::<Plan>(&plan.variable().unwrap().1).unwrap(), plan);
+        assert_eq!(plan.variants[0].name(), "spin 10/5");
+    }
+
+    #[test]
+    fn what_is_said_twice_is_measured_once() {
+        assert_eq!(once_each([3, 1, 3, 2, 1].into_iter()), [3, 1, 2]);
+    }
+}

@@ -1,0 +1,130 @@
+//! A picture of lines: something against a number of threads.
+
+use std::fmt::Write;
+
+/// A line through points.
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 400.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 130.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 50.0;
+/// Seen alike by people who see few colours, and on white and black.
+const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+/// Draws lines: x by its logarithm, y from zero on.
+pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
+    let all = || lines.iter().flat_map(|line| &line.points).copied();
+    let last = all().map(|(x, _)| x).fold(1.0, f64::max);
+    let top = round_up(all().map(|(_, y)| y).fold(0.0, f64::max));
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let x_of = |x: f64| LEFT + (right - LEFT) * if last > 1.0 { x.log2() / last.log2() } else { 0.5 };
+    let y_of = |y: f64| bottom - (bottom - TOP) * y / top;
+    let mut picture = String::new();
+    let mut add = |text: String| picture.push_str(&(text + "\n"));
+    add(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<title>{0}</title>\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n<text \
+         x=\"{LEFT}\" y=\"22\" font-size=\"14\">{0}</text>",
+        escaped(title)
+    ));
+    for at in 0..=4 {
+        let value = top * f64::from(at) / 4.0;
+        let y = y_of(value);
+        add(format!(
+            "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ccc\"/><text x=\"{:.1}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{}</text>",
+            LEFT - 8.0,
+            y + 4.0,
+            short(value)
+        ));
+    }
+    let mut threads: Vec<f64> = all().map(|(x, _)| x).collect();
+    threads.sort_by(f64::total_cmp);
+    threads.dedup();
+    for x in threads {
+        add(format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x}</text>", x_of(x), bottom + 18.0));
+    }
+    let middle = (LEFT + right) / 2.0;
+    add(format!("<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>", bottom + 38.0, escaped(below)));
+    for (at, line) in lines.iter().enumerate() {
+        let colour = COLOURS[at % COLOURS.len()];
+        let mut path = String::new();
+        for (number, (x, y)) in line.points.iter().enumerate() {
+            let step = if number == 0 { 'M' } else { 'L' };
+            let _ = write!(path, "{step}{:.1} {:.1}", x_of(*x), y_of(*y));
+            add(format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x_of(*x), y_of(*y)));
+        }
+        add(format!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"));
+        let y = TOP + 18.0 * at as f64;
+        add(format!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"4\" fill=\"{colour}\"/><text x=\"{:.1}\" \
+             y=\"{y:.1}\">{}</text>",
+            right + 12.0,
+            y - 6.0,
+            right + 30.0,
+            escaped(&line.name)
+        ));
+    }
+    add("</svg>".into());
+    picture
+}
+
+/// The next number whose quarters are short to write.
+fn round_up(number: f64) -> f64 {
+    if number <= 0.0 {
+        return 1.0;
+    }
+    let unit = 10f64.powf(number.log10().floor());
+    [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].into_iter().map(|of| of * unit).find(|round| *round >= number).unwrap_or(number)
+}
+
+/// A number in the unit that suits it.
+fn short(number: f64) -> String {
+    match number {
+        1e9.. => format!("{} G", number / 1e9),
+        1e6.. => format!("{} M", number / 1e6),
+        1e3.. => format!("{} k", number / 1e3),
+        _ => format!("{number}"),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_and_every_point_is_drawn() {
+        let line = |name: &str, factor: f64| Line {
+            name: name.into(),
+            points: [1.0, 2.0, 4.0].map(|x| (x, x * factor)).into(),
+        };
+        let picture = svg("a < b", "threads", &[line("spin", 1e6), line("alock", 2e6)]);
+        assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+        assert_eq!(picture.matches("<circle").count(), 6);
+        assert!(picture.contains(">spin<") && picture.contains(">alock<") && picture.contains("a &lt; b"));
+        assert!(picture.contains(">8 M<") && picture.contains(">0<"));
+    }
+
+    #[test]
+    fn nothing_to_draw_is_drawn_nevertheless() {
+        for lines in [&[][..], &[Line { name: "spin".into(), points: vec![(1.0, 0.0)] }]] {
+            assert!(!svg("nothing", "threads", lines).contains("NaN"));
+        }
+    }
+
+    #[test]
+    fn scales_end_at_round_numbers() {
+        assert_eq!([0.0, 1.0, 3.2e6, 9.9e5].map(round_up), [1.0, 1.0, 4e6, 1e6]);
+        assert_eq!([2.5e6, 500.0, 7.5e3].map(short), ["2.5 M", "500", "7.5 k"]);
+    }
+}

@@ -1,0 +1,189 @@
+//! `farfield bench locks`, end to end: real processes, small runs.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use farfield::LockKind;
+use serde_json::Value;
+
+fn locks(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.args(["bench", "locks"]).args(arguments).output().expect("the binary runs")
+}
+
+/// The lines of JSON of a run that has succeeded.
+fn measured(arguments: &[&str]) -> Vec<Value> {
+    let output = locks(&[arguments, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("farfield-bench-locks-test-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+#[test]
+fn all_kinds_exclude_and_are_compared() {
+    let lines = measured(&[
+        "--nodes",
+        "2",
+        "--threads",
+        "2",
+        "--seconds",
+        "0.1",
+        "--rounds",
+        "2",
+        "--locks",
+        "2,20",
+        "--locality",
+        "50,100",
+    ]);
+    assert_eq!(lines.len(), 4 * LockKind::ALL.len());
+    for line in &lines {
+        assert!(number(&line["acquisitions"]) > 0.0, "{line}");
+        assert_eq!(line["acquisitions"], line["counted"], "{line}");
+        assert!(number(&line["throughput_per_s"]) > 0.0, "{line}");
+        assert_eq!(line["throughput_of_rounds"].as_array().expect("a list").len(), 2, "{line}");
+        assert_eq!((&line["nodes"], &line["threads"]), (&2.into(), &2.into()));
+        assert!(number(&line["empty_turn_ns"]) > 0.0, "{line}");
+        let fairness = &line["fairness"];
+        assert!(number(&fairness["fewest"]) <= number(&fairness["most"]), "{line}");
+        assert!((0.0..=1.0).contains(&number(&fairness["ratio"])), "{line}");
+        for percentile in ["p50", "p90", "p99", "p99_9", "max"] {
+            assert!(number(&line["own_locks"]["latency_ns"][percentile]) > 0.0, "{line}");
+        }
+        assert_eq!(line["against"].as_object().expect("by rival").len(), LockKind::ALL.len() - 1, "{line}");
+        if line["locality_percent"] == 100 {
+            assert!(line["other_locks"].is_null(), "{line}");
+            assert_eq!(
+                (number(&line["own_locks"]["remote_ops"]), number(&line["own_locks"]["round_trips"])),
+                (0.0, 0.0)
+            );
+        } else {
+            assert!(number(&line["other_locks"]["remote_ops"]) >= 2.0, "one to take it, one to release it: {line}");
+        }
+        // Who knows of no asymmetry goes through the NIC to its own locks, too.
+        if ["spin", "mutex"].contains(&line["kind"].as_str().expect("a name")) {
+            assert!(number(&line["own_locks"]["loopback_ops"]) >= 2.0, "{line}");
+            // One that starves may have had a single lock, of another node.
+            let threads = number(&line["threads_in_loopback"]);
+            assert!(threads == 4.0 || threads > 0.0 && line["locality_percent"] != 100, "{line}");
+        }
+        if line["kind"] == "alock" {
+            assert_eq!(number(&line["own_locks"]["loopback_ops"]), 0.0, "{line}");
+        }
+    }
+    for kind in LockKind::ALL {
+        assert_eq!(lines.iter().filter(|line| line["kind"] == kind.name()).count(), 4, "{kind}");
+    }
+}
+
+#[test]
+fn a_single_node_has_all_locks() {
+    for line in measured(&["--nodes", "1", "--threads", "1", "--seconds", "0.1", "--locks", "1", "--locality", "0"]) {
+        assert!(line["other_locks"].is_null() && line["acquisitions"] == line["own_locks"]["acquisitions"], "{line}");
+        assert_eq!(line["locality_percent"], 100);
+    }
+}
+
+#[test]
+fn loopback_is_measured_by_more_and_more_threads_and_drawn() {
+    let file = scratch("loopback.svg");
+    let path = file.to_str().expect("a plain path");
+    let lines = measured(&["--loopback", "--threads", "3", "--seconds", "0.1", "--rounds", "1", "--svg", path]);
+    let threads: Vec<_> =
+        lines.iter().filter(|line| line["kind"] == "spin").map(|line| line["threads"].clone()).collect();
+    assert_eq!(threads, [1, 2, 3].map(Value::from));
+    assert!(lines.iter().all(|line| line["locks"] == 1000 && line["nodes"] == 1));
+    let picture = std::fs::read_to_string(&file).expect("the picture was written");
+    let _ = std::fs::remove_file(&file);
+    assert!(picture.starts_with("<svg") && picture.contains(">spin<"), "{picture}");
+}
+
+#[test]
+fn budgets_are_compared_where_a_kind_has_them() {
+    let arguments = ["--budgets", "--seconds", "0.1", "--rounds", "1", "--locks", "4", "--locality", "50"];
+    if "alock".parse::<LockKind>().is_err() {
+        let output = locks(&arguments);
+        assert!(!output.status.success() && said(&output).contains("alock"), "{}", said(&output));
+        return;
+    }
+    let lines = measured(&arguments);
+    let budgets: Vec<_> = lines.iter().map(|line| line["budgets"]["remote"].clone()).collect();
+    assert_eq!(budgets, [5, 10, 20].map(Value::from));
+}
+
+/// Where no lock is taken the counters are found to be wrong, if two threads have ever run at once.
+#[test]
+fn a_run_without_exclusion_fails() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return;
+    }
+    let arguments = ["--kind", "spin", "--locks", "2", "--unlocked", "--seconds", "0.5", "--rounds", "1"];
+    let mut runs = std::iter::repeat_with(|| locks(&arguments)).take(20);
+    let output = runs.find(|output| !output.status.success()).expect("additions are lost");
+    assert!(said(&output).contains("exclusion is broken: the 2 locks of kind spin"), "{}", said(&output));
+    assert!(output.stdout.is_empty(), "nothing is reported");
+}
+
+/// The processes that a process has started.
+fn children(id: u32) -> Vec<String> {
+    let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    list.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_node_that_dies_ends_the_run() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.args(["bench", "locks", "--seconds", "60"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let run = command.spawn().expect("the binary runs");
+    let start = Instant::now();
+    let nodes = loop {
+        let nodes = children(run.id());
+        if nodes.len() == 2 {
+            break nodes;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "no nodes were started");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    let killed = Command::new("kill").args(["-KILL", &nodes[1]]).status().expect("there is kill");
+    assert!(killed.success());
+    let output = run.wait_with_output().expect("it ends");
+    assert!(!output.status.success() && start.elapsed() < Duration::from_secs(50));
+    assert!(said(&output).contains("failed: "), "{}", said(&output));
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for (arguments, why) in [
+        (&["--locks", "0"][..], "--locks"),
+        (&["--locks", "1"], "2 nodes need 2 locks"),
+        (&["--locality", "101"], "0..=100"),
+        (&["--threads", "0"], "--threads"),
+        (&["--nodes", "0"], "--nodes"),
+        (&["--rounds", "0"], "--rounds"),
+        (&["--seconds", "0"], "--seconds"),
+        (&["--seconds", "-1"], "--seconds"),
+        (&["--kind", "spin,padlock"], "`padlock` is no kind of lock: "),
+        (&["--loopback", "--nodes", "2"], "--loopback"),
+        (&["--svg", "x.svg"], "--loopback"),
+        (&["--budgets", "--kind", "spin"], "--budgets"),
+    ] {
+        let output = locks(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(said(&output).contains(why), "{arguments:?}: {}", said(&output));
+    }
+}
