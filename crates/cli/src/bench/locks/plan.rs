@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farfield::{LockKind, LockOptions};
+use farfield::{ALockOptions, LockKind, LockOptions};
 use serde::{Deserialize, Serialize};
 
 /// By which the nodes are told.
@@ -127,9 +127,8 @@ impl Variant {
 }
 
 /// The options of a kind of lock with these budgets, which only ALock has.
-fn options(kind: LockKind, _remote_budget: u32, _local_budget: u32) -> LockOptions {
-    // The one place to change once `LockOptions` has budgets.
-    LockOptions::new(kind)
+fn options(kind: LockKind, remote_budget: u32, local_budget: u32) -> LockOptions {
+    LockOptions { kind, alock: ALockOptions { remote_budget, local_budget, ..ALockOptions::default() } }
 }
 
 /// Each of these once, in their order.
