@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
-    Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions,
-    Result, RingBuffer, RingOptions, SharedVar, Standing,
+    Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
+    Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar, Standing,
 };
 
 use session::{STEP_MAX, Session};
@@ -36,6 +36,24 @@ fn a_barrier_names_the_dead_and_the_survivors_go_on_with_another() {
 #[test]
 fn the_next_holder_of_a_lock_learns_that_the_last_one_died() {
     killed("mutex-holder");
+}
+
+#[test]
+fn the_next_holder_of_any_lock_learns_that_the_last_one_died() {
+    for role in ["alock-holder", "spin-holder", "mcs-holder"] {
+        killed(role);
+    }
+}
+
+#[test]
+fn locks_go_on_without_their_dead_waiters() {
+    for role in ["alock-waiter", "spin-waiter", "mcs-waiter"] {
+        let mut session = Session::start(role, 3);
+        session.hear(VICTIM, "ready");
+        std::thread::sleep(Duration::from_millis(200)); // until they wait
+        session.kill(VICTIM);
+        session.end([0, 1]);
+    }
 }
 
 #[test]
@@ -128,6 +146,12 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
 fn node_process() {
     session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "barrier" => barrier(node, endpoint),
+        "alock-holder" => lock_holder(node, endpoint, LockKind::ALock),
+        "spin-holder" => lock_holder(node, endpoint, LockKind::Spin),
+        "mcs-holder" => lock_holder(node, endpoint, LockKind::Mcs),
+        "alock-waiter" => lock_waiter(node, endpoint, LockKind::ALock),
+        "spin-waiter" => lock_waiter(node, endpoint, LockKind::Spin),
+        "mcs-waiter" => lock_waiter(node, endpoint, LockKind::Mcs),
         "mutex-holder" => mutex_holder(node, endpoint),
         "mutex-waiter" => mutex_waiter(node, endpoint),
         "mutex-window" => mutex_window(node, endpoint),
@@ -245,6 +269,88 @@ fn mutex_holder(node: &Node, endpoint: &Endpoint) -> Result<()> {
     assert_eq!(deaths, 1);
     assert_eq!(values[0], values[1]);
     meet_survivors(node, endpoint, "over")
+}
+
+/// One holds a lock when it is killed, and has another operation waiting for it. Of the survivors, one is on the lock's node.
+fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
+    let (locks, pair) = (LockTable::open(node, "lock", 1, LockOptions::new(kind))?, Pair::open(node)?);
+    let deaths = farfield::AtomicVar::open(node, "deaths", NodeId(0))?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    let mut part = Some(barrier.thread()?);
+    if node.id() == VICTIM {
+        let operations = [part.take(), None].map(async |part| {
+            let guard = locks.lock(endpoint, 0).await?;
+            let mut part = part.expect("the other is killed before");
+            // Until the other one is in the queue.
+            let _ = endpoint.wait_until(endpoint.now() + Duration::from_millis(50), || None::<()>).await;
+            part.wait(endpoint).await?;
+            pair.words[0].store(endpoint, 7).await?;
+            println!("ready");
+            std::thread::park();
+            guard.unlock().await
+        });
+        endpoint.run_window(2, operations, |ended| panic!("it is killed before: {ended:?}"));
+    }
+    endpoint.block_on(part.expect("it is there").wait(endpoint))?;
+    for _ in 0..500 {
+        let mut guard = endpoint.block_on(locks.lock(endpoint, 0))?;
+        let mut values = pair.read(endpoint)?;
+        if guard.is_after_death() {
+            assert!(values[0] == 7 || values[0] == values[1], "what the dead had put is visible");
+            values[1] = values[0];
+            endpoint.block_on(deaths.fetch_add(endpoint, 1))?;
+            guard.repaired();
+        }
+        assert_eq!(values[0], values[1], "it is half-written, and nobody said so");
+        pair.write(endpoint, values.map(|value| value + 1))?;
+        endpoint.block_on(guard.unlock())?;
+    }
+    meet_survivors(node, endpoint, "end")?;
+    let (values, deaths) = (pair.read(endpoint)?, endpoint.block_on(deaths.load(endpoint))?);
+    // Nobody can tell whether one that was in a queue held the lock, so each may be told of.
+    let operations = if kind == LockKind::Spin { 1 } else { 2 };
+    assert!((1..=operations).contains(&deaths), "{deaths}");
+    assert_eq!(values[0], values[1]);
+    meet_survivors(node, endpoint, "over")
+}
+
+/// Several operations wait for a lock when their node is killed, in front of others and behind them.
+fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
+    const OPERATIONS: usize = 8;
+    let locks = LockTable::open(node, "lock", 3, LockOptions::new(kind))?;
+    let barrier = Barrier::open(node, "begin", 1)?;
+    // Lock 1 is on node 1, so that node 0 holds it from elsewhere.
+    let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(locks.lock(endpoint, 1))?) } else { None };
+    endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    if node.id() == VICTIM {
+        println!("ready");
+        let waits = (0..OPERATIONS).map(|_| locks.lock(endpoint, 1));
+        endpoint.run_window(OPERATIONS, waits, |_| panic!("it is killed while it waits"));
+    }
+    if let Some(guard) = guard {
+        // More of its own, behind the dead.
+        std::thread::sleep(Duration::from_millis(100));
+        let mut waits = std::pin::pin!(locks.lock(endpoint, 1));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        wait_shut_out(node, VICTIM);
+        endpoint.block_on(guard.unlock())?;
+        endpoint.block_on(endpoint.block_on(waits)?.unlock())?;
+    }
+    let start = Instant::now();
+    for _ in 0..200 {
+        let mut guard = endpoint.block_on(locks.lock(endpoint, 1))?;
+        guard.repaired();
+        endpoint.block_on(guard.unlock())?;
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let guard = endpoint.block_on(locks.lock(endpoint, 1))?;
+    assert!(!guard.is_after_death(), "all is repaired");
+    endpoint.block_on(guard.unlock())?;
+    // Those on the dead node are gone, which is said.
+    let error = endpoint.block_on(locks.lock(endpoint, 2)).map(|_| ()).expect_err("its node is dead");
+    assert_names_the_dead(&error);
+    meet_survivors(node, endpoint, "end")
 }
 
 fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {
