@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use farfield::LockKind;
 use farfield::mutants::{self, Mutant};
 
 use self::judge::Findings;
@@ -35,7 +36,7 @@ use crate::run::parse_seconds;
 use crate::tell;
 
 const HELP: &str = "\
-Each node is a process. Its threads work on a key-value store, queues, locks, rings, barriers and variables, all
+Each node is a process. Its threads work on a key-value store, queues, locks (of another kind in each generation), rings, barriers and variables, all
 shared by all nodes, and log each call. On locks and on the store some have several calls under way at once. A seed is a
 plan: who is killed, stopped or started again, and when. The processes' own interleaving is the machine's, so the same
 plan may end differently.
@@ -90,6 +91,9 @@ pub(crate) struct ChaosArgs {
     /// What may be done to nodes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
+    /// Locks of this kind only: alock, spin, mcs or mutex [default: another kind in each generation]
+    #[arg(long, value_name = "KIND")]
+    locks: Option<LockKind>,
     /// On RDMA: in how long the survivors are to know that a node is dead; longer on emulated machines [default: for how long
     /// a node may be silent, FARFIELD_SILENCE_MS]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
@@ -137,7 +141,7 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let plan = report.plan.clone();
     let hosts = link.as_ref().map_or(Ok(Vec::new()), |link| link.hosts(nodes))?;
     let processes = Processes::new(nodes, args.fabric, silence, &hosts, &folder, args.mutant);
-    let mut director = Director::new(seed, detection, link, processes, &folder, &bar);
+    let mut director = Director::new(seed, detection, args.locks, link, processes, &folder, &bar);
     let ended = director.conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
@@ -192,6 +196,9 @@ impl ChaosArgs {
         );
         if let Some(detection) = self.detection {
             line += &format!(" --detection {}", detection.as_secs_f64());
+        }
+        if let Some(locks) = self.locks {
+            line += &format!(" --locks {locks}");
         }
         if !self.link.is_empty() {
             line += &format!(" --link {} --loss {}", self.link.join(","), self.loss);

@@ -13,6 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use farfield::LockKind;
 use farfield::mutants::Mutant;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,7 @@ pub(super) struct Opening {
     /// From the beginning of one operation of a thread to that of the next, at least.
     pub(super) pace: Duration,
     pub(super) is_placed_by_hash: bool,
+    pub(super) locks: LockKind,
 }
 
 /// What a node says.

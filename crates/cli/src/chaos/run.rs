@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use farfield::LockKind;
 use indicatif::ProgressBar;
 use rustix::process::Signal;
 
@@ -38,6 +39,8 @@ pub(super) struct Director<'a> {
     seed: u64,
     /// See [`Story::detection_ns`].
     detection: Duration,
+    /// Of all generations, if it is not another one in each.
+    locks: Option<LockKind>,
     link: Option<Link>,
     folder: PathBuf,
     processes: Processes,
@@ -65,6 +68,7 @@ impl Director<'_> {
     pub(super) fn new<'a>(
         seed: u64,
         detection: Duration,
+        locks: Option<LockKind>,
         link: Option<Link>,
         processes: Processes,
         folder: &Path,
@@ -74,6 +78,7 @@ impl Director<'_> {
         Director {
             seed,
             detection,
+            locks,
             link,
             folder: folder.into(),
             processes,
@@ -142,6 +147,7 @@ impl Director<'_> {
         self.newcomers.clear();
         let members = self.members();
         let is_placed_by_hash = number % 2 == 1;
+        let locks = self.locks.unwrap_or(LockKind::ALL[number % LockKind::ALL.len()]);
         let homes: Vec<u16> = load::homes_of(number as u64, &members).collect();
         let opening = Opening {
             generation: number as u64,
@@ -150,12 +156,14 @@ impl Director<'_> {
             seed: self.seed.wrapping_add(number as u64),
             pace: PACE_PER_NODE * members.len() as u32,
             is_placed_by_hash,
+            locks,
         };
         self.order(&Order::Open(opening.clone()), Step::Opened)?;
         self.order(&Order::Run, Step::Running)?;
         let mut story = Story {
             path: format!("chaos/{number}/"),
             is_placed_by_hash,
+            locks,
             detection_ns: self.detection.as_nanos() as u64,
             load_ns: (now_ns(), 0),
             members,

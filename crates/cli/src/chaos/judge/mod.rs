@@ -5,7 +5,7 @@ mod barrier;
 mod cut;
 mod errors;
 mod kv;
-mod mutex;
+mod locks;
 pub(super) mod pace;
 mod queue;
 mod ring;
@@ -13,6 +13,7 @@ mod vars;
 
 use std::collections::BTreeMap;
 
+use farfield::LockKind;
 use serde::Serialize;
 
 use super::log::Call;
@@ -25,6 +26,7 @@ pub(super) struct Story {
     /// The path of its objects, with a slash.
     pub(super) path: String,
     pub(super) is_placed_by_hash: bool,
+    pub(super) locks: LockKind,
     /// How long the session may take to find out that a node is dead, where no system says so.
     pub(super) detection_ns: u64,
     /// From when to when the load ran.
@@ -125,7 +127,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     let mut findings = Findings::default();
     cut::judge_and_leave_out(story, &mut findings);
     findings.count("nodes come under load", story.newcomers.len() as u64);
-    for judge in [kv::judge, queue::judge, mutex::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
+    for judge in [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
         judge(story, &mut findings);
     }
     findings
@@ -141,6 +143,7 @@ mod tests {
         Story {
             path: "chaos/0/".into(),
             is_placed_by_hash: false,
+            locks: LockKind::Mutex,
             detection_ns: 0,
             load_ns: (0, 10_000),
             members: vec![0, 1, 2],

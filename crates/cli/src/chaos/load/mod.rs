@@ -3,14 +3,14 @@
 
 mod barrier;
 mod kv;
-mod mutex;
+mod locks;
 mod queue;
 mod ring;
 mod vars;
 
 use std::time::Duration;
 
-use farfield::{Endpoint, Node, NodeId};
+use farfield::{Endpoint, LockKind, Node, NodeId};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -64,6 +64,7 @@ pub(super) struct Place<'a> {
     pub(super) homes: Vec<NodeId>,
     seed: u64,
     is_placed_by_hash: bool,
+    locks: LockKind,
 }
 
 impl Place<'_> {
@@ -78,6 +79,7 @@ impl Place<'_> {
             homes,
             seed: opening.seed,
             is_placed_by_hash: opening.is_placed_by_hash,
+            locks: opening.locks,
         }
     }
 
@@ -119,7 +121,7 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
         loads.push((format!("kv-{thread}"), Box::new(load)));
     }
     loads.push(("queue".into(), Box::new(queue::QueueLoad::open(place)?)));
-    loads.push(("mutex".into(), Box::new(mutex::MutexLoad::open(place)?)));
+    loads.push(("locks".into(), Box::new(locks::LocksLoad::open(place)?)));
     loads.push(("ring".into(), Box::new(ring::RingLoad::open(place)?)));
     loads.push(("barrier".into(), Box::new(barrier::BarrierLoad::open(place)?)));
     loads.push(("vars".into(), Box::new(vars::VarsLoad::open(place)?)));

@@ -13,7 +13,7 @@
 //! +16  ├──────────────┤
 //!      │ victim       │  the cohort that came last, and lets the other one   put by the remote head, stored by the local
 //! +24  ├──────────────┤
-//!      │ claims       │  heads of the remote queue that were lost            remote atomics only
+//!      │ claims       │  heads of the remote queue claimed from the dead     remote atomics only
 //! +32  ├──────────────┤
 //!      │ burials      │  queues that were found to hold none but the dead    stored by the local head
 //! +40  ├──────────────┤
@@ -86,7 +86,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, memory_fence};
 
 use super::descriptor::{self, Descriptors, Id};
-use super::queue::{CHECK_EVERY, Entry, FREE, Grant, Place, Queue, Spared, Wait};
+use super::queue::{CHECK_EVERY, Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told};
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -288,7 +288,12 @@ impl ALockArray {
         tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
         let record = self.spread.record(index);
-        let place = Place { lock: index, tail: record.at(TAIL_REMOTE), claims: record.at(CLAIMS) };
+        let place = Place {
+            lock: index,
+            tail: record.at(TAIL_REMOTE),
+            claims: record.at(CLAIMS),
+            buried: Some(record.at(BURIED)),
+        };
         let wait = Wait::begin(endpoint, deadline);
         let mut entry = self.queue.entry(endpoint, place)?;
         let Some(found) = entry.enqueue(wait, tries).await? else { return Ok(None) };
@@ -619,7 +624,7 @@ impl LocalEntry<'_> {
     /// How many deaths there were that may have left something half-written; and how many of them were repaired.
     fn deaths(&self) -> (u64, u64) {
         let record = self.local.record(self.operation());
-        (record[CLAIMS].load() + record[BURIALS].load(), record[REPAIRED].load())
+        (deaths_told(record[CLAIMS].load()) + record[BURIALS].load(), record[REPAIRED].load())
     }
 
     /// Leaves the head: to the one behind, or to nobody.
@@ -709,7 +714,7 @@ impl ALockGuard<'_> {
             Some(Held::Remote(entry)) => {
                 let record = entry.place().tail;
                 let [claims, burials] = words(self.endpoint, record.at(CLAIMS)).await?;
-                self.endpoint.put_value(record.at(REPAIRED), claims + burials).detach()
+                self.endpoint.put_value(record.at(REPAIRED), deaths_told(claims) + burials).detach()
             }
             Some(Held::Local(entry)) => {
                 let record = entry.local.record(entry.operation());

@@ -103,7 +103,7 @@ impl McsLockArray {
         tries: bool,
     ) -> Result<Option<McsGuard<'a>>> {
         let record = self.spread.record(index);
-        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS) };
+        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
         let wait = Wait::begin(endpoint, deadline);
         let mut entry = self.queue.entry(endpoint, place)?;
         let Some(found) = entry.enqueue(wait, tries).await? else { return Ok(None) };

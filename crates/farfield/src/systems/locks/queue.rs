@@ -109,8 +109,18 @@ impl Grant {
 pub(super) struct Place {
     pub(super) lock: usize,
     pub(super) tail: RemotePtr<u64>,
-    /// How often the head was claimed from the dead.
+    /// How often the head was claimed from the dead; in the upper half, how many of those claims tell of a death.
     pub(super) claims: RemotePtr<u64>,
+    /// The tail of a queue of the dead whose death somebody else has told of.
+    pub(super) buried: Option<RemotePtr<u64>>,
+}
+
+/// Added to the claims by one that tells of a death.
+const TELLS: u64 = 1 << 32;
+
+/// How many deaths a lock's claims tell of.
+pub(super) fn deaths_told(claims: u64) -> u64 {
+    claims / TELLS
 }
 
 /// The queues of an array's locks.
@@ -286,8 +296,14 @@ impl Queue {
 
     /// Claims the head for a stuck entry; whether that has worked.
     async fn claim(&self, endpoint: &Endpoint, operation: &mut Operation) -> fabric::Result<bool> {
-        let Operation { place, id, .. } = *operation;
+        let Operation { place, id, stage, .. } = *operation;
+        let Stage::Behind { pred, .. } = stage else { return Ok(false) };
         let claims = endpoint.get(place.claims).await?;
+        let buried = match place.buried {
+            Some(buried) => endpoint.get(buried).await?,
+            None => Id::NOBODY.0,
+        };
+        let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
         let Ok(seen) = self.survey(endpoint, place.lock).await else { return Ok(false) };
         // What the dead has put before it was shut out has landed by now.
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
@@ -304,7 +320,7 @@ impl Queue {
             }
             self.descriptors.tell(id, place.lock, State::Queued);
         };
-        let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claims + 1), settle).await?;
+        let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await?;
         settle(found);
         Ok(found == claims)
     }

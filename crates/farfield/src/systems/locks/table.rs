@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use farfield_fabric::{Endpoint, Instant, NodeId};
+use serde::{Deserialize, Serialize};
 
 use super::{
     ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, McsGuard, McsLockArray, SpinGuard, SpinLockArray,
@@ -13,7 +14,8 @@ use crate::node::Node;
 use crate::objects::mutex::{Guard, MutexArray};
 
 /// Which lock: the page of [`locks`](super) says what each is good for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LockKind {
     /// The lock for asymmetric memory: [`ALockArray`].
     ALock,

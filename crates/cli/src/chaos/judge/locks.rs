@@ -1,6 +1,8 @@
 //! Nobody holds a lock while another does; what it protects is as the last holder left it; and whoever follows a holder
 //! that died is told so, and nobody else.
 
+use farfield::LockKind;
+
 use super::{DECIDED_NS, Death, Findings, Story};
 use crate::chaos::log::{Answer, Call, Failure, Op};
 
@@ -53,6 +55,9 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     (holdings, gone_ns)
 }
 
+/// An operation that was released so short a time before its node died may not have left the queue.
+const LEAVING_NS: u64 = 100_000_000;
+
 /// Whether its node was killed in the middle of taking or releasing the lock.
 fn is_cut_short(call: &Call) -> bool {
     matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && call.end.is_none()
@@ -65,7 +70,8 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     });
     for (lock, calls) in locks {
         let (holdings, gone_ns) = holdings_of(&calls);
-        findings.count("locks taken", holdings.len() as u64);
+        let kind = story.locks;
+        findings.count(&format!("{kind}s taken"), holdings.len() as u64);
         let waits = |node: u16| calls.iter().any(|call| is_cut_short(call) && call.node == node);
         findings.count("deaths of waiters", story.deaths.iter().filter(|death| waits(death.node)).count() as u64);
         let queued = |call: &&&Call| is_cut_short(call) && matches!(call.op, Op::Lock { .. });
@@ -78,7 +84,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 let free_ns = before.to_ns.or(story.death_of(before.node)).unwrap_or(u64::MAX);
                 findings.verify("handovers of locks", free_ns <= now.from_ns, || {
                     format!(
-                        "mutex/{lock}: node {} has it at {} ns, while node {} has it from {} to {free_ns} ns",
+                        "{kind}/{lock}: node {} has it at {} ns, while node {} has it from {} to {free_ns} ns",
                         now.node, now.from_ns, before.node, before.from_ns
                     )
                 });
@@ -88,7 +94,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             }
             if died_holding {
                 findings.verify("deaths of holders told", now.is_after_death, || {
-                    format!("mutex/{lock}: its holder died, and node {} was not told", now.node)
+                    format!("{kind}/{lock}: its holder died, and node {} was not told", now.node)
                 });
             } else if now.is_after_death {
                 // A death in the middle of taking or releasing it: it was held, or not. Each is told of once: who is
@@ -107,8 +113,21 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 };
                 let may_have_held =
                     |death: &&Death| death.at_ns <= now.from_ns && (waits(death.node) || leaves_release(death.node));
-                if told_of_others > story.deaths.iter().filter(may_have_held).count() {
-                    findings.violation(format!("mutex/{lock}: node {} was told of a death, of none", now.node));
+                let deaths = story.deaths.iter().filter(may_have_held).count();
+                // Nobody can tell which of a queue's operations has held the lock: each of the dead ones may be told of.
+                let may_have_queued = |call: &&&Call| {
+                    let died = story.deaths.iter().find(|it| it.node == call.node && it.at_ns <= now.from_ns);
+                    died.is_some_and(|death| match call.success() {
+                        Some((end_ns, _)) => matches!(call.op, Op::Unlock { .. }) && end_ns + LEAVING_NS > death.at_ns,
+                        None => matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }),
+                    })
+                };
+                let may_be_told = match kind {
+                    LockKind::ALock | LockKind::Mcs => deaths.max(calls.iter().filter(may_have_queued).count()),
+                    LockKind::Mutex | LockKind::Spin => deaths,
+                };
+                if told_of_others > may_be_told {
+                    findings.violation(format!("{kind}/{lock}: node {} was told of a death, of none", now.node));
                 }
             }
             if let Some(seen) = now.seen {
@@ -118,7 +137,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     _ => seen[at] == words[at] || now.is_after_death,
                 };
                 findings.verify("states under locks", is_right(0) && is_right(1), || {
-                    format!("mutex/{lock}: node {} found {seen:?}, after {words:?}", now.node)
+                    format!("{kind}/{lock}: node {} found {seen:?}, after {words:?}", now.node)
                 });
             }
             died_holding = now.to_ns.is_none();

@@ -1,10 +1,13 @@
-//! Locks that each protect two words, on one node or on two: they are equal unless a holder has died between writing
+//! Locks, of another kind in each generation, that each protect two words, on one node or on two: they are equal unless a holder has died between writing
 //! one and the other, of which the lock tells.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::{CustomObject, Endpoint, Mutex, Opening};
+use farfield::{
+    ALockOptions, CustomObject, Endpoint, LockArray, LockGuard, LockOptions, LockTable, Opening, TableGuard,
+};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -18,7 +21,7 @@ const LINGER_SHARE: f64 = 0.25;
 const WINDOW: std::ops::RangeInclusive<u64> = 2..=4;
 const WINDOW_SHARE: f64 = 0.15;
 
-pub(super) struct MutexLoad {
+pub(super) struct LocksLoad {
     /// Those whose nodes live, as far as is known.
     pairs: Vec<Pair>,
     endpoint: Endpoint,
@@ -29,20 +32,28 @@ pub(super) struct MutexLoad {
 /// A lock and what it protects.
 struct Pair {
     number: u16,
-    mutex: Mutex,
+    locks: Arc<LockTable>,
     words: [RemotePtr<u64>; 2],
     object: CustomObject,
 }
 
-impl MutexLoad {
-    pub(super) fn open(place: &mut Place<'_>) -> Result<MutexLoad, Failure> {
+/// Operations of a node on the locks of a generation: enough for a window of each thread.
+const OPERATIONS_MAX: usize = 64;
+
+impl LocksLoad {
+    pub(super) fn open(place: &mut Place<'_>) -> Result<LocksLoad, Failure> {
         let mut pairs = Vec::new();
-        // One that needs this node only, and one that needs the next, too, for every home.
+        let alock = ALockOptions { operations_max: OPERATIONS_MAX, ..ALockOptions::default() };
+        let (options, members) = (LockOptions { kind: place.locks, alock }, place.members.len());
+        let locks = place.open("locks", |node, path| LockTable::open(node, path, 2 * members, options))?;
+        let locks = Arc::new(locks);
+        // One that needs its home only, and one that needs the next, too, for every home.
         let homes = place.homes.clone();
-        let next = homes.iter().cycle().skip(1);
-        let places = homes.iter().zip(next).flat_map(|(home, next)| [[*home, *home], [*home, *next]]);
-        for (number, [home, second]) in (0..).zip(places) {
-            let mutex = place.open(&format!("mutex/{number}"), |node, path| Mutex::open(node, path, home))?;
+        for number in 0..2 * members {
+            let home = locks.home(number);
+            let Some(at) = homes.iter().position(|node| *node == home) else { continue };
+            let second = if number < members { home } else { homes[(at + 1) % homes.len()] };
+            let (number, locks) = (number as u16, Arc::clone(&locks));
             pairs.push(place.open(&format!("pair/{number}"), |node, path| {
                 let mut opening = Opening::new(node, path, "Pair");
                 if [home, second].contains(&node.id()) {
@@ -53,10 +64,10 @@ impl MutexLoad {
                 let object = opening.expect(needs).announce()?;
                 object.wait(node.timeout())?;
                 let words = [object.remote(home, "words")?, object.remote::<u64>(second, "words")?.at(1)];
-                Ok(Pair { number, mutex, words, object })
+                Ok(Pair { number, locks, words, object })
             })?);
         }
-        Ok(MutexLoad { pairs, endpoint: place.endpoint()?, rng: place.rng("mutex"), turns: 0 })
+        Ok(LocksLoad { pairs, endpoint: place.endpoint()?, rng: place.rng("locks"), turns: 0 })
     }
 }
 
@@ -64,8 +75,9 @@ impl Pair {
     /// Takes the lock, adds one to both words, and releases it.
     async fn add(&self, log: &Recorder, endpoint: &Endpoint, turn: u64, linger: Duration) -> Result<(), Failure> {
         let lock = self.number;
-        let held = |guard: &farfield::Guard<'_>| Answer::Held { is_after_death: guard.is_after_death() };
-        let mut guard = log.call_among(Op::Lock { lock, turn }, endpoint, self.mutex.lock(endpoint), held).await?;
+        let held = |guard: &TableGuard<'_>| Answer::Held { is_after_death: guard.is_after_death() };
+        let take = self.locks.lock(endpoint, usize::from(lock));
+        let mut guard = log.call_among(Op::Lock { lock, turn }, endpoint, take, held).await?;
         let changed = self.change(log, endpoint, turn, guard.is_after_death(), linger).await;
         if changed.is_ok() {
             guard.repaired();
@@ -104,7 +116,7 @@ impl Pair {
     }
 }
 
-impl Load for MutexLoad {
+impl Load for LocksLoad {
     fn step(&mut self, log: &mut Recorder) {
         if self.pairs.is_empty() {
             return;
@@ -115,7 +127,7 @@ impl Load for MutexLoad {
         let first = self.turns;
         self.turns += count;
         let (pair, log, endpoint, mut is_gone) = (&self.pairs[at], &*log, &self.endpoint, false);
-        // They queue for the same lock: if this node dies, it leaves several tickets.
+        // They queue for the same lock: if this node dies, it leaves several waiters.
         let these = (first..self.turns).map(|turn| pair.add(log, endpoint, turn, linger));
         endpoint.run_window(count as usize, these, |done| is_gone |= done.is_err_and(|failure| failure.is_death()));
         if is_gone {
