@@ -66,6 +66,7 @@ pub struct Scenario {
     pub(crate) late_nodes: bool,
     pub(crate) early_timeouts: bool,
     pub(crate) is_small: bool,
+    pub(crate) is_medium: bool,
     pub(crate) kills: Vec<&'static str>,
     pub(crate) rule: DeathRule,
     pub(crate) faults: Option<Faults>,
@@ -89,6 +90,7 @@ impl Scenario {
             late_nodes: false,
             early_timeouts: false,
             is_small: false,
+            is_medium: false,
             kills: Vec::new(),
             rule: DeathRule::System,
             faults: None,
@@ -178,6 +180,13 @@ impl Scenario {
         self
     }
 
+    /// All of its executions can be looked at in minutes: a test that is run by an option does so.
+    #[must_use]
+    pub fn medium(mut self) -> Scenario {
+        self.is_medium = true;
+        self
+    }
+
     /// The seeded bugs that it is there to find, by name.
     #[must_use]
     pub fn kills(mut self, mutants: &[&'static str]) -> Scenario {
@@ -222,6 +231,11 @@ impl Scenario {
     /// Whether it is small enough to look at all of its executions.
     pub fn is_small(&self) -> bool {
         self.is_small
+    }
+
+    /// Whether all of its executions can be looked at in minutes.
+    pub fn is_medium(&self) -> bool {
+        self.is_medium
     }
 }
 

@@ -68,8 +68,13 @@ fn lives() -> Vec<(String, u64)> {
 
 #[test]
 fn small_scenarios_hold_in_all_their_executions() {
-    let small: Vec<Scenario> = scenarios::all().into_iter().filter(Scenario::is_small).collect();
-    let rows = on_all_cores(&small, |scenario| {
+    exhaust_all(Scenario::is_small, "exhaustive.txt");
+}
+
+/// Looks at all executions of the scenarios of a size; how many there are is committed.
+fn exhaust_all(are: fn(&Scenario) -> bool, file: &str) {
+    let scenarios: Vec<Scenario> = scenarios::all().into_iter().filter(are).collect();
+    let rows = on_all_cores(&scenarios, |scenario| {
         let report = exhaust(scenario, Budget::unlimited());
         if let Some(finding) = &report.finding {
             panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
@@ -79,7 +84,13 @@ fn small_scenarios_hold_in_all_their_executions() {
     });
     let mut table = format!("{:<32} {:>10} {:>10}\n", "scenario", "executions", "states");
     rows.iter().for_each(|row| table.push_str(row));
-    pinned("exhaustive.txt", &table);
+    pinned(file, &table);
+}
+
+#[test]
+#[ignore = "takes minutes: CI runs it, in a release build"]
+fn medium_scenarios_hold_in_all_their_executions() {
+    exhaust_all(Scenario::is_medium, "medium.txt");
 }
 
 #[test]

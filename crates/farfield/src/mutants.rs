@@ -495,6 +495,11 @@ mutants! {
     /// *Scenario:* `alock/deadline`.
     QueueDroppedKept = "queue-dropped-kept" in "ALock": "An operation that is dropped keeps its place in the queue.";
 
+    /// *Missing:* that the chain which holds the tail claims last: it empties the tail while another is stuck.
+    ///
+    /// *Scenario:* `mcs/stuck-twice`.
+    QueueTailFirst = "queue-tail-first" in "McsLockArray": "Of several stuck entries any may claim the head.";
+
     /// *Missing:* that nobody living is at the head.
     ///
     /// *Scenario:* `alock/waiter-dies`.

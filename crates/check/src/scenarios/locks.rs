@@ -21,8 +21,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         release(),
         spin_release(),
         mcs_release(),
-        cohorts("alock/cohorts", &[0, 0, 1]),
-        cohorts("alock/remote-queue", &[0, 1, 2]),
+        cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
+        cohorts("alock/remote-queue", &[1, 2]).small().kills(&["queue-not-told"]),
+        cohorts("alock/both-queues", &[0, 0, 1, 2]),
         turns(),
         budget(),
         local_budget(),
@@ -35,6 +36,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         spin_holder_dies(),
         mcs_user_dies(),
         mcs_dropped(),
+        stuck_twice(),
         last_remote_dies(),
         holder_dies(),
         waiter_dies(),
@@ -130,11 +132,11 @@ fn mcs_release() -> Scenario {
     Scenario::new("mcs/release", about, 2, |stage| releases(stage, open_mcs(stage)?)).small().kills(&["mcs-no-fence"])
 }
 
-/// Three operations, of both cohorts: Peterson's algorithm, and a queue in one of them. They only say that they are inside:
-/// what they see there is for other scenarios, and this one is small.
+/// Operations of both cohorts, or of one: Peterson's algorithm, and a queue in one of them or both. They only say that they
+/// are inside: what they see there is for other scenarios, and these are smaller so.
 fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
     let nodes = threads.iter().max().expect("some") + 1;
-    let scenario = Scenario::new(name, "three threads in two cohorts are never inside at once", nodes, move |stage| {
+    Scenario::new(name, "threads of the cohorts are never inside at once", nodes, move |stage| {
         let (locks, inside) = (open(stage)?, stage.log());
         for (number, node) in threads.iter().enumerate() {
             let (locks, inside) = (Rc::clone(&locks[*node]), inside.clone());
@@ -155,11 +157,6 @@ fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
         });
         Ok(())
     })
-    .small();
-    match name {
-        "alock/cohorts" => scenario.kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
-        _ => scenario.kills(&["queue-not-told"]),
-    }
 }
 
 /// Several turns of all.
@@ -453,6 +450,15 @@ fn mcs_user_dies() -> Scenario {
     .faults(Faults::new().crashes(1).of([1]))
 }
 
+/// Node 1 has two operations in the queue when it dies, and others are between them and behind them.
+fn stuck_twice() -> Scenario {
+    Scenario::new("mcs/stuck-twice", "of several that are behind the dead, one at a time goes on", 3, |stage| {
+        users(stage, open_mcs(stage)?, &[1, 0, 1, 2], Duration::from_millis(100))
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["queue-tail-first"])
+}
+
 fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize], stays: Duration) -> Scenario {
     Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads, stays))
 }
@@ -484,6 +490,7 @@ fn waiter_dies() -> Scenario {
 
 /// The same in both cohorts, with one more behind.
 fn users_die() -> Scenario {
-    alock_users("alock/users-die", "both cohorts go on without the dead", 4, &[0, 1, 2, 3], Duration::ZERO)
+    const THREADS: &[usize] = &[0, 1, 2, 3, 4];
+    alock_users("alock/users-die", "both cohorts go on without the dead", 5, THREADS, Duration::from_millis(100))
         .faults(Faults::new().crashes(2).of([1, 2]))
 }

@@ -212,7 +212,7 @@ impl Endpoint {
         self.me
     }
 
-    /// Its number among the endpoints of its node, in the order in which they were opened: small, and no other has it.
+    /// Its number among the endpoints of its node, in the order in which they were opened, if whoever opened it gave it one.
     #[inline]
     pub fn number(&self) -> usize {
         self.number
@@ -670,6 +670,17 @@ impl Endpoint {
         result
     }
 
+    /// Waits until all that it has put is visible, or its target gone: also what no fence waits for, see
+    /// [`Endpoint::put_unfenced`].
+    pub fn flush(&self) {
+        let nodes = || (0..self.unfenced.len()).map(|index| NodeId(index as u16));
+        // An error says that a target is gone, and then nothing is left to be seen there.
+        let _ = self.block_on(self.global_fence(nodes()));
+        for node in nodes().filter(|node| self.unfenced[node.index()].take()) {
+            let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, crate::GroupKey::SIGNAL, 0)));
+        }
+    }
+
     /// An ordered batch to one node behind one doorbell.
     pub fn batch(&self, node: NodeId) -> Batch<'_> {
         Batch::new(self, node)
@@ -867,12 +878,7 @@ impl Drop for Endpoint {
     /// takes nothing with it.
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            let nodes = || (0..self.unfenced.len()).map(|index| NodeId(index as u16));
-            // An error says that a target is gone, and then nothing is left to be seen there.
-            let _ = self.block_on(self.global_fence(nodes()));
-            for node in nodes().filter(|node| self.unfenced[node.index()].get()) {
-                let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, crate::GroupKey::SIGNAL, 0)));
-            }
+            self.flush();
         }
         self.publish_depth();
         self.counters.closed.store(true, Ordering::Release);

@@ -260,9 +260,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         }
     }
     // What pollers have put is visible before the goodbye is.
-    if let Err(error) = endpoint.block_on(endpoint.global_fence(service.known())) {
-        tracing::debug!("leaving: {error}");
-    }
+    endpoint.flush();
     if owes {
         tracing::warn!("{} leaves something undone after {PARTING_MAX:?}: it goes as if it had died", fabric.me());
         fabric.abandon();

@@ -522,7 +522,8 @@ impl Guard<'_> {
             let (word, held) = (self.word, self.held());
             self.held = false;
             let release = move |endpoint: &Endpoint| {
-                let _ = endpoint.faa(word, held.wrapping_neg()).detach();
+                // Waited for, a round trip: a node that leaves next must not take it along.
+                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
                 Progress::Done
             };
             return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);

@@ -310,7 +310,10 @@ impl ALockArray {
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
                 let won = compete(endpoint, record, wait, names_victim, tries).await.of(self.spread.path())?;
-                let Some(is_after_death) = won else { return Ok(None) };
+                let Some(is_after_death) = won else {
+                    entry.back_out().await?;
+                    return Ok(None);
+                };
                 (self.reset(again, self.options.remote_budget), is_after_death)
             }
         };
@@ -341,9 +344,10 @@ impl ALockArray {
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
                 if !entry.wins(wait, names_victim, tries).await.of(path)? {
+                    entry.back_out();
                     return Ok(None);
                 }
-                // Read after the lock is taken; nobody else changes them while it is held, unless somebody dies.
+                // Read after the lock is taken. Of the deaths that are told of later, none can have been a holder's.
                 let (deaths, repaired) = entry.deaths();
                 (self.reset(again, self.options.local_budget), deaths != repaired)
             }
@@ -403,7 +407,7 @@ async fn compete(
     names_victim: bool,
     tries: bool,
 ) -> Result<Option<bool>> {
-    let named = Named { endpoint, home: record.node() };
+    let mut named = Named { endpoint, home: Some(record.node()) };
     if names_victim {
         // Posted together with the get behind it, which it lands before (`NRW → NRR`).
         endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
@@ -412,8 +416,8 @@ async fn compete(
         // In any order: each of the first two is enough by itself. The others have not changed since a holder changed them,
         // but for `repaired`, which may be older than that the holder has left.
         let [tail_local, victim, claims, burials, repaired] = words(endpoint, record.at(TAIL_LOCAL)).await?;
+        named.home = None; // the get has come back, after the victim's put
         if tail_local == 0 || victim != REMOTE {
-            drop(named);
             let is_repaired =
                 claims + burials == repaired || endpoint.get(record.at(REPAIRED)).await? == claims + burials;
             return Ok(Some(!is_repaired));
@@ -440,14 +444,17 @@ where
 /// could take it for the next one's, and enter beside it.
 struct Named<'a> {
     endpoint: &'a Endpoint,
-    home: NodeId,
+    /// None once it is.
+    home: Option<NodeId>,
 }
 
 impl Drop for Named<'_> {
     fn drop(&mut self) {
-        if self.endpoint.has_unflushed(self.home) && !mutants::is_on(Mutant::ALockVictimLate) {
+        if let Some(home) = self.home
+            && !mutants::is_on(Mutant::ALockVictimLate)
+        {
             // A round trip at most. An error is a home that is gone.
-            let _ = self.endpoint.block_on(self.endpoint.global_fence([self.home]));
+            let _ = self.endpoint.block_on(self.endpoint.global_fence([home]));
         }
     }
 }
@@ -645,6 +652,15 @@ impl LocalEntry<'_> {
         }
     }
 
+    /// Leaves the head without having had the lock, and waits for nobody.
+    fn back_out(mut self) {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let operation = self.operation.as_mut().expect("it has not left");
+        if local.hand_over(endpoint, operation) || local.empties(operation) {
+            self.operation = None;
+        }
+    }
+
     /// What leaves the head later, from another thread.
     fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
         let operation = self.operation.take().expect("it has not left");
@@ -742,8 +758,8 @@ impl ALockGuard<'_> {
             }
         };
         let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::ALockNoFence);
-        let fenced = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await;
-        if fenced.as_ref().is_ok_and(|lost| !lost.is_empty()) {
+        let lost = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await.of(path)?;
+        if !lost.is_empty() {
             // The release comes from another endpoint then, which spares nothing.
             let lost = node.fence_living(endpoint, node.members()).await.of(path)?;
             return match self.held.take().expect("it is held") {
@@ -753,10 +769,12 @@ impl ALockGuard<'_> {
             .of(path);
         }
         match self.held.take().expect("it is held") {
-            Held::Remote(entry) => entry.leave(spared).await?,
-            Held::Local(entry) => entry.leave().await,
+            Held::Remote(entry) => entry.leave(spared).await,
+            Held::Local(entry) => {
+                entry.leave().await;
+                Ok(())
+            }
         }
-        fenced.map(|_| ()).of(path)
     }
 
     /// Something went wrong before it was known that all is visible: the lock stays taken.

@@ -152,15 +152,14 @@ impl McsGuard<'_> {
         entry.hands(Grant::new(0, self.is_after_death && !self.is_repaired));
         let spared = entry.spared();
         let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::McsNoFence);
-        let fenced = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await;
-        if fenced.as_ref().is_ok_and(|lost| !lost.is_empty()) {
+        let lost = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await.of(path)?;
+        if !lost.is_empty() {
             // The release comes from another endpoint then, which spares nothing.
             let lost = node.fence_living(endpoint, node.members()).await.of(path)?;
             let entry = self.held.take().expect("it is held");
             return release_later(node, endpoint, lost, entry.leave_later()).of(path);
         }
-        self.held.take().expect("it is held").leave(spared).await?;
-        fenced.map(|_| ()).of(path)
+        self.held.take().expect("it is held").leave(spared).await
     }
 
     /// Something went wrong before it was known that all is visible: the lock stays taken.

@@ -2,12 +2,15 @@
 //!
 //! All of them are arrays of locks spread over nodes, behind one trait: [`LockArray`].
 //!
-//! | kind | who waits | order | on the lock's node | what it costs, free and remote |
-//! |---|---|---|---|---|
-//! | [`MutexArray`] | looks at the lock's word again and again | first come, first served, with bounded bypass | through the NIC | 1 + 1 round trips |
-//! | [`SpinLockArray`] | tries again and again, with a back-off | none: one may starve | through the NIC | 1 + 1 |
+//! | kind | who waits | order | on the lock's node |
+//! |---|---|---|---|
+//! | [`ALockArray`] | on its own node, but for the heads of two queues | first come, first served in each of two cohorts, which take turns | CPU only |
+//! | [`MutexArray`] | looks at the lock's word again and again | first come, first served, with bounded bypass | through the NIC |
+//! | [`SpinLockArray`] | tries again and again, with a back-off | none: one may starve | through the NIC |
+//! | [`McsLockArray`] | on its own node | first come, first served | through the NIC |
 //!
-//! [`LockTable`] is any of them, chosen when it is opened.
+//! [`LockTable`] is any of them, chosen when it is opened. The page `docs/locks.md` says which is good for what, and what has been
+//! checked of them.
 
 use core::future::Future;
 
@@ -99,7 +102,8 @@ pub trait LockGuard {
     ///
     /// # Errors
     /// The lock's home is gone, and the lock with it. Or a node that was written to does not answer: the lock is released
-    /// when that node is gone, or taken from this one when it is this one that goes.
+    /// when that node is gone, or taken from this one when it is this one that goes. Or it cannot be made sure that what was
+    /// written is visible: the lock stays taken.
     fn unlock(self) -> impl Future<Output = Result<()>>;
 
     /// Whether a holder may have died while it held the lock, and nobody has said [`LockGuard::repaired`] since: what the

@@ -13,21 +13,26 @@
 //! # When nodes die
 //!
 //! A dead node's entries cannot be read, so nobody knows who was before or behind them. But each living entry knows the
-//! one that it found before it. Living entries so form chains, each of which begins with one that found nobody, or one of
+//! one that it found before it. Living entries so form *chains*, each of which begins with one that found nobody, or one of
 //! a dead node. If the latter is [`Standing::ShutOut`] and has granted nothing, that beginning can be granted nothing any
-//! more: it is *stuck*. It looks at all living entries of the lock ([`Queue::survey`]), and if each is in a chain with a
-//! stuck beginning, then nobody holds the head, and this stays so: it claims the head, by a compare-and-swap of a count of
-//! claims in the lock's record. If the count is another one than before it looked, somebody else has claimed.
+//! more: it is *stuck*. It looks at all living entries of the lock ([`Queue::survey`]). If each is in a chain with a stuck
+//! beginning, then nobody has the head, and one of these may claim it, by a compare-and-swap of a count of claims in the
+//! lock's record. If the count is another one than before it looked, somebody else has claimed. The chain that holds the
+//! tail comes last: it claims only if there is no other. So the tail is not emptied while others are stuck; and an end of
+//! another chain has somebody behind it, dead, and stops there for the next claim.
 //!
-//! That a look is enough, though the entries are not looked at in one moment: suppose that somebody living is at the head
-//! when the look has ended. It had enqueued before the stuck one did, so it was there to be looked at during all of the
-//! look; it was seen waiting, in a chain with a stuck beginning; and it has come to the head since. Grants come along the
-//! chain, so the beginning was granted something since: by a claim, which changes the count. And whoever enqueues
-//! later is behind the stuck one. An entry that is seen between its compare-and-swap and the answer may be at the head: then
-//! it is looked again.
+//! That a look is enough, though the entries are not looked at in one moment. Suppose that somebody living is at the head
+//! when the look has ended, and no claim has come between. It has not found the queue empty, since the tail was never empty
+//! while others were stuck. So it was granted the head along its chain, whose beginning is not stuck, or was granted
+//! something: by the dead, before it was shut out, or by a claim, and both were before the look began. The grants that follow
+//! go along the chain, from one that is gone or is seen with its grant: and then the next one is not seen as stuck. (Who is
+//! shut out is asked before the look; otherwise a grant could land in the middle of it, and its giver die.) An entry that is
+//! seen between its compare-and-swap and the answer may be at the head: then nothing can be told. One that is never polled
+//! again at that moment, or forgotten, keeps others from claiming for as long.
 //!
 //! Nobody can tell whether the dead held the lock or waited for it, so the next holder is told of a death in either case.
-//! A node that has left in good order has left nothing in a queue but a guard that was forgotten; it keeps the lock.
+//! A node that has left in good order has left nothing in a queue but a guard that was forgotten; who is behind it gets an
+//! error that names it.
 
 use core::time::Duration;
 
@@ -43,7 +48,9 @@ use crate::objects::settle::Settle;
 
 /// How often who waits looks whether nodes that it depends on still live.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Descriptors that are read at once, from another node.
+/// Somebody else may take and leave it between the attempts of who only tries; a few are enough to call it taken.
+const TRIES_MAX: u32 = 4;
+/// Descriptors that are read by one get.
 const AT_ONCE: usize = 64;
 
 /// What is waited for.
@@ -156,6 +163,8 @@ struct Operation {
 enum Stage {
     /// It is not in the queue.
     Outside,
+    /// It may be: its compare-and-swap is under way, or has ended in an error.
+    Asking,
     /// It is behind another, and has told that one, or not.
     Behind { pred: Id, has_told: bool },
     /// It is at the head.
@@ -177,6 +186,53 @@ pub(super) enum Spared {
 impl Spared {
     pub(super) fn is(self, node: NodeId) -> bool {
         self == Spared::Home(node) || self == Spared::Behind(node)
+    }
+}
+
+/// The living entries of a lock, and whose entries were shut out before they were looked at.
+struct Survey {
+    seen: Vec<Seen>,
+    shut_out: Vec<NodeId>,
+}
+
+impl Survey {
+    fn find(&self, id: Id) -> Option<&Seen> {
+        self.seen.iter().find(|seen| seen.id == id)
+    }
+
+    /// The stuck beginning of the chain that an entry is in; none if it is in none, or something has been granted there.
+    fn beginning(&self, id: Id) -> Option<Id> {
+        let mut at = self.find(id)?;
+        // Each is behind the one that it found: the chain ends.
+        loop {
+            if at.state != State::Queued || at.is_granted {
+                return None;
+            }
+            if self.shut_out.contains(&at.pred.node()?) {
+                return Some(at.id);
+            }
+            at = self.find(at.pred)?;
+        }
+    }
+
+    /// Whether a stuck entry may claim the head; this was the tail before the look.
+    fn lets_claim(&self, me: Id, tail: Id) -> bool {
+        let mut others = self.seen.iter().filter(|seen| !matches!(seen.state, State::Free | State::Leaving));
+        let Some(beginnings) = others.try_fold(Vec::new(), |mut all, seen| {
+            all.push(self.beginning(seen.id)?);
+            Some(all)
+        }) else {
+            return false;
+        };
+        let is_shut_out = |node| self.shut_out.contains(&node);
+        // While the tail is one of the dead, no living one can empty it.
+        if tail.node().is_some_and(is_shut_out) || mutants::is_on(Mutant::QueueTailFirst) {
+            return beginnings.contains(&me);
+        }
+        match self.beginning(tail) {
+            Some(last) => last != me || beginnings.iter().all(|beginning| *beginning == me),
+            None => false,
+        }
     }
 }
 
@@ -219,79 +275,67 @@ impl Queue {
         id.node().is_some_and(|node| self.node.standing_of(node) == Standing::ShutOut)
     }
 
-    /// The living entries of a lock.
-    async fn survey(&self, endpoint: &Endpoint, lock: usize) -> fabric::Result<Vec<Seen>> {
+    /// The living entries of a lock; none if that cannot be told now.
+    async fn survey(&self, endpoint: &Endpoint, lock: usize) -> Option<Survey> {
+        use Standing::{Dead, Member, ShutOut, Suspected};
+        // Before anything is read: what the dead have put has landed then.
+        let standing = |(node, table)| (node, table, self.node.standing_of(node));
+        let tables: Vec<_> = self.descriptors.tables().map(standing).collect();
+        if tables.iter().any(|(.., standing)| matches!(standing, Suspected | Dead)) {
+            return None; // it may not answer
+        }
+        let shut_out = tables.iter().filter(|it| it.2 == ShutOut).map(|it| it.0).collect();
         // Who is in a queue, of this lock.
         let mut found = Vec::new();
         let mut look = |node: NodeId, table: RemotePtr<u64>, first: usize, words: &mut dyn Iterator<Item = u64>| {
             for (at, about) in words.enumerate() {
                 let (slot, about) = (first + at, About(about));
                 if about.lock() == lock && about.state().is_some_and(|state| state != State::Free) {
-                    found.push((Descriptors::name(node, slot, about), table.at(slot * descriptor::BYTES / 8)));
+                    found.push((Descriptors::name(node, slot, about), about, table.at(slot * descriptor::BYTES / 8)));
                 }
             }
         };
-        let me = self.node.id();
-        let each = descriptor::BYTES / 8;
-        for (node, table) in self.descriptors.tables() {
-            if matches!(self.node.standing_of(node), Standing::ShutOut | Standing::Departed) {
-                continue;
-            }
+        let (me, each, words) = (self.node.id(), descriptor::BYTES / 8, self.descriptors.table_words());
+        let mut reads = Vec::new();
+        for (node, table, _) in tables.iter().copied().filter(|it| it.2 == Member) {
             if node == me {
                 look(node, table, 0, &mut self.descriptors.own_words().iter().step_by(each).map(|word| word.load()));
                 continue;
             }
-            let words = self.descriptors.table_words();
             for first in (0..words).step_by(AT_ONCE * each) {
-                let buf = endpoint.buf::<u64>((AT_ONCE * each).min(words - first))?;
-                let read = endpoint.get_into(table.at(first), buf).await?;
-                look(node, table, first / each, &mut read.iter().step_by(each).copied());
+                let buf = endpoint.buf::<u64>((AT_ONCE * each).min(words - first)).ok()?;
+                reads.push((node, table, first, endpoint.get_into(table.at(first), buf)));
             }
         }
-        // What each is doing. The words of one descriptor come in any order; but the second look comes after the first,
-        // and who was in the queue then had written before whom it found there.
+        for (node, table, first, read) in reads {
+            look(node, table, first / each, &mut read.await.ok()?.iter().step_by(each).copied());
+        }
+        // What each is doing. The words of a descriptor come in any order, so only one that was in the queue by the first
+        // look is known to have written, before the second, whom it found there.
         let mut seen = Vec::new();
-        for (id, at) in found {
-            let words: [u64; 4] = match id.node() == Some(me) {
+        for (id, before, at) in found {
+            let [about, pred, _, grant] = match id.node() == Some(me) {
                 true => {
                     let own = self.descriptors.of(id);
                     [own.about().load(), own.pred().load(), own.next().load(), own.grant().load()]
                 }
-                false => endpoint.get_torn(at.cast()).await?.whole_if(|_| true).expect("each word by itself"),
+                false => endpoint.get_torn::<[u64; 4]>(at.cast()).await.ok()?.whole_if(|_| true)?,
             };
-            let [about, pred, _, grant] = words;
-            let (about, pred) = (About(about), Id(pred));
-            let state = about.state().unwrap_or(State::Enqueueing);
-            // One that has begun since then is behind whoever asks, and so is one whose predecessor it was.
-            let is_same = Descriptors::name(id.node().expect("a name"), descriptor::slot_of(id), about) == id;
-            if is_same && state != State::Free {
-                seen.push(Seen { id, state, pred, is_granted: Grant::of(grant).is_some() });
+            let about = About(about);
+            // One that is over is in nobody's way; and who uses its descriptor now is behind whoever asks.
+            if about.generation() == before.generation() && about.state() != Some(State::Free) {
+                let state = before.state().filter(|_| about == before).unwrap_or(State::Enqueueing);
+                seen.push(Seen { id, state, pred: Id(pred), is_granted: Grant::of(grant).is_some() });
             }
         }
-        Ok(seen)
+        Some(Survey { seen, shut_out })
     }
 
     /// Whether no living entry of a lock is in its queue; the caller has seen a tail of the dead before it asks. False if
     /// that cannot be told now.
     pub(super) async fn is_deserted(&self, endpoint: &Endpoint, lock: usize) -> bool {
-        match self.survey(endpoint, lock).await {
-            Ok(seen) => seen.iter().all(|seen| seen.state == State::Leaving),
-            Err(_) => false,
-        }
-    }
-
-    /// Whether nobody but the stuck can be at the head, see above; `me` is one of the stuck.
-    fn all_are_stuck(&self, seen: &[Seen], me: Id) -> bool {
-        let waits = |id: Id| {
-            id == me || seen.iter().any(|seen| seen.id == id && seen.state == State::Queued && !seen.is_granted)
-        };
-        seen.iter().filter(|seen| seen.id != me).all(|seen| match seen.state {
-            State::Free | State::Leaving => true,
-            State::Enqueueing | State::Claiming => false,
-            State::Queued => {
-                !seen.is_granted && seen.pred.node().is_some() && (self.is_shut_out(seen.pred) || waits(seen.pred))
-            }
-        })
+        let survey = self.survey(endpoint, lock).await;
+        survey.is_some_and(|survey| survey.seen.iter().all(|seen| seen.state == State::Leaving))
     }
 
     /// Claims the head for a stuck entry; whether that has worked.
@@ -304,12 +348,13 @@ impl Queue {
             None => Id::NOBODY.0,
         };
         let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
-        let Ok(seen) = self.survey(endpoint, place.lock).await else { return Ok(false) };
+        let tail = Id(endpoint.get(place.tail).await?);
+        let Some(survey) = self.survey(endpoint, place.lock).await else { return Ok(false) };
         // What the dead has put before it was shut out has landed by now.
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
             return Ok(false);
         }
-        if !self.all_are_stuck(&seen, id) && !mutants::is_on(Mutant::QueueClaimsBlindly) {
+        if !survey.lets_claim(id, tail) && !mutants::is_on(Mutant::QueueClaimsBlindly) {
             return Ok(false);
         }
         // Said before the compare-and-swap is issued (`CW → NAR`): whoever sees the new count sees this, or the grant.
@@ -406,12 +451,14 @@ impl<'a> Entry<'a> {
     /// The deadline has passed after an attempt that failed. The home is gone.
     pub(super) async fn enqueue(&mut self, wait: Wait, only_if_free: bool) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        let mut expected = Id::NOBODY;
+        let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
             let Operation { place, id, .. } = *self.operation();
+            // Where the lock is gone nothing has been asked for, and the descriptor can be used again.
+            endpoint.check_alive(place.tail.node()).of(&queue.path)?;
+            self.operation_mut().stage = Stage::Asking;
             let enqueue = endpoint.cas(place.tail, expected.0, id.0);
-            let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
-            let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
+            let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await.of(&queue.path)?;
             self.settle(found, expected);
             if found == expected.0 {
                 if let Stage::Behind { pred, .. } = self.operation().stage {
@@ -421,10 +468,13 @@ impl<'a> Entry<'a> {
                 return Ok(Some(Id(found)));
             }
             let found = Id(found);
-            if only_if_free && found.node().is_some() && !queue.is_shut_out(found) {
-                return Ok(None);
-            }
-            if let Some(late) = wait.is_late(endpoint, "it was in the lock's queue", found.node()) {
+            if only_if_free {
+                attempts += 1;
+                let is_held = found.node().is_some() && !queue.is_shut_out(found);
+                if is_held || attempts == TRIES_MAX {
+                    return Ok(None);
+                }
+            } else if let Some(late) = wait.is_late(endpoint, "it was in the lock's queue", found.node()) {
                 return Err(late).of(&queue.path);
             }
             expected = found;
@@ -436,6 +486,7 @@ impl<'a> Entry<'a> {
         let descriptors = &self.queue.descriptors;
         let operation = self.operation_mut();
         if found != expected.0 {
+            operation.stage = Stage::Outside;
             return;
         }
         operation.stage = match expected.node() {
@@ -512,6 +563,21 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
+    /// Leaves the head without having had the lock, and waits for nobody.
+    pub(super) async fn back_out(mut self) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let operation = *self.operation();
+        if !queue.hand_over(endpoint, &operation) {
+            let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(&operation).0);
+            let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
+            let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
+            self.settle_left(found);
+            return Ok(()); // if somebody is behind, the service thread goes on
+        }
+        self.operation = None;
+        Ok(())
+    }
+
     fn settle_left(&mut self, found: u64) {
         if self.queue.has_left(self.operation_mut(), found) {
             self.operation = None;
@@ -537,6 +603,8 @@ impl Drop for Entry<'_> {
         let Some(operation) = self.operation.take() else { return };
         match operation.stage {
             Stage::Outside => self.queue.over(&operation),
+            // Somebody may write to the descriptor for ever: it is not used again.
+            Stage::Asking => {}
             _ if mutants::is_on(Mutant::QueueDroppedKept) => {}
             _ => {
                 let left = Left { queue: Arc::clone(self.queue), operation, looks_at: None };
@@ -568,7 +636,9 @@ impl Left {
 
 impl Poller for Left {
     fn is_owed(&self) -> bool {
-        true
+        // Who has left in good order hands over nothing.
+        let has_left = |node| self.queue.node.standing_of(node) == Standing::Departed;
+        !matches!(self.operation.stage, Stage::Behind { pred, .. } if pred.node().is_some_and(has_left))
     }
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
@@ -578,7 +648,7 @@ impl Poller for Left {
         }
         let id = operation.id;
         match operation.stage {
-            Stage::Outside => unreachable!("it is in the queue"),
+            Stage::Outside | Stage::Asking => unreachable!("it is in the queue"),
             Stage::Behind { pred, has_told: false } => {
                 queue.tell(endpoint, pred, id);
                 operation.stage = Stage::Behind { pred, has_told: true };
@@ -619,11 +689,8 @@ impl Poller for Left {
                     // Whoever has come is dead, if no living entry may be behind this one.
                     let (queue, operation) = (&self.queue, &self.operation);
                     let is_behind = |seen: &Seen| seen.state == State::Enqueueing || seen.pred == id;
-                    let is_awaited = match endpoint.block_on(queue.survey(endpoint, lock)) {
-                        Ok(seen) => seen.iter().any(is_behind),
-                        Err(_) => true,
-                    };
-                    if !is_awaited {
+                    let survey = endpoint.block_on(queue.survey(endpoint, lock));
+                    if survey.is_some_and(|survey| !survey.seen.iter().any(is_behind)) {
                         if !queue.hand_over(endpoint, operation) {
                             queue.over(operation);
                         }

@@ -213,22 +213,21 @@ impl SpinGuard<'_> {
     async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
         let fences = |node: &NodeId| *node != home && !mutants::is_on(Mutant::SpinNoFence);
-        let fenced = node.fence_living(self.endpoint, node.members().filter(fences)).await;
+        let lost = node.fence_living(self.endpoint, node.members().filter(fences)).await.of(path)?;
         let (word, held) = (self.word, self.held());
-        if fenced.as_ref().is_ok_and(|lost| !lost.is_empty()) {
+        if !lost.is_empty() {
             // The release comes from another endpoint then, which spares nothing.
             let lost = node.fence_living(self.endpoint, node.members()).await.of(path)?;
             self.is_held = false;
             let release = move |endpoint: &Endpoint| {
-                let _ = endpoint.faa(word, held.wrapping_neg()).detach();
+                // Waited for, a round trip: a node that leaves next must not take it along.
+                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
                 Progress::Done
             };
             return release_later(node, self.endpoint, lost, release).of(path);
         }
         self.is_held = false; // from here on it is released, or its home is gone
-        let released = self.endpoint.faa(word, held.wrapping_neg()).await;
-        fenced.of(path)?;
-        released.map(|_| ()).of(path)
+        self.endpoint.faa(word, held.wrapping_neg()).await.map(|_| ()).of(path)
     }
 }
 
