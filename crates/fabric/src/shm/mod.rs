@@ -660,6 +660,8 @@ impl Fabric for ShmFabric {
 
     fn wake_local(&self) {
         let bell = &self.memory.own.card().waiters;
+        // The caller's stores come before the look, as a sleeper's announcement before its own.
+        core::sync::atomic::fence(Ordering::SeqCst);
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             lane::ring(bell);
         }

@@ -1,8 +1,8 @@
 //! One node over RDMA: the contract of a [`Fabric`], kept by lanes, connections and the control plane.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::bare::Bare;
@@ -26,13 +26,54 @@ const SERVE_MAX: Duration = Duration::from_millis(100);
 const SPINS: u32 = 100;
 const YIELDS: u32 = 200;
 const YIELDS_CROWDED: u32 = 10;
-/// One sleep. No put rings a bell here: a card writes past the processor, so whoever waits looks.
+/// One sleep. No put rings a bell here: a card writes past the processor, so whoever waits looks. Only what threads of the
+/// node store for each other does ([`Sleepers`]).
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEP_CROWDED: Duration = Duration::from_micros(200);
 /// Who has slept so often in a wait sleeps longer by as much again, up to a limit: a long wait may end a little later, and
 /// many that wait long leave the cores to those that work.
 const SLEEPS: u32 = 4;
 const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// Threads of the node that sleep, and what wakes them before their time.
+#[derive(Default)]
+struct Sleepers {
+    count: AtomicUsize,
+    rung: Mutex<u32>,
+    bell: Condvar,
+}
+
+impl Sleepers {
+    /// The thread is about to sleep, and looks once more before it does: what has been rung by now.
+    fn announce(&self) -> u32 {
+        let rung = *self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before that look: whoever stores after it sees that somebody sleeps.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        rung
+    }
+
+    /// It need not.
+    fn renounce(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn sleep(&self, heard: u32, time: Duration) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = self.bell.wait_timeout_while(rung, time, |rung| *rung == heard);
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
+        self.renounce();
+    }
+
+    fn wake(&self) {
+        // The caller's stores come before the look, as the sleeper's announcement before its own.
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::Relaxed) != 0 {
+            let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+            *rung = rung.wrapping_add(1);
+            self.bell.notify_all();
+        }
+    }
+}
 
 /// How a node joins a session over RDMA.
 #[derive(Clone, Debug)]
@@ -93,6 +134,7 @@ pub struct VerbsFabric {
     lanes: Arc<AtomicUsize>,
     here: AtomicUsize,
     cpus: usize,
+    sleepers: Sleepers,
 }
 
 impl VerbsFabric {
@@ -136,6 +178,7 @@ impl VerbsFabric {
             lanes: Arc::default(),
             here: AtomicUsize::new(1),
             cpus: cpus_allowed(),
+            sleepers: Sleepers::default(),
         };
         for key in [GroupKey::SIGNAL, GroupKey::DATA, GroupKey::SERVICE] {
             let made = fabric.connections.create_group(options.group_bytes_max)?;
@@ -367,9 +410,9 @@ impl Fabric for VerbsFabric {
         }
         let is_crowded = waiting.spins == 0;
         let yields = if is_crowded { YIELDS_CROWDED } else { YIELDS };
-        if waiting.announced.take().is_some() {
+        if let Some(heard) = waiting.announced.take() {
             let sleep = if is_crowded { SLEEP_CROWDED } else { SLEEP };
-            std::thread::sleep((sleep * (1 + waiting.sleeps / SLEEPS)).min(SLEEP_MAX));
+            self.sleepers.sleep(heard, (sleep * (1 + waiting.sleeps / SLEEPS)).min(SLEEP_MAX));
             waiting.sleeps = waiting.sleeps.saturating_add(1);
             waiting.round = waiting.spins + yields / 2; // a few more looks, then sleep again
             return;
@@ -380,13 +423,17 @@ impl Fabric for VerbsFabric {
         } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
-            waiting.announced = Some(0);
+            waiting.announced = Some(self.sleepers.announce());
         }
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {
-        waiting.announced = None;
+        if waiting.announced.take().is_some() {
+            self.sleepers.renounce();
+        }
     }
 
-    fn wake_local(&self) {}
+    fn wake_local(&self) {
+        self.sleepers.wake();
+    }
 }

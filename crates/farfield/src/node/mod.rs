@@ -227,6 +227,9 @@ impl Node {
         let may_be_missed = |error: &fabric::Error| {
             error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
         };
+        if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
+            return Ok(Vec::new());
+        }
         match endpoint.global_fence(nodes.clone()).await {
             Ok(()) => return Ok(Vec::new()),
             Err(error) if !may_be_missed(&error) => return Err(error.into()),

@@ -280,26 +280,39 @@ impl ALockArray {
         self.spread.offset(index)
     }
 
+    async fn take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        wait: Wait,
+        tries: bool,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        let record = self.spread.record(index);
+        match self.local(record) {
+            Some(local) => self.lock_local(local, endpoint, index, wait, tries).await,
+            None => self.lock_remote(endpoint, index, record, wait, tries).await,
+        }
+    }
+
     async fn lock_remote<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Instant,
+        record: RemotePtr<u64>,
+        mut wait: Wait,
         tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
-        let record = self.spread.record(index);
         let place = Place {
             lock: index,
             tail: record.at(TAIL_REMOTE),
             claims: record.at(CLAIMS),
             buried: Some(record.at(BURIED)),
         };
-        let wait = Wait::begin(endpoint, deadline);
         let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(wait, tries).await? else { return Ok(None) };
+        let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
         let mut granted = None;
         if found.node().is_some() {
-            match entry.granted(wait).await {
+            match entry.granted(&mut wait).await {
                 Ok(grant) => granted = Some(grant),
                 Err(error) if tries && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
@@ -309,7 +322,7 @@ impl ALockArray {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
-                let won = compete(endpoint, record, wait, names_victim, tries).await.of(self.spread.path())?;
+                let won = compete(endpoint, record, &mut wait, names_victim, tries).await.of(self.spread.path())?;
                 let Some(is_after_death) = won else {
                     entry.back_out().await?;
                     return Ok(None);
@@ -326,24 +339,23 @@ impl ALockArray {
         local: &'a Arc<Local>,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Instant,
+        mut wait: Wait,
         tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
         let path = self.spread.path();
-        let wait = Wait::begin(endpoint, deadline);
         let mut entry = local.entry(endpoint, index, self.offset(index)).of(path)?;
         let mut granted = None;
         if !entry.enqueue(tries) {
             if tries {
                 return Ok(None);
             }
-            granted = Some(entry.granted(wait).await.of(path)?);
+            granted = Some(entry.granted(&mut wait).await.of(path)?);
         }
         let (budget, is_after_death) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
-                if !entry.wins(wait, names_victim, tries).await.of(path)? {
+                if !entry.wins(&mut wait, names_victim, tries).await.of(path)? {
                     entry.back_out();
                     return Ok(None);
                 }
@@ -376,25 +388,23 @@ impl LockArray for ALockArray {
         self.spread.record(index).node()
     }
 
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<ALockGuard<'a>> {
+        let guard = self.take(endpoint, index, Wait::USUAL, false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
     async fn lock_deadline<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
         deadline: Instant,
     ) -> Result<ALockGuard<'a>> {
-        let guard = match self.local(self.spread.record(index)) {
-            Some(local) => self.lock_local(local, endpoint, index, deadline, false).await?,
-            None => self.lock_remote(endpoint, index, deadline, false).await?,
-        };
+        let guard = self.take(endpoint, index, Wait::until(deadline), false).await?;
         Ok(guard.expect("who does not only try gets the lock, or an error"))
     }
 
     async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<ALockGuard<'a>>> {
-        let now = endpoint.now();
-        match self.local(self.spread.record(index)) {
-            Some(local) => self.lock_local(local, endpoint, index, now, true).await,
-            None => self.lock_remote(endpoint, index, now, true).await,
-        }
+        self.take(endpoint, index, Wait::NONE, true).await
     }
 }
 
@@ -403,7 +413,7 @@ impl LockArray for ALockArray {
 async fn compete(
     endpoint: &Endpoint,
     record: RemotePtr<u64>,
-    wait: Wait,
+    wait: &mut Wait,
     names_victim: bool,
     tries: bool,
 ) -> Result<Option<bool>> {
@@ -572,7 +582,7 @@ impl LocalEntry<'_> {
     }
 
     /// Waits until it is at the head; what it was handed.
-    async fn granted(&mut self, wait: Wait) -> Result<Grant> {
+    async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
         let (local, endpoint) = (self.local, self.endpoint);
         let grant = local.queue.descriptors.at(self.operation().slot).grant();
         loop {
@@ -591,7 +601,7 @@ impl LocalEntry<'_> {
     }
 
     /// Competes with the head of the remote queue; false if it only tries, and has not won at once.
-    async fn wins(&mut self, wait: Wait, names_victim: bool, tries: bool) -> Result<bool> {
+    async fn wins(&mut self, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
         if names_victim {
@@ -605,9 +615,12 @@ impl LocalEntry<'_> {
             let is_empty = tail == 0 || tail == record[BURIED].load();
             (is_empty || record[VICTIM].load() != LOCAL).then_some(())
         };
+        if wins().is_some() {
+            return Ok(true);
+        }
         loop {
             if tries {
-                return Ok(wins().is_some());
+                return Ok(false);
             }
             if endpoint.wait_until(wait.slice(endpoint), &mut wins).await.is_ok() {
                 return Ok(true);

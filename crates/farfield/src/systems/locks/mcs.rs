@@ -99,17 +99,16 @@ impl McsLockArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Instant,
+        mut wait: Wait,
         tries: bool,
     ) -> Result<Option<McsGuard<'a>>> {
         let record = self.spread.record(index);
         let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
-        let wait = Wait::begin(endpoint, deadline);
         let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(wait, tries).await? else { return Ok(None) };
+        let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
         let is_after_death = match found.node() {
             None => found == Id::NOBODY_AFTER_DEATH,
-            Some(_) => match entry.granted(wait).await {
+            Some(_) => match entry.granted(&mut wait).await {
                 Ok(grant) => grant.is_after_death(),
                 Err(error) if tries && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
@@ -130,18 +129,23 @@ impl LockArray for McsLockArray {
         self.spread.record(index).node()
     }
 
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<McsGuard<'a>> {
+        let guard = self.take(endpoint, index, Wait::USUAL, false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
     async fn lock_deadline<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
         deadline: Instant,
     ) -> Result<McsGuard<'a>> {
-        let guard = self.take(endpoint, index, deadline, false).await?;
+        let guard = self.take(endpoint, index, Wait::until(deadline), false).await?;
         Ok(guard.expect("who does not only try gets the lock, or an error"))
     }
 
     async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<McsGuard<'a>>> {
-        self.take(endpoint, index, endpoint.now(), true).await
+        self.take(endpoint, index, Wait::NONE, true).await
     }
 }
 

@@ -56,28 +56,39 @@ const AT_ONCE: usize = 64;
 /// What is waited for.
 pub(super) const FREE: &str = "the lock was free";
 
-/// How long an operation waits.
+/// How long an operation waits. One that need not wait does not look at the clock.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
-    start: Instant,
-    deadline: Instant,
+    /// When it began to wait.
+    start: Option<Instant>,
+    /// None before that, if it is to be as long as the endpoint's timeout.
+    deadline: Option<Instant>,
 }
 
 impl Wait {
-    pub(super) fn begin(endpoint: &Endpoint, deadline: Instant) -> Wait {
-        Wait { start: endpoint.now(), deadline }
+    /// As long as the endpoint's timeout.
+    pub(super) const USUAL: Wait = Wait { start: None, deadline: None };
+
+    /// Not at all.
+    pub(super) const NONE: Wait = Wait { start: None, deadline: Some(Instant { ns: 0 }) };
+
+    pub(super) fn until(deadline: Instant) -> Wait {
+        Wait { start: None, deadline: Some(deadline) }
     }
 
     /// Until when it waits before it looks whether others still live.
-    pub(super) fn slice(&self, endpoint: &Endpoint) -> Instant {
-        self.deadline.min(endpoint.now() + CHECK_EVERY)
+    pub(super) fn slice(&mut self, endpoint: &Endpoint) -> Instant {
+        let now = endpoint.now();
+        self.start.get_or_insert(now);
+        (*self.deadline.get_or_insert_with(|| now + endpoint.timeout())).min(now + CHECK_EVERY)
     }
 
     /// The error of having waited too long, if so.
-    pub(super) fn is_late(&self, endpoint: &Endpoint, what: &str, missing: Option<NodeId>) -> Option<Error> {
-        let now = endpoint.now();
+    pub(super) fn is_late(&mut self, endpoint: &Endpoint, what: &str, missing: Option<NodeId>) -> Option<Error> {
+        self.slice(endpoint);
+        let (now, start) = (endpoint.now(), self.start?);
         let (what, missing) = (what.into(), missing.into_iter().collect());
-        (now >= self.deadline).then(|| ErrorKind::Timeout { what, waited: now - self.start, missing }.into())
+        (now >= self.deadline?).then(|| ErrorKind::Timeout { what, waited: now - start, missing }.into())
     }
 }
 
@@ -449,7 +460,7 @@ impl<'a> Entry<'a> {
     ///
     /// # Errors
     /// The deadline has passed after an attempt that failed. The home is gone.
-    pub(super) async fn enqueue(&mut self, wait: Wait, only_if_free: bool) -> Result<Option<Id>> {
+    pub(super) async fn enqueue(&mut self, wait: &mut Wait, only_if_free: bool) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
@@ -504,7 +515,7 @@ impl<'a> Entry<'a> {
     ///
     /// # Errors
     /// The deadline has passed. The home is gone.
-    pub(super) async fn granted(&mut self, wait: Wait) -> Result<Grant> {
+    pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let Operation { place, id, stage, .. } = *self.operation();
         let Stage::Behind { pred, .. } = stage else { unreachable!("it waits behind somebody") };

@@ -152,6 +152,15 @@ impl LockArray for LockTable {
         }
     }
 
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<TableGuard<'a>> {
+        Ok(TableGuard(match &self.0 {
+            Kind::ALock(locks) => Held::ALock(locks.lock(endpoint, index).await?),
+            Kind::Spin(locks) => Held::Spin(locks.lock(endpoint, index).await?),
+            Kind::Mcs(locks) => Held::Mcs(locks.lock(endpoint, index).await?),
+            Kind::Mutex(locks) => Held::Mutex(locks.lock(endpoint, index).await?),
+        }))
+    }
+
     async fn lock_deadline<'a>(
         &'a self,
         endpoint: &'a Endpoint,
