@@ -59,3 +59,4 @@ pub use systems::locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
     McsLockArray, SpinGuard, SpinLockArray, TableGuard,
 };
+pub use systems::transactions::{LOCKS_PER_TRANSACTION_MAX, Transaction, TransactionOptions, Transactions};
