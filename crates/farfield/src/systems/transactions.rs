@@ -50,11 +50,12 @@
 //! | `begin`, all locks free | those of each [lock](super::locks), added up | likewise |
 //! | `read_all`, r cells of other nodes | 1 (0 if r = 0) | r gets |
 //! | `write` | 0 | none |
-//! | `commit`, w cells on d other nodes | 1, or 2 if a release is behind a fence | w puts; at most d gets, or fewer one by one; the releases |
+//! | `commit`, w cells on d other nodes | 1, or 2 if a release is behind a fence | w puts; at most d gets; the releases |
 //! | `abort` | 1 | the releases |
 //! | dropping it | 1 for each lock | the releases |
 //!
-//! A transfer between two cells, with both locks free:
+//! A transfer between two cells, with both locks free, at most (on shared memory, where a get is complete at once, the second
+//! release finds fenced what the first has fenced):
 //!
 //! | cells | kind of lock | round trips: begin + read + commit | puts | gets | atomics |
 //! |---|---|---|---|---|---|
@@ -67,10 +68,10 @@
 //! # When a node dies
 //!
 //! *That of a transaction.* **A commit is not atomic against the death of its node**: some of its cells may be written, others
-//! not, and nobody else knows which. The locks that it held tell: each next holder learns by
-//! [`Transaction::is_after_death`] that a holder has died, until one says [`Transaction::repaired`]. Who is told has to make the cells good,
-//! by what it knows of them; a transaction that had only read leaves the same mark. If invariants span cells, such
-//! as a sum, that takes the locks of all of them: a recount.
+//! not, and nobody else knows which. The locks that it held tell: each next holder learns by [`Transaction::is_after_death`]
+//! that a holder has died, until one says [`Transaction::repaired`]. Who is told has to make the cells good, by what it
+//! knows of them. If what holds of them spans many cells, as a sum does, that is a recount under the locks of all of them. A
+//! transaction that had only read leaves the same mark.
 //!
 //! *A cell's.* The cell is gone, and with it its lock: `begin`, `read` and `commit` say so, naming the node, and the other
 //! locks are released. What a commit has written on nodes that live stays written.
