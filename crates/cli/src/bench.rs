@@ -5,6 +5,7 @@ mod handoff;
 mod kv;
 mod locks;
 mod report;
+mod transfers;
 mod worker;
 mod workload;
 
@@ -23,6 +24,8 @@ enum Command {
     Kv(kv::KvArgs),
     /// Take and release locks that are spread over several processes
     Locks(locks::LocksArgs),
+    /// Move amounts between accounts that are spread over several processes
+    Transfers(transfers::TransfersArgs),
     /// Time waited-for 8-byte put, get, cas and faa to another process
     Fabric(fabric::FabricArgs),
 }
@@ -31,6 +34,7 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
     match args.command {
         Command::Kv(args) => kv::main(&args),
         Command::Locks(args) => locks::main(&args),
+        Command::Transfers(args) => transfers::main(&args),
         Command::Fabric(args) => fabric::main(&args),
     }
 }

@@ -9,6 +9,8 @@ mod memory;
 mod rdma;
 mod rendezvous;
 
+pub(crate) use memory::free_memory;
+
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;

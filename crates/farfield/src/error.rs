@@ -83,6 +83,30 @@ pub enum ErrorKind {
         /// How many there are.
         max: usize,
     },
+    /// More of something than there may be.
+    #[error("{asked} {what} are more than the {max} that there may be")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        asked: usize,
+        /// The most.
+        max: usize,
+    },
+    /// There is no cell of that number.
+    #[error("there is no cell {cell}: there are {cells}, from 0 on")]
+    NoSuchCell {
+        /// The number.
+        cell: usize,
+        /// How many there are.
+        cells: usize,
+    },
+    /// A transaction does not hold the lock of a cell.
+    #[error("cell {cell} is not one of this transaction's: name it when the transaction begins")]
+    NotInTransaction {
+        /// The cell.
+        cell: usize,
+    },
     /// The value of a key lay on a node that is gone.
     #[error("the value lay on {node}, which is gone: insert it again")]
     Lost {

@@ -25,7 +25,8 @@
 //!
 //! Start at [`Node`]; then the objects: [`AtomicVar`], [`SharedVar`], [`OwnedVar`], [`Sst`], [`Barrier`], [`RingBuffer`],
 //! [`Queue`], [`Mutex`] and [`MutexArray`], [`KvStore`]. Each object's module ([`objects`]) draws its memory image and lists what its
-//! calls cost. [`history`] checks recorded histories for linearizability. [`fabric`] is the layer below.
+//! calls cost. [`systems`] are built of them, or beside them: locks for asymmetric memory, [`Transactions`]. [`history`] checks
+//! recorded histories for linearizability. [`fabric`] is the layer below.
 //!
 //! There is no `unsafe` code in this crate.
 
@@ -59,3 +60,4 @@ pub use systems::locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
     McsLockArray, SpinGuard, SpinLockArray, TableGuard,
 };
+pub use systems::transactions::{LOCKS_PER_TRANSACTION_MAX, Transaction, TransactionOptions, Transactions};

@@ -505,6 +505,13 @@ mutants! {
     /// *Scenario:* `alock/waiter-dies`.
     QueueClaimsBlindly = "queue-claims-blindly" in "ALock": "Who is behind a dead operation claims the head without a look at the others.";
 
+    // ---- Transactions ----
+
+    /// *Missing:* an order of all locks: each of two transactions waits for the other's. No reordering is needed.
+    ///
+    /// *Scenario:* `transactions/transfers`.
+    TransactionsUnordered = "transactions-unordered" in "Transactions": "Locks are taken in the order in which the cells are named.";
+
     // ---- Joining ----
 
     /// *Missing:* the answer that connects whoever opens last. No reordering is needed.

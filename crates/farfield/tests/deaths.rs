@@ -11,6 +11,7 @@ use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
     Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
     Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar, Standing,
+    TransactionOptions, Transactions,
 };
 
 use session::{STEP_MAX, Session};
@@ -54,6 +55,11 @@ fn locks_go_on_without_their_dead_waiters() {
         session.kill(VICTIM);
         session.end([0, 1]);
     }
+}
+
+#[test]
+fn the_next_transaction_learns_that_one_was_cut_short() {
+    killed("transactions");
 }
 
 #[test]
@@ -153,6 +159,7 @@ fn node_process() {
         "spin-waiter" => lock_waiter(node, endpoint, LockKind::Spin),
         "mcs-waiter" => lock_waiter(node, endpoint, LockKind::Mcs),
         "mutex-holder" => mutex_holder(node, endpoint),
+        "transactions" => transactions(node, endpoint),
         "mutex-waiter" => mutex_waiter(node, endpoint),
         "mutex-window" => mutex_window(node, endpoint),
         "opening" => opening(node, endpoint),
@@ -354,6 +361,54 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     }
     endpoint.block_on(endpoint.block_on(locks.lock(endpoint, 1))?.unlock())?;
     meet_survivors(node, endpoint, "end")
+}
+
+fn transactions(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let open = |kind: &LockKind| {
+        let options = TransactionOptions { cells: 6, locks: 6, lock: LockOptions::new(*kind) };
+        Transactions::open(node, kind.name(), options)
+    };
+    let all = LockKind::ALL.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let deaths = farfield::AtomicVar::open(node, "deaths", NodeId(0))?;
+    let mut part = Barrier::open(node, "begin", 1)?.thread()?;
+    let mut held = Vec::new();
+    if node.id() == VICTIM {
+        for cells in &all {
+            let mut transaction = endpoint.block_on(cells.begin(endpoint, &[0, 1]))?;
+            transaction.write(0, 7)?;
+            transaction.write(1, 7)?;
+            held.push(transaction);
+        }
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    if node.id() == VICTIM {
+        wait_to_be_killed();
+    }
+    const ROUNDS: u64 = 100;
+    for cells in &all {
+        for _ in 0..ROUNDS {
+            let mut transaction = endpoint.block_on(cells.begin(endpoint, &[1, 0]))?;
+            let values = endpoint.block_on(transaction.read_all(&[0, 1]))?;
+            if transaction.is_after_death() {
+                assert_eq!(values, [0, 0], "what was not committed is not written");
+                endpoint.block_on(deaths.fetch_add(endpoint, 1))?;
+                transaction.repaired();
+            }
+            assert_eq!(values[0], values[1]);
+            transaction.write(0, values[0] + 1)?;
+            transaction.write(1, values[1] + 1)?;
+            endpoint.block_on(transaction.commit())?;
+        }
+        assert_names_the_dead(&endpoint.block_on(cells.begin(endpoint, &[0, 2])).err().expect("cell 2 is gone"));
+    }
+    meet_survivors(node, endpoint, "end")?;
+    assert_eq!(endpoint.block_on(deaths.load(endpoint))?, all.len() as u64, "one of each kind is told");
+    for cells in &all {
+        for (_, word) in cells.own_cells().take(1) {
+            assert_eq!(word.load(), 2 * ROUNDS);
+        }
+    }
+    meet_survivors(node, endpoint, "over")
 }
 
 fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {

@@ -9,7 +9,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use farfield::fabric::Region;
-use farfield::{ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, McsLockArray, Result, SpinLockArray};
+use farfield::{
+    ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, LockKind, LockOptions, McsLockArray, Result,
+    SpinLockArray, TransactionOptions, Transactions,
+};
 
 use super::death::patiently;
 use super::mutex::{cut, word};
@@ -41,6 +44,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         holder_dies(),
         waiter_dies(),
         users_die(),
+        transfers(),
     ]
 }
 
@@ -493,4 +497,39 @@ fn users_die() -> Scenario {
     const THREADS: &[usize] = &[0, 1, 2, 3, 4];
     alock_users("alock/users-die", "both cohorts go on without the dead", 5, THREADS, Duration::from_millis(100))
         .faults(Faults::new().crashes(2).of([1, 2]))
+}
+
+/// Each node moves something from its own account to the other's, and names its own first: that of the other comes second.
+fn transfers() -> Scenario {
+    const AMOUNT: u64 = 100;
+    let about = "transfers under two locks keep the sum, and nobody waits in a circle";
+    Scenario::new("transactions/transfers", about, 2, |stage| {
+        let lock = LockOptions { kind: LockKind::ALock, alock: OPTIONS };
+        let options = TransactionOptions { cells: 2, locks: 2, lock };
+        let all = stage.on_each(move |node| Transactions::open(node, "accounts", options).map(Rc::new))?;
+        for accounts in &all {
+            accounts.own_cells().for_each(|(_, word)| word.store(AMOUNT));
+        }
+        for (node, amount) in [(0, 30), (1, 7)] {
+            let accounts = Rc::clone(&all[node]);
+            stage.thread(node, "transfer", move |ep| {
+                ep.block_on(async {
+                    let cells = [node, 1 - node];
+                    let mut transaction = accounts.begin(ep, &cells).await?;
+                    let held = transaction.read_all(&cells).await?;
+                    assert_eq!(held[0] + held[1], 2 * AMOUNT, "half of a transfer was seen: {held:?}");
+                    transaction.write(cells[0], held[0] - amount)?;
+                    transaction.write(cells[1], held[1] + amount)?;
+                    transaction.commit().await
+                })
+            });
+        }
+        stage.finally(move || {
+            let held: Vec<u64> = all.iter().flat_map(|of| of.own_cells()).map(|(_, word)| word.load()).collect();
+            assert_eq!(held, [AMOUNT - 23, AMOUNT + 23], "both transfers were done");
+            Ok(())
+        });
+        Ok(())
+    })
+    .kills(&["transactions-unordered"])
 }

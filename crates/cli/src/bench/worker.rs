@@ -1,12 +1,15 @@
 //! The processes of a benchmark: one for each node, started from this binary, talking to it by lines of text.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::Serialize;
 
 use crate::place::FabricChoice;
 
@@ -37,6 +40,26 @@ pub(crate) fn is_worker() -> bool {
 pub(crate) fn begin() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
     Ok(())
+}
+
+/// One line, whole, to the benchmark.
+pub(crate) fn say(what: &str, more: &impl Serialize) -> Result<()> {
+    let line = format!("{what} {}", serde_json::to_string(more)?);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("telling the benchmark")
+}
+
+/// A thread of a worker, for which others wait: if it fails, the process ends.
+pub(crate) fn thread(work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let ended = catch_unwind(AssertUnwindSafe(work));
+        if let Ok(Err(error)) = &ended {
+            let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
+        }
+        if !matches!(ended, Ok(Ok(()))) {
+            std::process::exit(1);
+        }
+    })
 }
 
 impl Workers {

@@ -28,6 +28,14 @@ pub(super) fn memory() -> Check {
     Check::ok("memory", value).data(data)
 }
 
+/// The bytes that programs can still have on this machine, if that is known.
+pub(crate) fn free_memory() -> Option<u64> {
+    let available = meminfo(&read("/proc/meminfo")?, "MemAvailable")?;
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    let left = cgroup_memory(&groups, Path::new("/sys/fs/cgroup")).map(|(limit, used)| limit.saturating_sub(used));
+    Some(left.map_or(available, |left| left.min(available)))
+}
+
 /// A line of /proc/meminfo in bytes.
 fn meminfo(info: &str, key: &str) -> Option<u64> {
     let rest = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;

@@ -15,4 +15,5 @@ mod mutex;
 mod node;
 mod queue;
 mod ring;
+mod transactions;
 mod vars;

@@ -1,8 +1,6 @@
 //! One node of a benchmark of locks.
 
 use std::hint::black_box;
-use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +10,11 @@ use farfield::mutants::{self, Mutant};
 use farfield::{Barrier, BarrierThread, CustomObject, Endpoint, LockArray, LockGuard, LockTable, Node, Opening};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use serde::Serialize;
 
 use super::draw::Locks;
 use super::plan::{Case, Plan, Variant};
 use super::report::{Pairs, Sum, Tally, ThreadResult};
+use crate::bench::worker::{self, say};
 
 /// How long threads wait for each other between measurements.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -41,17 +39,10 @@ pub(super) fn main(plan: &Plan, mutant: Option<Mutant>) -> Result<()> {
             endpoint: node.endpoint()?,
             phase: barrier.thread()?,
         };
-        threads.push(std::thread::spawn(move || {
-            // A seeded bug is on for the thread that says so.
-            let work = || mutants::enable(mutant).map_err(Into::into).and_then(|()| worker.main());
-            let ended = catch_unwind(AssertUnwindSafe(work));
-            if let Ok(Err(error)) = &ended {
-                let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
-            }
-            if !matches!(ended, Ok(Ok(()))) {
-                // The others wait for this one: the process ends now, or they would wait for long.
-                std::process::exit(1);
-            }
+        // A seeded bug is on for the thread that says so.
+        threads.push(worker::thread(move || {
+            mutants::enable(mutant)?;
+            worker.main()
         }));
     }
     for thread in threads {
@@ -231,11 +222,4 @@ impl Table {
         let offset = |index: &u32| self.counters[*index as usize].offset;
         self.drawn.own.iter().map(|index| self.memory.word(offset(index)).load()).sum()
     }
-}
-
-/// One line, whole, to the benchmark.
-fn say(what: &str, more: &impl Serialize) -> Result<()> {
-    let line = format!("{what} {}", serde_json::to_string(more)?);
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("telling the benchmark")
 }

@@ -1,0 +1,183 @@
+//! `farfield bench transfers`: transfers between accounts that are spread over several processes, as LOCO's evaluation does
+//! (appendix B.1).
+
+mod report;
+mod serve;
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use farfield::LockKind;
+use serde::{Deserialize, Serialize};
+
+use self::report::{Report, Results};
+use super::worker::{self, Workers};
+use crate::doctor;
+use crate::place::FabricChoice;
+use crate::tell::{self, grouped};
+
+const HELP: &str = "\
+What is measured: each thread of each process draws two accounts and an amount, all equally likely, takes the locks that protect
+the two, reads both, and moves the amount from one to the other, again and again, one transfer at a time. Account c lies on node
+`c mod nodes`, and so does its lock. An account that holds too little ends its transfer, which counts as aborted. The times
+contain the drawing, and are from the end of one transfer to the end of the next.
+
+Every run checks the sum: when it is over, each node adds up its own accounts, and all together must hold what they held at
+first. If they do not, the run fails.
+
+Examples:
+  farfield bench transfers --nodes 3 --threads 2
+  farfield bench transfers --accounts 1000 --locks 10 --kind alock,mutex --json -";
+
+/// What every account holds at first.
+const AMOUNT: u64 = 1000;
+/// What a transfer moves at most.
+const TRANSFER_MAX: u64 = 100;
+/// As many as in LOCO's evaluation.
+const ACCOUNTS: u64 = 100_000_000;
+const ACCOUNT_BYTES: u64 = 8;
+/// By which the nodes are told.
+const PLAN: &str = "FARFIELD_BENCH_TRANSFERS";
+
+/// Move amounts between accounts that are spread over several processes, under two locks at a time.
+///
+/// Measures how many transfers are done in a second, how long one takes, and which operations it costs.
+#[derive(Args, Clone)]
+#[command(after_long_help = HELP)]
+pub(crate) struct TransfersArgs {
+    /// How many accounts there are, of 8 bytes each [default: 100 million, or as many as fit into half of the free memory]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(2..=1 << 40))]
+    accounts: Option<u64>,
+    /// How many locks there are for each thread of all nodes
+    #[arg(long, value_name = "COUNT", default_value_t = 341, value_parser = clap::value_parser!(u32).range(1..=341))]
+    locks: u32,
+    /// The kinds of lock, which are measured one after the other [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
+    kind: Vec<LockKind>,
+    /// Processes, each a node of the session
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: u16,
+    /// What the processes are connected by
+    #[arg(long, value_enum, default_value_t)]
+    fabric: FabricChoice,
+    /// Threads of each process
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// How long to measure each kind
+    #[arg(long, default_value_t = 2.0, allow_negative_numbers = true)]
+    seconds: f64,
+    /// Append the result of each kind as a line of JSON to this file, or `-` for standard output
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Take one from an account at the end, to see that it is found
+    #[arg(long, hide = true)]
+    steal: bool,
+}
+
+/// What the nodes of a session do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    nodes: u16,
+    /// Of each node.
+    threads: u16,
+    kind: String,
+    accounts: u64,
+    /// Of all threads together.
+    locks: usize,
+    seconds: f64,
+    steal: bool,
+}
+
+fn parse_kind(name: &str) -> Result<LockKind, String> {
+    name.parse().map_err(|error: farfield::Error| error.to_string())
+}
+
+pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
+    if worker::is_worker() {
+        worker::begin()?;
+        let text = std::env::var(PLAN).with_context(|| format!("reading {PLAN}"))?;
+        return serve::main(&serde_json::from_str(&text).with_context(|| format!("reading {PLAN}"))?);
+    }
+    ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
+    let accounts = accounts(args.accounts, doctor::free_memory())?;
+    let kinds = if args.kind.is_empty() { LockKind::ALL } else { &args.kind[..] };
+    let mut reports: Vec<Report> = Vec::new();
+    for kind in kinds {
+        let plan = Plan {
+            nodes: args.nodes,
+            threads: args.threads,
+            kind: kind.name().into(),
+            accounts,
+            locks: args.locks as usize * usize::from(args.threads) * usize::from(args.nodes),
+            seconds: args.seconds,
+            steal: args.steal,
+        };
+        reports.push(run(&plan, args.fabric)?.report(&plan, args)?);
+    }
+    report::publish(&reports, args.json.as_deref())
+}
+
+/// How many accounts there are, where so many bytes are free, if that is known.
+fn accounts(asked: Option<u64>, free_bytes: Option<u64>) -> Result<u64> {
+    let Some(accounts) = asked else {
+        return Ok(free_bytes.map_or(ACCOUNTS, |free| ACCOUNTS.min(free / 2 / ACCOUNT_BYTES)).max(2));
+    };
+    let bytes = accounts * ACCOUNT_BYTES;
+    if let Some(free) = free_bytes {
+        ensure!(
+            bytes <= free,
+            "--accounts {accounts}: they take {} MB on all nodes together, and this machine has {} MB free",
+            grouped(bytes.div_ceil(1_000_000)),
+            grouped(free / 1_000_000)
+        );
+    }
+    Ok(accounts)
+}
+
+/// Starts the nodes, and collects what they have measured.
+fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
+    let duration = Duration::from_secs_f64(plan.seconds);
+    let mut results = Results::default();
+    let bar = RefCell::new(None);
+    let take = |node: usize, line: &str| {
+        match line.split_once(' ').context("a node says something strange")? {
+            ("running", _) => *bar.borrow_mut() = Some((tell::progress(&plan.kind, duration), Instant::now())),
+            (what, json) => results.take(node, what, json)?,
+        }
+        Ok(())
+    };
+    let tick = || {
+        if let Some((bar, start)) = &*bar.borrow() {
+            bar.set_position(start.elapsed().min(duration).as_millis() as u64);
+        }
+    };
+    // The last transfer may take as long as a call may wait, and so many accounts are first set and then added up.
+    let limit = duration * 2 + Duration::from_secs(180 + plan.accounts / 1_000_000);
+    let variable = serde_json::to_string(plan).context("writing the plan")?;
+    Workers::start_with(usize::from(plan.nodes), fabric, &[(PLAN, variable)])?.run(limit, take, tick)?;
+    if let Some((bar, _)) = bar.take() {
+        bar.finish_and_clear();
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_fit_into_memory() {
+        assert_eq!(accounts(None, None).unwrap(), ACCOUNTS);
+        assert_eq!(accounts(None, Some(1 << 40)).unwrap(), ACCOUNTS);
+        assert_eq!(accounts(None, Some(160_000_000)).unwrap(), 10_000_000);
+        assert_eq!(accounts(Some(7), Some(56)).unwrap(), 7);
+        let error = accounts(Some(200_000_000), Some(1_000_000_000)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--accounts 200000000: they take 1,600 MB on all nodes together, and this machine has 1,000 MB free"
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! What a benchmark of transfers has measured: results of threads, merged into one [`Report`].
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use farfield::fabric::Counts;
+use serde::{Deserialize, Serialize};
+
+use super::{AMOUNT, Plan, TransfersArgs};
+use crate::bench::report::{Latencies, Percentiles, ratio, time};
+use crate::tell::{self, grouped};
+
+/// What one thread has done.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ThreadResult {
+    pub(super) seconds: f64,
+    transfers: u64,
+    /// Those for which there was too little, and those that waited too long for a lock.
+    pub(super) aborted: u64,
+    pub(super) timeouts: u64,
+    /// What transfers have cost.
+    puts: u64,
+    gets: u64,
+    atomics: u64,
+    /// Of all these, those to the own node.
+    loopback: u64,
+    round_trips: u64,
+    latencies: Latencies,
+}
+
+/// All that the nodes have measured.
+#[derive(Default)]
+pub(super) struct Results {
+    threads: Vec<ThreadResult>,
+    /// What the accounts of each node hold together.
+    sums: Vec<u64>,
+}
+
+/// The measurement of a kind: a line of JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    bench: &'static str,
+    fabric: &'static str,
+    nodes: u16,
+    /// Of each node.
+    threads: u16,
+    kind: String,
+    accounts: u64,
+    locks_per_thread: u32,
+    /// Of all threads together.
+    locks: usize,
+    /// The longest of a thread.
+    seconds: f64,
+    transfers: u64,
+    aborted: u64,
+    timeouts: u64,
+    throughput_per_s: f64,
+    latency_ns: Percentiles,
+    each: Each,
+    fairness: Fairness,
+    /// What all accounts hold together: the same before and after, or there is no report.
+    sum: u64,
+}
+
+/// What a transfer costs on average.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Each {
+    puts: f64,
+    gets: f64,
+    atomics: f64,
+    /// Of all these, those to the own node.
+    loopback_ops: f64,
+    round_trips: f64,
+}
+
+/// How evenly threads got on.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Fairness {
+    fewest: u64,
+    most: u64,
+    /// The fewest as a share of the most: 1 is perfectly fair.
+    ratio: f64,
+}
+
+impl ThreadResult {
+    /// Nothing yet.
+    pub(super) fn new() -> ThreadResult {
+        ThreadResult {
+            seconds: 0.0,
+            transfers: 0,
+            aborted: 0,
+            timeouts: 0,
+            puts: 0,
+            gets: 0,
+            atomics: 0,
+            loopback: 0,
+            round_trips: 0,
+            latencies: Latencies::new(),
+        }
+    }
+
+    /// One more transfer, that took so long and cost so much.
+    #[inline]
+    pub(super) fn add(&mut self, latency_ns: u64, cost: Counts) {
+        self.transfers += 1;
+        self.puts += cost.puts;
+        self.gets += cost.gets;
+        self.atomics += cost.atomics;
+        self.loopback += cost.loopback;
+        self.round_trips += cost.round_trips;
+        self.latencies.record(latency_ns, 1);
+    }
+}
+
+impl Results {
+    /// What a node says.
+    pub(super) fn take(&mut self, node: usize, what: &str, json: &str) -> Result<()> {
+        let strange = || format!("reading what node {node} says");
+        match what {
+            "thread" => self.threads.push(serde_json::from_str(json).with_context(strange)?),
+            "sum" => self.sums.push(serde_json::from_str(json).with_context(strange)?),
+            _ => anyhow::bail!("node {node} says `{what}`, which is none of the benchmark's words"),
+        }
+        Ok(())
+    }
+
+    /// The report, if the run is whole and nothing was lost or made.
+    pub(super) fn report(&self, plan: &Plan, args: &TransfersArgs) -> Result<Report> {
+        let all = usize::from(plan.nodes) * usize::from(plan.threads);
+        ensure!(
+            self.threads.len() == all && self.sums.len() == usize::from(plan.nodes),
+            "{} of {all} threads and {} of {} nodes reported: the run is incomplete",
+            self.threads.len(),
+            self.sums.len(),
+            plan.nodes
+        );
+        let total = |of: fn(&ThreadResult) -> u64| self.threads.iter().map(of).sum::<u64>();
+        let transfers = total(|thread| thread.transfers);
+        let (sum, first) = (self.sums.iter().copied().fold(0, u64::wrapping_add), plan.accounts * AMOUNT);
+        ensure!(
+            sum == first,
+            "the sum is wrong: {} accounts held {} together, and hold {} after {} transfers under locks of kind {}",
+            grouped(plan.accounts),
+            grouped(first),
+            grouped(sum),
+            grouped(transfers),
+            plan.kind
+        );
+        let mut latencies = Latencies::new();
+        self.threads.iter().try_for_each(|thread| latencies.merge(&thread.latencies))?;
+        let each = |of: fn(&ThreadResult) -> u64| ratio(total(of) as f64, transfers as f64);
+        let seconds = self.threads.iter().map(|thread| thread.seconds).fold(0.0, f64::max);
+        let of_threads = || self.threads.iter().map(|thread| thread.transfers);
+        let (fewest, most) = (of_threads().min().unwrap_or(0), of_threads().max().unwrap_or(0));
+        Ok(Report {
+            bench: "transfers",
+            fabric: args.fabric.name(),
+            nodes: plan.nodes,
+            threads: plan.threads,
+            kind: plan.kind.clone(),
+            accounts: plan.accounts,
+            locks_per_thread: args.locks,
+            locks: plan.locks,
+            seconds,
+            transfers,
+            aborted: total(|thread| thread.aborted),
+            timeouts: total(|thread| thread.timeouts),
+            throughput_per_s: ratio(transfers as f64, seconds),
+            latency_ns: latencies.percentiles(),
+            each: Each {
+                puts: each(|thread| thread.puts),
+                gets: each(|thread| thread.gets),
+                atomics: each(|thread| thread.atomics),
+                loopback_ops: each(|thread| thread.loopback),
+                round_trips: each(|thread| thread.round_trips),
+            },
+            fairness: Fairness { fewest, most, ratio: ratio(fewest as f64, most as f64) },
+            sum,
+        })
+    }
+}
+
+/// Writes the table, and a line of JSON for each kind to the file if one is named. `-` names standard output, which then gets
+/// the lines alone, and the table goes to standard error.
+pub(super) fn publish(reports: &[Report], json: Option<&Path>) -> Result<()> {
+    match tell::is_stdout(json) {
+        true => write_table(reports, &mut io::stderr().lock())?,
+        false => write_table(reports, &mut io::stdout().lock())?,
+    }
+    let mut out = io::stdout().lock();
+    reports.iter().try_for_each(|report| tell::json(json, &mut out, report))
+}
+
+fn write_table(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
+    let Some(Report { fabric, nodes, threads, accounts, locks_per_thread, sum, .. }) = reports.first() else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "{} accounts, {locks_per_thread} locks for each thread; {fabric}, {nodes} nodes x {threads} threads",
+        grouped(*accounts)
+    )?;
+    writeln!(
+        out,
+        "  {:8} {:>12} {:>9} {:>8}   {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "transfers/s", "aborted", "timeouts", "p50", "p90", "p99", "p99.9", "max"
+    )?;
+    for report in reports {
+        let Percentiles { p50, p90, p99, p99_9, max } = report.latency_ns;
+        writeln!(
+            out,
+            "  {:8} {:>12} {:>9} {:>8}   {:>9} {:>9} {:>9} {:>9} {:>9}",
+            report.kind,
+            grouped(report.throughput_per_s as u64),
+            grouped(report.aborted),
+            grouped(report.timeouts),
+            time(p50),
+            time(p90),
+            time(p99),
+            time(p99_9),
+            time(max)
+        )?;
+    }
+    writeln!(
+        out,
+        "  {:8} {:>12} {:>9} {:>8}   {:>9} {:>11} {:>21}",
+        "each", "puts", "gets", "atomics", "loopback", "round trips", "threads: fewest/most"
+    )?;
+    for report in reports {
+        let Each { puts, gets, atomics, loopback_ops, round_trips } = report.each;
+        writeln!(
+            out,
+            "  {:8} {puts:>12.2} {gets:>9.2} {atomics:>8.2}   {loopback_ops:>9.2} {round_trips:>11.2} {:>21.2}",
+            report.kind, report.fairness.ratio
+        )?;
+    }
+    writeln!(out, "nothing was lost or made: all accounts together hold {}, as at first", grouped(*sum))
+}

@@ -1,0 +1,114 @@
+//! `farfield bench transfers`, end to end: real processes, small runs.
+
+use std::process::{Command, Output};
+
+use farfield::LockKind;
+use serde_json::Value;
+
+fn transfers(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.args(["bench", "transfers"]).args(arguments).output().expect("the binary runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The lines of JSON of a run that has succeeded.
+fn measured(arguments: &[&str]) -> Vec<Value> {
+    let output = transfers(&[arguments, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+#[test]
+fn all_kinds_keep_the_sum_and_say_what_a_transfer_costs() {
+    let lines = measured(&["--accounts", "10000", "--nodes", "3", "--threads", "2", "--seconds", "0.2"]);
+    let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().expect("a name")).collect();
+    assert_eq!(kinds, LockKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>());
+    for line in &lines {
+        assert_eq!((&line["bench"], &line["accounts"]), (&"transfers".into(), &10_000.into()), "{line}");
+        assert_eq!((&line["locks_per_thread"], &line["locks"]), (&341.into(), &2046.into()), "{line}");
+        assert_eq!((&line["sum"], &line["timeouts"]), (&10_000_000.into(), &0.into()), "{line}");
+        assert!(number(&line["transfers"]) > 0.0 && number(&line["throughput_per_s"]) > 0.0, "{line}");
+        for percentile in ["p50", "p90", "p99", "p99_9", "max"] {
+            assert!(number(&line["latency_ns"][percentile]) > 0.0, "{line}");
+        }
+        let each = |what: &str| number(&line["each"][what]);
+        // Two thirds of the accounts lie on other nodes: they are got, put, and their locks taken and released.
+        assert!(each("puts") > 1.0 && each("gets") > 1.0 && each("round_trips") > 2.0, "{line}");
+        match line["kind"].as_str() {
+            // Only who waits behind a thread of its own node for another node's lock is told through the NIC.
+            Some("alock") => assert!(each("loopback_ops") < 0.1, "{line}"),
+            _ => assert!(each("loopback_ops") > 0.5 && each("atomics") >= 3.0, "{line}"),
+        }
+        assert!((0.0..=1.0).contains(&number(&line["fairness"]["ratio"])), "{line}");
+    }
+}
+
+/// Few accounts and a single lock: everybody waits for everybody, and some accounts are empty.
+#[test]
+fn few_accounts_keep_the_sum() {
+    let lines = measured(&[
+        "--accounts",
+        "5",
+        "--locks",
+        "1",
+        "--nodes",
+        "2",
+        "--threads",
+        "1",
+        "--seconds",
+        "0.2",
+        "--kind",
+        "alock,spin",
+    ]);
+    assert_eq!(lines.len(), 2);
+    for line in lines {
+        assert_eq!((&line["sum"], &line["locks"]), (&5000.into(), &2.into()), "{line}");
+        assert!(number(&line["aborted"]) > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn a_single_node_with_alocks_needs_no_operation() {
+    let lines =
+        measured(&["--accounts", "100", "--nodes", "1", "--threads", "2", "--seconds", "0.1", "--kind", "alock"]);
+    for what in ["puts", "gets", "atomics", "loopback_ops", "round_trips"] {
+        assert_eq!(number(&lines[0]["each"][what]), 0.0, "{}", lines[0]);
+    }
+}
+
+#[test]
+fn a_sum_that_is_wrong_fails_the_run() {
+    let arguments = ["--accounts", "10000", "--kind", "spin", "--seconds", "0.1", "--steal", "--json", "-"];
+    let output = transfers(&arguments);
+    assert!(!output.status.success());
+    let says = "the sum is wrong: 10,000 accounts held 10,000,000 together, and hold 9,999,999 after ";
+    assert!(said(&output).contains(says), "{}", said(&output));
+    assert!(output.stdout.is_empty(), "nothing is reported");
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for (arguments, why) in [
+        (&["--accounts", "1"][..], "--accounts"),
+        (&["--accounts", "1000000000000"], "this machine has"),
+        (&["--locks", "0"], "--locks"),
+        (&["--locks", "342"], "1..=341"),
+        (&["--threads", "0"], "--threads"),
+        (&["--nodes", "0"], "--nodes"),
+        (&["--seconds", "0"], "--seconds"),
+        (&["--seconds", "-1"], "--seconds"),
+        (&["--kind", "padlock"], "`padlock` is no kind of lock: "),
+    ] {
+        let output = transfers(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(said(&output).contains(why), "{arguments:?}: {}", said(&output));
+    }
+}
