@@ -404,8 +404,10 @@ fn users<L: LockArray + 'static>(
 ) -> Result<()> {
     let x = Counter::new(stage, 0)?;
     let (done, inside) = (stage.log(), Rc::new(Cell::new(None::<usize>)));
+    let told = Rc::new(Cell::new(0));
     for node in threads {
-        let (locks, x, done, inside) = (Rc::clone(&locks[*node]), x.clone(), done.clone(), Rc::clone(&inside));
+        let (locks, x, done) = (Rc::clone(&locks[*node]), x.clone(), done.clone());
+        let (inside, told) = (Rc::clone(&inside), Rc::clone(&told));
         stage.thread(*node, "locks", move |ep| {
             for _ in 0..2 {
                 let mut guard = patiently(|| ep.block_on(locks.lock(ep, 0)))?;
@@ -413,6 +415,7 @@ fn users<L: LockArray + 'static>(
                 let left = inside.replace(Some(*node));
                 assert!(left.is_none_or(|left| crashed(left) && guard.is_after_death()), "{left:?} is inside, too");
                 assert!(!guard.is_after_death() || (1..3).any(crashed), "nobody has died");
+                told.set(told.get() + u32::from(guard.is_after_death()));
                 // Long enough for others to notice a death.
                 let _ = ep.block_on(ep.wait_until(ep.now() + stays, || None::<()>));
                 ep.block_on(x.add(ep))?;
@@ -429,6 +432,10 @@ fn users<L: LockArray + 'static>(
         for node in threads {
             assert!(crashed(*node) || done.contains(node), "node {node} has had its turns");
         }
+        // Each repairs what it is told of; and each of the dead had one operation in the queue at a time, and one that had
+        // just left and whose grant was lost.
+        let dead = threads.iter().filter(|node| crashed(**node)).count() as u32;
+        assert!(told.get() <= 2 * dead, "{} were told of the death of {dead}", told.get());
         Ok(())
     });
     Ok(())

@@ -25,11 +25,12 @@
 //! +64  └──────────────┘
 //! ```
 //!
-//! The entries are [descriptors](super) of operations, not of threads: a thread may hold and await several locks.
+//! The entries (`descriptor.rs`) are of operations, not of threads: a thread may hold and await several locks. Operations of both
+//! cohorts have them from the same supply of their node.
 //!
 //! # Acquire
 //!
-//! *Remote.* Enqueue ([`queue`](super::queue)). Who finds the queue empty competes: it puts the cohort into `victim`, and gets
+//! *Remote.* Enqueue (`queue.rs`). Who finds the queue empty competes: it puts the cohort into `victim`, and gets
 //! `tail_local` and `victim`, until the former is empty or the latter names the others.
 //! - The compare-and-swap was waited for before the put is issued (`NLW → WT → NLR`): the flag is up before the victim is named.
 //! - The get comes after the put (`NRW → NRR`, to one node): the two are posted together.
@@ -71,10 +72,10 @@
 //!
 //! # When a node dies
 //!
-//! *A remote holder's or waiter's*: [`queue`](super::queue) says how the remote queue goes on. If no living operation is in
+//! *A remote holder's or waiter's*: `queue.rs` says how the remote queue goes on. If no living operation is in
 //! it, the local head finds that out, and takes that tail for an empty one. Nobody can tell whether the dead held the lock:
 //! the next holder is told that something may be half-written ([`LockGuard::is_after_death`]), and so are those after it,
-//! until one says [`LockGuard::repaired`].
+//! until one says [`LockGuard::repaired`]. Each operation that the dead had in the queue may be told of.
 //!
 //! *The lock's own*: the lock is gone, and every call says so, naming the node.
 //!
@@ -428,8 +429,8 @@ async fn compete(
         let [tail_local, victim, claims, burials, repaired] = words(endpoint, record.at(TAIL_LOCAL)).await?;
         named.home = None; // the get has come back, after the victim's put
         if tail_local == 0 || victim != REMOTE {
-            let is_repaired =
-                claims + burials == repaired || endpoint.get(record.at(REPAIRED)).await? == claims + burials;
+            let deaths = deaths_told(claims) + burials;
+            let is_repaired = deaths == repaired || endpoint.get(record.at(REPAIRED)).await? == deaths;
             return Ok(Some(!is_repaired));
         }
         if tries {
