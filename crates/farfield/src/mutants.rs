@@ -453,32 +453,32 @@ mutants! {
     /// *Missing:* as in [`Mutant::SpinNoFence`].
     ///
     /// *Scenario:* `alock/release`.
-    ALockNoFence = "alock-no-fence" in "ALock": "`unlock` does not fence.";
+    AlockNoFence = "alock-no-fence" in "ALock": "`unlock` does not fence.";
 
     /// *Missing:* `CW → MF → CR`: the local head reads the remote tail before its victim is in memory.
     ///
     /// *Scenario:* `alock/cohorts`.
-    ALockVictimUnfenced = "alock-victim-unfenced" in "ALock": "The local head looks without a fence after it has named the victim.";
+    AlockVictimUnfenced = "alock-victim-unfenced" in "ALock": "The local head looks without a fence after it has named the victim.";
 
     /// *Missing:* the budget of who has competed again: it falls below zero, and the cohort keeps the lock.
     ///
     /// *Scenario:* `alock/remote-budget`.
-    ALockBudgetKept = "alock-budget-not-reset" in "ALock": "Who competes again keeps the budget that it was granted.";
+    AlockBudgetNotReset = "alock-budget-not-reset" in "ALock": "Who competes again keeps the budget that it was granted.";
 
     /// *Missing:* the victim of who competes again: it is the other cohort's still, so nobody else has a turn.
     ///
     /// *Scenario:* `alock/remote-budget`.
-    ALockVictimKept = "alock-victim-not-set" in "ALock": "Who competes again names no victim.";
+    AlockVictimNotSet = "alock-victim-not-set" in "ALock": "Who competes again names no victim.";
 
     /// *Missing:* atomicity: a CPU's compare-and-swap lies between `NAR` and `NAW` of a remote one.
     ///
     /// *Scenario:* `alock/cohorts`.
-    ALockWrongCohort = "alock-wrong-cohort" in "ALock": "Local operations enter the remote queue, by the CPU.";
+    AlockWrongCohort = "alock-wrong-cohort" in "ALock": "Local operations enter the remote queue, by the CPU.";
 
     /// *Missing:* the victim's `NRW` before the `NAW` by which its operation gives up the head, on another queue pair.
     ///
     /// *Scenario:* `alock/late-victim`.
-    ALockVictimLate = "alock-victim-late" in "ALock": "An operation that is dropped does not wait until its victim has landed.";
+    AlockVictimLate = "alock-victim-late" in "ALock": "An operation that is dropped does not wait until its victim has landed.";
 
     /// *Missing:* as in [`Mutant::SpinNoFence`].
     ///
@@ -488,22 +488,22 @@ mutants! {
     /// *Missing:* the grant: who leaves does not know whom to hand the lock to.
     ///
     /// *Scenario:* `alock/remote-queue`.
-    QueueNotTold = "queue-not-told" in "ALock": "Who enqueues does not tell the one before it.";
+    McsNotTold = "mcs-not-told" in "McsLockArray": "Who enqueues does not tell the one before it.";
 
     /// *Missing:* the grant of an operation that nobody waits for any more.
     ///
     /// *Scenario:* `alock/deadline`.
-    QueueDroppedKept = "queue-dropped-kept" in "ALock": "An operation that is dropped keeps its place in the queue.";
+    McsDroppedKept = "mcs-dropped-kept" in "McsLockArray": "An operation that is dropped keeps its place in the queue.";
 
     /// *Missing:* that the chain which holds the tail claims last: it empties the tail while another is stuck.
     ///
     /// *Scenario:* `mcs/stuck-twice`.
-    QueueTailFirst = "queue-tail-first" in "McsLockArray": "Of several stuck entries any may claim the head.";
+    McsTailFirst = "mcs-tail-first" in "McsLockArray": "Of several stuck entries any may claim the head.";
 
     /// *Missing:* that nobody living is at the head.
     ///
     /// *Scenario:* `alock/waiter-dies`.
-    QueueClaimsBlindly = "queue-claims-blindly" in "ALock": "Who is behind a dead operation claims the head without a look at the others.";
+    McsClaimsBlindly = "mcs-claims-blindly" in "McsLockArray": "Who is behind a dead operation claims the head without a look at the others.";
 
     // ---- Transactions ----
 
@@ -708,11 +708,13 @@ mod tests {
     fn names_are_kebab_case_begin_with_the_object_and_lead_back() {
         let vars = ["AtomicVar", "SharedVar", "OwnedVar"];
         let others = ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Membership"];
+        let systems = ["ALock", "SpinLockArray", "McsLockArray", "Transactions"];
         for mutant in Mutant::ALL {
             let name = mutant.name();
             assert_eq!(name.parse::<Mutant>().unwrap(), *mutant);
             assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{name}");
-            assert!(vars.contains(&mutant.object()) || others.contains(&mutant.object()), "{name}");
+            let objects = [&vars[..], &others, &systems].concat();
+            assert!(objects.contains(&mutant.object()), "{name}");
             let first = name.split('-').next().unwrap();
             assert!(mutant.object().to_ascii_lowercase().starts_with(first), "{name}");
             let camel: String = name.split('-').map(|part| part[..1].to_ascii_uppercase() + &part[1..]).collect();

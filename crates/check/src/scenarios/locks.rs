@@ -25,7 +25,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         spin_release(),
         mcs_release(),
         cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
-        cohorts("alock/remote-queue", &[1, 2]).small().kills(&["queue-not-told"]),
+        cohorts("alock/remote-queue", &[1, 2]).small().kills(&["mcs-not-told"]),
         cohorts("alock/both-queues", &[0, 0, 1, 2]),
         turns(),
         budget(),
@@ -340,7 +340,7 @@ enum Attempt {
 
 fn deadline() -> Scenario {
     ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", open, Attempt::Deadline)
-        .kills(&["queue-dropped-kept"])
+        .kills(&["mcs-dropped-kept"])
 }
 
 fn timeout() -> Scenario {
@@ -467,7 +467,7 @@ fn stuck_twice() -> Scenario {
         users(stage, open_mcs(stage)?, &[1, 0, 1, 2], Duration::from_millis(100))
     })
     .faults(Faults::new().crashes(1).of([1]))
-    .kills(&["queue-tail-first"])
+    .kills(&["mcs-tail-first"])
 }
 
 fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize], stays: Duration) -> Scenario {
@@ -496,7 +496,7 @@ fn waiter_dies() -> Scenario {
         Duration::from_millis(100),
     )
     .faults(Faults::new().crashes(1).of([2]))
-    .kills(&["queue-claims-blindly"])
+    .kills(&["mcs-claims-blindly"])
 }
 
 /// The same in both cohorts, with one more behind.

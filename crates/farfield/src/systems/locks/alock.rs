@@ -322,7 +322,7 @@ impl ALockArray {
         let (budget, is_after_death) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
-                let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
+                let names_victim = again.is_none() || !mutants::is_on(Mutant::AlockVictimNotSet);
                 let won = compete(endpoint, record, &mut wait, names_victim, tries).await.of(self.spread.path())?;
                 let Some(is_after_death) = won else {
                     entry.back_out().await?;
@@ -355,7 +355,7 @@ impl ALockArray {
         let (budget, is_after_death) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
-                let names_victim = again.is_none() || !mutants::is_on(Mutant::ALockVictimKept);
+                let names_victim = again.is_none() || !mutants::is_on(Mutant::AlockVictimNotSet);
                 if !entry.wins(&mut wait, names_victim, tries).await.of(path)? {
                     entry.back_out();
                     return Ok(None);
@@ -372,7 +372,7 @@ impl ALockArray {
     /// The budget of one who has won.
     fn reset(&self, granted: Option<Grant>, whole: u32) -> u32 {
         match granted {
-            Some(grant) if mutants::is_on(Mutant::ALockBudgetKept) => grant.budget(),
+            Some(grant) if mutants::is_on(Mutant::AlockBudgetNotReset) => grant.budget(),
             _ => whole,
         }
     }
@@ -462,7 +462,7 @@ struct Named<'a> {
 impl Drop for Named<'_> {
     fn drop(&mut self) {
         if let Some(home) = self.home
-            && !mutants::is_on(Mutant::ALockVictimLate)
+            && !mutants::is_on(Mutant::AlockVictimLate)
         {
             // A round trip at most. An error is a home that is gone.
             let _ = self.endpoint.block_on(self.endpoint.global_fence([home]));
@@ -544,7 +544,7 @@ impl Local {
 
 /// Where the local queue's tail is.
 fn tail_of_locals() -> usize {
-    if mutants::is_on(Mutant::ALockWrongCohort) { TAIL_REMOTE } else { TAIL_LOCAL }
+    if mutants::is_on(Mutant::AlockWrongCohort) { TAIL_REMOTE } else { TAIL_LOCAL }
 }
 
 impl LocalEntry<'_> {
@@ -608,7 +608,7 @@ impl LocalEntry<'_> {
         if names_victim {
             record[VICTIM].store(LOCAL);
         }
-        if !mutants::is_on(Mutant::ALockVictimUnfenced) {
+        if !mutants::is_on(Mutant::AlockVictimUnfenced) {
             memory_fence(); // the store is in memory before the reads (`CW → MF → CR`)
         }
         let mut wins = || {
@@ -688,7 +688,7 @@ impl Drop for LocalEntry<'_> {
         let Some(operation) = self.operation.take() else { return };
         match operation.stage {
             Stage::Outside => self.local.queue.descriptors.give_back(operation.slot),
-            _ if mutants::is_on(Mutant::QueueDroppedKept) => {}
+            _ if mutants::is_on(Mutant::McsDroppedKept) => {}
             _ => self.local.queue.leave_to_service(LocalLeft { local: Arc::clone(self.local), operation }),
         }
     }
@@ -771,7 +771,7 @@ impl ALockGuard<'_> {
                 Spared::Nothing
             }
         };
-        let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::ALockNoFence);
+        let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::AlockNoFence);
         let lost = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await.of(path)?;
         if !lost.is_empty() {
             // The release comes from another endpoint then, which spares nothing.

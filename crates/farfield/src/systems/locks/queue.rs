@@ -237,7 +237,7 @@ impl Survey {
         };
         let is_shut_out = |node| self.shut_out.contains(&node);
         // While the tail is one of the dead, no living one can empty it.
-        if tail.node().is_some_and(is_shut_out) || mutants::is_on(Mutant::QueueTailFirst) {
+        if tail.node().is_some_and(is_shut_out) || mutants::is_on(Mutant::McsTailFirst) {
             return beginnings.contains(&me);
         }
         match self.beginning(tail) {
@@ -365,7 +365,7 @@ impl Queue {
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
             return Ok(false);
         }
-        if !survey.lets_claim(id, tail) && !mutants::is_on(Mutant::QueueClaimsBlindly) {
+        if !survey.lets_claim(id, tail) && !mutants::is_on(Mutant::McsClaimsBlindly) {
             return Ok(false);
         }
         // Said before the compare-and-swap is issued (`CW → NAR`): whoever sees the new count sees this, or the grant.
@@ -384,7 +384,7 @@ impl Queue {
     /// Tells the one before that somebody is behind it.
     fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) {
         if let Some(next) = self.descriptors.next_of(pred)
-            && !mutants::is_on(Mutant::QueueNotTold)
+            && !mutants::is_on(Mutant::McsNotTold)
         {
             // An error is a node that is gone: it will hand over nothing.
             let _ = endpoint.put_unfenced(next, id.0).detach();
@@ -616,7 +616,7 @@ impl Drop for Entry<'_> {
             Stage::Outside => self.queue.over(&operation),
             // Somebody may write to the descriptor for ever: it is not used again.
             Stage::Asking => {}
-            _ if mutants::is_on(Mutant::QueueDroppedKept) => {}
+            _ if mutants::is_on(Mutant::McsDroppedKept) => {}
             _ => {
                 let left = Left { queue: Arc::clone(self.queue), operation, looks_at: None };
                 self.queue.leave_to_service(left);
