@@ -71,7 +71,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     for (lock, calls) in locks {
         let (holdings, gone_ns) = holdings_of(&calls);
         let kind = story.locks;
-        findings.count(&format!("{kind}s taken"), holdings.len() as u64);
+        findings.count("locks taken", holdings.len() as u64);
         let waits = |node: u16| calls.iter().any(|call| is_cut_short(call) && call.node == node);
         findings.count("deaths of waiters", story.deaths.iter().filter(|death| waits(death.node)).count() as u64);
         let queued = |call: &&&Call| is_cut_short(call) && matches!(call.op, Op::Lock { .. });
