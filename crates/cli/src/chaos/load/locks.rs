@@ -37,8 +37,9 @@ struct Pair {
     object: CustomObject,
 }
 
-/// Operations of a node on the locks of a generation: enough for a window of each thread.
-const OPERATIONS_MAX: usize = 64;
+/// Operations of a node on the locks of a generation: enough also for those that end while a node is out of reach, and of which
+/// nobody knows whether they have entered a queue.
+const OPERATIONS_MAX: usize = 1024;
 
 impl LocksLoad {
     pub(super) fn open(place: &mut Place<'_>) -> Result<LocksLoad, Failure> {

@@ -469,7 +469,12 @@ impl<'a> Entry<'a> {
             endpoint.check_alive(place.tail.node()).of(&queue.path)?;
             self.operation_mut().stage = Stage::Asking;
             let enqueue = endpoint.cas(place.tail, expected.0, id.0);
-            let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await.of(&queue.path)?;
+            let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
+            if found.as_ref().is_err_and(|error| matches!(error.kind(), fabric::ErrorKind::Fenced)) {
+                // The others have shut this node out: nobody writes into its descriptors any more.
+                self.operation_mut().stage = Stage::Outside;
+            }
+            let found = found.of(&queue.path)?;
             self.settle(found, expected);
             if found == expected.0 {
                 if let Stage::Behind { pred, .. } = self.operation().stage {
