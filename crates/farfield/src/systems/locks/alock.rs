@@ -37,7 +37,7 @@
 //! - The two words may be read in any order, since each alone suffices.
 //! - What the holder reads afterwards comes after the get.
 //!
-//! *Local.* Exchange `tail_local`, store `victim`, a memory fence, read `tail_remote` and `victim`.
+//! *Local.* Exchange `tail_local` (by a compare-and-swap, again until it succeeds), store `victim`, a memory fence, read `tail_remote` and `victim`.
 //! - The exchange comes before the store (`CAS → CW`).
 //! - The fence is what keeps the store before the reads (`CW → MF → CR`; without it `CW → CR` is not ordered).
 //!
@@ -276,11 +276,6 @@ impl ALockArray {
         self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
     }
 
-    /// Where a lock of this node lies in its memory, in bytes.
-    fn offset(&self, index: usize) -> usize {
-        self.spread.offset(index)
-    }
-
     async fn take<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -344,7 +339,7 @@ impl ALockArray {
         tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
         let path = self.spread.path();
-        let mut entry = local.entry(endpoint, index, self.offset(index)).of(path)?;
+        let mut entry = local.entry(endpoint, index, self.spread.offset(index)).of(path)?;
         let mut granted = None;
         if !entry.enqueue(tries) {
             if tries {

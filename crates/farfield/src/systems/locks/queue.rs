@@ -697,10 +697,8 @@ impl Poller for Left {
                     return Progress::Done;
                 }
                 let lock = operation.place.lock;
-                let may_be_dead = queue
-                    .descriptors
-                    .tables()
-                    .any(|(node, _)| matches!(queue.node.standing_of(node), Standing::ShutOut | Standing::Departed));
+                let is_shut_out = |(node, _)| queue.node.standing_of(node) == Standing::ShutOut;
+                let may_be_dead = queue.descriptors.tables().any(is_shut_out);
                 if may_be_dead && self.is_time(endpoint) {
                     // Whoever has come is dead, if no living entry may be behind this one.
                     let (queue, operation) = (&self.queue, &self.operation);
