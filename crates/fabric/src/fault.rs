@@ -52,7 +52,11 @@ impl Faults {
             count => Some(count - 1),
         };
         let before = self.0.countdown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, due);
-        before == Ok(0) || self.0.cut.get(peer.index()).is_some_and(|flag| flag.load(Ordering::SeqCst))
+        before == Ok(0) || self.is_cut(peer)
+    }
+
+    fn is_cut(&self, peer: NodeId) -> bool {
+        self.0.cut.get(peer.index()).is_some_and(|flag| flag.load(Ordering::SeqCst))
     }
 }
 
@@ -76,7 +80,10 @@ struct FaultLane {
 impl crate::lane::sealed::Sealed for FaultLane {}
 
 impl DynLane for FaultLane {
-    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
+        if self.faults.is_cut(request.peer()) {
+            return Err(Code::Injected);
+        }
         self.inner.check(request)
     }
 

@@ -126,7 +126,7 @@ pub trait DynLane: Send + sealed::Sealed {
     ///
     /// # Errors
     /// The code it would fail with.
-    fn check(&self, request: &WorkRequest) -> Result<(), Code>;
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code>;
 
     /// Posts a request; its sequence number among those of this lane to the same peer, counted from 1. A failure
     /// shows in its status.

@@ -45,7 +45,7 @@ struct RecordLane {
 impl crate::lane::sealed::Sealed for RecordLane {}
 
 impl DynLane for RecordLane {
-    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.inner.check(request)
     }
 

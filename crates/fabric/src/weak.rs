@@ -337,7 +337,7 @@ impl Drop for WeakLane {
 impl crate::lane::sealed::Sealed for WeakLane {}
 
 impl DynLane for WeakLane {
-    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         lock(&self.shared.pairs).inner.check(request)
     }
 

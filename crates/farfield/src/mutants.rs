@@ -505,6 +505,11 @@ mutants! {
     /// *Scenario:* `alock/waiter-dies`.
     McsClaimsBlindly = "mcs-claims-blindly" in "McsLockArray": "Who is behind a dead operation claims the head without a look at the others.";
 
+    /// *Missing:* that what is refused has not been done: each attempt keeps a descriptor for good.
+    ///
+    /// *Scenario:* `mcs/home-cut`.
+    McsAsksAgain = "mcs-asks-again" in "McsLockArray": "Who cannot reach the lock's node tries to enqueue nevertheless.";
+
     // ---- Transactions ----
 
     /// *Missing:* an order of all locks: each of two transactions waits for the other's. No reordering is needed.

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use farfield::fabric::Region;
+use farfield::fabric::{DeathRule, Region};
 use farfield::{
     ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, LockKind, LockOptions, McsLockArray, Result,
     SpinLockArray, TransactionOptions, Transactions,
 };
 
-use super::death::patiently;
+use super::death::{comes_of_faults, patiently};
 use super::mutex::{cut, word};
 use crate::Faults;
 use crate::scenario::{Log, Scenario, Stage, choose, crashed};
@@ -40,6 +40,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         mcs_user_dies(),
         mcs_dropped(),
         stuck_twice(),
+        home_is_cut_off(),
         last_remote_dies(),
         holder_dies(),
         waiter_dies(),
@@ -128,7 +129,11 @@ fn spin_release() -> Scenario {
 }
 
 fn open_mcs(stage: &Stage) -> Result<Vec<Rc<McsLockArray>>> {
-    stage.on_each(|node| McsLockArray::open(node, "locks", 1, 32).map(Rc::new))
+    open_mcs_for(stage, 32)
+}
+
+fn open_mcs_for(stage: &Stage, operations_max: usize) -> Result<Vec<Rc<McsLockArray>>> {
+    stage.on_each(move |node| McsLockArray::open(node, "locks", 1, operations_max).map(Rc::new))
 }
 
 fn mcs_release() -> Scenario {
@@ -380,16 +385,22 @@ fn late_victim() -> Scenario {
                 }
             })
         });
+        let inside = Rc::new(Cell::new(false));
         for node in [0, 2] {
-            let (locks, x) = (Rc::clone(&locks[node]), x.clone());
+            let (locks, x, inside) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&inside));
             stage.thread(node, "adder", move |ep| {
                 ep.block_on(async {
-                    section(&*locks, ep, &x).await?;
-                    section(&*locks, ep, &x).await
+                    let guard = locks.lock(ep, 0).await?;
+                    assert!(!inside.replace(true), "node {node} is inside beside another");
+                    x.add(ep).await?;
+                    // Long enough for what is late.
+                    let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
+                    inside.set(false);
+                    guard.unlock().await
                 })
             });
         }
-        x.counts(stage, &locks[0], || 4);
+        x.counts(stage, &locks[0], || 2);
         Ok(())
     })
     .kills(&["alock-victim-late"])
@@ -468,6 +479,28 @@ fn stuck_twice() -> Scenario {
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["mcs-tail-first"])
+}
+
+/// Nobody knows whether an attempt that a cut has ended has entered the queue, so its descriptor is not used again; but it is
+/// one, however often it is tried.
+fn home_is_cut_off() -> Scenario {
+    let about = "attempts to lock what is out of reach use up no more than one operation";
+    Scenario::new("mcs/home-cut", about, 3, |stage| {
+        let locks = Rc::clone(&open_mcs_for(stage, 2)?[1]);
+        stage.thread(1, "locks", move |ep| {
+            for _ in 0..4 {
+                match ep.block_on(async { locks.lock(ep, 0).await?.unlock().await }) {
+                    Err(error) if !comes_of_faults(&error) => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([0]))
+    .kills(&["mcs-asks-again"])
 }
 
 fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize], stays: Duration) -> Scenario {

@@ -861,6 +861,20 @@ impl Endpoint {
         }
     }
 
+    /// The error that an operation on a word would be refused with now. Whatever is refused has not been done, while one that
+    /// ends in an error after it was posted may have been.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::check_alive`], and those of the operation.
+    #[inline]
+    pub fn check_word(&self, word: RemotePtr<u64>) -> Result<()> {
+        let checked = match &self.inner {
+            Inner::Shm(lane, _) => lane.check_word(word),
+            Inner::Dyn(state) => self.check_alive(word.node()).map(|()| state.check_word(word))?,
+        };
+        checked.map_err(|code| self.explain(code, word.cast(), 8))
+    }
+
     #[cold]
     fn check_alive_slow(&self, node: NodeId) -> Result<()> {
         match self.fabric.peer_state(node) {

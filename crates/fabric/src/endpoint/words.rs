@@ -4,8 +4,8 @@
 use core::cell::RefMut;
 
 use super::{DynState, Endpoint, Inner, OtherLane};
-use crate::error::Result;
-use crate::lane::Verb;
+use crate::error::{Code, Result};
+use crate::lane::{Local, Verb, WorkRequest};
 use crate::op::Op;
 use crate::ptr::RemotePtr;
 use crate::verbs::{VerbsLane, WordOrigin, WordTicket};
@@ -113,6 +113,13 @@ impl DynState {
             }
             OtherLane::Dyn(_) => None,
         }
+    }
+
+    /// Whether an operation on a word would be posted.
+    pub(super) fn check_word(&self, word: RemotePtr<u64>) -> Result<(), Code> {
+        let (remote, local) = (word.cast(), Local::nothing());
+        let request = WorkRequest { verb: Verb::Cas, remote, len: 8, operands: [0; 2], local };
+        self.lane.borrow_mut().check(&request)
     }
 
     /// An operation on a word was done.

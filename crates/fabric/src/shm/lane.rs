@@ -238,6 +238,12 @@ impl ShmLane {
         self.write(window, || unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(addend, Ordering::SeqCst))
     }
 
+    /// Whether an operation on a word would be done.
+    #[inline]
+    pub(crate) fn check_word(&self, word: RemotePtr<u64>) -> Result<(), Code> {
+        self.place(word.cast(), 8).and_then(|(window, _)| Self::may(window))
+    }
+
     /// Whether the node is there.
     #[inline]
     pub(crate) fn reachable(&self, node: NodeId) -> Result<(), Code> {
@@ -349,7 +355,7 @@ unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
 impl crate::lane::sealed::Sealed for ShmLane {}
 
 impl DynLane for ShmLane {
-    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         let (window, _) = self.place(request.remote, request.len)?;
         if request.verb == Verb::RemoteFence { Ok(()) } else { Self::may(window) }
     }

@@ -237,7 +237,7 @@ fn write_words(local: &Local, words: &[u64], len: usize) {
 impl crate::lane::sealed::Sealed for SimLane {}
 
 impl DynLane for SimLane {
-    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.place(request.remote, request.len).map(|_| ())
     }
 

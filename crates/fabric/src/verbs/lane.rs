@@ -585,7 +585,8 @@ impl VerbsLane {
 impl crate::lane::sealed::Sealed for VerbsLane {}
 
 impl DynLane for VerbsLane {
-    fn check(&self, request: &WorkRequest) -> Result<(), Code> {
+    fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
+        self.take_arrivals();
         self.place(request).map(|_| ())
     }
 

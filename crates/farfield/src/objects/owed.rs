@@ -2,6 +2,7 @@
 
 use farfield_fabric::{self as fabric, Endpoint, NodeId};
 
+use crate::error::Result;
 use crate::node::{Node, Poller, Progress};
 
 /// Something that is done once nobody looks at these nodes any more.
@@ -26,6 +27,17 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
         }
         (self.release)(endpoint)
     }
+}
+
+/// Makes visible what a holder has put, but for that on nodes where its release comes after it by itself. The nodes at which it
+/// may be missed nevertheless: then nothing is spared, since the release is left to another endpoint ([`release_later`]).
+pub(crate) async fn fence_holder(
+    node: &Node,
+    endpoint: &Endpoint,
+    is_spared: impl Fn(NodeId) -> bool + Clone,
+) -> Result<Vec<NodeId>> {
+    let lost = node.fence_living(endpoint, node.members().filter(|node| !is_spared(*node))).await?;
+    if lost.is_empty() { Ok(lost) } else { node.fence_living(endpoint, node.members()).await }
 }
 
 /// Leaves a release to the service thread, which does it when nobody looks at the `lost` nodes any more: what the holder

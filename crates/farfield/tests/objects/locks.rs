@@ -233,25 +233,34 @@ fn dropping_at_any_point_never_loses_the_lock() {
     }
 }
 
-/// One thread holds many locks and awaits others at a time; the next operation is one too many, and says so at once.
+/// One thread holds many locks and awaits others at a time; the next operation is one too many, and says so at once. Those on
+/// locks of its own node are counted by themselves.
 #[test]
 fn one_thread_holds_as_many_locks_as_the_options_say() {
     let _alone = alone("many locks of one thread");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     const MANY: usize = 341;
     let options = ALockOptions { operations_max: MANY + 1, ..ALockOptions::default() };
-    let locks = scene.open(|node| ALockArray::open(node, "locks", MANY + 2, options));
+    let locks = scene.open(|node| ALockArray::open(node, "locks", 2 * (MANY + 2), options));
     let (endpoint, other) = (scene.endpoint(0), scene.endpoint(1));
-    let guards: Vec<_> = (0..MANY).map(|lock| endpoint.block_on(locks[0].lock(&endpoint, lock)).unwrap()).collect();
+    let lock = |index| endpoint.block_on(locks[0].lock(&endpoint, index));
+    // Locks of node 0 have even numbers.
+    let remote: Vec<_> = (0..MANY).map(|at| lock(2 * at + 1).unwrap()).collect();
     let mut waits = Box::pin(locks[1].lock(&other, 7));
     assert!(poll_times(waits.as_mut(), 10).is_none());
-    let last = endpoint.block_on(locks[0].lock(&endpoint, MANY)).unwrap();
-    let error = refused(endpoint.block_on(locks[0].lock(&endpoint, MANY + 1)));
-    assert!(matches!(error.kind(), ErrorKind::InUse { what: "descriptors", max } if *max == MANY + 1), "{error:?}");
-    assert!(error.to_string().starts_with("locks: all 342 descriptors of this node are in use"), "{error}");
-    drop(last);
-    drop(endpoint.block_on(locks[0].lock(&endpoint, MANY + 1)).unwrap());
-    drop(guards);
+    let local: Vec<_> = (0..MANY).map(|at| lock(2 * at).unwrap()).collect();
+    for (first, which) in [(1, "descriptors"), (0, "local descriptors")] {
+        let last = lock(2 * MANY + first).unwrap();
+        let error = refused(lock(2 * MANY + 2 + first));
+        assert!(
+            matches!(error.kind(), ErrorKind::InUse { what, max } if *what == which && *max == MANY + 1),
+            "{error:?}"
+        );
+        assert!(error.to_string().starts_with(&format!("locks: all 342 {which} of this node are in use")), "{error}");
+        drop(last);
+        drop(lock(2 * MANY + 2 + first).unwrap());
+    }
+    drop((remote, local));
     other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
 }
 

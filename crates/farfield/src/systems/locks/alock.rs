@@ -25,8 +25,8 @@
 //! +64  └──────────────┘
 //! ```
 //!
-//! The entries (`descriptor.rs`) are of operations, not of threads: a thread may hold and await several locks. Operations of both
-//! cohorts have them from the same supply of their node.
+//! The entries (`descriptor.rs`, `local.rs`) are of operations, not of threads: a thread may hold and await several locks.
+//! Those of the two cohorts come from two supplies.
 //!
 //! # Acquire
 //!
@@ -37,7 +37,7 @@
 //! - The two words may be read in any order, since each alone suffices.
 //! - What the holder reads afterwards comes after the get.
 //!
-//! *Local.* Exchange `tail_local` (by a compare-and-swap, again until it succeeds), store `victim`, a memory fence, read `tail_remote` and `victim`.
+//! *Local* (`local.rs`). Exchange `tail_local` (by a compare-and-swap, again until it succeeds), store `victim`, a memory fence, read `tail_remote` and `victim`.
 //! - The exchange comes before the store (`CAS → CW`).
 //! - The fence is what keeps the store before the reads (`CW → MF → CR`; without it `CW → CR` is not ordered).
 //!
@@ -84,28 +84,29 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, memory_fence};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use super::descriptor::{self, Descriptors, Id};
-use super::queue::{CHECK_EVERY, Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told};
+use super::local::{Local, LocalEntry};
+use super::queue::{Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told};
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress};
-use crate::objects::owed::release_later;
+use crate::node::Node;
+use crate::objects::owed::{fence_holder, release_later};
 
-const TAIL_REMOTE: usize = 0;
-const TAIL_LOCAL: usize = 1;
-const VICTIM: usize = 2;
-const CLAIMS: usize = 3;
-const BURIALS: usize = 4;
-const REPAIRED: usize = 5;
-const BURIED: usize = 6;
-const WORDS: usize = 8;
+pub(super) const TAIL_REMOTE: usize = 0;
+pub(super) const TAIL_LOCAL: usize = 1;
+pub(super) const VICTIM: usize = 2;
+pub(super) const CLAIMS: usize = 3;
+pub(super) const BURIALS: usize = 4;
+pub(super) const REPAIRED: usize = 5;
+pub(super) const BURIED: usize = 6;
+pub(super) const WORDS: usize = 8;
 
 /// The victims. A new lock has none, which is as good as either while both queues are empty.
 const REMOTE: u64 = 1;
-const LOCAL: u64 = 2;
+pub(super) const LOCAL: u64 = 2;
 
 /// How ALocks are opened. All nodes say the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,8 +115,8 @@ pub struct ALockOptions {
     pub remote_budget: u32,
     /// And the other way round: 5, unless set.
     pub local_budget: u32,
-    /// How many operations of a node may hold or await one of these locks at a time: 1024, unless set. Each has 64 bytes of
-    /// network memory.
+    /// How many operations of a node may hold or await one of the locks of other nodes at a time, and as many one of its own:
+    /// 1024, unless set. Each has 64 bytes of network memory.
     pub operations_max: usize,
 }
 
@@ -254,6 +255,10 @@ impl ALockArray {
         options.check(count).of(path)?;
         let ALockOptions { remote_budget, local_budget, operations_max } = options;
         let own = node.alloc(GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let own_local = match homes.contains(&node.id()) {
+            true => Some(node.alloc(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
+            false => None,
+        };
         let layout = Layout {
             path,
             kind: "ALockArray",
@@ -267,7 +272,8 @@ impl ALockArray {
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
         let queue = Queue::new(node, path, descriptors, Id::NOBODY);
-        let local = spread.own.clone().map(|own| Arc::new(Local { own, queue: Arc::clone(&queue) }));
+        let local = spread.own.clone().zip(own_local);
+        let local = local.map(|(locks, descriptors)| Local::new(locks, descriptors, Arc::clone(&queue)));
         Ok(ALockArray { spread, options, queue, local })
     }
 
@@ -465,268 +471,6 @@ impl Drop for Named<'_> {
     }
 }
 
-/// The local side of the locks of this node.
-struct Local {
-    own: Region,
-    /// The other queue, whose descriptors this one uses, too.
-    queue: Arc<Queue>,
-}
-
-/// An operation of the lock's own node. Dropped at any moment it goes to the service thread, as a remote one does.
-struct LocalEntry<'a> {
-    local: &'a Arc<Local>,
-    endpoint: &'a Endpoint,
-    operation: Option<LocalOperation>,
-}
-
-#[derive(Clone, Copy)]
-struct LocalOperation {
-    lock: usize,
-    /// Where the lock's record lies.
-    offset: usize,
-    slot: usize,
-    stage: Stage,
-    hands: Grant,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Outside,
-    Behind,
-    Head,
-    /// It has left the head, but there is somebody behind it.
-    Leaving,
-}
-
-impl Local {
-    fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, lock: usize, offset: usize) -> Result<LocalEntry<'a>> {
-        let slot = self.queue.descriptors.take(endpoint)?;
-        let (stage, hands) = (Stage::Outside, Grant::new(0, false));
-        Ok(LocalEntry { local: self, endpoint, operation: Some(LocalOperation { lock, offset, slot, stage, hands }) })
-    }
-
-    fn record(&self, operation: &LocalOperation) -> &[Word] {
-        self.own.words(operation.offset, WORDS)
-    }
-
-    /// The name of an operation in the local queue.
-    fn name(slot: usize) -> u64 {
-        slot as u64 + 1
-    }
-
-    /// Hands the lock to the one behind, if it has said who he is: whether it has.
-    fn hand_over(&self, endpoint: &Endpoint, operation: &LocalOperation) -> bool {
-        let descriptors = &self.queue.descriptors;
-        let Some(next) = descriptors.at(operation.slot).next().load().checked_sub(1) else { return false };
-        // What the holder has stored comes before (`CW → CW`).
-        descriptors.at(next as usize).grant().store(operation.hands.word());
-        endpoint.wake_local();
-        descriptors.give_back(operation.slot);
-        true
-    }
-
-    /// Leaves the queue empty, if nobody is behind: whether that is so.
-    fn empties(&self, operation: &mut LocalOperation) -> bool {
-        let tail = &self.record(operation)[tail_of_locals()];
-        if tail.compare_exchange(Local::name(operation.slot), 0).is_ok() {
-            self.queue.descriptors.give_back(operation.slot);
-            return true;
-        }
-        operation.stage = Stage::Leaving;
-        false
-    }
-}
-
-/// Where the local queue's tail is.
-fn tail_of_locals() -> usize {
-    if mutants::is_on(Mutant::AlockWrongCohort) { TAIL_REMOTE } else { TAIL_LOCAL }
-}
-
-impl LocalEntry<'_> {
-    fn operation(&self) -> &LocalOperation {
-        self.operation.as_ref().expect("it has not left")
-    }
-
-    fn hands(&mut self, grant: Grant) {
-        self.operation.as_mut().expect("it has not left").hands = grant;
-    }
-
-    /// Enters the queue, with `only_if_empty` an empty one only; whether it is at the head.
-    fn enqueue(&mut self, only_if_empty: bool) -> bool {
-        let local = self.local;
-        let operation = self.operation.as_mut().expect("it has not left");
-        let descriptor = local.queue.descriptors.at(operation.slot);
-        // Before others can know of it (`CW → CAS`).
-        descriptor.next().store(0);
-        descriptor.grant().store(0);
-        let tail = &local.record(operation)[tail_of_locals()];
-        let mut found = 0;
-        while let Err(other) = tail.compare_exchange(found, Local::name(operation.slot)) {
-            if only_if_empty {
-                return false;
-            }
-            found = other;
-        }
-        let Some(pred) = found.checked_sub(1) else {
-            operation.stage = Stage::Head;
-            return true;
-        };
-        operation.stage = Stage::Behind;
-        local.queue.descriptors.at(pred as usize).next().store(Local::name(operation.slot));
-        self.endpoint.wake_local();
-        false
-    }
-
-    /// Waits until it is at the head; what it was handed.
-    async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
-        let (local, endpoint) = (self.local, self.endpoint);
-        let grant = local.queue.descriptors.at(self.operation().slot).grant();
-        loop {
-            if let Ok(grant) = endpoint.wait_until(wait.slice(endpoint), || Grant::of(grant.load())).await {
-                let operation = self.operation.as_mut().expect("it has not left");
-                (operation.stage, operation.hands) = (Stage::Head, grant);
-                return Ok(grant);
-            }
-            if local.queue.is_fenced() {
-                return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
-            }
-            if let Some(late) = wait.is_late(endpoint, FREE, None) {
-                return Err(late);
-            }
-        }
-    }
-
-    /// Competes with the head of the remote queue; false if it only tries, and has not won at once.
-    async fn wins(&mut self, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<bool> {
-        let (local, endpoint) = (self.local, self.endpoint);
-        let record = local.record(self.operation());
-        if names_victim {
-            record[VICTIM].store(LOCAL);
-        }
-        if !mutants::is_on(Mutant::AlockVictimUnfenced) {
-            memory_fence(); // the store is in memory before the reads (`CW → MF → CR`)
-        }
-        let mut wins = || {
-            let tail = record[TAIL_REMOTE].load();
-            let is_empty = tail == 0 || tail == record[BURIED].load();
-            (is_empty || record[VICTIM].load() != LOCAL).then_some(())
-        };
-        if wins().is_some() {
-            return Ok(true);
-        }
-        loop {
-            if tries {
-                return Ok(false);
-            }
-            if endpoint.wait_until(wait.slice(endpoint), &mut wins).await.is_ok() {
-                return Ok(true);
-            }
-            if local.queue.is_fenced() {
-                return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
-            }
-            let tail = Id(record[TAIL_REMOTE].load());
-            if local.queue.is_shut_out(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
-                // Whoever is in front of it is dead as well. Others that come later are behind it, and compete.
-                record[BURIALS].store(record[BURIALS].load() + 1);
-                record[BURIED].store(tail.0);
-                return Ok(true);
-            }
-            if let Some(late) = wait.is_late(endpoint, FREE, tail.node()) {
-                return Err(late);
-            }
-        }
-    }
-
-    /// How many deaths there were that may have left something half-written; and how many of them were repaired.
-    fn deaths(&self) -> (u64, u64) {
-        let record = self.local.record(self.operation());
-        (deaths_told(record[CLAIMS].load()) + record[BURIALS].load(), record[REPAIRED].load())
-    }
-
-    /// Leaves the head: to the one behind, or to nobody.
-    async fn leave(mut self) {
-        let (local, endpoint) = (self.local, self.endpoint);
-        let operation = self.operation.as_mut().expect("it has not left");
-        if local.hand_over(endpoint, operation) || local.empties(operation) {
-            self.operation = None;
-            return;
-        }
-        // Who has come is about to say so.
-        let operation = *operation;
-        let next = local.queue.descriptors.at(operation.slot);
-        let told = || (next.next().load() != 0).then_some(());
-        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok() {
-            local.hand_over(endpoint, &operation);
-            self.operation = None;
-        }
-    }
-
-    /// Leaves the head without having had the lock, and waits for nobody.
-    fn back_out(mut self) {
-        let (local, endpoint) = (self.local, self.endpoint);
-        let operation = self.operation.as_mut().expect("it has not left");
-        if local.hand_over(endpoint, operation) || local.empties(operation) {
-            self.operation = None;
-        }
-    }
-
-    /// What leaves the head later, from another thread.
-    fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
-        let operation = self.operation.take().expect("it has not left");
-        let mut left = LocalLeft { local: Arc::clone(self.local), operation };
-        move |endpoint| left.poll(endpoint)
-    }
-}
-
-impl Drop for LocalEntry<'_> {
-    fn drop(&mut self) {
-        let Some(operation) = self.operation.take() else { return };
-        match operation.stage {
-            Stage::Outside => self.local.queue.descriptors.give_back(operation.slot),
-            _ if mutants::is_on(Mutant::McsDroppedKept) => {}
-            _ => self.local.queue.leave_to_service(LocalLeft { local: Arc::clone(self.local), operation }),
-        }
-    }
-}
-
-/// An operation that nobody waits for any more, in the care of the service thread.
-struct LocalLeft {
-    local: Arc<Local>,
-    operation: LocalOperation,
-}
-
-impl Poller for LocalLeft {
-    fn is_owed(&self) -> bool {
-        true
-    }
-
-    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        let (local, operation) = (&self.local, &mut self.operation);
-        if local.queue.is_fenced() {
-            return Progress::Done; // the lock is gone for everybody
-        }
-        match operation.stage {
-            Stage::Outside => Progress::Done,
-            Stage::Behind => match Grant::of(local.queue.descriptors.at(operation.slot).grant().load()) {
-                Some(grant) => {
-                    (operation.stage, operation.hands) = (Stage::Head, grant);
-                    Progress::Busy
-                }
-                None => Progress::Idle,
-            },
-            Stage::Head | Stage::Leaving if local.hand_over(endpoint, operation) => Progress::Done,
-            Stage::Head => {
-                if local.empties(operation) {
-                    Progress::Done
-                } else {
-                    Progress::Idle
-                }
-            }
-            Stage::Leaving => Progress::Idle,
-        }
-    }
-}
-
 impl ALockGuard<'_> {
     /// How many operations of its cohort may have the lock after this one before the other cohort has its turn.
     pub fn budget(&self) -> u32 {
@@ -742,8 +486,7 @@ impl ALockGuard<'_> {
                 self.endpoint.put_value(record.at(REPAIRED), deaths_told(claims) + burials).detach()
             }
             Some(Held::Local(entry)) => {
-                let record = entry.local.record(entry.operation());
-                record[REPAIRED].store(entry.deaths().0);
+                entry.tell_repaired();
                 Ok(())
             }
             None => Ok(()),
@@ -766,11 +509,9 @@ impl ALockGuard<'_> {
                 Spared::Nothing
             }
         };
-        let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::AlockNoFence);
-        let lost = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await.of(path)?;
+        let is_spared = |node| spared.is(node) || mutants::is_on(Mutant::AlockNoFence);
+        let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
         if !lost.is_empty() {
-            // The release comes from another endpoint then, which spares nothing.
-            let lost = node.fence_living(endpoint, node.members()).await.of(path)?;
             return match self.held.take().expect("it is held") {
                 Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
                 Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
@@ -790,7 +531,7 @@ impl ALockGuard<'_> {
     fn keep(&mut self) {
         match self.held.take() {
             Some(Held::Remote(mut entry)) => entry.keep(),
-            Some(Held::Local(mut entry)) => entry.operation = None,
+            Some(Held::Local(mut entry)) => entry.keep(),
             None => {}
         }
     }

@@ -15,10 +15,10 @@
 //!  +64  └──────────────────────────────────────────────────────────────┘
 //! ```
 
-use crossbeam_utils::CachePadded;
 use farfield_fabric::{Endpoint, NodeId, Region, RemotePtr, Word};
 
-use crate::error::{ErrorKind, Result};
+use super::supply::Supply;
+use crate::error::Result;
 
 /// The bytes of a descriptor.
 pub(super) const BYTES: usize = 64;
@@ -131,20 +131,15 @@ impl<'a> Descriptor<'a> {
 pub(super) struct Descriptors {
     me: NodeId,
     own: Region,
-    /// A bit for each of this node's that is in use, so many to a word.
-    used: Box<[CachePadded<Word>]>,
+    /// Which of this node's are in use.
+    slots: Supply,
     tables: Vec<(NodeId, RemotePtr<u64>)>,
 }
 
-/// As many operations of one thread rarely hold or await a lock at a time: threads meet in no word then.
-const USED_EACH: usize = 8;
-
 impl Descriptors {
     pub(super) fn new(me: NodeId, own: Region, tables: Vec<(NodeId, RemotePtr<u64>)>) -> Descriptors {
-        let used = std::iter::repeat_with(CachePadded::<Word>::default)
-            .take(own.bytes().div_ceil(BYTES * USED_EACH))
-            .collect();
-        Descriptors { me, own, used, tables }
+        let slots = Supply::new("descriptors", own.bytes() / BYTES);
+        Descriptors { me, own, slots, tables }
     }
 
     fn count(&self) -> usize {
@@ -166,38 +161,22 @@ impl Descriptors {
         self.own.words(0, self.table_words())
     }
 
-    /// An unused descriptor. Each endpoint looks in another place first.
+    /// An unused descriptor.
     ///
     /// # Errors
     /// All are in use.
     pub(super) fn take(&self, endpoint: &Endpoint) -> Result<usize> {
-        for at in 0..self.used.len() {
-            let at = (endpoint.number() + at) % self.used.len();
-            let used = &self.used[at];
-            let mut bits = 0u64;
-            loop {
-                let bit = bits.trailing_ones() as usize;
-                let slot = at * USED_EACH + bit;
-                if bit >= USED_EACH || slot >= self.count() {
-                    break;
-                }
-                match used.compare_exchange(bits, bits | 1 << bit) {
-                    Ok(_) => return Ok(slot),
-                    Err(found) => bits = found,
-                }
-            }
-        }
-        Err(ErrorKind::InUse { what: "descriptors", max: self.count() }.into())
+        self.slots.take(endpoint)
     }
 
     /// It is unused again. Nobody writes to it any more.
-    pub(super) fn give_back(&self, slot: usize) {
-        self.used[slot / USED_EACH].fetch_add((1u64 << (slot % USED_EACH)).wrapping_neg());
+    pub(super) fn give_back(&self, id: Id) {
+        self.slots.give_back(id.slot());
     }
 
     /// A descriptor of this node.
     #[inline]
-    pub(super) fn at(&self, slot: usize) -> Descriptor<'_> {
+    fn at(&self, slot: usize) -> Descriptor<'_> {
         Descriptor(self.own.words(slot * BYTES, 4))
     }
 
@@ -243,9 +222,4 @@ impl Descriptors {
     pub(super) fn grant_of(&self, id: Id) -> Option<RemotePtr<u64>> {
         self.remote(id, 3)
     }
-}
-
-/// The slot of an operation of this node.
-pub(super) fn slot_of(id: Id) -> usize {
-    id.slot()
 }

@@ -35,7 +35,7 @@ use super::{ALockOptions, Layout, LockArray, LockGuard, Spread};
 use crate::error::{Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::Node;
-use crate::objects::owed::release_later;
+use crate::objects::owed::{fence_holder, release_later};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -155,11 +155,9 @@ impl McsGuard<'_> {
         let entry = self.held.as_mut().expect("it is held");
         entry.hands(Grant::new(0, self.is_after_death && !self.is_repaired));
         let spared = entry.spared();
-        let spares = |node: &NodeId| spared.is(*node) || mutants::is_on(Mutant::McsNoFence);
-        let lost = node.fence_living(endpoint, node.members().filter(|node| !spares(node))).await.of(path)?;
+        let is_spared = |node| spared.is(node) || mutants::is_on(Mutant::McsNoFence);
+        let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
         if !lost.is_empty() {
-            // The release comes from another endpoint then, which spares nothing.
-            let lost = node.fence_living(endpoint, node.members()).await.of(path)?;
             let entry = self.held.take().expect("it is held");
             return release_later(node, endpoint, lost, entry.leave_later()).of(path);
         }

@@ -22,9 +22,11 @@ use crate::objects::mutex::{Guard, MutexArray};
 
 pub mod alock;
 mod descriptor;
+mod local;
 pub mod mcs;
 mod queue;
 pub mod spin;
+mod supply;
 pub mod table;
 
 pub use alock::{ALock, ALockArray, ALockGuard, ALockOptions};

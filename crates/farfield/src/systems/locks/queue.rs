@@ -8,7 +8,9 @@
 //!
 //! *Why nothing is lost.* A descriptor is written by the CPU before the compare-and-swap that makes it known (`CW → NAR`),
 //! so what others put into it lands afterwards. It is used again only when nobody will write to it: the one before has
-//! granted, and the one behind has told, or there is none.
+//! granted, and the one behind has told, or there is none. If nobody can say whether the compare-and-swap was done, since it
+//! has ended in an error, the descriptor is kept for good. That is once for each endpoint at most, since what it posts to that
+//! node afterwards is refused, and so not done ([`Endpoint::check_word`]).
 //!
 //! # When nodes die
 //!
@@ -408,7 +410,7 @@ impl Queue {
     /// Nobody writes to the descriptor any more.
     fn over(&self, operation: &Operation) {
         self.descriptors.tell(operation.id, operation.place.lock, State::Free);
-        self.descriptors.give_back(descriptor::slot_of(operation.id));
+        self.descriptors.give_back(operation.id);
     }
 
     /// What the tail becomes when an operation leaves it empty.
@@ -465,8 +467,10 @@ impl<'a> Entry<'a> {
         let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
             let Operation { place, id, .. } = *self.operation();
-            // Where the lock is gone nothing has been asked for, and the descriptor can be used again.
-            endpoint.check_alive(place.tail.node()).of(&queue.path)?;
+            // What is refused has not been done, and the descriptor can be used again. After an error that is not known of it.
+            if !mutants::is_on(Mutant::McsAsksAgain) {
+                endpoint.check_word(place.tail).of(&queue.path)?;
+            }
             self.operation_mut().stage = Stage::Asking;
             let enqueue = endpoint.cas(place.tail, expected.0, id.0);
             let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
@@ -564,10 +568,7 @@ impl<'a> Entry<'a> {
         }
         let operation = *self.operation();
         // After what was put to the lock's node (`NRW → NAR`). If it fails it has flushed that.
-        let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(&operation).0);
-        let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
-        let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
-        self.settle_left(found);
+        self.empty(&operation).await?;
         let Some(operation) = self.operation else { return Ok(()) };
         // Who has come will say so soon; unless it is dead, or slow: then the service thread waits for it.
         let next = queue.descriptors.of(operation.id);
@@ -583,14 +584,20 @@ impl<'a> Entry<'a> {
     pub(super) async fn back_out(mut self) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let operation = *self.operation();
-        if !queue.hand_over(endpoint, &operation) {
-            let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(&operation).0);
-            let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
-            let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
-            self.settle_left(found);
-            return Ok(()); // if somebody is behind, the service thread goes on
+        if queue.hand_over(endpoint, &operation) {
+            self.operation = None;
+            return Ok(());
         }
-        self.operation = None;
+        self.empty(&operation).await // if somebody is behind, the service thread goes on
+    }
+
+    /// Leaves the queue empty, if nobody is behind.
+    async fn empty(&mut self, operation: &Operation) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
+        let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
+        let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
+        self.settle_left(found);
         Ok(())
     }
 

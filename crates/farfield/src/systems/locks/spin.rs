@@ -32,7 +32,7 @@ use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Progress, Standing};
-use crate::objects::owed::release_later;
+use crate::objects::owed::{fence_holder, release_later};
 use crate::objects::settle::Settle;
 
 /// The first wait after an attempt that has failed.
@@ -212,12 +212,10 @@ impl SpinGuard<'_> {
 
     async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
-        let fences = |node: &NodeId| *node != home && !mutants::is_on(Mutant::SpinNoFence);
-        let lost = node.fence_living(self.endpoint, node.members().filter(fences)).await.of(path)?;
+        let is_spared = |node| node == home || mutants::is_on(Mutant::SpinNoFence);
+        let lost = fence_holder(node, self.endpoint, is_spared).await.of(path)?;
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
-            // The release comes from another endpoint then, which spares nothing.
-            let lost = node.fence_living(self.endpoint, node.members()).await.of(path)?;
             self.is_held = false;
             let release = move |endpoint: &Endpoint| {
                 // Waited for, a round trip: a node that leaves next must not take it along.
