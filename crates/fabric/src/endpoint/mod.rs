@@ -862,7 +862,14 @@ impl Endpoint {
     }
 
     /// The error that an operation on a word would be refused with now. Whatever is refused has not been done, while one that
-    /// ends in an error after it was posted may have been.
+    /// ends in an error after it was posted may have been. Nothing is posted.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, tail: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// ep.check_word(tail)?; // after this error nobody has to be told that the swap may have been done
+    /// let found = ep.cas(tail, 0, 1).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// Those of [`Endpoint::check_alive`], and those of the operation.

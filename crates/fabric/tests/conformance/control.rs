@@ -58,6 +58,8 @@ pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
     assert_eq!(endpoint.get(word).wait().unwrap(), 1);
     assert!(matches!(nodes[0].fabric.peer_state(NodeId(2)), PeerState::Up { .. }));
     endpoint.check_alive(NodeId(2)).unwrap();
+    endpoint.check_word(word).unwrap();
+    endpoint.check_word(stays.remote(0)).unwrap(); // nothing was posted there yet
     nodes[2].leave();
     // Where nodes learn of each other by messages, that takes one.
     eventually("it is known", || (nodes[0].fabric.peer_state(NodeId(2)) == PeerState::Left).then_some(()));
@@ -69,6 +71,7 @@ pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
         refused(endpoint.faa(word, 1).wait()),
         refused(endpoint.remote_fence(NodeId(2)).wait()),
         refused(endpoint.check_alive(NodeId(2))),
+        refused(endpoint.check_word(word)),
         refused(endpoint.block_on(endpoint.batch(NodeId(2)).put_value(word, 1).post())),
     ] {
         assert!(left(&error) && error.is_gone() && error.node() == Some(NodeId(2)), "{error}");

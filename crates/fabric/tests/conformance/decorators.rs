@@ -22,6 +22,7 @@ pub(crate) fn a_cut_fails_operations_and_heals(harness: &Harness) {
             refused(endpoint.put_value(word, 1).wait()),
             refused(endpoint.get(word).wait()),
             refused(endpoint.cas(word, 7, 1).wait()),
+            refused(endpoint.check_word(word)),
             refused(endpoint.faa(word, 1).wait()),
             refused(endpoint.get_into(word, endpoint.buf(1).unwrap()).wait().map(drop)),
             refused(endpoint.block_on(endpoint.batch(NodeId(1)).put_value(word, 1).post())),

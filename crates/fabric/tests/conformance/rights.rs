@@ -26,12 +26,14 @@ pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
             refused(endpoint.faa(word, 1).wait()),
         ];
         errors.push(refused(endpoint.block_on(endpoint.batch(NodeId(1)).put_value(word, 1).post())));
+        errors.push(refused(endpoint.check_word(word))); // as those before were
         for error in errors {
             assert_eq!(*error.kind(), ErrorKind::Revoked { node: NodeId(1), key }, "round {round}");
             assert_eq!(error.node(), Some(NodeId(1)));
         }
         assert_eq!(region.word(0).load(), 7);
         nodes[1].fabric.permit(NodeId(0), key).unwrap();
+        endpoint.check_word(word).unwrap();
         assert_eq!(endpoint.faa(word, 1).wait().unwrap(), 7);
         endpoint.put_value(word, 9).wait().unwrap();
         assert_eq!(endpoint.get(word).wait().unwrap(), 9);
