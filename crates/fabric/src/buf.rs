@@ -144,6 +144,8 @@ impl Block {
 
 const CLASSES: usize = 25; // 64 B … 1 GiB
 const SMALLEST_SHIFT: u32 = 6;
+/// The bytes of the smallest block.
+pub(crate) const SMALLEST_BYTES: usize = 1 << SMALLEST_SHIFT;
 const BLOCK_ALIGN: usize = 1 << SMALLEST_SHIFT;
 const PAGE_BYTES: usize = 4096;
 /// Blocks up to this size share slabs, larger ones have one each.

@@ -18,7 +18,7 @@ use crate::verbs::WordTicket;
 ///
 /// It is already on its way: awaiting or waiting only learns how it ended. A completed put says that its source may be
 /// reused, not that its bytes can be read over there. Dropping or forgetting the handle leaves the operation running;
-/// a forgotten get, cas or faa costs one pool block, or one of the places that a lane has for words.
+/// a forgotten get, cas or faa costs a block of its endpoint, or one of the places that a lane has for words.
 #[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
@@ -78,7 +78,7 @@ impl<'e> Landing<'e> {
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.endpoint.pool().put_back(block);
+            self.endpoint.scratch(block.bytes()).put_back(block);
         }
     }
 }

@@ -19,7 +19,7 @@ pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
 use self::run::WaitScope;
-use crate::buf::{Block, Buf, Pool};
+use crate::buf::{Block, Buf, Pool, SMALLEST_BYTES};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Span, Waiting};
 use crate::lane::{DynLane, Keep, Lane, Local, Status, Verb, WorkRequest};
@@ -39,6 +39,8 @@ pub struct Endpoint {
     fabric: Arc<dyn Fabric>,
     me: NodeId,
     pool: Pool,
+    /// For what operations on words need themselves, so that they never lack it because of buffers.
+    words: Pool,
     counters: Arc<Counters>,
     /// Length of the longest chain of round trips seen by the task that runs now.
     depth: Cell<u64>,
@@ -157,10 +159,13 @@ struct InFlight {
     flushes: u64,
 }
 
+/// Memory for operations on words, and other small values, that are under way or were forgotten: enough for 16,384.
+const WORDS_BYTES_MAX: usize = 1 << 20;
+
 /// Options of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointOptions {
-    /// Most bytes of registered buffers.
+    /// Most bytes of registered buffers. Operations on words do not need them.
     pub pool_bytes_max: usize,
     /// How long blocking calls wait where none is given.
     pub timeout: Duration,
@@ -193,6 +198,7 @@ impl Endpoint {
             me: fabric.me(),
             fabric,
             pool: Pool::new(options.pool_bytes_max),
+            words: Pool::new(WORDS_BYTES_MAX),
             counters: Arc::default(),
             depth: Cell::new(0),
             progress: Cell::new(0),
@@ -247,6 +253,11 @@ impl Endpoint {
     #[inline]
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Where a block that an operation needs itself comes from, and goes back to.
+    pub(crate) fn scratch(&self, bytes: usize) -> &Pool {
+        if bytes <= SMALLEST_BYTES { &self.words } else { &self.pool }
     }
 
     #[cold]
@@ -714,7 +725,7 @@ impl Endpoint {
     /// A scratch block for an operation of a dynamic lane.
     fn dyn_block(&self, bytes: usize) -> Result<Arc<Block>> {
         self.poll_lane();
-        self.pool.take(bytes.max(8))
+        self.scratch(bytes).take(bytes.max(8))
     }
 
     #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]
@@ -817,7 +828,7 @@ impl Endpoint {
                     self.progress.set(self.progress.get() + 1);
                     // The lane may hold the block a while longer, but a complete put reads it no more.
                     if ended.scratch {
-                        self.pool.put_back(block);
+                        self.scratch(block.bytes()).put_back(block);
                     }
                 }
             }
@@ -842,7 +853,7 @@ impl Endpoint {
     #[cold]
     pub(crate) fn explain(&self, code: Code, remote: RemotePtr<u8>, len: u32) -> Error {
         if code == Code::PoolExhausted {
-            let limit_bytes = self.pool.limit_bytes();
+            let limit_bytes = self.scratch(len as usize).limit_bytes();
             return ErrorKind::PoolExhausted { asked_bytes: len as usize, limit_bytes }.into();
         }
         self.fabric.explain(code, remote, len as usize)

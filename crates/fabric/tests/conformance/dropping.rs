@@ -182,15 +182,31 @@ pub(crate) fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
         };
         assert_eq!(forgotten, 64);
         assert_eq!(*error.kind(), ErrorKind::PoolExhausted { asked_bytes: 64, limit_bytes: 4 << 10 });
-        // What needs a block fails likewise, what does not works; neither hangs.
-        match endpoint.get(region.remote::<u64>(0)).wait() {
-            Ok(value) => assert_eq!(value, 0),
-            Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::PoolExhausted { limit_bytes: 4096, .. }), "{error}");
-            }
-        }
+        // Words go on.
+        let word = region.remote::<u64>(0);
+        endpoint.put_value(word, 6).wait().unwrap();
+        assert_eq!(endpoint.cas(word, 6, 7).wait().unwrap(), 6);
+        assert_eq!(endpoint.faa(word, 1).wait().unwrap(), 7);
+        assert_eq!(endpoint.get(word).wait().unwrap(), 8);
         // Another endpoint has a pool of its own.
-        assert_eq!(nodes[0].endpoint().get(region.remote::<u64>(0)).wait().unwrap(), 0);
+        assert_eq!(nodes[0].endpoint().get(word).wait().unwrap(), 8);
+    });
+}
+
+/// Forgotten operations on words come to an end likewise, where they cost anything, and buffers go on.
+pub(crate) fn forgotten_words_leave_the_buffers(harness: &Harness) {
+    let nodes = harness.session(2);
+    let region = nodes[1].region(64);
+    alone_with_pool(&nodes[0], 4 << 10, |endpoint| {
+        let word = region.remote::<u64>(0);
+        for _ in 0..16_500 {
+            std::mem::forget(endpoint.faa(word, 1));
+        }
+        if let Err(error) = endpoint.get(word).wait() {
+            assert!(matches!(error.kind(), ErrorKind::PoolExhausted { limit_bytes: 1_048_576, .. }), "{error}");
+        }
+        let got = endpoint.get_into(word, endpoint.buf(8).unwrap()).wait().unwrap();
+        assert!(got[0] > 0);
     });
 }
 

@@ -89,6 +89,7 @@ suite! {
         a_buffer_does_not_change_in_hand
         a_dropped_put_sends_what_was_there
         forgotten_gets_exhaust_the_pool
+        forgotten_words_leave_the_buffers
         values_put_do_not_use_up_the_pool
         an_endpoint_dropped_with_work_in_flight;
     window:
