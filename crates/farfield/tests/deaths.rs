@@ -50,8 +50,7 @@ fn the_next_holder_of_any_lock_learns_that_the_last_one_died() {
 fn locks_go_on_without_their_dead_waiters() {
     for role in ["alock-waiter", "spin-waiter", "mcs-waiter"] {
         let mut session = Session::start(role, 3);
-        session.hear(VICTIM, "ready");
-        std::thread::sleep(Duration::from_millis(200)); // until they wait
+        session.hear(NodeId(0), "all wait");
         session.kill(VICTIM);
         session.end([0, 1]);
     }
@@ -64,11 +63,7 @@ fn the_next_transaction_learns_that_one_was_cut_short() {
 
 #[test]
 fn the_turn_of_a_dead_waiter_is_passed_over() {
-    let mut session = Session::start("mutex-waiter", 3);
-    session.hear(VICTIM, "ready");
-    std::thread::sleep(Duration::from_millis(200)); // until it waits
-    session.kill(VICTIM);
-    session.end([0, 1]);
+    killed("mutex-waiter");
 }
 
 /// A store's operations on one key queue up by the dozen. Each of their turns was waited for half a second.
@@ -325,24 +320,68 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
 fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     const OPERATIONS: usize = 8;
     let locks = LockTable::open(node, "lock", 3, LockOptions::new(kind))?;
+    let waiting = farfield::AtomicVar::open(node, "waiting", NodeId(0))?;
     let barrier = Barrier::open(node, "begin", 1)?;
     // Lock 1 is on node 1, so that node 0 holds it from elsewhere.
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(locks.lock(endpoint, 1))?) } else { None };
     endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    let before = endpoint.counts();
+    let do_wait = |operations: usize| {
+        let spent = endpoint.counts() - before;
+        match kind {
+            LockKind::Spin => spent.atomics >= operations as u64,
+            // On the lock's node one enters the queue without an operation, when it is first polled.
+            LockKind::ALock if node.id() == NodeId(1) => true,
+            // Who is in the queue has told the one before it, by a put.
+            _ => spent.puts >= operations as u64,
+        }
+    };
     if node.id() == VICTIM {
-        println!("ready");
-        let waits = (0..OPERATIONS).map(|_| locks.lock(endpoint, 1));
-        endpoint.run_window(OPERATIONS, waits, |_| panic!("it is killed while it waits"));
+        let operations = (0..=OPERATIONS).map(async |index| {
+            if index < OPERATIONS {
+                let _guard = locks.lock(endpoint, 1).await;
+                panic!("it is killed while it waits");
+            }
+            while !do_wait(OPERATIONS) {
+                endpoint.pause().await;
+            }
+            waiting.fetch_add(endpoint, 1).await.expect("its home lives");
+        });
+        endpoint.run_window(OPERATIONS + 1, operations, |()| ());
     }
-    if let Some(guard) = guard {
+    if guard.is_some() {
         // More of its own, behind the dead.
-        std::thread::sleep(Duration::from_millis(100));
-        let mut waits = std::pin::pin!(locks.lock(endpoint, 1));
+        endpoint.block_on(async {
+            while waiting.load(endpoint).await? < 2 {
+                endpoint.pause().await;
+            }
+            Ok::<(), Error>(())
+        })?;
+    }
+    let mut waits = std::pin::pin!(locks.lock(endpoint, 1));
+    endpoint.block_on(async {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(waits.as_mut().poll(&mut context).is_pending());
-        wait_shut_out(node, VICTIM);
-        endpoint.block_on(guard.unlock())?;
-        endpoint.block_on(endpoint.block_on(waits)?.unlock())?;
+        loop {
+            assert!(waits.as_mut().poll(&mut context).is_pending());
+            if do_wait(1) {
+                break;
+            }
+            endpoint.pause().await;
+        }
+    });
+    match guard {
+        Some(guard) => {
+            println!("all wait");
+            wait_shut_out(node, VICTIM);
+            endpoint.block_on(guard.unlock())?;
+            endpoint.block_on(endpoint.block_on(waits)?.unlock())?;
+        }
+        None => {
+            endpoint.block_on(waiting.fetch_add(endpoint, 1))?;
+            let mut guard = endpoint.block_on(waits)?;
+            guard.repaired();
+            endpoint.block_on(guard.unlock())?;
+        }
     }
     let start = Instant::now();
     for _ in 0..200 {
@@ -519,9 +558,19 @@ fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(mutex.lock(endpoint))?) } else { None };
     endpoint.block_on(part.wait(endpoint))?;
     if node.id() == VICTIM {
-        println!("ready");
-        let _guard = endpoint.block_on(mutex.lock(endpoint));
-        panic!("it is killed while it waits");
+        let before = endpoint.counts();
+        let operations = [true, false].map(async |waits| {
+            if waits {
+                let _guard = mutex.lock(endpoint).await;
+                panic!("it is killed while it waits");
+            }
+            // It looks at the lock when it has drawn its ticket, not before.
+            while endpoint.counts().gets == before.gets {
+                endpoint.pause().await;
+            }
+            println!("ready");
+        });
+        endpoint.run_window(2, operations, |()| ());
     }
     if let Some(guard) = guard {
         while node.standing_of(VICTIM) != Standing::ShutOut {

@@ -9,6 +9,7 @@ use clap::Args;
 use farfield::fabric::verbs::VerbsFabric;
 use farfield::fabric::{GroupKey, RemotePtr, Verb};
 use farfield::{Barrier, Endpoint, Node, Opening};
+use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use super::worker::{self, Workers};
@@ -46,17 +47,15 @@ struct Times {
 }
 
 pub(crate) fn main(args: &FabricArgs) -> Result<()> {
-    if worker::is_worker() {
-        worker::begin()?;
+    if let Some(()) = worker::plan()? {
         return serve(args);
     }
     let handoff_ns = super::handoff::handoff_ns();
-    let mut times = None;
-    let take = |_, line: &str| {
-        times = Some(serde_json::from_str::<Times>(line).context("reading the worker's result")?);
+    let mut times: Option<Times> = None;
+    Workers::start(2, args.fabric, &())?.run(Duration::from_secs(120), &ProgressBar::hidden(), |_, _, more| {
+        times = Some(serde_json::from_str(more)?);
         Ok(())
-    };
-    Workers::start(2, args.fabric)?.run(Duration::from_secs(120), take, || {})?;
+    })?;
     let times = Times { handoff_ns, ..times.context("no result came")? };
     tell::json(args.json.as_deref(), &mut io::stdout().lock(), &times)?;
     eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
@@ -99,10 +98,9 @@ fn serve(args: &FabricArgs) -> Result<()> {
             handoff_ns: None,
             bare_ns,
         };
-        println!("{}", serde_json::to_string(&times)?);
+        worker::say("times", &times)?;
     }
-    endpoint.block_on(end.wait_deadline(&endpoint, endpoint.now() + Duration::from_secs(120)))?;
-    Ok(())
+    worker::meet(&endpoint, &mut end)
 }
 
 /// Median over batches of the time of one of a batch's operations.

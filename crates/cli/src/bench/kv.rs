@@ -1,17 +1,16 @@
 //! `farfield bench kv`: YCSB workloads on a [`KvStore`] spread over several processes.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use farfield::{Barrier, ByteString, Endpoint, KvOptions, KvStore, Node, Value};
 
-use super::report::{Report, Setup, ThreadResult};
-use super::worker::{self, Workers};
+use super::report::{Report, Setup, ThreadResult, publish};
+use super::worker::{self, Workers, say};
 use super::workload::{Distribution, KeyChooser, Keyspace, Operation, Operations, Workload};
 use crate::place::FabricChoice;
 use crate::tell;
@@ -56,49 +55,29 @@ pub(crate) struct KvArgs {
 
 pub(crate) fn main(args: &KvArgs) -> Result<()> {
     ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
-    if worker::is_worker() {
-        worker::begin()?;
+    if let Some(()) = worker::plan()? {
         return if args.value_size == 8 { serve::<u64>(args) } else { serve::<ByteString>(args) };
     }
     let keyspace = Keyspace::choose(args.keys);
     let handoff_ns = super::handoff::handoff_ns();
-    let loading = tell::counting("loading keys", keyspace.keys);
     let duration = Duration::from_secs_f64(args.seconds);
-    let mut running = None;
-    let mut results = Vec::new();
+    let (loading, bar) = (tell::counting("loading keys", keyspace.keys), tell::progress("measuring", duration));
+    let mut results: Vec<ThreadResult> = Vec::new();
     let mut loaded: HashMap<usize, u64> = HashMap::new();
-    let started = std::cell::Cell::new(None::<std::time::Instant>);
     // Loading is bounded by the operations' own deadlines; this is for what nobody thought of.
     let limit = duration + Duration::from_secs(120) + Duration::from_micros(50 * keyspace.keys);
-    let bar = std::cell::RefCell::new(None::<indicatif::ProgressBar>);
-    Workers::start(usize::from(args.nodes), args.fabric)?.run(
-        limit,
-        |node, line| {
-            match line.split_once(' ') {
-                Some(("loaded", count)) => {
-                    loaded.insert(node, count.parse().unwrap_or(0));
-                    loading.set_position(loaded.values().sum());
-                }
-                Some(("running", _)) if running.is_none() => {
-                    loading.finish_and_clear();
-                    running = Some(());
-                    *bar.borrow_mut() = Some(tell::progress("measuring", duration));
-                    started.set(Some(std::time::Instant::now()));
-                }
-                Some(("result", json)) => results.push(ThreadResult::from_line(json)?),
-                _ => {}
+    Workers::start(args.nodes, args.fabric, &())?.run(limit, &bar, |node, word, more| {
+        match word {
+            "loaded" => {
+                loaded.insert(node, serde_json::from_str(more)?);
+                loading.set_position(loaded.values().sum());
             }
-            Ok(())
-        },
-        || {
-            if let (Some(bar), Some(start)) = (&*bar.borrow(), started.get()) {
-                bar.set_position(start.elapsed().min(duration).as_millis() as u64);
-            }
-        },
-    )?;
-    if let Some(bar) = bar.take() {
-        bar.finish_and_clear();
-    }
+            "running" => loading.finish_and_clear(),
+            "result" => results.push(serde_json::from_str(more)?),
+            _ => bail!("`{word}` is none of the benchmark's words"),
+        }
+        Ok(())
+    })?;
     let setup = Setup {
         fabric: args.fabric.name().into(),
         nodes: u32::from(args.nodes),
@@ -109,7 +88,8 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
         keys: keyspace.keys,
         value_size: args.value_size,
     };
-    Report::merge(setup, &results, handoff_ns)?.publish(args.json.as_deref())
+    let report = Report::merge(setup, &results, handoff_ns)?;
+    publish(&[&report], args.json.as_deref(), |out| out.write_all(report.table().as_bytes()))
 }
 
 /// A value that a benchmark makes.
@@ -144,29 +124,19 @@ fn serve<V: Sample>(args: &KvArgs) -> Result<()> {
     for thread in 0..args.threads {
         let (args, kv, node) = (args.clone(), Arc::clone(&kv), node.clone());
         let (mut phase, chooser, endpoint) = (phases.thread()?, chooser.clone(), node.endpoint()?);
-        threads.push(std::thread::spawn(move || -> Result<()> {
+        threads.push(move || {
             let global = u64::from(node.id().0) * u64::from(args.threads) + u64::from(thread);
             load(&args, &kv, &endpoint, global, keyspace.keys)?;
-            endpoint.block_on(phase.wait_deadline(&endpoint, endpoint.now() + Duration::from_secs(600)))?;
-            say("running", "")?;
+            worker::meet(&endpoint, &mut phase)?;
+            say("running", &())?;
             let operations = Operations::new(args.workload, chooser, 42, global);
             let result = measure(&args, &kv, &endpoint, operations, u32::from(node.id().0))?;
-            say("result", &result.to_line()?)?;
+            say("result", &result)?;
             // Nobody leaves while others still read its memory.
-            endpoint.block_on(phase.wait(&endpoint))?;
-            Ok(())
-        }));
+            worker::meet(&endpoint, &mut phase)
+        });
     }
-    for thread in threads {
-        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-    }
-    Ok(())
-}
-
-/// One line, whole, to the benchmark.
-fn say(what: &str, more: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{what} {more}").and_then(|()| out.flush()).context("telling the benchmark")
+    worker::run_threads(threads)
 }
 
 /// Inserts this thread's share of the keys.
@@ -180,7 +150,7 @@ fn load<V: Sample>(args: &KvArgs, kv: &KvStore<u64, V>, endpoint: &Endpoint, thr
         failed = std::mem::replace(&mut failed, Ok(())).and(inserted.map(|_| ()));
         done += 1;
         if done.is_multiple_of(10_000) && thread.is_multiple_of(u64::from(args.threads)) {
-            let _ = say("loaded", &(done * u64::from(args.threads)).to_string());
+            let _ = say("loaded", &(done * u64::from(args.threads)));
         }
     });
     failed.context("loading the keys")

@@ -7,17 +7,17 @@ mod report;
 mod serve;
 mod study;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use farfield::LockKind;
 use farfield::mutants::{self, Mutant};
 
 use self::plan::{Plan, Variant};
 use self::report::Results;
+use super::report::publish;
 use super::worker::{self, Workers};
 use crate::place::FabricChoice;
 use crate::tell;
@@ -51,7 +51,7 @@ Examples:
 #[command(after_long_help = HELP)]
 pub(crate) struct LocksArgs {
     /// The kinds of lock, which are measured in turns [default: all]
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
     /// How many locks there are: the fewer, the more threads want the same [default: 100]
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -95,14 +95,9 @@ pub(crate) struct LocksArgs {
     unlocked: bool,
 }
 
-fn parse_kind(name: &str) -> Result<LockKind, String> {
-    name.parse().map_err(|error: farfield::Error| error.to_string())
-}
-
 pub(crate) fn main(args: &LocksArgs) -> Result<()> {
-    if worker::is_worker() {
-        worker::begin()?;
-        return serve::main(&Plan::from_environment()?, args.mutant);
+    if let Some(plan) = worker::plan()? {
+        return serve::main(&plan, args.mutant);
     }
     mutants::enable(args.mutant)?;
     ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
@@ -119,7 +114,7 @@ fn compare(args: &LocksArgs) -> Result<()> {
     let plan = args.plan(kinds.into_iter().map(Variant::of), &[90])?;
     let handoff_ns = super::handoff::handoff_ns();
     let reports = run(&plan, args.fabric)?.reports(&plan, args.fabric, handoff_ns)?;
-    report::publish(&reports, args.json.as_deref(), |out| report::write_tables(&plan, &reports, out))
+    publish(&reports, args.json.as_deref(), |out| report::write_tables(&plan, &reports, out))
 }
 
 impl LocksArgs {
@@ -152,24 +147,9 @@ impl LocksArgs {
 fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
     let duration = plan.duration();
     let mut results = Results::default();
-    let bar = RefCell::new(None);
-    let take = |node: usize, line: &str| {
-        match line.split_once(' ').context("a node says something strange")? {
-            ("running", _) => *bar.borrow_mut() = Some((tell::progress("measuring", duration), Instant::now())),
-            (what, json) => results.take(node, what, json)?,
-        }
-        Ok(())
-    };
-    let tick = || {
-        if let Some((bar, start)) = &*bar.borrow() {
-            bar.set_position(start.elapsed().min(duration).as_millis() as u64);
-        }
-    };
     // Each measurement ends when the last thread has got its lock, which may take as long as a call may wait.
     let limit = duration * 2 + Duration::from_secs(180);
-    Workers::start_with(usize::from(plan.nodes), fabric, &[plan.variable()?])?.run(limit, take, tick)?;
-    if let Some((bar, _)) = bar.take() {
-        bar.finish_and_clear();
-    }
+    let bar = tell::progress("measuring", duration);
+    Workers::start(plan.nodes, fabric, plan)?.run(limit, &bar, |node, word, more| results.take(node, word, more))?;
     Ok(results)
 }

@@ -14,7 +14,7 @@ use hdrhistogram::serialization::{Deserializer as HistogramReader, Serializer as
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use super::workload::{Distribution, Workload};
-use crate::tell::{append, grouped};
+use crate::tell::{self, grouped};
 
 /// How long operations took, in nanoseconds, to three significant digits; above a minute they count as a minute.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,16 +121,6 @@ impl ThreadResult {
     pub(crate) fn operations(&self) -> u64 {
         self.reads + self.updates + self.read_modify_writes
     }
-
-    /// The result as one line, for another process.
-    pub(crate) fn to_line(&self) -> Result<String> {
-        serde_json::to_string(self).context("writing a thread's result")
-    }
-
-    /// The result that another process wrote as one line.
-    pub(crate) fn from_line(line: &str) -> Result<Self> {
-        serde_json::from_str(line).context("reading a thread's result")
-    }
 }
 
 /// What was run.
@@ -167,6 +157,33 @@ pub(crate) struct Percentiles {
     pub(crate) p99_9: u64,
     /// The slowest operation.
     pub(crate) max: u64,
+}
+
+impl Percentiles {
+    /// What [`Percentiles::columns`] are.
+    pub(crate) const TITLES: &str = "      p50       p90       p99     p99.9       max";
+
+    /// Columns of a table.
+    pub(crate) fn columns(&self) -> String {
+        [self.p50, self.p90, self.p99, self.p99_9, self.max].map(|ns| format!("{:>9}", time(ns))).join(" ")
+    }
+}
+
+/// How evenly threads got on.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Fairness {
+    pub(crate) fewest: u64,
+    pub(crate) most: u64,
+    /// The fewest as a share of the most: 1 is perfectly fair.
+    pub(crate) ratio: f64,
+}
+
+impl Fairness {
+    /// Of threads that have done so much each.
+    pub(crate) fn of(threads: impl Iterator<Item = u64> + Clone) -> Fairness {
+        let (fewest, most) = (threads.clone().min().unwrap_or(0), threads.max().unwrap_or(0));
+        Fairness { fewest, most, ratio: ratio(fewest as f64, most as f64) }
+    }
 }
 
 /// How evenly the nodes got on.
@@ -251,37 +268,8 @@ impl Report {
         })
     }
 
-    /// Prints the table, and appends the line of JSON to the file `json` if one is named. `-` names standard output,
-    /// which then gets the line alone, and the table goes to standard error.
-    pub(crate) fn publish(&self, json: Option<&Path>) -> Result<()> {
-        match json {
-            None => self.write_table(&mut io::stdout().lock()),
-            Some(path) if path == Path::new("-") => {
-                self.write_table(&mut io::stderr().lock())?;
-                io::stdout().lock().write_all(self.json_line()?.as_bytes()).context("writing the report")
-            }
-            Some(path) => {
-                self.write_table(&mut io::stdout().lock())?;
-                self.append_json(path)
-            }
-        }
-    }
-
-    /// Appends the line of JSON to a file, which is created if need be.
-    pub(crate) fn append_json(&self, path: &Path) -> Result<()> {
-        append(path, &self.json_line()?)
-    }
-
-    fn json_line(&self) -> Result<String> {
-        Ok(serde_json::to_string(self).context("writing the report as JSON")? + "\n")
-    }
-
-    /// Writes the table for people.
-    pub(crate) fn write_table(&self, out: &mut impl Write) -> Result<()> {
-        out.write_all(self.table().as_bytes()).context("writing the report")
-    }
-
-    fn table(&self) -> String {
+    /// The table for people.
+    pub(crate) fn table(&self) -> String {
         let (setup, latency, node) = (&self.setup, &self.latency_ns, &self.per_node);
         let mut rows = vec![
             (
@@ -343,6 +331,22 @@ impl Report {
         }
         rows.iter().map(|(label, value)| format!("{label:<20} {value}\n")).collect()
     }
+}
+
+/// Writes the tables, and a line of JSON for each report to the file if one is named. `-` names standard output, which then
+/// gets the lines alone, and the tables go to standard error.
+pub(crate) fn publish(
+    reports: &[impl Serialize],
+    json: Option<&Path>,
+    tables: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    match tell::is_stdout(json) {
+        true => tables(&mut io::stderr().lock()),
+        false => tables(&mut io::stdout().lock()),
+    }
+    .context("writing the report")?;
+    let mut out = io::stdout().lock();
+    reports.iter().try_for_each(|report| tell::json(json, &mut out, report))
 }
 
 /// `part` by `whole`, and zero for nothing.
@@ -413,18 +417,18 @@ mod tests {
         let mut result = thread(3, 1.5, 10, 20);
         result.latencies.record(0, 1);
         result.latencies.record(u64::MAX, 1);
-        let line = result.to_line().expect("a result is JSON");
+        let line = serde_json::to_string(&result).expect("a result is JSON");
         assert!(!line.contains('\n'));
-        assert_eq!(ThreadResult::from_line(&line).expect("the line was just written"), result);
+        assert_eq!(serde_json::from_str::<ThreadResult>(&line).expect("the line was just written"), result);
     }
 
     #[test]
     fn damaged_results_are_errors() {
-        let line = thread(0, 1.0, 10, 0).to_line().expect("a result is JSON");
+        let line = serde_json::to_string(&thread(0, 1.0, 10, 0)).expect("a result is JSON");
         let at = line.find("\"latencies\":\"").expect("the histogram is a string") + 13;
         for damage in ["abc", "zz", "é", "", "0000"] {
             let damaged = format!("{}{damage}\"}}", &line[..at]);
-            assert!(ThreadResult::from_line(&damaged).is_err(), "{damage}");
+            assert!(serde_json::from_str::<ThreadResult>(&damaged).is_err(), "{damage}");
         }
     }
 
@@ -456,7 +460,7 @@ mod tests {
     fn reports_are_appended() {
         let path = std::env::temp_dir().join(format!("farfield-report-{}.json", std::process::id()));
         let report = Report::merge(setup(1, 1), &[thread(0, 2.0, 10, 0)], None).expect("the thread reported");
-        report.append_json(&path).and_then(|()| report.append_json(&path)).expect("a temporary file");
+        publish(&[&report, &report], Some(&path), |_| Ok(())).expect("a temporary file");
         let text = std::fs::read_to_string(&path).expect("the file was just written");
         std::fs::remove_file(&path).expect("the file exists");
         assert_eq!(text.lines().count(), 2);

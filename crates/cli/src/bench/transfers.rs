@@ -4,16 +4,16 @@
 mod report;
 mod serve;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use farfield::LockKind;
 use serde::{Deserialize, Serialize};
 
 use self::report::{Report, Results};
+use super::report::publish;
 use super::worker::{self, Workers};
 use crate::doctor;
 use crate::place::FabricChoice;
@@ -39,8 +39,6 @@ const TRANSFER_MAX: u64 = 100;
 /// As many as in LOCO's evaluation.
 const ACCOUNTS: u64 = 100_000_000;
 const ACCOUNT_BYTES: u64 = 8;
-/// By which the nodes are told.
-const PLAN: &str = "FARFIELD_BENCH_TRANSFERS";
 
 /// Move amounts between accounts that are spread over several processes, under two locks at a time.
 ///
@@ -55,7 +53,7 @@ pub(crate) struct TransfersArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 341, value_parser = clap::value_parser!(u32).range(1..=341))]
     locks: u32,
     /// The kinds of lock, which are measured one after the other [default: all]
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
     /// Processes, each a node of the session
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -91,15 +89,9 @@ struct Plan {
     steal: bool,
 }
 
-fn parse_kind(name: &str) -> Result<LockKind, String> {
-    name.parse().map_err(|error: farfield::Error| error.to_string())
-}
-
 pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
-    if worker::is_worker() {
-        worker::begin()?;
-        let text = std::env::var(PLAN).with_context(|| format!("reading {PLAN}"))?;
-        return serve::main(&serde_json::from_str(&text).with_context(|| format!("reading {PLAN}"))?);
+    if let Some(plan) = worker::plan()? {
+        return serve::main(&plan);
     }
     ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
     let accounts = accounts(args.accounts, doctor::free_memory())?;
@@ -117,7 +109,7 @@ pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
         };
         reports.push(run(&plan, args.fabric)?.report(&plan, args)?);
     }
-    report::publish(&reports, args.json.as_deref())
+    publish(&reports, args.json.as_deref(), |out| report::write_table(&reports, out))
 }
 
 /// How many accounts there are, where so many bytes are free, if that is known.
@@ -141,26 +133,10 @@ fn accounts(asked: Option<u64>, free_bytes: Option<u64>) -> Result<u64> {
 fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
     let duration = Duration::from_secs_f64(plan.seconds);
     let mut results = Results::default();
-    let bar = RefCell::new(None);
-    let take = |node: usize, line: &str| {
-        match line.split_once(' ').context("a node says something strange")? {
-            ("running", _) => *bar.borrow_mut() = Some((tell::progress(&plan.kind, duration), Instant::now())),
-            (what, json) => results.take(node, what, json)?,
-        }
-        Ok(())
-    };
-    let tick = || {
-        if let Some((bar, start)) = &*bar.borrow() {
-            bar.set_position(start.elapsed().min(duration).as_millis() as u64);
-        }
-    };
     // The last transfer may take as long as a call may wait, and so many accounts are first set and then added up.
     let limit = duration * 2 + Duration::from_secs(180 + plan.accounts / 1_000_000);
-    let variable = serde_json::to_string(plan).context("writing the plan")?;
-    Workers::start_with(usize::from(plan.nodes), fabric, &[(PLAN, variable)])?.run(limit, take, tick)?;
-    if let Some((bar, _)) = bar.take() {
-        bar.finish_and_clear();
-    }
+    let bar = tell::progress(&plan.kind, duration);
+    Workers::start(plan.nodes, fabric, plan)?.run(limit, &bar, |_, word, more| results.take(word, more))?;
     Ok(results)
 }
 

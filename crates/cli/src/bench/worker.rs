@@ -4,17 +4,21 @@ use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use farfield::{BarrierThread, Endpoint};
+use indicatif::ProgressBar;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::place::FabricChoice;
 
-/// Set in the processes that a benchmark starts.
-const WORKER: &str = "FARFIELD_BENCH_WORKER";
+/// Tells the processes that a benchmark starts what to do.
+const PLAN: &str = "FARFIELD_BENCH_PLAN";
+/// How long threads wait for each other.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The processes of a benchmark. Dropping it ends them.
 pub(crate) struct Workers {
@@ -23,23 +27,12 @@ pub(crate) struct Workers {
     open: usize,
 }
 
-/// What a worker says.
-pub(crate) enum Said {
-    /// A line of text.
-    Line(usize, String),
-    /// It has ended well.
-    Ended,
-}
-
-/// Whether this process is one of a benchmark's.
-pub(crate) fn is_worker() -> bool {
-    std::env::var_os(WORKER).is_some()
-}
-
-/// To be called first in a worker: it does not outlive the benchmark.
-pub(crate) fn begin() -> Result<()> {
+/// What this process is to do, if a benchmark has started it, which it does not outlive then. To be called first.
+pub(crate) fn plan<P: DeserializeOwned>() -> Result<Option<P>> {
+    let Some(text) = std::env::var_os(PLAN) else { return Ok(None) };
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
-    Ok(())
+    let plan: P = serde_json::from_slice(text.as_encoded_bytes()).with_context(|| format!("reading {PLAN}"))?;
+    Ok(Some(plan))
 }
 
 /// One line, whole, to the benchmark.
@@ -49,27 +42,33 @@ pub(crate) fn say(what: &str, more: &impl Serialize) -> Result<()> {
     writeln!(out, "{line}").and_then(|()| out.flush()).context("telling the benchmark")
 }
 
-/// A thread of a worker, for which others wait: if it fails, the process ends.
-pub(crate) fn thread(work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
-    std::thread::spawn(move || {
-        let ended = catch_unwind(AssertUnwindSafe(work));
-        if let Ok(Err(error)) = &ended {
-            let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
-        }
-        if !matches!(ended, Ok(Ok(()))) {
-            std::process::exit(1);
-        }
-    })
+/// Runs the threads of a worker until all have ended. They wait for each other: if one fails, the process ends.
+pub(crate) fn run_threads(all: Vec<impl FnOnce() -> Result<()> + Send + 'static>) -> Result<()> {
+    let start = |work| {
+        std::thread::spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(work));
+            if let Ok(Err(error)) = &ended {
+                let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
+            }
+            if !matches!(ended, Ok(Ok(()))) {
+                std::process::exit(1);
+            }
+        })
+    };
+    let threads: Vec<_> = all.into_iter().map(start).collect();
+    threads.into_iter().try_for_each(|thread| thread.join()).map_err(|_| anyhow::anyhow!("a thread panicked"))
+}
+
+/// Waits for all threads of all workers.
+pub(crate) fn meet(endpoint: &Endpoint, phase: &mut BarrierThread) -> Result<()> {
+    Ok(endpoint.block_on(phase.wait_deadline(endpoint, endpoint.now() + PATIENCE))?)
 }
 
 impl Workers {
-    /// Starts this binary again, with the same arguments, as the nodes of a session of its own.
-    pub(crate) fn start(nodes: usize, fabric: FabricChoice) -> Result<Workers> {
-        Workers::start_with(nodes, fabric, &[])
-    }
-
-    /// The same, with further variables.
-    pub(crate) fn start_with(nodes: usize, fabric: FabricChoice, more: &[(&str, String)]) -> Result<Workers> {
+    /// Starts this binary again, with the same arguments and a plan, as the nodes of a session of its own.
+    pub(crate) fn start(nodes: u16, fabric: FabricChoice, plan: &impl Serialize) -> Result<Workers> {
+        let nodes = usize::from(nodes);
+        let plan = serde_json::to_string(plan).context("writing the plan")?;
         let program = std::env::current_exe().context("finding this program")?;
         let session = format!("bench-{}-{:08x}", std::process::id(), rand::random::<u32>());
         let variables = fabric.variables(&session, nodes);
@@ -78,9 +77,8 @@ impl Workers {
         for node in 0..nodes {
             let mut child = Command::new(&program)
                 .args(std::env::args_os().skip(1))
-                .env(WORKER, "1")
+                .env(PLAN, &plan)
                 .envs(variables.iter().cloned())
-                .envs(more.iter().map(|(name, value)| (name, value)))
                 .env("FARFIELD_NODE", node.to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
@@ -101,46 +99,45 @@ impl Workers {
         Ok(workers)
     }
 
-    /// What is said next; none after `timeout`.
-    pub(crate) fn next(&mut self, timeout: Duration) -> Result<Option<Said>> {
-        let (node, line) = match self.lines.recv_timeout(timeout) {
-            Ok(said) => said,
-            Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Some(Said::Ended)),
-        };
-        if let Some(line) = line {
-            return Ok(Some(Said::Line(node, line)));
+    /// Runs until all have ended, handing over what they say: who, a word, and more. From the word `running` on, the bar shows
+    /// the time.
+    pub(crate) fn run(
+        mut self,
+        limit: Duration,
+        bar: &ProgressBar,
+        mut said: impl FnMut(usize, &str, &str) -> Result<()>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let mut running: Option<Instant> = None;
+        while self.open > 0 {
+            if start.elapsed() > limit {
+                bail!("the benchmark has not ended within {limit:?}: its processes are stopped now");
+            }
+            if let Some(since) = running {
+                bar.set_position(since.elapsed().as_millis() as u64);
+            }
+            match self.lines.recv_timeout(Duration::from_millis(50)) {
+                Ok((node, Some(line))) => {
+                    let (word, more) = line.split_once(' ').context("a node says something strange")?;
+                    if word == "running" {
+                        running.get_or_insert_with(Instant::now);
+                    }
+                    said(node, word, more).with_context(|| format!("reading what node {node} says"))?;
+                }
+                Ok((node, None)) => self.ended(node)?,
+                Err(_) => {}
+            }
         }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn ended(&mut self, node: usize) -> Result<()> {
         let status = self.children[node].wait().with_context(|| format!("waiting for node {node}"))?;
         if !status.success() {
             bail!("node {node} failed: {status}; what it said is above");
         }
         self.open -= 1;
-        Ok(Some(Said::Ended))
-    }
-
-    /// Whether all have ended.
-    pub(crate) fn all_ended(&self) -> bool {
-        self.open == 0
-    }
-
-    /// Runs until all have ended, handing over their lines and, between them, the time.
-    pub(crate) fn run(
-        mut self,
-        limit: Duration,
-        mut line: impl FnMut(usize, &str) -> Result<()>,
-        mut tick: impl FnMut(),
-    ) -> Result<()> {
-        let start = Instant::now();
-        while !self.all_ended() {
-            tick();
-            if let Some(Said::Line(node, text)) = self.next(Duration::from_millis(50))? {
-                line(node, &text)?;
-            }
-            if start.elapsed() > limit {
-                bail!("the benchmark has not ended within {limit:?}: its processes are stopped now");
-            }
-        }
         Ok(())
     }
 }

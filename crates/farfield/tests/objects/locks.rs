@@ -13,7 +13,7 @@ use farfield::{
 
 use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
 
-/// The mutex has tests of its own.
+/// Beside the mutex, which has tests of its own.
 const KINDS: [LockKind; 3] = [LockKind::ALock, LockKind::Spin, LockKind::Mcs];
 
 fn open(scene: &Scene, kind: LockKind, locks: usize) -> Vec<LockTable> {
@@ -176,15 +176,14 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
 /// Whatever is dropped, and wherever it stands then, the lock goes on to the others.
 #[test]
 fn dropping_at_any_point_never_loses_the_lock() {
-    for (over, kind) in
-        [Over::Shm, Over::Weak(6), Over::Weak(7)].into_iter().flat_map(|over| KINDS.map(|it| (over, it)))
-    {
+    let overs = [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)];
+    for (over, kind) in overs.into_iter().flat_map(|over| LockKind::ALL.iter().map(move |kind| (over, *kind))) {
         let _alone = alone("dropping locks");
         let scene = Scene { nodes: session(3, over), over, threads: 2 };
         let locks = open(&scene, kind, 1);
         let word = data(&scene, 2, 8);
         let (done, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let again = scene.rounds(3, 20);
+        let again = scene.rounds(6, 30);
         let entered = Log::new(());
         scene.run(|node, thread, endpoint| {
             let enter = || {
@@ -229,6 +228,15 @@ fn dropping_at_any_point_never_loses_the_lock() {
         let guard = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
         assert_eq!(endpoint.get(word.remote::<u64>(0)).wait().unwrap(), taken.load(Ordering::SeqCst) as u64, "{kind}");
         endpoint.block_on(guard.unlock()).unwrap();
+        // No turn is left: the service threads have nothing to watch.
+        for node in &scene.nodes {
+            let mut before = u64::MAX;
+            eventually("the service thread has passed all turns on", || {
+                let now = node.metrics().counts.posted();
+                std::thread::sleep(Duration::from_millis(20));
+                (std::mem::replace(&mut before, now) == now).then_some(())
+            });
+        }
         println!("{kind} over {over:?}: {taken:?} taken");
     }
 }

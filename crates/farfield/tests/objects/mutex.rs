@@ -1,7 +1,7 @@
-//! Locks: exclusion, visibility, order, and that nothing that is dropped at any point keeps a lock.
+//! The mutex: exclusion, visibility, order, and that what is dropped passes its turn on. With the other kinds of lock, it is
+//! dropped at any point in `locks.rs`.
 
 use std::pin::pin;
-use std::sync::Mutex as Log;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -184,73 +184,6 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
             b.block_on(b.block_on(locks[1].lock(&b)).unwrap().unlock()).unwrap();
         }
     });
-}
-
-/// Whatever is dropped, and wherever it stands then, the lock goes on to the others.
-#[test]
-fn dropping_at_any_point_never_loses_the_lock() {
-    for over in [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)] {
-        let _alone = alone("dropping");
-        let scene = Scene { nodes: session(3, over), over, threads: 2 };
-        let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
-        let word = data(&scene, 2, 8);
-        let (done, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let again = scene.rounds(6, 30);
-        let entered = Log::new(());
-        scene.run(|node, thread, endpoint| {
-            let enter = || {
-                let _inside = entered.try_lock().expect("two inside");
-                let seen = endpoint.get(word.remote::<u64>(0)).wait().unwrap();
-                endpoint.put_value(word.remote(0), seen + 1).detach().unwrap();
-                taken.fetch_add(1, Ordering::SeqCst);
-            };
-            let lock_and_enter = || {
-                let guard = endpoint.block_on(locks[node].lock(endpoint)).unwrap();
-                enter();
-                guard
-            };
-            if thread % 2 == 1 {
-                // Those that are in the way.
-                while done.load(Ordering::SeqCst) < scene.all_threads() / 2 {
-                    endpoint.block_on(lock_and_enter().unlock()).unwrap();
-                    std::thread::yield_now();
-                }
-                return;
-            }
-            for _ in 0..again {
-                for polls in 0..60 {
-                    let mut lock = Box::pin(locks[node].lock(endpoint));
-                    let Some(guard) = poll_times(lock.as_mut(), polls) else {
-                        drop(lock);
-                        continue;
-                    };
-                    let guard = guard.unwrap();
-                    enter();
-                    // The release is dropped on its way, too.
-                    let mut unlock = Box::pin(guard.unlock());
-                    poll_times(unlock.as_mut(), polls % 7);
-                    drop(unlock);
-                }
-                // Not lost, and not held.
-                drop(lock_and_enter());
-            }
-            done.fetch_add(1, Ordering::SeqCst);
-        });
-        let endpoint = scene.endpoint(1);
-        let guard = endpoint.block_on(locks[1].lock(&endpoint)).unwrap();
-        assert_eq!(endpoint.get(word.remote::<u64>(0)).wait().unwrap(), taken.load(Ordering::SeqCst) as u64);
-        endpoint.block_on(guard.unlock()).unwrap();
-        // No ticket is left: the service threads have nothing to watch.
-        for node in &scene.nodes {
-            let mut before = u64::MAX;
-            eventually("the service thread has passed all turns on", || {
-                let now = node.metrics().counts.posted();
-                std::thread::sleep(Duration::from_millis(20));
-                (std::mem::replace(&mut before, now) == now).then_some(())
-            });
-        }
-        println!("{over:?}: {taken:?} taken");
-    }
 }
 
 /// One whose turn has just come is dropped while it takes the lock: the turn is used up or passed on, not both.

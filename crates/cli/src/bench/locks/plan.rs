@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use farfield::{ALockOptions, LockKind, LockOptions};
 use serde::{Deserialize, Serialize};
-
-/// By which the nodes are told.
-const PLAN: &str = "FARFIELD_BENCH_LOCKS";
 
 /// The measurements of a session: each kind for each number of locks and each locality.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -54,17 +51,6 @@ pub(super) struct Case {
 }
 
 impl Plan {
-    /// The plan of the benchmark that has started this process.
-    pub(super) fn from_environment() -> Result<Plan> {
-        let text = std::env::var(PLAN).with_context(|| format!("reading {PLAN}"))?;
-        serde_json::from_str(&text).with_context(|| format!("reading {PLAN}"))
-    }
-
-    /// The variable by which nodes are told.
-    pub(super) fn variable(&self) -> Result<(&'static str, String)> {
-        Ok((PLAN, serde_json::to_string(self).context("writing the plan")?))
-    }
-
     /// The arrays of locks that are opened: their kind, and how many locks they have.
     pub(super) fn tables(&self) -> impl Iterator<Item = (&Variant, u32)> {
         self.variants.iter().flat_map(|variant| self.locks.iter().map(move |locks| (variant, *locks)))
@@ -188,7 +174,7 @@ mod tests {
     fn a_plan_reaches_the_nodes_whole() {
         let budgets = Some(Budgets { remote: 10, local: 5 });
         let plan = Plan { variants: vec![Variant { kind: "spin".into(), budgets }], ..plan() };
-        assert_eq!(serde_json::from_str::<Plan>(&plan.variable().unwrap().1).unwrap(), plan);
+        assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
         assert_eq!(plan.variants[0].name(), "spin 10/5");
     }
 

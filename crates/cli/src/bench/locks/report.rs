@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use farfield::fabric::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Budgets, Case, Plan};
-use crate::bench::report::{Latencies, Percentiles, ratio, time};
+use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
 use crate::place::FabricChoice;
-use crate::tell::{self, grouped};
+use crate::tell::grouped;
 
 /// What one thread has done in one round of a measurement.
 #[derive(Debug, Serialize, Deserialize)]
@@ -110,15 +109,6 @@ struct Side {
     round_trips: f64,
 }
 
-/// How evenly threads got on.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Fairness {
-    fewest: u64,
-    most: u64,
-    /// The fewest as a share of the most: 1 is perfectly fair.
-    ratio: f64,
-}
-
 impl Tally {
     /// None yet.
     pub(super) fn new() -> Tally {
@@ -170,16 +160,16 @@ impl ThreadResult {
 impl Results {
     /// What a node says.
     pub(super) fn take(&mut self, node: usize, what: &str, json: &str) -> Result<()> {
-        let strange = || format!("reading what node {node} says");
         match what {
-            "thread" => self.threads.push((node, serde_json::from_str(json).with_context(strange)?)),
-            "sum" => self.sums.push(serde_json::from_str(json).with_context(strange)?),
-            "empty" => self.empty_turn_ns = Some(serde_json::from_str(json).with_context(strange)?),
+            "running" => {}
+            "thread" => self.threads.push((node, serde_json::from_str(json)?)),
+            "sum" => self.sums.push(serde_json::from_str(json)?),
+            "empty" => self.empty_turn_ns = Some(serde_json::from_str(json)?),
             "pairs" => {
-                let Pairs { own, reached } = serde_json::from_str(json).with_context(strange)?;
+                let Pairs { own, reached } = serde_json::from_str(json)?;
                 self.pairs = Pairs { own: self.pairs.own + own, reached: self.pairs.reached + reached };
             }
-            _ => anyhow::bail!("node {node} says `{what}`, which is none of the benchmark's words"),
+            _ => anyhow::bail!("`{what}` is none of the benchmark's words"),
         }
         Ok(())
     }
@@ -239,7 +229,6 @@ impl Results {
             *loopback += result.own.loopback_ops + result.others.loopback_ops;
         }
         let acquisitions = || of_threads.values().map(|(acquisitions, _)| *acquisitions);
-        let (fewest, most) = (acquisitions().min().unwrap_or(0), acquisitions().max().unwrap_or(0));
         Ok(Report {
             bench: "locks",
             fabric: fabric.name(),
@@ -257,7 +246,7 @@ impl Results {
             throughput_of_rounds: throughputs,
             own_locks: Tally::merge(threads.iter().map(|(_, result)| &result.own))?,
             other_locks: Tally::merge(threads.iter().map(|(_, result)| &result.others))?,
-            fairness: Fairness { fewest, most, ratio: ratio(fewest as f64, most as f64) },
+            fairness: Fairness::of(acquisitions()),
             threads_in_loopback: of_threads.values().filter(|(_, loopback)| *loopback > 0).count(),
             queue_pairs: self.pairs,
             against: BTreeMap::new(),
@@ -287,23 +276,6 @@ pub(super) fn median(numbers: impl Iterator<Item = f64>) -> f64 {
         0 => 0.0,
         count => (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0,
     }
-}
-
-/// Writes the tables, and a line of JSON for each measurement to the file if one is named. `-` names standard output, which
-/// then gets the lines alone, and the tables go to standard error.
-pub(super) fn publish(
-    reports: &[Report],
-    json: Option<&Path>,
-    tables: impl Fn(&mut dyn Write) -> io::Result<()>,
-) -> Result<()> {
-    let mut text: Box<dyn Write> = match tell::is_stdout(json) {
-        true => Box::new(io::stderr().lock()),
-        false => Box::new(io::stdout().lock()),
-    };
-    tables(&mut text)?;
-    drop(text);
-    let mut out = io::stdout().lock();
-    reports.iter().try_for_each(|report| tell::json(json, &mut out, report))
 }
 
 /// The tables for people: one for each number of locks and each locality.
@@ -356,21 +328,19 @@ fn write_table(compared: &[Report], out: &mut dyn Write) -> io::Result<()> {
         }
         writeln!(
             out,
-            "  {:width$}  {:>8} {:>9} {:>9} {:>9} {:>9}   {:>10} {:>8} {:>11}",
-            title, "p50", "p90", "p99", "p99.9", "max", "remote ops", "loopback", "round trips"
+            "  {title:width$} {}   {:>10} {:>8} {:>11}",
+            Percentiles::TITLES,
+            "remote ops",
+            "loopback",
+            "round trips"
         )?;
         for report in compared {
             let Some(side) = side(report) else { continue };
-            let Percentiles { p50, p90, p99, p99_9, max } = side.latency_ns;
             writeln!(
                 out,
-                "  {:width$}  {:>8} {:>9} {:>9} {:>9} {:>9}   {:>10.2} {:>8.2} {:>11.2}",
+                "  {:width$} {}   {:>10.2} {:>8.2} {:>11.2}",
                 report.name(),
-                time(p50),
-                time(p90),
-                time(p99),
-                time(p99_9),
-                time(max),
+                side.latency_ns.columns(),
                 side.remote_ops,
                 side.loopback_ops,
                 side.round_trips

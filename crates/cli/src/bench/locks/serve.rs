@@ -16,8 +16,6 @@ use super::plan::{Case, Plan, Variant};
 use super::report::{Pairs, Sum, Tally, ThreadResult};
 use crate::bench::worker::{self, say};
 
-/// How long threads wait for each other between measurements.
-const PATIENCE: Duration = Duration::from_secs(600);
 /// Counters lie a cache line apart, so that nobody waits for another lock's.
 const COUNTER_BYTES: usize = 64;
 
@@ -40,15 +38,12 @@ pub(super) fn main(plan: &Plan, mutant: Option<Mutant>) -> Result<()> {
             phase: barrier.thread()?,
         };
         // A seeded bug is on for the thread that says so.
-        threads.push(worker::thread(move || {
+        threads.push(move || {
             mutants::enable(mutant)?;
             worker.main()
-        }));
+        });
     }
-    for thread in threads {
-        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-    }
-    Ok(())
+    worker::run_threads(threads)
 }
 
 /// One thread.
@@ -97,8 +92,7 @@ impl Worker {
     }
 
     fn meet(&mut self) -> Result<()> {
-        let deadline = self.endpoint.now() + PATIENCE;
-        Ok(self.endpoint.block_on(self.phase.wait_deadline(&self.endpoint, deadline))?)
+        worker::meet(&self.endpoint, &mut self.phase)
     }
 
     fn describe(&self, case: Case) -> String {

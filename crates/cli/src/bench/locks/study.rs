@@ -9,6 +9,7 @@ use super::plan::{Budgets, Variant};
 use super::report::{self, Report};
 use super::{LocksArgs, plot, run};
 use crate::bench::handoff;
+use crate::bench::report::publish;
 use crate::tell::grouped;
 
 /// The kind with budgets.
@@ -26,7 +27,7 @@ pub(super) fn budgets(args: &LocksArgs) -> Result<()> {
     let plan = args.plan(REMOTE_BUDGETS.into_iter().map(variant), &[85, 90, 95])?;
     let handoff_ns = handoff::handoff_ns();
     let reports = run(&plan, args.fabric)?.reports(&plan, args.fabric, handoff_ns)?;
-    report::publish(&reports, args.json.as_deref(), |out| {
+    publish(&reports, args.json.as_deref(), |out| {
         report::write_tables(&plan, &reports, out)?;
         write_budgets(&reports, out)
     })
@@ -70,7 +71,7 @@ pub(super) fn loopback(args: &LocksArgs) -> Result<()> {
         points.push((threads, run(&plan, args.fabric)?.reports(&plan, args.fabric, handoff_ns)?));
     }
     let reports: Vec<Report> = points.iter().flat_map(|(_, reports)| reports.clone()).collect();
-    report::publish(&reports, args.json.as_deref(), |out| write_loopback(args, &points, out))?;
+    publish(&reports, args.json.as_deref(), |out| write_loopback(args, &points, out))?;
     let Some(file) = &args.svg else { return Ok(()) };
     let lines = points[0].1.iter().enumerate().map(|(at, first)| plot::Line {
         name: label(first, &points[0].1),

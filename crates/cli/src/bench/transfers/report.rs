@@ -1,15 +1,14 @@
 //! What a benchmark of transfers has measured: results of threads, merged into one [`Report`].
 
 use std::io::{self, Write};
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use farfield::fabric::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::{AMOUNT, Plan, TransfersArgs};
-use crate::bench::report::{Latencies, Percentiles, ratio, time};
-use crate::tell::{self, grouped};
+use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
+use crate::tell::grouped;
 
 /// What one thread has done.
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,15 +73,6 @@ struct Each {
     round_trips: f64,
 }
 
-/// How evenly threads got on.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Fairness {
-    fewest: u64,
-    most: u64,
-    /// The fewest as a share of the most: 1 is perfectly fair.
-    ratio: f64,
-}
-
 impl ThreadResult {
     /// Nothing yet.
     pub(super) fn new() -> ThreadResult {
@@ -115,12 +105,12 @@ impl ThreadResult {
 
 impl Results {
     /// What a node says.
-    pub(super) fn take(&mut self, node: usize, what: &str, json: &str) -> Result<()> {
-        let strange = || format!("reading what node {node} says");
+    pub(super) fn take(&mut self, what: &str, json: &str) -> Result<()> {
         match what {
-            "thread" => self.threads.push(serde_json::from_str(json).with_context(strange)?),
-            "sum" => self.sums.push(serde_json::from_str(json).with_context(strange)?),
-            _ => anyhow::bail!("node {node} says `{what}`, which is none of the benchmark's words"),
+            "running" => {}
+            "thread" => self.threads.push(serde_json::from_str(json)?),
+            "sum" => self.sums.push(serde_json::from_str(json)?),
+            _ => anyhow::bail!("`{what}` is none of the benchmark's words"),
         }
         Ok(())
     }
@@ -151,8 +141,6 @@ impl Results {
         self.threads.iter().try_for_each(|thread| latencies.merge(&thread.latencies))?;
         let each = |of: fn(&ThreadResult) -> u64| ratio(total(of) as f64, transfers as f64);
         let seconds = self.threads.iter().map(|thread| thread.seconds).fold(0.0, f64::max);
-        let of_threads = || self.threads.iter().map(|thread| thread.transfers);
-        let (fewest, most) = (of_threads().min().unwrap_or(0), of_threads().max().unwrap_or(0));
         Ok(Report {
             bench: "transfers",
             fabric: args.fabric.name(),
@@ -175,24 +163,14 @@ impl Results {
                 loopback_ops: each(|thread| thread.loopback),
                 round_trips: each(|thread| thread.round_trips),
             },
-            fairness: Fairness { fewest, most, ratio: ratio(fewest as f64, most as f64) },
+            fairness: Fairness::of(self.threads.iter().map(|thread| thread.transfers)),
             sum,
         })
     }
 }
 
-/// Writes the table, and a line of JSON for each kind to the file if one is named. `-` names standard output, which then gets
-/// the lines alone, and the table goes to standard error.
-pub(super) fn publish(reports: &[Report], json: Option<&Path>) -> Result<()> {
-    match tell::is_stdout(json) {
-        true => write_table(reports, &mut io::stderr().lock())?,
-        false => write_table(reports, &mut io::stdout().lock())?,
-    }
-    let mut out = io::stdout().lock();
-    reports.iter().try_for_each(|report| tell::json(json, &mut out, report))
-}
-
-fn write_table(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
+/// The table for people.
+pub(super) fn write_table(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
     let Some(Report { fabric, nodes, threads, accounts, locks_per_thread, sum, .. }) = reports.first() else {
         return Ok(());
     };
@@ -201,25 +179,16 @@ fn write_table(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
         "{} accounts, {locks_per_thread} locks for each thread; {fabric}, {nodes} nodes x {threads} threads",
         grouped(*accounts)
     )?;
-    writeln!(
-        out,
-        "  {:8} {:>12} {:>9} {:>8}   {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "", "transfers/s", "aborted", "timeouts", "p50", "p90", "p99", "p99.9", "max"
-    )?;
+    writeln!(out, "  {:8} {:>12} {:>9} {:>8}   {}", "", "transfers/s", "aborted", "timeouts", Percentiles::TITLES)?;
     for report in reports {
-        let Percentiles { p50, p90, p99, p99_9, max } = report.latency_ns;
         writeln!(
             out,
-            "  {:8} {:>12} {:>9} {:>8}   {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "  {:8} {:>12} {:>9} {:>8}   {}",
             report.kind,
             grouped(report.throughput_per_s as u64),
             grouped(report.aborted),
             grouped(report.timeouts),
-            time(p50),
-            time(p90),
-            time(p99),
-            time(p99_9),
-            time(max)
+            report.latency_ns.columns()
         )?;
     }
     writeln!(

@@ -14,8 +14,6 @@ use super::{ACCOUNT_BYTES, AMOUNT, Plan, TRANSFER_MAX};
 use crate::bench::worker::{self, say};
 use crate::bench::workload::scale;
 
-/// How long threads wait for each other.
-const PATIENCE: Duration = Duration::from_secs(600);
 /// What a node's memory is limited to by default, and what it needs beside the accounts.
 const MEMORY_BYTES: u64 = 64 << 30;
 const MEMORY_BYTES_MORE: u64 = 1 << 30;
@@ -42,12 +40,9 @@ pub(super) fn main(plan: &Plan) -> Result<()> {
             endpoint: node.endpoint()?,
             phase: barrier.thread()?,
         };
-        threads.push(worker::thread(|| worker.main()));
+        threads.push(|| worker.main());
     }
-    for thread in threads {
-        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-    }
-    Ok(())
+    worker::run_threads(threads)
 }
 
 /// One thread.
@@ -85,8 +80,7 @@ impl Worker {
     }
 
     fn meet(&mut self) -> Result<()> {
-        let deadline = self.endpoint.now() + PATIENCE;
-        Ok(self.endpoint.block_on(self.phase.wait_deadline(&self.endpoint, deadline))?)
+        worker::meet(&self.endpoint, &mut self.phase)
     }
 
     /// Moves amounts until the time is over.
