@@ -229,7 +229,8 @@ First(o, p) ==
 
 (* The second: behind whom it is, if it is about the same still. Who may   *)
 (* be at the head, or has not seen yet whether it is in the queue, ends    *)
-(* the look.                                                               *)
+(* the look. (That is one access, as good as several if what it is about   *)
+(* is read last. Torn, the rest may be of the descriptor's next use.)      *)
 Second(o, p) ==
     LET l == look[o]
         more == l.todo \ {p}
