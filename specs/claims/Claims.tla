@@ -15,12 +15,13 @@ CONSTANTS
     Nodes,      \* the nodes, each as the set of its descriptors
     Mortal,     \* those that may die
     Again,      \* the descriptors that are used twice; the others once
+    Begun,      \* whether all are in the queue at first, and some shut out
     Mutant      \* what is wrong with the lock: "none", or a mistake
 
 Ops == UNION Nodes
 
 ASSUME /\ \A m, n \in Nodes: m = n \/ m \cap n = {}
-       /\ Mortal \subseteq Nodes /\ Again \subseteq Ops
+       /\ Mortal \subseteq Nodes /\ Again \subseteq Ops /\ Begun \in BOOLEAN
 
 (* Which descriptors may change places, if they do it together.            *)
 Alike ==
@@ -60,16 +61,33 @@ Unread == [use |-> 0, state |-> "free"]
 Blank == [claims |-> 0, tail |-> Nobody, asked |-> FALSE, out |-> {}, todo |-> {},
           about |-> [o \in Ops |-> Unread], pred |-> [o \in Ops |-> Nobody]]
 
-Init ==
+Empty ==
     /\ tail = Nobody
-    /\ claims = 0
     /\ about = [o \in Ops |-> Unread]
     /\ pred = [o \in Ops |-> Nobody]
     /\ next = [o \in Ops |-> Nobody]
-    /\ grant = [o \in Ops |-> FALSE]
-    /\ flight = {}
     /\ node = [n \in Nodes |-> "up"]
     /\ pc = [o \in Ops |-> "idle"]
+
+(* All wait, in any order; no claim is far.                                *)
+Full ==
+    LET count == Cardinality(Ops)
+    IN  \E order \in [1..count -> Ops], gone \in SUBSET Mortal:
+            LET At(o) == CHOOSE k \in 1..count: order[k] = o
+                Is(k) == IF k \in 1..count THEN <<order[k], 1>> ELSE Nobody
+            IN  /\ \A o \in Ops: \E k \in 1..count: order[k] = o
+                /\ tail = Is(count)
+                /\ about = [o \in Ops |-> [use |-> 1, state |-> "queued"]]
+                /\ pred = [o \in Ops |-> Is(At(o) - 1)]
+                /\ next = [o \in Ops |-> IF Node[o] \in gone THEN Nobody ELSE Is(At(o) + 1)]
+                /\ node = [n \in Nodes |-> IF n \in gone THEN "out" ELSE "up"]
+                /\ pc = [o \in Ops |-> IF Node[o] \in gone THEN "gone" ELSE IF At(o) = 1 THEN "critical" ELSE "wait"]
+
+Init ==
+    /\ IF Begun THEN Full ELSE Empty
+    /\ claims = 0
+    /\ grant = [o \in Ops |-> FALSE]
+    /\ flight = {}
     /\ found = [o \in Ops |-> Nobody]
     /\ look = [o \in Ops |-> Blank]
 
