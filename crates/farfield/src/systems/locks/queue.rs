@@ -32,7 +32,7 @@
 //!
 //! Nobody can tell whether the dead held the lock or waited for it, so the next holder is told of a death in either case.
 //! A node that has left in good order has left nothing in a queue but a guard that was forgotten; who is behind it gets an
-//! error that names it. `specs/claims` has all this in TLA+.
+//! error that names it. `specs/claims` has the claims in TLA+.
 
 use core::time::Duration;
 
