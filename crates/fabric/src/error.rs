@@ -134,7 +134,7 @@ pub enum ErrorKind {
     /// This node was shut out by the others.
     #[error("this node has been shut out of the session: stop using its objects and rejoin")]
     Fenced,
-    /// The endpoint's buffers are all in use.
+    /// The endpoint's buffers are all in use, or as many operations on words are under way.
     #[error(
         "the endpoint's buffer pool of {limit_bytes} bytes is exhausted ({asked_bytes} more asked for): drop buffers, wait for operations, or raise `pool_bytes_max`"
     )]

@@ -505,6 +505,11 @@ mutants! {
     /// *Scenario:* `alock/waiter-dies`.
     McsClaimsBlindly = "mcs-claims-blindly" in "McsLockArray": "Who is behind a dead operation claims the head without a look at the others.";
 
+    /// *Missing:* that whom an entry is behind, and what it was granted, are read of one and the same use of its descriptor.
+    ///
+    /// *Scenario:* `mcs/used-again`.
+    McsSurveyTorn = "mcs-survey-torn" in "McsLockArray": "Who looks at the others reads how they stand before the rest, not after it.";
+
     /// *Missing:* that what is refused has not been done: each attempt keeps a descriptor for good.
     ///
     /// *Scenario:* `mcs/home-cut`.

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use farfield::fabric::{DeathRule, Region};
+use farfield::fabric::{DeathRule, Instant, NodeId, Region, Word};
 use farfield::{
-    ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, LockKind, LockOptions, McsLockArray, Result,
-    SpinLockArray, TransactionOptions, Transactions,
+    ALockArray, ALockOptions, Endpoint, LockArray, LockGuard, LockKind, LockOptions, McsGuard, McsLockArray, Node,
+    Result, SpinLockArray, Standing, TransactionOptions, Transactions,
 };
 
 use super::death::{comes_of_faults, patiently};
@@ -40,6 +40,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         mcs_user_dies(),
         mcs_dropped(),
         stuck_twice(),
+        used_again(),
         home_is_cut_off(),
         last_remote_dies(),
         holder_dies(),
@@ -479,6 +480,65 @@ fn stuck_twice() -> Scenario {
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["mcs-tail-first"])
+}
+
+/// Who is behind the dead looks at the others while one of them, at the head, leaves, and takes the lock again with the same
+/// descriptor: then it is behind whoever looks.
+fn used_again() -> Scenario {
+    let about = "what is read of the others is read of one use of their descriptors";
+    Scenario::new("mcs/used-again", about, 4, |stage| {
+        let locks = open_mcs(stage)?;
+        let nodes: Vec<Node> = stage.nodes().to_vec();
+        // How many have come, and how often the last one has looked.
+        let (came, looks) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
+        let inside = Rc::new(Cell::new(None::<usize>));
+        let enter = move |ep: &Endpoint, guard: &mut McsGuard<'_>| {
+            let left = inside.replace(Some(ep.me().index()));
+            assert!(left.is_none_or(|left| left == 1 && crashed(1)), "{left:?} is inside, too");
+            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
+            guard.repaired();
+            inside.set(None);
+        };
+        for (turn, node) in [0, 2, 1, 3].into_iter().enumerate() {
+            let (locks, node) = (Rc::clone(&locks[node]), nodes[node].clone());
+            let (came, looks, enter) = (Rc::clone(&came), Rc::clone(&looks), enter.clone());
+            stage.thread(node.id().index(), ["leads", "follows", "dies", "looks"][turn], move |ep| {
+                let waits_for = |come: &Word, count: usize| {
+                    let is_dead = || node.standing_of(NodeId(1)) != Standing::Member;
+                    let come = || (come.load() >= count as u64 || is_dead()).then_some(());
+                    ep.block_on(ep.wait_until(Instant::NEVER, come))
+                };
+                waits_for(&came, turn)?;
+                let counts = ep.counts();
+                let mut lock = pin!(locks.lock(ep, 0));
+                let mut guard = ep.block_on(poll_fn(|cx| {
+                    let polled = lock.as_mut().poll(cx);
+                    let spent = ep.counts() - counts;
+                    // It is in the queue: it has told the one before it.
+                    if came.load() == turn as u64 && (polled.is_ready() || spent.puts > 0) {
+                        came.store(turn as u64 + 1);
+                    }
+                    if turn == 3 {
+                        looks.store(spent.gets);
+                    }
+                    polled
+                }))?;
+                if turn == 0 {
+                    waits_for(&came, 4)?;
+                    // By its sixth get the last one asks for the second time how this one stands.
+                    let may_go = || (looks.load() >= 6).then_some(());
+                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), may_go));
+                    ep.block_on(guard.unlock())?;
+                    guard = ep.block_on(locks.lock(ep, 0))?;
+                }
+                enter(ep, &mut guard);
+                ep.block_on(guard.unlock())
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["mcs-survey-torn"])
 }
 
 /// Nobody knows whether an attempt that a cut has ended has entered the queue, so its descriptor is not used again; but it is

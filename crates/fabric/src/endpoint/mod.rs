@@ -159,13 +159,14 @@ struct InFlight {
     flushes: u64,
 }
 
-/// Memory for operations on words, and other small values, that are under way or were forgotten: enough for 16,384.
-const WORDS_BYTES_MAX: usize = 1 << 20;
+/// Memory that operations on words have at least: enough for 16,384 that are under way, or were forgotten.
+const WORDS_BYTES_MIN: usize = 1 << 20;
 
 /// Options of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointOptions {
-    /// Most bytes of registered buffers. Operations on words do not need them.
+    /// Most bytes of registered buffers; and as many again, a megabyte at least, for operations on words and other small values,
+    /// so that buffers never keep them waiting.
     pub pool_bytes_max: usize,
     /// How long blocking calls wait where none is given.
     pub timeout: Duration,
@@ -198,7 +199,7 @@ impl Endpoint {
             me: fabric.me(),
             fabric,
             pool: Pool::new(options.pool_bytes_max),
-            words: Pool::new(WORDS_BYTES_MAX),
+            words: Pool::new(options.pool_bytes_max.max(WORDS_BYTES_MIN)),
             counters: Arc::default(),
             depth: Cell::new(0),
             progress: Cell::new(0),
@@ -873,7 +874,8 @@ impl Endpoint {
     }
 
     /// The error that an operation on a word would be refused with now. Whatever is refused has not been done, while one that
-    /// ends in an error after it was posted may have been. Nothing is posted.
+    /// ends in an error after it was posted may have been. Nothing is posted. It is looked at as an atomic, so a node whose
+    /// device has none refuses it.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, tail: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {

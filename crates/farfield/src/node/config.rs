@@ -203,7 +203,7 @@ impl Builder {
         self
     }
 
-    /// The most registered buffers of each endpoint, in bytes.
+    /// The most registered buffers of each endpoint, in bytes; and as many again, a megabyte at least, for operations on words.
     pub fn pool_bytes_max(mut self, bytes: usize) -> Builder {
         self.config.pool_bytes_max = bytes;
         self

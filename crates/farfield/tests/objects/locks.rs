@@ -9,9 +9,12 @@ use std::time::Duration;
 use farfield::fabric::{GroupKey, Region};
 use farfield::{
     ALock, ALockArray, ALockOptions, Endpoint, ErrorKind, LockArray, LockGuard, LockKind, LockOptions, LockTable,
+    local_session_with,
 };
 
-use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
+use crate::harness::{
+    Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, over, poll_times, refused, session,
+};
 
 /// Beside the mutex, which has tests of its own.
 const KINDS: [LockKind; 3] = [LockKind::ALock, LockKind::Spin, LockKind::Mcs];
@@ -270,6 +273,43 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
     }
     drop((remote, local));
     other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
+}
+
+/// An endpoint that has no memory for operations any more takes no lock, and leaves nothing behind when it tries; what it holds
+/// goes on to others, whether they have said already that they wait or not.
+#[test]
+fn an_endpoint_without_memory_loses_no_lock() {
+    for kind in [LockKind::ALock, LockKind::Mcs] {
+        let _alone = alone("locks without memory");
+        let build = over(Over::Weak(3), 2);
+        let nodes = local_session_with(2, |node| build(node).pool_bytes_max(4 << 10));
+        let scene = Scene { nodes: nodes.unwrap(), over: Over::Weak(3), threads: 1 };
+        let alock = ALockOptions { operations_max: 4, ..ALockOptions::default() };
+        let locks = scene.open(|node| LockTable::open(node, "locks", 4, LockOptions { kind, alock }));
+        let (endpoint, other) = (scene.endpoint(1), scene.endpoint(1));
+        // Of node 0: node 1 takes them as remote ones.
+        let free = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
+        let awaited = endpoint.block_on(locks[1].lock(&endpoint, 2)).unwrap();
+        let puts = other.counts().puts;
+        let mut waits = Box::pin(locks[1].lock(&other, 2));
+        eventually("it has told the holder", || {
+            assert!(poll_times(waits.as_mut(), 1).is_none());
+            (other.counts().puts > puts).then_some(())
+        });
+        let region = data(&scene, 0, 8);
+        let exhausted = |endpoint: &Endpoint| matches!(endpoint.get(region.remote::<u64>(0)).wait(), Err(error) if error.to_string().contains("exhausted"));
+        while !exhausted(&endpoint) {
+            (0..1000).for_each(|_| std::mem::forget(endpoint.get(region.remote::<u64>(0))));
+        }
+        for _ in 0..10 {
+            let error = refused(endpoint.block_on(locks[1].lock(&endpoint, 0)));
+            assert!(error.to_string().contains("exhausted"), "{kind}: {error}");
+        }
+        endpoint.block_on(free.unlock()).unwrap();
+        endpoint.block_on(awaited.unlock()).unwrap();
+        other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
+        other.block_on(other.block_on(locks[1].lock(&other, 0)).unwrap().unlock()).unwrap();
+    }
 }
 
 /// What cannot be is refused before anything is opened; what differs between nodes is said.

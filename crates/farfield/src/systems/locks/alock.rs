@@ -115,8 +115,8 @@ pub struct ALockOptions {
     pub remote_budget: u32,
     /// And the other way round: 5, unless set.
     pub local_budget: u32,
-    /// How many operations of a node may hold or await one of the locks of other nodes at a time, and as many one of its own:
-    /// 1024, unless set. Each has 64 bytes of network memory.
+    /// How many operations of a node may hold or await one of the locks of other nodes at a time, and as many one of its own (of
+    /// queue locks: one of any node): 1024, unless set. Each has 64 bytes of network memory.
     pub operations_max: usize,
 }
 

@@ -70,7 +70,7 @@ impl Id {
 /// What an operation is about to do in its queue, for those who look what the dead have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It is in no queue, or in that of its own node's threads.
+    /// It is in no queue.
     Free = 0,
     /// It may be in the queue: it has not seen yet whether its compare-and-swap has succeeded.
     Enqueueing = 1,

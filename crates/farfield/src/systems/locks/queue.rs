@@ -8,9 +8,9 @@
 //!
 //! *Why nothing is lost.* A descriptor is written by the CPU before the compare-and-swap that makes it known (`CW → NAR`),
 //! so what others put into it lands afterwards. It is used again only when nobody will write to it: the one before has
-//! granted, and the one behind has told, or there is none. If nobody can say whether the compare-and-swap was done, since it
-//! has ended in an error, the descriptor is kept for good. That is once for each endpoint at most, since what it posts to that
-//! node afterwards is refused, and so not done ([`Endpoint::check_word`]).
+//! granted, and the one behind has told, or there is none. If nobody can say whether the compare-and-swap was done, since the
+//! lock's node is out of reach, the descriptor is kept for good: one for each attempt that was under way then, and no more, since
+//! what is posted to that node afterwards is refused, and so not done ([`Endpoint::check_word`]).
 //!
 //! # When nodes die
 //!
@@ -34,7 +34,7 @@
 //!
 //! Nobody can tell whether the dead held the lock or waited for it, so the next holder is told of a death in either case.
 //! A node that has left in good order has left nothing in a queue but a guard that was forgotten; who is behind it gets an
-//! error that names it.
+//! error that names it. `specs/claims` has the claims in TLA+.
 
 use core::time::Duration;
 
@@ -323,18 +323,24 @@ impl Queue {
         for (node, table, first, read) in reads {
             look(node, table, first / each, &mut read.await.ok()?.iter().step_by(each).copied());
         }
-        // What each is doing. The words of a descriptor come in any order, so only one that was in the queue by the first
-        // look is known to have written, before the second, whom it found there.
+        // What each is doing. The words of a descriptor come in any order, and it may be used again meanwhile: so how it stands
+        // is read once more when they are there. Only of one that is in the queue by both looks they are known to be its own.
         let mut seen = Vec::new();
         for (id, before, at) in found {
-            let [about, pred, _, grant] = match id.node() == Some(me) {
-                true => {
-                    let own = self.descriptors.of(id);
-                    [own.about().load(), own.pred().load(), own.next().load(), own.grant().load()]
-                }
-                false => endpoint.get_torn::<[u64; 4]>(at.cast()).await.ok()?.whole_if(|_| true)?,
+            let own = (id.node() == Some(me)).then(|| self.descriptors.of(id));
+            let state = async || match &own {
+                Some(own) => Some(About(own.about().load())),
+                None => endpoint.get(at).await.ok().map(About),
             };
-            let about = About(about);
+            let early = if mutants::is_on(Mutant::McsSurveyTorn) { state().await } else { None };
+            let [_, pred, _, grant] = match &own {
+                Some(own) => [0, own.pred().load(), 0, own.grant().load()],
+                None => endpoint.get_torn::<[u64; 4]>(at.cast()).await.ok()?.whole_if(|_| true)?,
+            };
+            let about = match early {
+                Some(early) => early,
+                None => state().await?,
+            };
             // One that is over is in nobody's way; and who uses its descriptor now is behind whoever asks.
             if about.generation() == before.generation() && about.state() != Some(State::Free) {
                 let state = before.state().filter(|_| about == before).unwrap_or(State::Enqueueing);
@@ -383,28 +389,28 @@ impl Queue {
         Ok(found == claims)
     }
 
-    /// Tells the one before that somebody is behind it.
-    fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) {
-        if let Some(next) = self.descriptors.next_of(pred)
-            && !mutants::is_on(Mutant::McsNotTold)
-        {
-            // An error is a node that is gone: it will hand over nothing.
-            let _ = endpoint.put_unfenced(next, id.0).detach();
+    /// Tells the one before that somebody is behind it. Whether it has, or need not: that one is gone, and will hand over
+    /// nothing.
+    fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) -> bool {
+        match self.descriptors.next_of(pred) {
+            Some(next) if !mutants::is_on(Mutant::McsNotTold) => is_over(endpoint.put_unfenced(next, id.0).detach()),
+            _ => true,
         }
     }
 
-    /// Hands the lock to the one behind, if it has said who he is: whether it has.
+    /// Hands the lock to the one behind, if it has said who he is: whether it has, or need not, since that one is gone, and who
+    /// is behind it will claim the lock.
     fn hand_over(&self, endpoint: &Endpoint, operation: &Operation) -> bool {
         let next = Id(self.descriptors.of(operation.id).next().load());
         if next == Id::NOBODY {
             return false;
         }
-        if let Some(grant) = self.descriptors.grant_of(next) {
-            // An error is a node that is gone, and the lock with it: who is behind will claim it.
-            let _ = endpoint.put_unfenced(grant, operation.hands.0).detach();
+        let grant = self.descriptors.grant_of(next);
+        let is_over = grant.is_none_or(|grant| is_over(endpoint.put_unfenced(grant, operation.hands.0).detach()));
+        if is_over {
+            self.over(operation);
         }
-        self.over(operation);
-        true
+        is_over
     }
 
     /// Nobody writes to the descriptor any more.
@@ -428,6 +434,27 @@ impl Queue {
         self.descriptors.tell(operation.id, operation.place.lock, State::Leaving);
         false
     }
+}
+
+/// Whether a put that somebody waits for was posted, or nobody waits for it any more. Otherwise it was refused for want of
+/// something, and has to be posted later.
+fn is_over(put: fabric::Result<()>) -> bool {
+    use fabric::ErrorKind::{Fenced, Revoked};
+    let is_for_nobody =
+        |error: fabric::Error| error.is_out_of_reach() || matches!(error.kind(), Fenced | Revoked { .. });
+    put.map_or_else(is_for_nobody, |()| true)
+}
+
+/// Whether an atomic that has ended so was not posted.
+fn is_refusal(error: &fabric::Error) -> bool {
+    use fabric::ErrorKind::{Injected, NoAtomics, PoolExhausted};
+    matches!(error.kind(), PoolExhausted { .. } | NoAtomics { .. } | Injected { .. })
+}
+
+/// Whether a compare-and-swap that has ended so leaves its operation outside of the queue: it was not posted; or the others have
+/// shut this node out, and write into its descriptors no more.
+fn is_outside(error: &fabric::Error) -> bool {
+    is_refusal(error) || matches!(error.kind(), fabric::ErrorKind::Fenced)
 }
 
 impl<'a> Entry<'a> {
@@ -474,16 +501,15 @@ impl<'a> Entry<'a> {
             self.operation_mut().stage = Stage::Asking;
             let enqueue = endpoint.cas(place.tail, expected.0, id.0);
             let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
-            if found.as_ref().is_err_and(|error| matches!(error.kind(), fabric::ErrorKind::Fenced)) {
-                // The others have shut this node out: nobody writes into its descriptors any more.
+            if found.as_ref().is_err_and(is_outside) {
                 self.operation_mut().stage = Stage::Outside;
             }
             let found = found.of(&queue.path)?;
             self.settle(found, expected);
             if found == expected.0 {
                 if let Stage::Behind { pred, .. } = self.operation().stage {
-                    queue.tell(endpoint, pred, id);
-                    self.operation_mut().stage = Stage::Behind { pred, has_told: true };
+                    let has_told = queue.tell(endpoint, pred, id);
+                    self.operation_mut().stage = Stage::Behind { pred, has_told };
                 }
                 return Ok(Some(Id(found)));
             }
@@ -526,10 +552,16 @@ impl<'a> Entry<'a> {
     /// The deadline has passed. The home is gone.
     pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        let Operation { place, id, stage, .. } = *self.operation();
-        let Stage::Behind { pred, .. } = stage else { unreachable!("it waits behind somebody") };
+        let Operation { place, id, .. } = *self.operation();
         let descriptor = queue.descriptors.of(id);
         loop {
+            let Stage::Behind { pred, has_told } = self.operation().stage else {
+                unreachable!("it waits behind somebody")
+            };
+            if !has_told {
+                let has_told = queue.tell(endpoint, pred, id);
+                self.operation_mut().stage = Stage::Behind { pred, has_told };
+            }
             let slice = wait.slice(endpoint);
             if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(descriptor.grant().load())).await {
                 let operation = self.operation_mut();
@@ -559,12 +591,13 @@ impl<'a> Entry<'a> {
     /// The home is gone.
     pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        if let Spared::Behind(_) = spared {
+        if let Spared::Behind(behind) = spared {
             // The put comes after what was put to that node before it (`NRW → NRW`).
-            let is_over = queue.hand_over(endpoint, self.operation());
-            assert!(is_over, "who is behind has said so");
-            self.operation = None;
-            return Ok(());
+            if queue.hand_over(endpoint, self.operation()) {
+                self.operation = None;
+                return Ok(());
+            }
+            return self.is_refused(behind).await;
         }
         let operation = *self.operation();
         // After what was put to the lock's node (`NRW → NAR`). If it fails it has flushed that.
@@ -573,8 +606,9 @@ impl<'a> Entry<'a> {
         // Who has come will say so soon; unless it is dead, or slow: then the service thread waits for it.
         let next = queue.descriptors.of(operation.id);
         let told = || (next.next().load() != Id::NOBODY.0).then_some(());
-        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok() {
-            queue.hand_over(endpoint, &operation);
+        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok()
+            && queue.hand_over(endpoint, &operation)
+        {
             self.operation = None;
         }
         Ok(())
@@ -596,9 +630,19 @@ impl<'a> Entry<'a> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
         let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
+        if found.as_ref().is_err_and(is_refusal) {
+            return self.is_refused(operation.place.tail.node()).await;
+        }
         let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
         self.settle_left(found);
         Ok(())
+    }
+
+    /// The service thread has to go on, whose operations come from another endpoint: so what was put to the spared node has to be
+    /// made visible.
+    async fn is_refused(&mut self, spared: NodeId) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        endpoint.global_fence([spared]).await.inspect_err(|_| self.keep()).of(&queue.path)
     }
 
     fn settle_left(&mut self, found: u64) {
@@ -673,9 +717,9 @@ impl Poller for Left {
         match operation.stage {
             Stage::Outside | Stage::Asking => unreachable!("it is in the queue"),
             Stage::Behind { pred, has_told: false } => {
-                queue.tell(endpoint, pred, id);
-                operation.stage = Stage::Behind { pred, has_told: true };
-                Progress::Busy
+                let has_told = queue.tell(endpoint, pred, id);
+                operation.stage = Stage::Behind { pred, has_told };
+                if has_told { Progress::Busy } else { Progress::Idle }
             }
             Stage::Behind { pred, has_told: true } => {
                 if let Some(grant) = Grant::of(queue.descriptors.of(id).grant().load()) {
