@@ -275,8 +275,8 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
     other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
 }
 
-/// An endpoint that has no memory for operations any more takes no lock, and leaves nothing behind when it tries; what it holds
-/// goes on to others, whether they have said already that they wait or not.
+/// An endpoint that has no memory for operations any more takes no lock, and leaves nothing behind when it tries. What it holds,
+/// and has put nothing under, goes on to others, whether they have said already that they wait or not.
 #[test]
 fn an_endpoint_without_memory_loses_no_lock() {
     for kind in [LockKind::ALock, LockKind::Mcs] {

@@ -88,7 +88,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 
 use super::descriptor::{self, Descriptors, Id};
 use super::local::{Local, LocalEntry};
-use super::queue::{Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told};
+use super::queue::{Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told, whole_words};
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -324,7 +324,7 @@ impl ALockArray {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
             again => {
                 let names_victim = again.is_none() || !mutants::is_on(Mutant::AlockVictimNotSet);
-                let won = compete(endpoint, record, &mut wait, names_victim, tries).await.of(self.spread.path())?;
+                let won = compete(&mut entry, &mut wait, names_victim, tries).await.of(self.spread.path())?;
                 let Some(is_after_death) = won else {
                     entry.back_out().await?;
                     return Ok(None);
@@ -412,14 +412,9 @@ impl LockArray for ALockArray {
 
 /// The head of the remote queue competes with that of the local one. Whether a holder has died, and nobody has repaired what
 /// it left; none if it only tries, and has not won at once.
-async fn compete(
-    endpoint: &Endpoint,
-    record: RemotePtr<u64>,
-    wait: &mut Wait,
-    names_victim: bool,
-    tries: bool,
-) -> Result<Option<bool>> {
-    let mut named = Named { endpoint, home: Some(record.node()) };
+async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<Option<bool>> {
+    let (endpoint, record) = (entry.endpoint(), entry.place().tail);
+    let mut named = Named { entry, is_in_memory: false };
     if names_victim {
         // Posted together with the get behind it, which it lands before (`NRW → NRR`).
         endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
@@ -427,8 +422,8 @@ async fn compete(
     loop {
         // In any order: each of the first two is enough by itself. The others have not changed since a holder changed them,
         // but for `repaired`, which may be older than that the holder has left.
-        let [tail_local, victim, claims, burials, repaired] = words(endpoint, record.at(TAIL_LOCAL)).await?;
-        named.home = None; // the get has come back, after the victim's put
+        let [tail_local, victim, claims, burials, repaired] = whole_words(endpoint, record.at(TAIL_LOCAL)).await?;
+        named.is_in_memory = true; // the get has come back, after the victim's put
         if tail_local == 0 || victim != REMOTE {
             let deaths = deaths_told(claims) + burials;
             let is_repaired = deaths == repaired || endpoint.get(record.at(REPAIRED)).await? == deaths;
@@ -444,29 +439,21 @@ async fn compete(
     }
 }
 
-/// Words of a lock's record, each whole.
-async fn words<const N: usize>(endpoint: &Endpoint, first: RemotePtr<u64>) -> fabric::Result<[u64; N]>
-where
-    [u64; N]: fabric::Plain,
-{
-    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
-}
-
 /// A victim that was named. It is in memory before its operation gives up the head: if it landed afterwards, the local head
 /// could take it for the next one's, and enter beside it.
-struct Named<'a> {
-    endpoint: &'a Endpoint,
-    /// None once it is.
-    home: Option<NodeId>,
+struct Named<'a, 'e> {
+    entry: &'a mut Entry<'e>,
+    is_in_memory: bool,
 }
 
-impl Drop for Named<'_> {
+impl Drop for Named<'_, '_> {
     fn drop(&mut self) {
-        if let Some(home) = self.home
-            && !mutants::is_on(Mutant::AlockVictimLate)
-        {
-            // A round trip at most. An error is a home that is gone.
-            let _ = self.endpoint.block_on(self.endpoint.global_fence([home]));
+        if !self.is_in_memory && !mutants::is_on(Mutant::AlockVictimLate) {
+            // A round trip at most.
+            let (endpoint, home) = (self.entry.endpoint(), self.entry.place().tail.node());
+            if endpoint.block_on(endpoint.global_fence([home])).is_err() {
+                self.entry.keep(); // its home is gone, or it never leaves the head
+            }
         }
     }
 }
@@ -482,7 +469,7 @@ impl ALockGuard<'_> {
         match self.held.as_ref() {
             Some(Held::Remote(entry)) => {
                 let record = entry.place().tail;
-                let [claims, burials] = words(self.endpoint, record.at(CLAIMS)).await?;
+                let [claims, burials] = whole_words(self.endpoint, record.at(CLAIMS)).await?;
                 self.endpoint.put_value(record.at(REPAIRED), deaths_told(claims) + burials).detach()
             }
             Some(Held::Local(entry)) => {

@@ -289,13 +289,16 @@ impl Queue {
     }
 
     /// The living entries of a lock; none if that cannot be told now.
-    async fn survey(&self, endpoint: &Endpoint, lock: usize) -> Option<Survey> {
+    ///
+    /// # Errors
+    /// There are no buffers for it.
+    async fn survey(&self, endpoint: &Endpoint, lock: usize) -> fabric::Result<Option<Survey>> {
         use Standing::{Dead, Member, ShutOut, Suspected};
         // Before anything is read: what the dead have put has landed then.
         let standing = |(node, table)| (node, table, self.node.standing_of(node));
         let tables: Vec<_> = self.descriptors.tables().map(standing).collect();
         if tables.iter().any(|(.., standing)| matches!(standing, Suspected | Dead)) {
-            return None; // it may not answer
+            return Ok(None); // it may not answer
         }
         let shut_out = tables.iter().filter(|it| it.2 == ShutOut).map(|it| it.0).collect();
         // Who is in a queue, of this lock.
@@ -316,45 +319,49 @@ impl Queue {
                 continue;
             }
             for first in (0..words).step_by(AT_ONCE * each) {
-                let buf = endpoint.buf::<u64>((AT_ONCE * each).min(words - first)).ok()?;
+                let buf = endpoint.buf::<u64>((AT_ONCE * each).min(words - first))?;
                 reads.push((node, table, first, endpoint.get_into(table.at(first), buf)));
             }
         }
         for (node, table, first, read) in reads {
-            look(node, table, first / each, &mut read.await.ok()?.iter().step_by(each).copied());
+            let Ok(words) = read.await else { return Ok(None) };
+            look(node, table, first / each, &mut words.iter().step_by(each).copied());
         }
         // What each is doing. The words of a descriptor come in any order, and it may be used again meanwhile: so how it stands
         // is read once more when they are there. Only of one that is in the queue by both looks they are known to be its own.
+        // (One that has claimed in between looks as before: then the count is another one than before the look.)
         let mut seen = Vec::new();
         for (id, before, at) in found {
             let own = (id.node() == Some(me)).then(|| self.descriptors.of(id));
             let state = async || match &own {
-                Some(own) => Some(About(own.about().load())),
-                None => endpoint.get(at).await.ok().map(About),
+                Some(own) => Ok(own.about().load()),
+                None => endpoint.get(at).await,
             };
-            let early = if mutants::is_on(Mutant::McsSurveyTorn) { state().await } else { None };
-            let [_, pred, _, grant] = match &own {
-                Some(own) => [0, own.pred().load(), 0, own.grant().load()],
-                None => endpoint.get_torn::<[u64; 4]>(at.cast()).await.ok()?.whole_if(|_| true)?,
+            let early = if mutants::is_on(Mutant::McsSurveyTorn) { state().await.ok() } else { None };
+            let rest = match &own {
+                Some(own) => Ok([0, own.pred().load(), 0, own.grant().load()]),
+                None => whole_words::<4>(endpoint, at).await,
             };
-            let about = match early {
-                Some(early) => early,
-                None => state().await?,
+            let Ok([_, pred, _, grant]) = rest else { return Ok(None) };
+            let state = match early {
+                Some(early) => Ok(early),
+                None => state().await,
             };
+            let Ok(about) = state.map(About) else { return Ok(None) };
             // One that is over is in nobody's way; and who uses its descriptor now is behind whoever asks.
             if about.generation() == before.generation() && about.state() != Some(State::Free) {
                 let state = before.state().filter(|_| about == before).unwrap_or(State::Enqueueing);
                 seen.push(Seen { id, state, pred: Id(pred), is_granted: Grant::of(grant).is_some() });
             }
         }
-        Some(Survey { seen, shut_out })
+        Ok(Some(Survey { seen, shut_out }))
     }
 
     /// Whether no living entry of a lock is in its queue; the caller has seen a tail of the dead before it asks. False if
     /// that cannot be told now.
     pub(super) async fn is_deserted(&self, endpoint: &Endpoint, lock: usize) -> bool {
         let survey = self.survey(endpoint, lock).await;
-        survey.is_some_and(|survey| survey.seen.iter().all(|seen| seen.state == State::Leaving))
+        survey.ok().flatten().is_some_and(|survey| survey.seen.iter().all(|seen| seen.state == State::Leaving))
     }
 
     /// Claims the head for a stuck entry; whether that has worked.
@@ -368,7 +375,7 @@ impl Queue {
         };
         let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
         let tail = Id(endpoint.get(place.tail).await?);
-        let Some(survey) = self.survey(endpoint, place.lock).await else { return Ok(false) };
+        let Some(survey) = self.survey(endpoint, place.lock).await? else { return Ok(false) };
         // What the dead has put before it was shut out has landed by now.
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
             return Ok(false);
@@ -384,7 +391,11 @@ impl Queue {
             }
             self.descriptors.tell(id, place.lock, State::Queued);
         };
-        let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await?;
+        let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
+        if found.as_ref().is_err_and(is_refusal) {
+            self.descriptors.tell(id, place.lock, State::Queued);
+        }
+        let found = found?;
         settle(found);
         Ok(found == claims)
     }
@@ -445,7 +456,15 @@ fn is_over(put: fabric::Result<()>) -> bool {
     put.map_or_else(is_for_nobody, |()| true)
 }
 
-/// Whether an atomic that has ended so was not posted.
+/// Words, each whole.
+pub(super) async fn whole_words<const N: usize>(endpoint: &Endpoint, first: RemotePtr<u64>) -> fabric::Result<[u64; N]>
+where
+    [u64; N]: fabric::Plain,
+{
+    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
+}
+
+/// Whether an operation that has ended so was not posted.
 fn is_refusal(error: &fabric::Error) -> bool {
     use fabric::ErrorKind::{Injected, NoAtomics, PoolExhausted};
     matches!(error.kind(), PoolExhausted { .. } | NoAtomics { .. } | Injected { .. })
@@ -464,6 +483,10 @@ impl<'a> Entry<'a> {
 
     fn operation_mut(&mut self) -> &mut Operation {
         self.operation.as_mut().expect("it has not left")
+    }
+
+    pub(super) fn endpoint(&self) -> &'a Endpoint {
+        self.endpoint
     }
 
     pub(super) fn place(&self) -> Place {
@@ -572,7 +595,13 @@ impl<'a> Entry<'a> {
             endpoint.check_alive(place.tail.node()).inspect_err(|_| self.keep()).of(&queue.path)?;
             if queue.is_shut_out(pred) {
                 let claimed = queue.claim(endpoint, self.operation_mut()).await;
-                if claimed.inspect_err(|_| self.keep()).of(&queue.path)? {
+                // What this endpoint is refused the service thread's own may do.
+                let claimed = claimed.inspect_err(|error| {
+                    if !is_refusal(error) {
+                        self.keep()
+                    }
+                });
+                if claimed.of(&queue.path)? {
                     continue;
                 }
             }
@@ -588,7 +617,8 @@ impl<'a> Entry<'a> {
     /// Leaves the head: to the one behind, or to nobody. The caller has made visible what it has written, but what it spared.
     ///
     /// # Errors
-    /// The home is gone.
+    /// The home is gone. Or the last step was refused for want of memory, and it cannot be made sure that what was spared is
+    /// visible: the lock stays taken.
     pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         if let Spared::Behind(behind) = spared {
@@ -597,12 +627,14 @@ impl<'a> Entry<'a> {
                 self.operation = None;
                 return Ok(());
             }
-            return self.is_refused(behind).await;
+            return self.is_refused(behind);
         }
         let operation = *self.operation();
         // After what was put to the lock's node (`NRW → NAR`). If it fails it has flushed that.
         self.empty(&operation).await?;
-        let Some(operation) = self.operation else { return Ok(()) };
+        let Some(operation) = self.operation.filter(|operation| operation.stage == Stage::Leaving) else {
+            return Ok(());
+        };
         // Who has come will say so soon; unless it is dead, or slow: then the service thread waits for it.
         let next = queue.descriptors.of(operation.id);
         let told = || (next.next().load() != Id::NOBODY.0).then_some(());
@@ -631,7 +663,7 @@ impl<'a> Entry<'a> {
         let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
         let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
         if found.as_ref().is_err_and(is_refusal) {
-            return self.is_refused(operation.place.tail.node()).await;
+            return self.is_refused(operation.place.tail.node());
         }
         let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
         self.settle_left(found);
@@ -639,10 +671,15 @@ impl<'a> Entry<'a> {
     }
 
     /// The service thread has to go on, whose operations come from another endpoint: so what was put to the spared node has to be
-    /// made visible.
-    async fn is_refused(&mut self, spared: NodeId) -> Result<()> {
-        let (queue, endpoint) = (self.queue, self.endpoint);
-        endpoint.global_fence([spared]).await.inspect_err(|_| self.keep()).of(&queue.path)
+    /// made visible, before anybody can drop this. It takes a round trip at most.
+    fn is_refused(&mut self, spared: NodeId) -> Result<()> {
+        match self.endpoint.block_on(self.endpoint.global_fence([spared])) {
+            Err(error) if !error.is_gone() => {
+                self.keep();
+                Err(error).of(&self.queue.path)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn settle_left(&mut self, found: u64) {
@@ -729,7 +766,8 @@ impl Poller for Left {
                 }
                 if queue.is_shut_out(pred) && self.is_time(endpoint) {
                     let claim = self.queue.claim(endpoint, &mut self.operation);
-                    return if endpoint.block_on(claim).is_err() { Progress::Done } else { Progress::Idle };
+                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !is_refusal(&error));
+                    return if is_lost { Progress::Done } else { Progress::Idle };
                 }
                 Progress::Idle
             }
@@ -740,6 +778,7 @@ impl Poller for Left {
                 let free = queue.free(operation);
                 match endpoint.cas(operation.place.tail, id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
+                    Err(error) if is_refusal(&error) => Progress::Idle,
                     _ => Progress::Done,
                 }
             }
@@ -754,7 +793,7 @@ impl Poller for Left {
                     // Whoever has come is dead, if no living entry may be behind this one.
                     let (queue, operation) = (&self.queue, &self.operation);
                     let is_behind = |seen: &Seen| seen.state == State::Enqueueing || seen.pred == id;
-                    let survey = endpoint.block_on(queue.survey(endpoint, lock));
+                    let survey = endpoint.block_on(queue.survey(endpoint, lock)).ok().flatten();
                     if survey.is_some_and(|survey| !survey.seen.iter().any(is_behind)) {
                         if !queue.hand_over(endpoint, operation) {
                             queue.over(operation);
