@@ -40,12 +40,23 @@ pub trait Fabric: Any + Send + Sync {
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
 
-    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until the node leaves.
+    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until it is given back by
+    /// [`Fabric::free`], or the node leaves.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a peer that counts as up and does not
     /// take note of new memory in time.
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
+
+    /// Gives memory of this node back. From its call on, operations towards the region's pointers end in
+    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others. Its memory is used for later regions
+    /// only when nothing that was posted to it can land or read any more, and when the last clone of `region` is gone here.
+    ///
+    /// It waits for no peer, so the service thread may call it. A clone of a region that was given back already is no error.
+    ///
+    /// # Errors
+    /// The region is not this node's, or what the system says; then its memory is not used again.
+    fn free(&self, region: Region) -> Result<()>;
 
     /// Lets a peer read and write a group of this node. All peers may from the start.
     ///
@@ -172,6 +183,7 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         }
         (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
         (Code::Revoked, _) => ErrorKind::Revoked { node, key },
+        (Code::Freed, _) => ErrorKind::Freed { node, key, offset: remote.offset() },
         (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
         (Code::Fenced, _) => ErrorKind::Fenced,
         (Code::Injected, _) => ErrorKind::Injected { node },

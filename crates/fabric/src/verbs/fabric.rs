@@ -291,6 +291,11 @@ impl Fabric for VerbsFabric {
         self.connections.alloc(group, bytes)
     }
 
+    fn free(&self, region: Region) -> Result<()> {
+        drop(region);
+        Ok(())
+    }
+
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_right(peer, group)?;
         self.connections.permit(peer, group)
