@@ -345,6 +345,11 @@ impl Region {
         Region { base, bytes, remote, keep }
     }
 
+    /// What keeps its memory.
+    pub(crate) fn keep(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.keep
+    }
+
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
