@@ -59,7 +59,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
+use crate::node::{Hold, Node, Object, Poller, Progress, Regions, Spec, Standing};
 use crate::objects::owed::release_later;
 use crate::objects::settle::Settle;
 
@@ -180,9 +180,9 @@ impl MutexArray {
         participants: Vec<NodeId>,
     ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
-        let mut regions = Vec::new();
+        let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            regions.push(("tickets", node.alloc(GroupKey::DATA, bytes).of(path)?));
+            regions.alloc("tickets", GroupKey::DATA, bytes).of(path)?;
         }
         let spec = Spec {
             path: path.into(),
@@ -471,7 +471,8 @@ impl Drop for Ticket<'_> {
         if let Some(number) = self.number
             && !mutants::is_on(Mutant::MutexTicketLost)
         {
-            self.locks.object.node().add_poller(Box::new(Abandoned { word: self.word, number }));
+            let object = &self.locks.object;
+            object.node().add_poller(Box::new(Abandoned { word: self.word, number, _open: object.hold() }));
         }
     }
 }
@@ -480,6 +481,7 @@ impl Drop for Ticket<'_> {
 struct Abandoned {
     word: RemotePtr<u64>,
     number: u64,
+    _open: Hold,
 }
 
 impl Poller for Abandoned {
@@ -519,11 +521,10 @@ impl Guard<'_> {
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
             self.endpoint.global_fence([home]).await.of(path)?;
-            let (word, held) = (self.word, self.held());
+            let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
             self.held = false;
             let release = move |endpoint: &Endpoint| {
-                // Waited for, a round trip: a node that leaves next must not take it along.
-                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
+                lock.release(endpoint);
                 Progress::Done
             };
             return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
@@ -551,7 +552,7 @@ impl Guard<'_> {
     /// visible by then.
     pub(crate) fn hand_over(mut self) -> HeldLock {
         self.held = false;
-        HeldLock { word: self.word, held: self.held() }
+        HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
     }
 }
 
@@ -577,11 +578,12 @@ impl<'a> Guard<'a> {
 pub(crate) struct HeldLock {
     word: RemotePtr<u64>,
     held: u64,
+    _open: Hold,
 }
 
 impl HeldLock {
     /// Releases it.
-    pub(crate) fn release(self, endpoint: &Endpoint) {
+    pub(crate) fn release(&self, endpoint: &Endpoint) {
         // Waited for, a round trip: a node that leaves next must not take it along. An error is a home node that is gone,
         // and the lock with it.
         let _ = endpoint.faa(self.word, self.held.wrapping_neg()).wait();

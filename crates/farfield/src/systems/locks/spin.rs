@@ -31,7 +31,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Progress, Standing};
+use crate::node::{Node, Progress, Regions, Standing};
 use crate::objects::owed::{fence_holder, release_later};
 use crate::objects::settle::Settle;
 
@@ -88,7 +88,8 @@ impl SpinLockArray {
             homes: node.survivors(),
             group: GroupKey::DATA,
             options: String::new(),
-            more: None,
+            more: Regions::new(node),
+            expected: Vec::new(),
         };
         Spread::open(node, layout).map(|spread| SpinLockArray { spread })
     }
@@ -217,7 +218,9 @@ impl SpinGuard<'_> {
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
             self.is_held = false;
+            let open = self.locks.spread.object.hold();
             let release = move |endpoint: &Endpoint| {
+                let _open = &open;
                 // Waited for, a round trip: a node that leaves next must not take it along.
                 let _ = endpoint.faa(word, held.wrapping_neg()).wait();
                 Progress::Done
