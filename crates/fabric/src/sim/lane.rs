@@ -1,16 +1,17 @@
 //! A lane of the simulated fabric: its operations become the machine's.
 
+use core::cmp::Ordering;
 use std::collections::VecDeque;
 
 use foldhash::HashMap;
 use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
-use super::SimFabric;
 use super::looks::{Told, cell_key, completions_key};
 use super::record::What;
 use super::threads::with_world;
 use super::world::Pending;
+use super::{SimFabric, heap};
 use crate::error::Code;
 use crate::fabric::PeerState;
 use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
@@ -96,7 +97,13 @@ impl SimLane {
             if !node.rights[usize::from(key.0)][usize::from(me)] && !inner.is_cut(me, peer) {
                 return Err(Code::Revoked);
             }
-            let (first, end) = (offset / 8, offset.saturating_add(len as u64).div_ceil(8));
+            let (address, generation) = heap::split(offset);
+            let (first, end) = (address / 8, address.saturating_add(len as u64).div_ceil(8));
+            match node.heap.generation(first).cmp(&generation) {
+                Ordering::Greater => return Err(Code::Freed),
+                Ordering::Less => return Err(Code::OutOfBounds),
+                Ordering::Equal => {}
+            }
             let inside = |&(start, words, group): &(u32, u32, _)| {
                 group == key && u64::from(start) <= first && end <= u64::from(start) + u64::from(words)
             };
@@ -358,7 +365,10 @@ impl Drop for SimLane {
             if let Ok(mut inner) = world.inner.try_borrow_mut()
                 && self.fabric.is_here()
             {
-                inner.lanes[self.index].in_use = false;
+                let lane = &mut inner.lanes[self.index];
+                lane.in_use = false;
+                let pending = self.peers.iter_mut().flat_map(|peer| peer.pending.drain(..));
+                lane.kept.extend(pending.filter(|flight| !flight.done).map(|flight| flight.local));
             }
         });
     }

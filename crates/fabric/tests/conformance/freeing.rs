@@ -154,6 +154,15 @@ fn long(harness: &Harness) -> usize {
     }
 }
 
+/// Says that a thread has ended, however it has.
+struct Ends<'w>(&'w Word);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(1);
+    }
+}
+
 /// A node puts through a pointer that the owner gives out, waiting for it or not, on and on after the memory is given
 /// back; what the owner gives out then is zero, and stays so.
 pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness) {
@@ -184,7 +193,7 @@ pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness
         }
     };
     let own = || {
-        let endpoint = nodes[1].endpoint();
+        let (endpoint, _ends) = (nodes[1].endpoint(), Ends(&done));
         for round in 0..harness.rounds(50) {
             let region = nodes[1].region(bytes);
             for look in 0..3 {
@@ -196,7 +205,6 @@ pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness
             soon(&endpoint, "a put has landed", || region.word(0).load() != 0);
             nodes[1].fabric.free(region).unwrap();
         }
-        done.store(1);
     };
     threads([(&nodes[0], &write), (&nodes[1], &own)]);
 }
@@ -231,7 +239,7 @@ pub(crate) fn late_gets_bring_nothing_of_what_is_given_out_later(harness: &Harne
         }
     };
     let own = || {
-        let endpoint = nodes[1].endpoint();
+        let (endpoint, _ends) = (nodes[1].endpoint(), Ends(&done));
         for _ in 0..harness.rounds(50) {
             let region = nodes[1].region(bytes);
             let packed = region.remote::<u64>(0).packed();
@@ -241,7 +249,6 @@ pub(crate) fn late_gets_bring_nothing_of_what_is_given_out_later(harness: &Harne
             soon(&endpoint, "a get is done", || count.load() != before);
             nodes[1].fabric.free(region).unwrap();
         }
-        done.store(1);
     };
     threads([(&nodes[0], &read), (&nodes[1], &own)]);
 }
