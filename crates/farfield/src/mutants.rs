@@ -604,11 +604,11 @@ mutants! {
     /// *Scenario:* 2 nodes have an object open. n0 drops it ∥ n1: gets n0's word, which is gone.
     ClosingFreedEarly = "closing-freed-early" in "Closing": "Memory is given back before the others have closed the object.";
 
-    /// *Missing:* a dead node that is not shut out may be alive, and does not know; what it has posted may land.
+    /// *Missing:* who is suspected, or dead and not shut out, may be alive and at work.
     ///
-    /// *Scenario:* 3 nodes have an object open; the others decide that n2 is dead, and close it. n2, which has not heard of it,
-    /// finds their memory gone.
-    ClosingDeadNotAwaited = "closing-dead-not-awaited" in "Closing": "A dead node is not waited for, though it is not shut out.";
+    /// *Scenario:* 3 nodes have an object open; n0 suspects n2, and closes it. n2, which has it open, finds n0's memory gone.
+    ClosingSuspectNotAwaited = "closing-suspect-not-awaited" in "Closing":
+        "A node that is suspected, or dead and not shut out, is not waited for.";
 
     /// *Missing:* which opening a release is of.
     ///

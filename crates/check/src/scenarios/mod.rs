@@ -1,6 +1,7 @@
 //! Scenarios for Farfield's own objects.
 
 mod barrier;
+mod close;
 mod death;
 mod join;
 mod kv;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Scenario> {
         locks::scenarios(),
         kv::scenarios(),
         join::scenarios(),
+        close::scenarios(),
         death::scenarios(),
     ];
     let mut all = Vec::new();

@@ -188,7 +188,7 @@ impl Shared {
     fn is_silent(&self, node: NodeId) -> bool {
         match self.service.standing_of(node) {
             Some(Standing::Departed | Standing::ShutOut) => true,
-            Some(Standing::Dead) => mutants::is_on(Mutant::ClosingDeadNotAwaited),
+            Some(Standing::Suspected | Standing::Dead) => mutants::is_on(Mutant::ClosingSuspectNotAwaited),
             _ => false,
         }
     }
