@@ -296,6 +296,16 @@ impl Fabric for VerbsFabric {
         self.connections.permit(peer, group)
     }
 
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.connections.start_permit(peer, group)
+    }
+
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_right(peer, group)?;
+        self.connections.is_permitted(peer, group)
+    }
+
     fn revoke(&self, peer: NodeId, group: GroupKey, _timeout: Duration) -> Result<()> {
         self.check_right(peer, group)?;
         self.connections.revoke(peer, group);

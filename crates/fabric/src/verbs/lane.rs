@@ -1,4 +1,4 @@
-//! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
+//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
 //!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use farfield_verbs_sys::*;
 
+use super::connections::OwnNode;
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
 use super::peer::{Ends, Operation, Pair, Peer};
@@ -76,7 +77,8 @@ pub struct VerbsLane {
     looked: Instant,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
-    /// Dropped after the queue pairs.
+    /// Dropped after the queue pairs, as what follows.
+    own_node: Option<OwnNode>,
     kept: Vec<Box<dyn Send>>,
 }
 
@@ -151,6 +153,7 @@ impl VerbsLane {
             polls: 0,
             looked: Instant::now(),
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
+            own_node: None,
             kept: Vec::new(),
         })
     }
@@ -164,7 +167,7 @@ impl VerbsLane {
     /// The queue pair by which a word is reached, the word's address and its key.
     pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
-        let (pair_at, address, rkey) = self.place(&WorkRequest {
+        let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
             verb: Verb::Faa,
             remote: word.cast(),
             len: 8,
@@ -181,6 +184,11 @@ impl VerbsLane {
             LocalKey::Registered(key) => Ok(key),
             _ => Err(Code::Device),
         }
+    }
+
+    /// What opens its way to its own node, and closes the lane.
+    pub(super) fn set_own_node(&mut self, own: OwnNode) {
+        self.own_node = Some(own);
     }
 
     /// Keeps this until the lane is closed.
@@ -250,6 +258,57 @@ impl VerbsLane {
         Ok((at, address, rkey))
     }
 
+    /// [`VerbsLane::place`] of a request that will be posted: the first one to the own node opens the way there.
+    #[inline]
+    fn place_to_post(&mut self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
+        match self.place(request) {
+            Err(code) => self.open_own_node(request, code),
+            placed => placed,
+        }
+    }
+
+    #[cold]
+    fn open_own_node(&mut self, request: &WorkRequest, code: Code) -> Result<(usize, u64, u32), Code> {
+        let Some(own) = self.may_open(request, code)? else { return Err(code) };
+        let class = class_of(request.remote.key());
+        // One that ended when the right was taken, and it was given again: what was under way is over.
+        let ended = self.peers.get(own.index()).and_then(|peer| peer.pair(class));
+        if let Some(pair_at) = ended {
+            self.destroy(pair_at);
+        }
+        self.own_node.as_ref().ok_or(code)?.open(class)?;
+        self.take_arrivals();
+        self.place(request)
+    }
+
+    /// The own node, if a request to it that was refused with a code would open the way there; none if it would not.
+    ///
+    /// # Errors
+    /// What is wrong with the request besides.
+    fn may_open(&self, request: &WorkRequest, code: Code) -> Result<Option<NodeId>, Code> {
+        let remote = request.remote;
+        let own = self.own_node.as_ref().filter(|own| own.id() == remote.node());
+        // One that has failed has failed for good: only where there is none yet, or whose right was taken.
+        let Some(own) = own.filter(|_| matches!(code, Code::BadKey | Code::Revoked)) else { return Ok(None) };
+        if own.is_fenced() {
+            return Err(Code::Fenced);
+        }
+        if own.memory().is_revoked(remote.key()) {
+            return Err(Code::Revoked);
+        }
+        if request.verb == Verb::RemoteFence {
+            return Ok(Some(own.id()));
+        }
+        if !remote.offset().is_multiple_of(8) {
+            return Err(Code::Misaligned);
+        }
+        if matches!(request.verb, Verb::Cas | Verb::Faa) && !self.port.device.has_atomics() {
+            return Err(Code::NoAtomics);
+        }
+        own.memory().find(remote, request.len)?;
+        Ok(Some(own.id()))
+    }
+
     /// How a request names its local memory.
     fn local_key(&self, request: &WorkRequest, inline_bytes_max: usize) -> Result<LocalKey, Code> {
         let inline = request.verb == Verb::Put && request.len <= inline_bytes_max.min(INLINE_BYTES_MAX);
@@ -275,12 +334,16 @@ impl VerbsLane {
 
     /// Queues the work of a request; `Done` if there is none.
     fn admit(&mut self, request: &WorkRequest, sequence: u64) -> Result<Status, Code> {
-        let (pair_at, address, rkey) = self.place(request)?;
-        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         if request.verb == Verb::RemoteFence {
-            self.pairs[pair_at].fence_next = true;
+            match self.place(request) {
+                Ok((pair_at, ..)) => self.pairs[pair_at].fence_next = true,
+                // To its own node it has posted nothing yet that could be overtaken.
+                Err(code) => drop(self.may_open(request, code)?.ok_or(code)?),
+            }
             return Ok(Status::Done);
         }
+        let (pair_at, address, rkey) = self.place_to_post(request)?;
+        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         let key = self.local_key(request, info.inline_bytes_max)?;
         let flush_key = match request.verb {
             Verb::Put if !info.puts_in_order && self.pairs[pair_at].has_open_put && request.len > 0 => {
@@ -587,7 +650,11 @@ impl crate::lane::sealed::Sealed for VerbsLane {}
 impl DynLane for VerbsLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.take_arrivals();
-        self.place(request).map(|_| ())
+        match self.place(request) {
+            Ok(_) => Ok(()),
+            // Nothing is opened for an operation that is only foreseen.
+            Err(code) => self.may_open(request, code)?.map(drop).ok_or(code),
+        }
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {
