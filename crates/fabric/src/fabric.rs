@@ -36,6 +36,8 @@ pub trait Fabric: Any + Send + Sync {
     /// A fabric may give a further group queue pairs of its own, so that it can be revoked. Order ("puts to one node land
     /// in order", "a get flushes") holds among the first three groups, and within each further one, not between them.
     ///
+    /// It waits until all peers reach it, but for the service thread: there [`Fabric::is_permitted`] says when one does.
+    ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;

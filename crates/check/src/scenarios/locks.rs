@@ -146,7 +146,8 @@ fn mcs_release() -> Scenario {
 /// The lock lies elsewhere, and one thread hands it to another of its node by a store. What it has put to a word there lands
 /// by the NIC, and no order of the model puts that before a store: the release has to fence its own node, too.
 fn neighbours() -> Scenario {
-    let about = "what a holder puts on its own node is seen by the next one of that node, which is handed the lock by a store";
+    let about =
+        "what a holder puts on its own node is seen by the next one of that node, which is handed the lock by a store";
     Scenario::new("mcs/neighbours", about, 2, |stage| {
         let (locks, x) = (open_mcs(stage)?, Counter::new(stage, 1)?);
         for _ in 0..2 {

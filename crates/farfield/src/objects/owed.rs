@@ -1,6 +1,6 @@
 //! What a node owes to others and its service thread does: a release that cannot be done yet.
 
-use farfield_fabric::{self as fabric, Endpoint, NodeId};
+use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
 
 use crate::error::Result;
 use crate::node::{Node, Poller, Progress};
@@ -58,4 +58,19 @@ pub(crate) fn release_later(
     let silent = lost.iter().find(|lost| endpoint.check_alive(**lost).is_ok()).copied();
     node.add_poller(Box::new(Owed { node: node.for_service(), lost, release }));
     silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
+}
+
+/// Takes from a lock's word what its holder has added. It is waited for, a round trip: a node that leaves next must not take it
+/// along. The service thread may be the first of its node to need a queue pair to the lock; without one it tries again. Any
+/// other error is a home that is gone, and the lock with it.
+pub(crate) fn release_word(endpoint: &Endpoint, word: RemotePtr<u64>, held: u64) -> Progress {
+    match endpoint.faa(word, held.wrapping_neg()).wait() {
+        Err(error) if is_short(&error) => Progress::Idle,
+        _ => Progress::Done,
+    }
+}
+
+/// Whether an operation was not posted for want of something that may be there later.
+pub(crate) fn is_short(error: &fabric::Error) -> bool {
+    matches!(error.kind(), fabric::ErrorKind::NoQueuePair { .. } | fabric::ErrorKind::PoolExhausted { .. })
 }

@@ -7,9 +7,10 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Board, Connections, LOST, DEAD};
+use super::{Board, Connections, DEAD, LOST};
 use crate::error::{Code, ErrorKind, Result};
 use crate::ptr::{GroupKey, NodeId};
+use crate::verbs::lane::class_of;
 use crate::verbs::message::Message;
 
 impl Connections {
@@ -55,7 +56,9 @@ impl Connections {
     /// Gives it back, and waits until the peer can use it.
     pub(in crate::verbs) fn permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
         if self.is_service() {
-            return Err(ErrorKind::OnServiceThread { what: "permit", instead: "start_permit, then is_permitted" }.into());
+            return Err(
+                ErrorKind::OnServiceThread { what: "permit", instead: "start_permit, then is_permitted" }.into()
+            );
         }
         self.start_permit(peer, key)?;
         let is_taken = |board: &Board| board.taken.contains(&(peer, key.0));
@@ -76,7 +79,7 @@ impl Connections {
 
     fn right(&self, board: &Board, peer: NodeId, key: GroupKey) -> Result<bool> {
         self.check_here(peer)?;
-        let of = (peer, key.0);
+        let of = (peer, class_of(key).0);
         if board.taken.contains(&of) {
             return Ok(false);
         }
