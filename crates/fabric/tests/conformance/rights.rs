@@ -193,7 +193,8 @@ pub(crate) fn a_right_is_handed_from_writer_to_writer(harness: &Harness) {
             endpoint.put_value(place, round).wait().expect("it was told that it may write");
             assert_eq!(endpoint.get(place).wait().unwrap(), round);
             endpoint.put_value(done.remote(0), round).wait().unwrap();
-            while endpoint.put_value(place, round).wait().is_ok() {}
+            // Or it has slept meanwhile, and it is its turn again.
+            while endpoint.put_value(place, round).wait().is_ok() && turns[me].word(0).load() == round {}
         }
     };
     let replica = || {
