@@ -1,4 +1,5 @@
-//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its owner polls.
+//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its
+//! owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
 //!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
@@ -34,6 +35,7 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use self::words::{Route, Words};
 pub(crate) use self::words::{WordOrigin, WordTicket};
 
+mod own;
 mod words;
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -186,11 +188,6 @@ impl VerbsLane {
         }
     }
 
-    /// What opens its way to its own node, and closes the lane.
-    pub(super) fn set_own_node(&mut self, own: OwnNode) {
-        self.own_node = Some(own);
-    }
-
     /// Keeps this until the lane is closed.
     pub(super) fn keep(&mut self, kept: Box<dyn Send>) {
         self.kept.push(kept);
@@ -256,57 +253,6 @@ impl VerbsLane {
         }
         let (address, rkey) = peer.memory.as_ref().ok_or(Code::BadKey)?.find(request.remote, request.len)?;
         Ok((at, address, rkey))
-    }
-
-    /// [`VerbsLane::place`] of a request that will be posted: the first one to the own node opens the way there.
-    #[inline]
-    fn place_to_post(&mut self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
-        match self.place(request) {
-            Err(code) => self.open_own_node(request, code),
-            placed => placed,
-        }
-    }
-
-    #[cold]
-    fn open_own_node(&mut self, request: &WorkRequest, code: Code) -> Result<(usize, u64, u32), Code> {
-        let Some(own) = self.may_open(request, code)? else { return Err(code) };
-        let class = class_of(request.remote.key());
-        // One that ended when the right was taken, and it was given again: what was under way is over.
-        let ended = self.peers.get(own.index()).and_then(|peer| peer.pair(class));
-        if let Some(pair_at) = ended {
-            self.destroy(pair_at);
-        }
-        self.own_node.as_ref().ok_or(code)?.open(class)?;
-        self.take_arrivals();
-        self.place(request)
-    }
-
-    /// The own node, if a request to it that was refused with a code would open the way there; none if it would not.
-    ///
-    /// # Errors
-    /// What is wrong with the request besides.
-    fn may_open(&self, request: &WorkRequest, code: Code) -> Result<Option<NodeId>, Code> {
-        let remote = request.remote;
-        let own = self.own_node.as_ref().filter(|own| own.id() == remote.node());
-        // One that has failed has failed for good: only where there is none yet, or whose right was taken.
-        let Some(own) = own.filter(|_| matches!(code, Code::BadKey | Code::Revoked)) else { return Ok(None) };
-        if own.is_fenced() {
-            return Err(Code::Fenced);
-        }
-        if own.memory().is_revoked(remote.key()) {
-            return Err(Code::Revoked);
-        }
-        if request.verb == Verb::RemoteFence {
-            return Ok(Some(own.id()));
-        }
-        if !remote.offset().is_multiple_of(8) {
-            return Err(Code::Misaligned);
-        }
-        if matches!(request.verb, Verb::Cas | Verb::Faa) && !self.port.device.has_atomics() {
-            return Err(Code::NoAtomics);
-        }
-        own.memory().find(remote, request.len)?;
-        Ok(Some(own.id()))
     }
 
     /// How a request names its local memory.
