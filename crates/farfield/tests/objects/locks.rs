@@ -93,7 +93,7 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
     let _alone = alone("queue pairs of locks");
     let over = if is_on_verbs() { Over::Verbs } else { Over::Shm };
     let scene = Scene { nodes: session(3, over), over, threads: 2 };
-    let lone = scene.open(|node| ALock::open(node, "alock", scene.id(0)));
+    let lone = scene.open(|node| ALock::open(node, "lone", scene.id(0)));
     let (table, spins) = (open(&scene, LockKind::ALock, 3), open(&scene, LockKind::Spin, 3));
     let regions = [data(&scene, 0, 64), data(&scene, 1, 64), data(&scene, 2, 64)];
     let together = std::sync::Barrier::new(scene.all_threads());
