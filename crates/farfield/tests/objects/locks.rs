@@ -330,17 +330,17 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
 fn an_endpoint_without_memory_loses_no_lock() {
     for kind in [LockKind::ALock, LockKind::Mcs] {
         let _alone = alone("locks without memory");
-        let build = over(Over::Weak(3), 2);
-        let nodes = local_session_with(2, |node| build(node).pool_bytes_max(4 << 10));
+        let build = over(Over::Weak(3), 3);
+        let nodes = local_session_with(3, |node| build(node).pool_bytes_max(4 << 10));
         let scene = Scene { nodes: nodes.unwrap(), over: Over::Weak(3), threads: 1 };
         let alock = ALockOptions { operations_max: 4, ..ALockOptions::default() };
         let locks = scene.open(|node| LockTable::open(node, "locks", 4, LockOptions { kind, alock }));
-        let (endpoint, other) = (scene.endpoint(1), scene.endpoint(1));
-        // Of node 0: node 1 takes them as remote ones.
+        let (endpoint, other) = (scene.endpoint(1), scene.endpoint(2));
+        // Of node 0: the others take them as remote ones, and tell each other by puts.
         let free = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
-        let awaited = endpoint.block_on(locks[1].lock(&endpoint, 2)).unwrap();
+        let awaited = endpoint.block_on(locks[1].lock(&endpoint, 3)).unwrap();
         let puts = other.counts().puts;
-        let mut waits = Box::pin(locks[1].lock(&other, 2));
+        let mut waits = Box::pin(locks[2].lock(&other, 3));
         eventually("it has told the holder", || {
             assert!(poll_times(waits.as_mut(), 1).is_none());
             (other.counts().puts > puts).then_some(())
@@ -357,7 +357,7 @@ fn an_endpoint_without_memory_loses_no_lock() {
         endpoint.block_on(free.unlock()).unwrap();
         endpoint.block_on(awaited.unlock()).unwrap();
         other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
-        other.block_on(other.block_on(locks[1].lock(&other, 0)).unwrap().unlock()).unwrap();
+        other.block_on(other.block_on(locks[2].lock(&other, 0)).unwrap().unlock()).unwrap();
     }
 }
 
