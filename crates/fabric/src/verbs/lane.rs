@@ -1,4 +1,5 @@
-//! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
+//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its
+//! owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
 //!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use farfield_verbs_sys::*;
 
+use super::connections::OwnNode;
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
 use super::peer::{Ends, Operation, Pair, Peer};
@@ -33,6 +35,7 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use self::words::{Route, Words};
 pub(crate) use self::words::{WordOrigin, WordTicket};
 
+mod own;
 mod words;
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -76,7 +79,8 @@ pub struct VerbsLane {
     looked: Instant,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
-    /// Dropped after the queue pairs.
+    /// Dropped after the queue pairs, as what follows.
+    own_node: Option<OwnNode>,
     kept: Vec<Box<dyn Send>>,
 }
 
@@ -151,6 +155,7 @@ impl VerbsLane {
             polls: 0,
             looked: Instant::now(),
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
+            own_node: None,
             kept: Vec::new(),
         })
     }
@@ -164,7 +169,7 @@ impl VerbsLane {
     /// The queue pair by which a word is reached, the word's address and its key.
     pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
-        let (pair_at, address, rkey) = self.place(&WorkRequest {
+        let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
             verb: Verb::Faa,
             remote: word.cast(),
             len: 8,
@@ -275,12 +280,16 @@ impl VerbsLane {
 
     /// Queues the work of a request; `Done` if there is none.
     fn admit(&mut self, request: &WorkRequest, sequence: u64) -> Result<Status, Code> {
-        let (pair_at, address, rkey) = self.place(request)?;
-        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         if request.verb == Verb::RemoteFence {
-            self.pairs[pair_at].fence_next = true;
+            match self.place(request) {
+                Ok((pair_at, ..)) => self.pairs[pair_at].fence_next = true,
+                // To its own node it has posted nothing yet that could be overtaken.
+                Err(code) => drop(self.may_open(request, code)?.ok_or(code)?),
+            }
             return Ok(Status::Done);
         }
+        let (pair_at, address, rkey) = self.place_to_post(request)?;
+        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         let key = self.local_key(request, info.inline_bytes_max)?;
         let flush_key = match request.verb {
             Verb::Put if !info.puts_in_order && self.pairs[pair_at].has_open_put && request.len > 0 => {
@@ -587,7 +596,11 @@ impl crate::lane::sealed::Sealed for VerbsLane {}
 impl DynLane for VerbsLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.take_arrivals();
-        self.place(request).map(|_| ())
+        match self.place(request) {
+            Ok(_) => Ok(()),
+            // Nothing is opened for an operation that is only foreseen.
+            Err(code) => self.may_open(request, code)?.map(drop).ok_or(code),
+        }
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {

@@ -83,7 +83,10 @@ suite! {
         revoked_and_permitted_again
         rights_are_per_peer_and_per_group
         no_write_lands_after_a_revoke
-        a_revoke_reaches_into_store_buffers;
+        a_revoke_reaches_into_store_buffers
+        a_right_can_be_used_when_it_is_said_to_be_there
+        a_right_is_handed_from_writer_to_writer
+        nothing_is_permitted_to_one_that_has_left;
     dropping:
         operations_dropped_at_every_poll
         operations_forgotten_at_every_poll

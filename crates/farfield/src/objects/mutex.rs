@@ -62,7 +62,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
-use crate::objects::owed::{fence_holder, release_later};
+use crate::objects::owed::{fence_holder, is_short, release_later, release_word};
 use crate::objects::settle::Settle;
 
 mod state;
@@ -491,7 +491,11 @@ impl Poller for Abandoned {
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         // A round trip each: short, and it ends with an error at the latest when the home node dies.
-        let Ok(found) = endpoint.get(self.word).wait() else { return Progress::Done };
+        let found = match endpoint.get(self.word).wait() {
+            Ok(found) => found,
+            Err(error) if is_short(&error) => return Progress::Idle,
+            Err(_) => return Progress::Done,
+        };
         if State(found).is_past(self.number) {
             return Progress::Done; // passed over already
         }
@@ -521,11 +525,7 @@ impl Guard<'_> {
         {
             let (word, held) = (self.word, self.held());
             self.held = false;
-            let release = move |endpoint: &Endpoint| {
-                // Waited for, a round trip: a node that leaves next must not take it along.
-                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
-                Progress::Done
-            };
+            let release = move |endpoint: &Endpoint| release_word(endpoint, word, held);
             return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
         }
         let me = self.held();
@@ -580,11 +580,9 @@ pub(crate) struct HeldLock {
 }
 
 impl HeldLock {
-    /// Releases it.
-    pub(crate) fn release(self, endpoint: &Endpoint) {
-        // Waited for, a round trip: a node that leaves next must not take it along. An error is a home node that is gone,
-        // and the lock with it.
-        let _ = endpoint.faa(self.word, self.held.wrapping_neg()).wait();
+    /// Releases it, or has to be called again.
+    pub(crate) fn release(&self, endpoint: &Endpoint) -> Progress {
+        release_word(endpoint, self.word, self.held)
     }
 }
 

@@ -69,3 +69,18 @@ pub(crate) fn release_later(
     node.add_poller(Box::new(Owed { node: node.for_service(), lost, release }));
     silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
 }
+
+/// Takes from a lock's word what its holder has added. It is waited for, a round trip: a node that leaves next must not take it
+/// along. The service thread may be the first of its node to need a queue pair to the lock; without one it tries again. Any
+/// other error is a home that is gone, and the lock with it.
+pub(crate) fn release_word(endpoint: &Endpoint, word: RemotePtr<u64>, held: u64) -> Progress {
+    match endpoint.faa(word, held.wrapping_neg()).wait() {
+        Err(error) if is_short(&error) => Progress::Idle,
+        _ => Progress::Done,
+    }
+}
+
+/// Whether an operation was not posted for want of something that may be there later.
+pub(crate) fn is_short(error: &fabric::Error) -> bool {
+    matches!(error.kind(), fabric::ErrorKind::NoQueuePair { .. } | fabric::ErrorKind::PoolExhausted { .. })
+}

@@ -23,7 +23,7 @@
 //! |---|---|---|
 //! | `load`, `store` | 0 | none |
 //! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
-//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
+//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn; 0 on the owner | as many gets |
 //!
 //! *When the owner dies*, every copy stays as it was; they may differ by what was pushed since the last global fence. A
 //! copy in which a push ends stays torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the
@@ -268,6 +268,9 @@ impl<T: Plain> OwnedVar<T> {
         let shared = &self.0;
         let path = shared.object.path();
         let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
+        if from.node() == endpoint.me() {
+            return self.load(endpoint).await; // only its CPU writes there
+        }
         let deadline = endpoint.deadline();
         loop {
             match shared.image {

@@ -31,8 +31,8 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Progress, Standing};
-use crate::objects::owed::{fence_holder, release_later};
+use crate::node::{Node, Standing};
+use crate::objects::owed::{fence_holder, release_later, release_word};
 use crate::objects::settle::Settle;
 
 /// The first wait after an attempt that has failed.
@@ -217,11 +217,7 @@ impl SpinGuard<'_> {
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
             self.is_held = false;
-            let release = move |endpoint: &Endpoint| {
-                // Waited for, a round trip: a node that leaves next must not take it along.
-                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
-                Progress::Done
-            };
+            let release = move |endpoint: &Endpoint| release_word(endpoint, word, held);
             return release_later(node, self.endpoint, lost, release).of(path);
         }
         self.is_held = false; // from here on it is released, or its home is gone
