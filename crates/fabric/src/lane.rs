@@ -119,6 +119,12 @@ pub enum Status {
 /// A work id is a peer and a sequence number, which `post` returns and `status` takes. Completions need not come in the
 /// order of posting: that a later operation is complete says nothing of an earlier one.
 ///
+/// *What fails, and when it is known.* An operation is either *refused* at posting: its status says so when `post` returns, it
+/// has no effect, and no other operation is disturbed. Or it is *accepted*: then it is done; or the connection that carries it
+/// ends, and it fails together with all that was posted behind it on that connection (the first three groups of a node share
+/// one). Then nobody knows what of it was done, but nothing behind it was done before it. So who posts operations of which a
+/// later one says that an earlier one was done looks at each as it is posted, and need not wait for any.
+///
 /// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and say `Done`
 /// only when nothing touches the local memory any more.
 pub trait DynLane: Send + sealed::Sealed {
@@ -128,8 +134,8 @@ pub trait DynLane: Send + sealed::Sealed {
     /// The code it would fail with.
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code>;
 
-    /// Posts a request; its sequence number among those of this lane to the same peer, counted from 1. A failure
-    /// shows in its status.
+    /// Posts a request; its sequence number among those of this lane to the same peer, counted from 1. If it is refused, its
+    /// status says so when this returns.
     fn post(&mut self, request: WorkRequest) -> u64;
 
     /// A batch to the peer begins: what is posted to it may be held back until [`doorbell`](DynLane::doorbell) or
@@ -189,6 +195,9 @@ pub(crate) struct Completions {
 #[derive(Default)]
 struct PeerCompletions {
     posted: u64,
+    /// Accepted ones that are not complete.
+    open: u64,
+    /// All up to this one are complete.
     completed: u64,
     failed: Failures,
 }
@@ -201,12 +210,18 @@ impl Failures {
     /// Failures remembered for each peer. An older one whose handle nobody asked about reads as `Unreachable`.
     const KEPT: usize = 4096;
 
-    /// Remembers a failure. Sequence numbers only grow.
+    /// Remembers a failure. One that was refused may be known before others that were posted earlier.
     pub(crate) fn note(&mut self, sequence: u64, code: Code) {
         if self.0.len() == Self::KEPT {
             self.0.pop_front();
         }
-        self.0.push_back((sequence, code));
+        let at = self.0.partition_point(|failure| failure.0 < sequence);
+        self.0.insert(at, (sequence, code));
+    }
+
+    /// The failure of an operation, which need not have ended.
+    fn of(&self, sequence: u64) -> Option<Code> {
+        self.0.binary_search_by_key(&sequence, |failure| failure.0).ok().map(|at| self.0[at].1)
     }
 
     /// How an operation ended that has ended.
@@ -227,25 +242,46 @@ impl Completions {
         &mut self.peers[peer.index()]
     }
 
+    /// The number of one that is accepted.
     pub(crate) fn post(&mut self, peer: NodeId) -> u64 {
         let peer = self.peer(peer);
         peer.posted += 1;
+        peer.open += 1;
         peer.posted
     }
 
+    /// The number of one that is refused.
+    pub(crate) fn refuse(&mut self, peer: NodeId, code: Code) -> u64 {
+        let peer = self.peer(peer);
+        peer.posted += 1;
+        peer.failed.note(peer.posted, code);
+        peer.settle(peer.completed);
+        peer.posted
+    }
+
+    /// Accepted ones complete in order.
     pub(crate) fn complete(&mut self, peer: NodeId, sequence: u64, result: Result<(), Code>) {
         let peer = self.peer(peer);
-        debug_assert_eq!(sequence, peer.completed + 1, "completions come in order");
-        peer.completed = sequence;
+        debug_assert!(sequence > peer.completed, "completions come in order");
         if let Err(code) = result {
             peer.failed.note(sequence, code);
         }
+        peer.open -= 1;
+        peer.settle(sequence);
     }
 
     pub(crate) fn status(&self, peer: NodeId, sequence: u64) -> Status {
         match self.peers.get(peer.index()) {
             Some(peer) if sequence <= peer.completed => peer.failed.status(sequence),
-            _ => Status::Pending,
+            Some(peer) => peer.failed.of(sequence).map_or(Status::Pending, Status::Failed),
+            None => Status::Pending,
         }
+    }
+}
+
+impl PeerCompletions {
+    /// All up to one are complete, and all if none is open.
+    fn settle(&mut self, sequence: u64) {
+        self.completed = if self.open == 0 { self.posted } else { sequence };
     }
 }

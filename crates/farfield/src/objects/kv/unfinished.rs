@@ -65,11 +65,21 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
             false => endpoint.block_on(self.node.fence_living(endpoint, [self.entry.slot.node()].into_iter())),
             true => Ok(Vec::new()),
         };
-        let may_land = fenced.is_ok_and(|lost| !lost.is_empty());
+        let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
         let node = self.node.for_service();
-        let unfinished =
-            Unfinished { node, work, key, entry, lock, may_land, cleared: false, told: None, dropped: false };
+        let unfinished = Unfinished {
+            node,
+            work,
+            key,
+            entry,
+            lock,
+            may_land,
+            cleared: false,
+            told: None,
+            dropped: false,
+            freed: false,
+        };
         self.node.add_poller(Box::new(unfinished));
     }
 }
@@ -88,6 +98,8 @@ struct Unfinished<K> {
     told: Option<u64>,
     /// All nodes have dropped the key.
     dropped: bool,
+    /// Its slot may be used again.
+    freed: bool,
 }
 
 impl<K: Key> Unfinished<K> {
@@ -105,6 +117,9 @@ impl<K: Key> Unfinished<K> {
             let put = endpoint.put_value(entry.slot, meta).wait();
             // A round trip.
             let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
+            if fenced.as_ref().is_err_and(farfield_fabric::Error::is_refused) {
+                return false; // once more, later
+            }
             self.may_land = fenced.is_err();
             self.cleared = fenced.is_ok();
             return true;
@@ -118,16 +133,19 @@ impl<K: Key> Unfinished<K> {
             self.dropped = self.told.is_some_and(|position| tracker.is_applied(endpoint, position));
             return self.dropped;
         }
-        if slots.is_ours(entry.slot) {
-            slots.free(entry.slot);
-        } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
-            return false;
+        if !self.freed {
+            if slots.is_ours(entry.slot) {
+                slots.free(entry.slot);
+            } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
+                return false;
+            }
+            self.freed = true;
         }
-        if let Some((lock, staying)) = self.lock.take() {
-            lock.release(endpoint);
-            drop(staying);
+        let is_released = self.lock.as_ref().is_none_or(|(lock, _)| lock.release(endpoint) == Progress::Done);
+        if is_released {
+            self.lock = None;
         }
-        true
+        is_released
     }
 }
 
