@@ -440,11 +440,6 @@ mutants! {
     /// *Scenario:* 2 nodes. n0: `insert(k, 1)` is true, tells n1 ∥ n1, once told: `get(k)` is `None`.
     KvAckBeforeApply = "kv-ack-before-apply" in "KvStore": "A follower acknowledges a change before it applies it.";
 
-    /// *Missing:* nothing of the memory model. Who inserts waits until all indexes have the key.
-    ///
-    /// *Scenario:* 3 nodes. n0: insert; what tells n2 is refused. It waits for n2 for ever.
-    KvBehindForgotten = "kv-behind-forgotten" in "KvStore": "A node that was refused a change does not get it later.";
-
     /// *Missing:* the inserter's own index before valid. Rule (2), where "every index" is taken to be the others'.
     ///
     /// *Scenario:* 2 nodes. n0/T0: `insert(k, 1)` ∥ n1: `get(k)` is 1, tells n0/T1 ∥ n0/T1, once told: `get(k)` is

@@ -162,7 +162,7 @@ impl<K: Key> Tracker<K> {
             Err(error) if error.is_gone() => Ok(Some(ring.position() + 1)),
             sent => {
                 let is_sent = sent?;
-                if ring.is_behind() && !mutants::is_on(Mutant::KvBehindForgotten) {
+                if ring.is_behind() {
                     // Others wait until all nodes have applied it.
                     self.node.add_poller(Box::new(Behind(Arc::clone(sending))));
                 }
