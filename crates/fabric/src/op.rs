@@ -19,6 +19,10 @@ use crate::verbs::WordTicket;
 /// It is already on its way: awaiting or waiting only learns how it ended. A completed put says that its source may be
 /// reused, not that its bytes can be read over there. Dropping or forgetting the handle leaves the operation running;
 /// a forgotten get, cas or faa costs a block of its endpoint, or one of the places that a lane has for words.
+///
+/// *What fails.* It is either refused while it is posted: [`Op::accepted`] and [`Op::detach`] say so at once, it has no effect,
+/// and no other operation is disturbed. Or it is accepted, and then it is done, or fails together with all that was posted
+/// behind it to that node (of a group of [`create_group`](crate::Fabric::create_group), to that group).
 #[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
@@ -215,7 +219,10 @@ impl<'e, T: Plain> Op<'e, T> {
     /// connection is over.
     #[inline(always)]
     pub fn detach(self) -> Result<()> {
-        self.accepted().map(drop)
+        match self.failure() {
+            None => Ok(()),
+            Some((code, remote, len)) => Err(self.endpoint.explain(code, remote, len)),
+        }
     }
 
     /// Whether the operation is complete, without waiting.
