@@ -205,8 +205,9 @@ impl Pairs {
         let operations = &mut self.peers[peer].operations;
         advance(&mut *self.inner, &mut operations[at], rng);
         if let Err(code) = operations[at].result {
-            // What was accepted fails together with all behind it: the queue pair is over for them.
-            for behind in operations.range_mut(at + 1..).filter(|behind| !behind.reported) {
+            // What was accepted fails together with all behind it: the queue pair is over for them. One that was reported is
+            // lost, as the put before it may have been.
+            for behind in operations.range_mut(at + 1..) {
                 behind.result = behind.result.and(Err(code));
             }
         }

@@ -60,7 +60,7 @@ pub use self::receive::RingReceiver;
 use self::receive::Tail;
 use crate::error::{Error, ErrorKind, Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Spec, Standing};
 
 /// Who takes part in a ring buffer, and how large it is.
 #[derive(Clone, Debug)]
@@ -577,10 +577,12 @@ impl Acknowledgements {
 
 impl Drop for RingSender {
     fn drop(&mut self) {
-        if self.is_behind() {
-            let behind = self.copies.iter().filter(|copy| copy.sent.get() != self.head).map(|copy| copy.head.node().0);
-            let (path, behind) = (self.shared.object.path(), behind.collect::<Vec<_>>());
-            tracing::warn!("{path}: the sender is dropped, and nodes {behind:?} lack messages: flush it before");
+        let is_member =
+            |node| matches!(self.shared.object.node().standing_of(node), Standing::Member | Standing::Suspected);
+        let behind = self.copies.iter().filter(|copy| copy.sent.get() != self.head).map(|copy| copy.head.node());
+        for node in behind.filter(|node| is_member(*node)) {
+            let path = self.shared.object.path();
+            tracing::warn!("{path}: the sender is dropped, and {node} lacks messages that were sent: flush it before");
         }
     }
 }
