@@ -1,6 +1,7 @@
 //! What a fabric implements for one thread: posting work requests and reporting their completion.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::buf::Block;
@@ -186,7 +187,8 @@ pub(crate) unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures.
+/// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures. An operation
+/// that completes before an earlier one, by another queue pair, counts as complete with that one.
 #[derive(Default)]
 pub(crate) struct Completions {
     peers: Vec<PeerCompletions>,
@@ -195,10 +197,10 @@ pub(crate) struct Completions {
 #[derive(Default)]
 struct PeerCompletions {
     posted: u64,
-    /// Accepted ones that are not complete.
-    open: u64,
     /// All up to this one are complete.
     completed: u64,
+    /// Those that wait for an earlier one.
+    early: BTreeMap<u64, Result<(), Code>>,
     failed: Failures,
 }
 
@@ -246,7 +248,6 @@ impl Completions {
     pub(crate) fn post(&mut self, peer: NodeId) -> u64 {
         let peer = self.peer(peer);
         peer.posted += 1;
-        peer.open += 1;
         peer.posted
     }
 
@@ -254,20 +255,14 @@ impl Completions {
     pub(crate) fn refuse(&mut self, peer: NodeId, code: Code) -> u64 {
         let peer = self.peer(peer);
         peer.posted += 1;
+        // It is known before those that were posted earlier have ended.
         peer.failed.note(peer.posted, code);
-        peer.settle(peer.completed);
+        peer.end(peer.posted, Ok(()));
         peer.posted
     }
 
-    /// Accepted ones complete in order.
     pub(crate) fn complete(&mut self, peer: NodeId, sequence: u64, result: Result<(), Code>) {
-        let peer = self.peer(peer);
-        debug_assert!(sequence > peer.completed, "completions come in order");
-        if let Err(code) = result {
-            peer.failed.note(sequence, code);
-        }
-        peer.open -= 1;
-        peer.settle(sequence);
+        self.peer(peer).end(sequence, result);
     }
 
     pub(crate) fn status(&self, peer: NodeId, sequence: u64) -> Status {
@@ -280,8 +275,20 @@ impl Completions {
 }
 
 impl PeerCompletions {
-    /// All up to one are complete, and all if none is open.
-    fn settle(&mut self, sequence: u64) {
-        self.completed = if self.open == 0 { self.posted } else { sequence };
+    fn end(&mut self, sequence: u64, result: Result<(), Code>) {
+        let mut next = match sequence == self.completed + 1 {
+            true => Some(result),
+            false => {
+                self.early.insert(sequence, result);
+                None
+            }
+        };
+        while let Some(result) = next {
+            self.completed += 1;
+            if let Err(code) = result {
+                self.failed.note(self.completed, code);
+            }
+            next = if self.early.is_empty() { None } else { self.early.remove(&(self.completed + 1)) };
+        }
     }
 }
