@@ -450,7 +450,7 @@ fn what_waited_and_is_refused_ends_the_queue_pair() {
     // A full queue kept it waiting.
     for mut rig in Rig::both() {
         let first = rig.put(0, 1);
-        rig.stub.state().refusals.push_back((0, libc::ENOMEM));
+        rig.stub.state().refusals.extend([(0, libc::ENOMEM), (0, libc::EAGAIN)]);
         let second = rig.put(1, 1);
         assert_eq!(rig.status(second), Status::Pending);
         // Both together, and then by itself.
