@@ -288,6 +288,19 @@ impl Error {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
 
+    /// Whether the operation was refused for want of something on this side: it had no effect and never will have, others were
+    /// not disturbed, and another attempt may succeed.
+    ///
+    /// ```
+    /// use farfield_fabric::{Error, ErrorKind, NodeId};
+    /// assert!(Error::from(ErrorKind::PoolExhausted { asked_bytes: 100, limit_bytes: 64 }).is_refused());
+    /// assert!(!Error::from(ErrorKind::Unreachable { node: NodeId(1) }).is_refused());
+    /// ```
+    pub fn is_refused(&self) -> bool {
+        use ErrorKind::{Injected, NoAtomics, NoQueuePair, PoolExhausted};
+        matches!(*self.0, PoolExhausted { .. } | NoQueuePair { .. } | NoAtomics { .. } | Injected { .. })
+    }
+
     /// Whether a deadline passed.
     pub fn is_timeout(&self) -> bool {
         matches!(*self.0, ErrorKind::Timeout { .. })

@@ -10,6 +10,7 @@ mod bounds;
 mod control;
 mod decorators;
 mod dropping;
+mod failures;
 mod harness;
 mod order;
 mod rights;
@@ -96,6 +97,10 @@ suite! {
         forgotten_words_leave_the_buffers
         values_put_do_not_use_up_the_pool
         an_endpoint_dropped_with_work_in_flight;
+    failures:
+        what_is_refused_is_known_at_once
+        what_is_made_to_fail_is_known_at_once
+        what_fails_fails_with_all_behind_it;
     window:
         a_window_bounds_completes_and_answers
         tasks_of_a_window_wait_for_each_other

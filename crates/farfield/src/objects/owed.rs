@@ -30,6 +30,30 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
     }
 }
 
+/// Adds to a word that others wait for. If that is refused, the service thread does it: so the caller has made visible what must
+/// be seen before it, or has put nothing.
+pub(crate) fn add(node: &Node, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
+    if endpoint.faa(word, addend).detach().is_err_and(|error| error.is_refused()) {
+        add_later(node, word, addend);
+    }
+}
+
+/// Leaves it to the service thread to add to a word.
+pub(crate) fn add_later(node: &Node, word: RemotePtr<u64>, addend: u64) {
+    let release = move |endpoint: &Endpoint| add_once(endpoint, word, addend);
+    node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
+}
+
+/// An attempt to add to a word: it waits a round trip, since a node that leaves next must not take it along. The service thread
+/// may be the first of its node to need a queue pair to the word; without one it tries again. If it fails for another reason than
+/// that it was refused, the word is gone with its node.
+pub(crate) fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
+    match endpoint.faa(word, addend).wait() {
+        Err(error) if error.is_refused() => Progress::Idle,
+        _ => Progress::Done,
+    }
+}
+
 /// Makes visible what a holder has put, and waits for what it still reads. It spares nodes at which the release itself, a put or
 /// an atomic on a word of the first three groups, comes after all that was put there.
 ///
@@ -68,19 +92,4 @@ pub(crate) fn release_later(
     let silent = lost.iter().find(|lost| endpoint.check_alive(**lost).is_ok()).copied();
     node.add_poller(Box::new(Owed { node: node.for_service(), lost, release }));
     silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
-}
-
-/// Takes from a lock's word what its holder has added. It is waited for, a round trip: a node that leaves next must not take it
-/// along. The service thread may be the first of its node to need a queue pair to the lock; without one it tries again. Any
-/// other error is a home that is gone, and the lock with it.
-pub(crate) fn release_word(endpoint: &Endpoint, word: RemotePtr<u64>, held: u64) -> Progress {
-    match endpoint.faa(word, held.wrapping_neg()).wait() {
-        Err(error) if is_short(&error) => Progress::Idle,
-        _ => Progress::Done,
-    }
-}
-
-/// Whether an operation was not posted for want of something that may be there later.
-pub(crate) fn is_short(error: &fabric::Error) -> bool {
-    matches!(error.kind(), fabric::ErrorKind::NoQueuePair { .. } | fabric::ErrorKind::PoolExhausted { .. })
 }

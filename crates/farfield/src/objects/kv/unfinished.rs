@@ -67,7 +67,7 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
             false => endpoint.block_on(self.node.fence_living(endpoint, [self.entry.slot.node()].into_iter())),
             true => Ok(Vec::new()),
         };
-        let may_land = fenced.is_ok_and(|lost| !lost.is_empty());
+        let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
         let node = self.node.for_service();
         let (cleared, told, dropped, freed) = (false, None, false, false);
@@ -115,6 +115,9 @@ impl<K: Key> Unfinished<K> {
             let put = endpoint.put_value(entry.slot, meta).wait();
             // A round trip.
             let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
+            if fenced.as_ref().is_err_and(farfield_fabric::Error::is_refused) {
+                return false; // once more, later
+            }
             self.may_land = fenced.is_err();
             self.cleared = fenced.is_ok();
             return true;

@@ -395,7 +395,7 @@ impl Queue {
             self.descriptors.tell(id, place.lock, State::Queued);
         };
         let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
-        if found.as_ref().is_err_and(is_refusal) {
+        if found.as_ref().is_err_and(fabric::Error::is_refused) {
             self.descriptors.tell(id, place.lock, State::Queued);
         }
         let found = found?;
@@ -480,16 +480,10 @@ where
     Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
 }
 
-/// Whether an operation that has ended so was not posted.
-fn is_refusal(error: &fabric::Error) -> bool {
-    use fabric::ErrorKind::{Injected, NoAtomics, NoQueuePair, PoolExhausted};
-    matches!(error.kind(), PoolExhausted { .. } | NoQueuePair { .. } | NoAtomics { .. } | Injected { .. })
-}
-
 /// Whether a compare-and-swap that has ended so leaves its operation outside of the queue: it was not posted; or the others have
 /// shut this node out, and write into its descriptors no more.
 fn is_outside(error: &fabric::Error) -> bool {
-    is_refusal(error) || matches!(error.kind(), fabric::ErrorKind::Fenced)
+    error.is_refused() || matches!(error.kind(), fabric::ErrorKind::Fenced)
 }
 
 impl<'a> Entry<'a> {
@@ -614,7 +608,7 @@ impl<'a> Entry<'a> {
                 let claimed = queue.claim(endpoint, self.operation_mut()).await;
                 // What this endpoint is refused the service thread's own may do.
                 let claimed = claimed.inspect_err(|error| {
-                    if !is_refusal(error) {
+                    if !error.is_refused() {
                         self.keep()
                     }
                 });
@@ -682,7 +676,7 @@ impl<'a> Entry<'a> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
         let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
-        if found.as_ref().is_err_and(is_refusal) {
+        if found.as_ref().is_err_and(fabric::Error::is_refused) {
             return self.is_refused(operation.place.tail.node());
         }
         let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
@@ -786,7 +780,7 @@ impl Poller for Left {
                 }
                 if queue.is_shut_out(pred) && self.is_time(endpoint) {
                     let claim = self.queue.claim(endpoint, &mut self.operation);
-                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !is_refusal(&error));
+                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !error.is_refused());
                     return if is_lost { Progress::Done } else { Progress::Idle };
                 }
                 Progress::Idle
@@ -798,7 +792,7 @@ impl Poller for Left {
                 let free = queue.free(operation);
                 match endpoint.cas(operation.place.tail, id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
-                    Err(error) if is_refusal(&error) => Progress::Idle,
+                    Err(error) if error.is_refused() => Progress::Idle,
                     _ => Progress::Done,
                 }
             }
