@@ -3,6 +3,7 @@
 
 mod batch;
 mod counts;
+mod elsewhere;
 mod run;
 mod words;
 
@@ -18,6 +19,8 @@ use zerocopy::IntoBytes;
 pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
+pub(crate) use self::elsewhere::Awaits;
+use self::elsewhere::Elsewhere;
 use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool, SMALLEST_BYTES};
 use crate::error::{Code, Error, ErrorKind, Result};
@@ -53,6 +56,7 @@ pub struct Endpoint {
     watches_remote: Cell<bool>,
     /// The next moment at which something that waits gives up.
     next_deadline: Cell<Instant>,
+    elsewhere: Elsewhere,
     timeout: Cell<Duration>,
     number: usize,
     /// Nodes that something was put to which no fence has waited for, see [`Endpoint::put_unfenced`].
@@ -207,6 +211,7 @@ impl Endpoint {
             asleep: Cell::new(false),
             watches_remote: Cell::new(false),
             next_deadline: Cell::new(Instant::NEVER),
+            elsewhere: Elsewhere::new(),
             timeout: Cell::new(options.timeout),
             number: options.number,
             unfenced: vec![Cell::new(false); nodes].into(),
