@@ -14,17 +14,21 @@ use crate::objects::ring_buffer::{RingReceiver, RingSender};
 use crate::objects::shared_var::SharedVar;
 use crate::systems::locks::{ALock, ALockGuard};
 
-/// `NAME_blocking = NAME [receiver] self (arguments) -> output`, where `'a` is the endpoint's lifetime.
+/// `NAME_blocking = NAME [receiver] self (arguments) -> output`; a lifetime behind the name is the endpoint's, too.
 macro_rules! blocking {
     ($(impl [$($generics:tt)*] $type:ty {
-        $($blocking:ident = $call:ident [$($receiver:tt)+] $this:ident ($($argument:ident: $kind:ty),*) -> $output:ty;)+
+        $($blocking:ident $(<$life:lifetime>)? = $call:ident [$($receiver:tt)+] $this:ident ($($argument:ident: $kind:ty),*) -> $output:ty;)+
     })+) => {$(
         impl<$($generics)*> $type {$(
             #[doc = concat!("[`", stringify!($call), "`](Self::", stringify!($call), "), which it waits for on this thread.")]
             ///
             /// # Errors
             #[doc = concat!("As `", stringify!($call), "`.")]
-            pub fn $blocking<'a>($($receiver)+ $this, endpoint: &'a Endpoint $(, $argument: $kind)*) -> Result<$output> {
+            pub fn $blocking$(<$life>)?(
+                $($receiver)+ $this,
+                endpoint: &$($life)? Endpoint
+                $(, $argument: $kind)*
+            ) -> Result<$output> {
                 endpoint.block_on($this.$call(endpoint $(, $argument)*))
             }
         )+}
@@ -75,15 +79,15 @@ blocking! {
     }
 
     impl [] Mutex {
-        lock_blocking = lock [&'a] self () -> Guard<'a>;
+        lock_blocking<'a> = lock [&'a] self () -> Guard<'a>;
     }
 
     impl [] MutexArray {
-        lock_blocking = lock [&'a] self (index: usize) -> Guard<'a>;
+        lock_blocking<'a> = lock [&'a] self (index: usize) -> Guard<'a>;
     }
 
     impl [] ALock {
-        lock_blocking = lock [&'a] self () -> ALockGuard<'a>;
+        lock_blocking<'a> = lock [&'a] self () -> ALockGuard<'a>;
     }
 
     impl [K: Key, V: Value] KvStore<K, V> {
