@@ -21,6 +21,7 @@ macro_rules! blocking {
     })+) => {$(
         impl<$($generics)*> $type {$(
             #[doc = concat!("[`", stringify!($call), "`](Self::", stringify!($call), "), which it waits for on this thread.")]
+            /// The [crate](crate)'s first page has an example.
             ///
             /// # Errors
             #[doc = concat!("As `", stringify!($call), "`.")]

@@ -87,13 +87,14 @@ impl<'e> Blocks<'e> {
 
     /// Wakes the futures of executors within, which look again with the next poll.
     pub(super) fn wake_within(&self) {
-        let mut within = self.0.elsewhere.within.take();
-        if !within.is_empty() {
-            within.drain(..).for_each(Waker::wake);
-            // The memory is used again.
-            let mut left = self.0.elsewhere.within.borrow_mut();
-            within.append(&mut left);
-            *left = within;
+        let wakers = &self.0.elsewhere.within;
+        if !wakers.borrow().is_empty() {
+            let mut woken = wakers.take();
+            woken.drain(..).for_each(Waker::wake);
+            // Its room is used again.
+            if wakers.borrow().is_empty() {
+                wakers.replace(woken);
+            }
         }
     }
 }
