@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting};
 use crate::lane::{DynLane, Lane};
@@ -130,5 +131,8 @@ impl Fabric for Decorated {
     }
     fn wake_local(&self) {
         self.inner.wake_local();
+    }
+    fn alarm(&self) -> Option<&Alarm> {
+        self.inner.alarm()
     }
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::alarm::Alarm;
 use crate::cell::{Slot, Word};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
@@ -202,6 +203,9 @@ pub trait Fabric: Any + Send + Sync {
     fn stay_awake(&self) {}
     /// Wakes threads of this node that sleep until a word changes, after a local store that they wait for.
     fn wake_local(&self);
+    /// What wakes futures of this node that another executor polls than [`Endpoint::block_on`](crate::Endpoint::block_on).
+    /// None in a simulation, where nothing else polls.
+    fn alarm(&self) -> Option<&Alarm>;
 }
 
 /// The error behind a code, for a target that is a member.

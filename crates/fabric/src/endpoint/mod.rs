@@ -3,6 +3,7 @@
 
 mod batch;
 mod counts;
+mod elsewhere;
 mod fence;
 mod marks;
 mod run;
@@ -20,6 +21,8 @@ use zerocopy::IntoBytes;
 pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
+pub(crate) use self::elsewhere::Awaits;
+use self::elsewhere::Elsewhere;
 use self::marks::{Marks, ShmMarks};
 use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool, SMALLEST_BYTES};
@@ -56,6 +59,7 @@ pub struct Endpoint {
     watches_remote: Cell<bool>,
     /// The next moment at which something that waits gives up.
     next_deadline: Cell<Instant>,
+    elsewhere: Elsewhere,
     timeout: Cell<Duration>,
     number: usize,
 }
@@ -185,6 +189,7 @@ impl Endpoint {
             asleep: Cell::new(false),
             watches_remote: Cell::new(false),
             next_deadline: Cell::new(Instant::NEVER),
+            elsewhere: Elsewhere::new(),
             timeout: Cell::new(options.timeout),
             number: options.number,
         })

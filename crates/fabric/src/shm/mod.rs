@@ -25,6 +25,7 @@ use self::sys::lives::{Entry, Places};
 use self::sys::memory::{Arena, Mapping};
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
+use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -83,6 +84,7 @@ pub struct ShmFabric {
     cpus: usize,
     /// Its service thread has died, and with it the node.
     fenced: AtomicBool,
+    alarm: Alarm,
 }
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
@@ -208,7 +210,9 @@ impl ShmFabric {
         for (node, card) in living {
             let _ = memory.peers[node as usize].set(Some(card));
         }
+        let alarm = Alarm::new(format!("farfield-wakes-{}", me.0), Box::new(WaitersBell(Arc::clone(&memory))));
         let fabric = ShmFabric {
+            alarm,
             me,
             places,
             session: session.clone(),
@@ -650,12 +654,7 @@ impl Fabric for ShmFabric {
         } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
-            bell.sleepers.fetch_add(1, Ordering::SeqCst);
-            let ring = bell.ring.load(Ordering::SeqCst);
-            // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
-            // next look sees it. If the kernel refuses, the sleep's bound is what remains.
-            let _ = heavy_fence();
-            waiting.announced = Some(ring);
+            waiting.announced = Some(announce(bell));
         }
     }
 
@@ -674,5 +673,55 @@ impl Fabric for ShmFabric {
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             lane::ring(bell);
         }
+    }
+
+    fn alarm(&self) -> Option<&Alarm> {
+        Some(&self.alarm)
+    }
+}
+
+/// Says that somebody will sleep on a bell: from the return on, a write to the memory behind it that is not seen rings. How
+/// often it has rung.
+fn announce(bell: &DoorBell) -> u32 {
+    bell.sleepers.fetch_add(1, Ordering::SeqCst);
+    let ring = bell.ring.load(Ordering::SeqCst);
+    // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
+    // next look sees it. If the kernel refuses, the sleep's bound is what remains.
+    let _ = heavy_fence();
+    ring
+}
+
+/// The bell of this node's waiters.
+struct WaitersBell(Arc<Memory>);
+
+impl WaitersBell {
+    fn bell(&self) -> &DoorBell {
+        &self.0.own.card().waiters
+    }
+}
+
+impl NodeBell for WaitersBell {
+    fn is_rung_by_puts(&self) -> bool {
+        true
+    }
+
+    fn announce(&self) -> u32 {
+        announce(self.bell())
+    }
+
+    fn heard(&self) -> u32 {
+        self.bell().ring.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, heard: u32, time: Duration) {
+        futex_wait(&self.bell().ring, heard, time);
+    }
+
+    fn renounce(&self) {
+        self.bell().sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn ring(&self) {
+        lane::ring(self.bell());
     }
 }

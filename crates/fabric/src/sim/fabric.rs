@@ -11,6 +11,7 @@ use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
 use super::threads::{Turn, World, with_world};
 use super::world::{Inner, Pending, RESERVED_WORDS};
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -489,4 +490,8 @@ impl Fabric for SimFabric {
     }
 
     fn wake_local(&self) {}
+
+    fn alarm(&self) -> Option<&Alarm> {
+        None
+    }
 }
