@@ -49,10 +49,22 @@ pub trait Fabric: Any + Send + Sync {
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
 
     /// Gives memory of this node back. From its call on, operations towards the region's pointers end in
-    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others. Its memory is used for later regions
-    /// only when nothing that was posted to it can land or read any more, and when the last clone of `region` is gone here.
+    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others: on these as soon as they hear of it, which
+    /// on one host is at once. Its memory is used for later regions only when nothing that was posted to it can land or read
+    /// any more, and when the last clone of `region`, and the last operation from or to it as local memory, is gone here. An operation
+    /// under way lands before that, or ends in that error; what a get then has brought is worth nothing.
     ///
     /// It waits for no peer, so the service thread may call it. A clone of a region that was given back already is no error.
+    /// Pointers to the new region are others than those to the old one, though it may have the old one's place.
+    ///
+    /// ```no_run
+    /// use farfield_fabric::{Fabric, GroupKey, shm::{ShmFabric, ShmOptions}};
+    /// # fn main() -> farfield_fabric::Result<()> {
+    /// let node = ShmFabric::join(&ShmOptions::new("session", 0, 1))?;
+    /// let region = node.alloc(GroupKey::DATA, 4096)?;
+    /// node.free(region)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The region is not this node's, or what the system says; then its memory is not used again.

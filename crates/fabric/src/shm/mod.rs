@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use lane::ShmLane;
+pub(crate) use lane::clear;
 
 use self::card::{Card, DoorBell, LANES_MAX, SILENT};
 use self::control::Control;
