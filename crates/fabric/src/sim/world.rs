@@ -293,15 +293,9 @@ impl Inner {
         let free = |lane: &LaneState| lane.node == node && !lane.in_use && is_calm(lane.lane);
         if let Some(free) = self.lanes.iter().position(free) {
             let lane = self.lanes[free].lane;
-            self.lanes[free] = LaneState {
-                lane,
-                base: of.unwrap_or(lane),
-                class,
-                node,
-                in_use: true,
-                results: Vec::new(),
-                kept: Vec::new(),
-            };
+            let kept = core::mem::take(&mut self.lanes[free].kept); // of its other classes perhaps
+            self.lanes[free] =
+                LaneState { lane, base: of.unwrap_or(lane), class, node, in_use: true, results: Vec::new(), kept };
             return free;
         }
         let lane = self.machine.add_thread(node);
