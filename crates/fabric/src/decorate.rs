@@ -51,6 +51,9 @@ impl Fabric for Decorated {
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
         self.inner.alloc(group, bytes)
     }
+    fn free(&self, region: Region) -> Result<()> {
+        self.inner.free(region)
+    }
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.inner.permit(peer, group)
     }

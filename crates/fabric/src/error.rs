@@ -92,6 +92,18 @@ pub enum ErrorKind {
         /// How many bytes the group has.
         memory_bytes: u64,
     },
+    /// The owner has given the memory back. A pointer to what has its place later is another one.
+    #[error(
+        "the memory at {offset:#x} in group {} of {node} was given back: its object was closed, open it anew", .key.0
+    )]
+    Freed {
+        /// Whose memory.
+        node: NodeId,
+        /// The group.
+        key: GroupKey,
+        /// The offset, as the pointer has it.
+        offset: u64,
+    },
     /// Words and atomics lie on 8-byte boundaries.
     #[error("offset {offset} in group {} of {node} is not a multiple of 8", .key.0)]
     Misaligned {
@@ -264,6 +276,7 @@ impl Error {
             | K::UnknownGroup { node, .. }
             | K::OutOfBounds { node, .. }
             | K::Misaligned { node, .. }
+            | K::Freed { node, .. }
             | K::Revoked { node, .. }
             | K::Shared { node, .. }
             | K::RevokeUndecided { node, .. }
@@ -354,4 +367,6 @@ pub enum Code {
     Device,
     /// This node's own device has no queue pair for it; it was not posted.
     NoQueuePair,
+    /// The owner has given the memory back.
+    Freed,
 }

@@ -43,12 +43,35 @@ pub trait Fabric: Any + Send + Sync {
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
 
-    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until the node leaves.
+    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until it is given back by
+    /// [`Fabric::free`], or the node leaves.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a peer that counts as up and does not
     /// take note of new memory in time.
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
+
+    /// Gives memory of this node back. From its call on, operations towards the region's pointers end in
+    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others: on these as soon as they hear of it, which
+    /// on one host is at once. Its memory is used for later regions only when nothing that was posted to it can land or read
+    /// any more, and when the last clone of `region`, and the last operation from or to it as local memory, is gone here. An operation
+    /// under way lands before that, or ends in that error; what a get then has brought is worth nothing.
+    ///
+    /// It waits for no peer, so the service thread may call it. A clone of a region that was given back already is no error.
+    /// Pointers to the new region are others than those to the old one, though it may have the old one's place.
+    ///
+    /// ```no_run
+    /// use farfield_fabric::{Fabric, GroupKey, shm::{ShmFabric, ShmOptions}};
+    /// # fn main() -> farfield_fabric::Result<()> {
+    /// let node = ShmFabric::join(&ShmOptions::new("session", 0, 1))?;
+    /// let region = node.alloc(GroupKey::DATA, 4096)?;
+    /// node.free(region)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The region is not this node's, or what the system says; then its memory is not used again.
+    fn free(&self, region: Region) -> Result<()>;
 
     /// Lets a peer read and write a group of this node, and waits until it can. All peers may from the start.
     ///
@@ -225,6 +248,7 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         }
         (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
         (Code::Revoked, _) => ErrorKind::Revoked { node, key },
+        (Code::Freed, _) => ErrorKind::Freed { node, key, offset: remote.offset() },
         (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
         (Code::Fenced, _) => ErrorKind::Fenced,
         (Code::Injected, _) => ErrorKind::Injected { node },
@@ -399,6 +423,11 @@ impl Region {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Region {
         Region { base, bytes, remote, keep }
+    }
+
+    /// What keeps its memory.
+    pub(crate) fn keep(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.keep
     }
 
     /// Its size in bytes.

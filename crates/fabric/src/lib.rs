@@ -23,6 +23,7 @@ mod lane;
 mod local;
 mod op;
 mod ptr;
+mod space;
 
 pub mod fault;
 pub mod record;

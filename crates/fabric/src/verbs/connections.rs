@@ -24,6 +24,7 @@
 //! *Order.* What a node tells arrives in order, and before the messages of the layers above that it sends later: so a
 //! pointer into new memory never comes before the memory.
 
+mod freeing;
 mod rights;
 mod talk;
 
@@ -33,6 +34,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use self::freeing::{GivenBack, Passing};
 use super::control::Control;
 use super::device::{Device, VerbsError};
 use super::lane::{LanePort, VerbsLane, class_of};
@@ -102,12 +104,16 @@ struct Board {
     refusals: BTreeMap<Option<u16>, String>,
     last_lane: u32,
     last_ask: u64,
+    last_free: u64,
+    /// What peers have given back, and lanes here may still have under way.
+    passing: Vec<Passing>,
 }
 
 struct Group {
     memory: Arc<GroupMemory>,
     /// Where the chunks begin of which the peers were told.
     told: BTreeSet<u64>,
+    given_back: Vec<GivenBack>,
 }
 
 struct Peer {
@@ -322,7 +328,7 @@ impl Connections {
             return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
         };
         let memory = GroupMemory::create(&self.device, key, limit_bytes)?;
-        board.groups.push(Group { memory, told: BTreeSet::new() });
+        board.groups.push(Group { memory, told: BTreeSet::new(), given_back: Vec::new() });
         let is_further = class_of(key) == key && key != BASE;
         if is_further {
             self.own(&mut board).classes.insert(key.0);
@@ -340,8 +346,15 @@ impl Connections {
             return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
         };
         let memory = Arc::clone(&group.memory);
+        let board = match self.alloc_again(board, key, &memory, bytes)? {
+            Ok(region) => return Ok(region),
+            Err(board) => board,
+        };
         drop(board); // registering much memory takes long, and the service thread has to say that this node lives
-        let region = memory.alloc(self.me, bytes)?;
+        let region = match memory.alloc(self.me, bytes) {
+            Ok(region) => region,
+            Err(error) => return self.alloc_later(key, &memory, bytes).unwrap_or(Err(error)),
+        };
         let mut board = self.lock();
         self.tell_chunks(&mut board, key);
         self.wait_until_reached(board, class_of(key).0)?;
@@ -359,6 +372,11 @@ impl Connections {
             self.own(board).memory.add(key, chunk);
             self.tell_all(board, &Message::Chunk { key: key.0, chunk });
         }
+        self.await_reached(board, key);
+    }
+
+    /// The peers are to say that they have heard what they were told of a group.
+    fn await_reached(&self, board: &mut Board, key: GroupKey) {
         let linked = board.peers.iter().filter(|(_, peer)| peer.is_linked);
         board.awaited.extend(linked.map(|(node, peer)| ((*node, class_of(key).0), peer.said)));
     }

@@ -17,6 +17,7 @@ use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::shm::sys::fence::cpus_allowed;
+use crate::shm::sys::fence::register_membarrier;
 
 /// How often a place can be taken anew.
 const LIVES: usize = 64;
@@ -198,6 +199,8 @@ impl VerbsFabric {
             secret: options.secret.clone(),
             limits: options.limits,
         })?;
+        // Where the kernel refuses it, memory that is given back is not used again.
+        let _ = register_membarrier();
         let connections = Connections::new(me, nodes, device, control)?;
         connections.set_up(me, incarnation);
         let sleepers = Arc::<Sleepers>::default();
@@ -327,6 +330,10 @@ impl Fabric for VerbsFabric {
 
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
         self.connections.alloc(group, bytes)
+    }
+
+    fn free(&self, region: Region) -> Result<()> {
+        self.connections.free(&region)
     }
 
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::ChunkInfo;
+use super::memory::{ChunkInfo, GenerationInfo};
 use super::queue::QueuePairAddress;
 
 /// The layout that all processes of a session must share. It changes with any change to these messages, or to what a
@@ -16,6 +16,11 @@ pub(super) enum Message {
     Group { key: u8 },
     /// A part of a group's memory that is new.
     Chunk { key: u8, chunk: ChunkInfo },
+    /// Memory of a group has another generation: by what pointers there are nothing is to be posted to it any more. The receiver
+    /// answers with `Passed` if it has an `id` other than 0.
+    Generation { id: u64, key: u8, info: GenerationInfo },
+    /// Nothing of the receiver's lanes is under way by pointers to what it was told to be given back with this `id`.
+    Passed { id: u64 },
     /// All groups that the sender had when the connection was made, and all their memory, were told.
     Told,
     /// A lane of the sender wants to reach a class of groups.
@@ -89,6 +94,10 @@ mod tests {
             any::<u8>().prop_map(|key| Message::Group { key }),
             (any::<u8>(), chunk).prop_map(|(key, chunk)| Message::Chunk { key, chunk }),
             Just(Message::Told),
+            any::<(u64, u8, (u8, u64, u64, u8))>().prop_map(|(id, key, (address_bits, first, bytes, generation))| {
+                Message::Generation { id, key, info: GenerationInfo { address_bits, first, bytes, generation } }
+            }),
+            any::<u64>().prop_map(|id| Message::Passed { id }),
             (any::<(u64, u32, u8)>(), address()).prop_map(|((ask, lane, class), address)| Message::Connect {
                 ask,
                 lane,

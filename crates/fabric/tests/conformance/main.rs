@@ -12,6 +12,7 @@ mod decorators;
 mod dropping;
 mod executors;
 mod failures;
+mod freeing;
 mod harness;
 mod order;
 mod rights;
@@ -81,6 +82,12 @@ suite! {
         a_new_group_and_grown_memory_are_reachable
         memory_is_zeroed_aligned_and_apart
         running_out_of_memory_is_an_error;
+    freeing:
+        late_pointers_are_refused
+        memory_of_others_is_not_given_back
+        memory_given_back_comes_back
+        late_puts_change_nothing_that_is_given_out_later
+        late_gets_bring_nothing_of_what_is_given_out_later;
     rights:
         revoked_and_permitted_again
         rights_are_per_peer_and_per_group
