@@ -650,6 +650,25 @@ mutants! {
     /// *Scenario:* 3 nodes; n2 dies. n1 knows, opens an object with n0 and is connected to what n0, which does not know,
     /// has opened with n2, too. n0 is told of the death and opens it anew.
     JoinEpochUnchecked = "join-epoch-unchecked" in "Joining": "A join or an answer of another epoch is accepted.";
+
+    // ---- Closing ----
+
+    /// *Missing:* that others who have the object open use this node's memory.
+    ///
+    /// *Scenario:* 2 nodes have an object open. n0 drops it ∥ n1: gets n0's word, which is gone.
+    ClosingFreedEarly = "closing-freed-early" in "Closing": "Memory is given back before the others have closed the object.";
+
+    /// *Missing:* who is suspected, or dead and not shut out, may be alive and at work.
+    ///
+    /// *Scenario:* 3 nodes have an object open; n0 suspects n2, and closes it. n2, which has it open, finds n0's memory gone.
+    ClosingSuspectNotAwaited = "closing-suspect-not-awaited" in "Closing":
+        "A node that is suspected, or dead and not shut out, is not waited for.";
+
+    /// *Missing:* which opening a release is of.
+    ///
+    /// *Scenario:* 2 nodes open an object, close it, and open it again. The second release of n1 crosses that: n0 closes the
+    /// new object, and gives its memory back while n1 uses it.
+    ClosingLateTaken = "closing-late-taken" in "Closing": "A release that is late counts for a later opening.";
 }
 
 impl FromStr for Mutant {
@@ -771,7 +790,7 @@ mod tests {
     #[test]
     fn names_are_kebab_case_begin_with_the_object_and_lead_back() {
         let vars = ["AtomicVar", "SharedVar", "OwnedVar"];
-        let others = ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Membership"];
+        let others = ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Closing", "Membership"];
         let systems = ["ALock", "SpinLockArray", "McsLockArray", "Transactions"];
         for mutant in Mutant::ALL {
             let name = mutant.name();

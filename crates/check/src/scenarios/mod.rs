@@ -1,6 +1,7 @@
 //! Scenarios for Farfield's own objects.
 
 mod barrier;
+mod close;
 mod death;
 mod join;
 mod kv;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Scenario> {
         locks::scenarios(),
         kv::scenarios(),
         join::scenarios(),
+        close::scenarios(),
         death::scenarios(),
         refused::scenarios(),
     ];

@@ -12,7 +12,7 @@ use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
-    PeerState, Region, Rng, Thread,
+    PeerState, Region, Rng, Thread, Word,
 };
 
 use rand::SeedableRng;
@@ -20,7 +20,7 @@ use rand::SeedableRng;
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use object::{Announcement, CustomObject, Opening};
-pub(crate) use object::{Object, Spec};
+pub(crate) use object::{Hold, Object, Regions, Spec};
 pub use service::{PARTING_MAX, Poller, Progress, Standing};
 
 use self::service::Service;
@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     config: Config,
     service: Service,
     endpoints: LocalMutex<Endpoints>,
+    /// Bytes that were allocated and not given back.
+    memory_bytes: Word,
 }
 
 /// What the node's endpoints have posted.
@@ -79,6 +81,9 @@ pub struct Metrics {
     pub queue_pairs: (usize, usize),
     /// The paths of the objects that are open.
     pub objects: Vec<String>,
+    /// Bytes of this node's memory that objects have, closed ones included that others still have open, and those of
+    /// [`Node::alloc`] that were not given back.
+    pub memory_bytes: u64,
     /// The state of each node of the session, as this one sees it.
     pub peers: Vec<(NodeId, PeerState)>,
 }
@@ -118,7 +123,8 @@ impl Node {
             fabric = decorate(fabric)?;
         }
         let service = Service::new(fabric.places(), fabric.nodes());
-        let shared = Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default() });
+        let shared =
+            Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default(), memory_bytes: Word::new(0) });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
@@ -283,12 +289,37 @@ impl Node {
         Ok(self.shared().fabric.spawn(name.into(), Box::new(move || body(endpoint)))?)
     }
 
-    /// Zeroed memory of this node in a permission group, reachable by all peers. It stays until the node leaves.
+    /// Zeroed memory of this node in a permission group, reachable by all peers. It stays until it is given back by
+    /// [`Node::free`], or by the object that it was given to ([`Opening::region`]), or until the node leaves.
     ///
     /// # Errors
     /// No memory is left.
     pub fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
-        Ok(self.shared().fabric.alloc(group, bytes)?)
+        let region = self.shared().fabric.alloc(group, bytes)?;
+        self.shared().memory_bytes.fetch_add(bytes as u64);
+        Ok(region)
+    }
+
+    /// Gives memory of this node back that no object has. From now on operations of all nodes towards it end in
+    /// [`Freed`](farfield_fabric::ErrorKind::Freed), and never reach what has its place later. Here the region and its clones
+    /// can be read and written as long as they live. Give it back once.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::{ErrorKind, GroupKey};
+    /// let node = farfield::Node::builder().session("doc-free").start()?;
+    /// let region = node.alloc(GroupKey::DATA, 64)?;
+    /// let late = region.remote::<u64>(0);
+    /// node.free(region)?;
+    /// let error = node.endpoint()?.put_value(late, 7).wait().unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Freed { .. }));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The region is another node's, or what the system says.
+    pub fn free(&self, region: Region) -> Result<()> {
+        self.shared().free(region)
     }
 
     /// Waits until these nodes have come.
@@ -351,6 +382,7 @@ impl Node {
             endpoints: endpoints.opened,
             queue_pairs: shared.fabric.queue_pairs(),
             objects: shared.service.object_paths(),
+            memory_bytes: shared.memory_bytes.load(),
             peers: self.members().map(|node| (node, self.state_of(node))).collect(),
         }
     }

@@ -61,7 +61,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
+use crate::node::{Hold, Node, Object, Poller, Progress, Regions, Spec, Standing};
 use crate::objects::owed::{self, fence_holder, release_later};
 use crate::objects::settle::Settle;
 
@@ -182,9 +182,9 @@ impl MutexArray {
         participants: Vec<NodeId>,
     ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
-        let mut regions = Vec::new();
+        let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            regions.push(("tickets", node.alloc(GroupKey::DATA, bytes).of(path)?));
+            regions.alloc("tickets", GroupKey::DATA, bytes).of(path)?;
         }
         let spec = Spec {
             path: path.into(),
@@ -287,7 +287,7 @@ impl MutexArray {
                     if found == state.0 {
                         // The turn is used up with it: nobody has to pass it on.
                         waiting.number = None;
-                        owed::add(self.object.node(), endpoint, word, me.wrapping_neg());
+                        owed::add(&self.object, endpoint, word, me.wrapping_neg());
                     }
                 })
                 .await
@@ -452,7 +452,7 @@ impl MutexArray {
         let me = self.me();
         Settle::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
             if found == from.0 {
-                owed::add(self.object.node(), endpoint, word, me.wrapping_neg());
+                owed::add(&self.object, endpoint, word, me.wrapping_neg());
             }
         })
     }
@@ -473,7 +473,8 @@ impl Drop for Ticket<'_> {
         if let Some(number) = self.number
             && !mutants::is_on(Mutant::MutexTicketLost)
         {
-            self.locks.object.node().add_poller(Box::new(Abandoned { word: self.word, number }));
+            let object = &self.locks.object;
+            object.node().add_poller(Box::new(Abandoned { word: self.word, number, _open: object.hold() }));
         }
     }
 }
@@ -482,6 +483,7 @@ impl Drop for Ticket<'_> {
 struct Abandoned {
     word: RemotePtr<u64>,
     number: u64,
+    _open: Hold,
 }
 
 impl Poller for Abandoned {
@@ -525,9 +527,9 @@ impl Guard<'_> {
             && !lost.is_empty()
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
-            let (word, held) = (self.word, self.held());
+            let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
             self.held = false;
-            let release = move |endpoint: &Endpoint| owed::add_once(endpoint, word, held.wrapping_neg());
+            let release = move |endpoint: &Endpoint| lock.release(endpoint);
             return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
         }
         if fenced.as_ref().is_err_and(Error::is_refused) {
@@ -548,7 +550,7 @@ impl Guard<'_> {
                 self.held = true;
                 node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.held = false;
-                owed::add_later(node, self.word, me.wrapping_neg());
+                owed::add_later(&self.locks.object, self.word, me.wrapping_neg());
                 return fenced.map(drop).of(path);
             }
             Err(_) => {}
@@ -567,7 +569,7 @@ impl Guard<'_> {
     /// visible by then.
     pub(crate) fn hand_over(mut self) -> HeldLock {
         self.held = false;
-        HeldLock { word: self.word, held: self.held() }
+        HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
     }
 }
 
@@ -593,6 +595,7 @@ impl<'a> Guard<'a> {
 pub(crate) struct HeldLock {
     word: RemotePtr<u64>,
     held: u64,
+    _open: Hold,
 }
 
 impl HeldLock {

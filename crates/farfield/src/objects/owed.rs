@@ -4,7 +4,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
 
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress};
+use crate::node::{Node, Object, Poller, Progress};
 
 /// Something that is done once nobody looks at these nodes any more.
 struct Owed<R> {
@@ -32,15 +32,19 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
 
 /// Adds to a word that others wait for. If that is refused, the service thread does it: so the caller has made visible what must
 /// be seen before it, or has put nothing.
-pub(crate) fn add(node: &Node, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
+pub(crate) fn add(object: &Object, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
     if endpoint.faa(word, addend).detach().is_err_and(|error| error.is_refused()) {
-        add_later(node, word, addend);
+        add_later(object, word, addend);
     }
 }
 
-/// Leaves it to the service thread to add to a word.
-pub(crate) fn add_later(node: &Node, word: RemotePtr<u64>, addend: u64) {
-    let release = move |endpoint: &Endpoint| add_once(endpoint, word, addend);
+/// Leaves it to the service thread to add to a word of an object, which stays open until then.
+pub(crate) fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
+    let (node, open) = (object.node(), object.hold());
+    let release = move |endpoint: &Endpoint| {
+        let _open = &open;
+        add_once(endpoint, word, addend)
+    };
     node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
 }
 

@@ -46,7 +46,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::{ErrorKind, Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// How a value larger than a word is kept whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -189,13 +189,14 @@ impl<T: Plain> OwnedVar<T> {
         let () = Self::WORDS;
         let image = Image::of::<T>(wholeness);
         let bytes = image.words() * 8;
-        let copy = node.alloc(GroupKey::SIGNAL, bytes).of(path)?;
+        let mut regions = Regions::new(node);
+        let copy = regions.alloc("copy", GroupKey::SIGNAL, bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "OwnedVar",
             layout: format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0),
             participants,
-            regions: vec![("copy", copy.clone())],
+            regions,
             expect: Box::new(move |_| vec![("copy".into(), bytes as u64)]),
         };
         let object = Object::announce(node, spec)?;

@@ -95,7 +95,7 @@ use farfield_fabric::{
 use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::kv::Value;
 use crate::objects::participants::Participants;
 
@@ -221,15 +221,15 @@ impl<V: Value> Queue<V> {
                 "a queue has at most 2^40 bytes for values: fewer slots, smaller batches, or shorter values",
             );
         }
-        let mut regions = Vec::new();
+        let mut regions = Regions::new(node);
         if node.id() == home {
-            let slots = node.alloc(GroupKey::DATA, slots_bytes).of(path)?;
+            let slots = regions.alloc("slots", GroupKey::DATA, slots_bytes).of(path)?;
             for slot in 0..capacity {
                 slots.word(SLOTS + slot * 8).store(State::vacant(0, slot as u64).0);
             }
             // Before anybody is told where they are: from then on there are remote atomics on them only.
             memory_fence();
-            regions = vec![("slots", slots), ("cells", node.alloc(GroupKey::DATA, cells_bytes).of(path)?)];
+            regions.alloc("cells", GroupKey::DATA, cells_bytes).of(path)?;
         }
         let expect = move |peer| match peer == home {
             true => vec![("slots".into(), slots_bytes as u64), ("cells".into(), cells_bytes as u64)],

@@ -60,7 +60,7 @@ pub use self::receive::RingReceiver;
 use self::receive::Tail;
 use crate::error::{Error, ErrorKind, Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec, Standing};
+use crate::node::{Node, Object, Regions, Spec, Standing};
 
 /// Who takes part in a ring buffer, and how large it is.
 #[derive(Clone, Debug)]
@@ -186,15 +186,14 @@ impl RingBuffer {
         participants.dedup();
 
         let head_group = if options.read_by_service { GroupKey::SERVICE } else { GroupKey::SIGNAL };
-        let ring = node.alloc(GroupKey::DATA, capacity).of(path)?;
-        let head = node.alloc(head_group, 8).of(path)?;
-        let mut regions = vec![("ring", ring.clone()), ("head", head.clone())];
+        let mut regions = Regions::new(node);
+        let ring = regions.alloc("ring", GroupKey::DATA, capacity).of(path)?;
+        let head = regions.alloc("head", head_group, 8).of(path)?;
         let tails_bytes = options.reader_count() * 8;
         let tails = match node.id() == options.writer {
-            true => Some(node.alloc(GroupKey::SIGNAL, tails_bytes).of(path)?),
+            true => Some(regions.alloc("tails", GroupKey::SIGNAL, tails_bytes).of(path)?),
             false => None,
         };
-        regions.extend(tails.clone().map(|tails| ("tails", tails)));
         let writer = options.writer;
         let expect = move |peer| {
             let mut expected = vec![("ring".into(), capacity as u64), ("head".into(), 8)];

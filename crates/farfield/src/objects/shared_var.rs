@@ -31,7 +31,7 @@ use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
 use crate::error::{Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// A replicated word of type `T` (8 bytes).
 ///
@@ -64,14 +64,15 @@ impl<T: Plain> SharedVar<T> {
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
         let () = Self::WORD;
-        let copy = node.alloc(GroupKey::SIGNAL, 8).of(path)?;
+        let mut regions = Regions::new(node);
+        let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
         let participants = node.survivors();
         let spec = Spec {
             path: path.into(),
             kind: "SharedVar",
             layout: core::any::type_name::<T>().into(),
             participants: participants.clone(),
-            regions: vec![("copy", copy.clone())],
+            regions,
             expect: Box::new(|_| vec![("copy".into(), 8)]),
         };
         let object = Object::open(node, spec)?;

@@ -83,7 +83,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, R
 use super::locks::{LockArray, LockGuard, LockOptions, LockTable, TableGuard};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// The most locks that a transaction may hold: as many as in the evaluation that this comes from.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
@@ -156,13 +156,14 @@ impl Transactions {
         }
         let homes = node.survivors();
         let bytes = cells.div_ceil(homes.len()).saturating_mul(8);
-        let own = node.alloc(GroupKey::DATA, bytes).of(path)?;
+        let mut regions = Regions::new(node);
+        let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "Transactions",
             layout: format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind),
             participants: homes.clone(),
-            regions: vec![("cells", own.clone())],
+            regions,
             expect: Box::new(move |_| vec![("cells".into(), bytes as u64)]),
         };
         let object = Object::open(node, spec)?;

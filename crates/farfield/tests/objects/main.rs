@@ -8,6 +8,7 @@
 mod harness;
 
 mod barrier;
+mod closing;
 mod costs;
 mod kv;
 mod locks;

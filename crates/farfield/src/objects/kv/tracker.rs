@@ -20,7 +20,7 @@ use super::index::{Entry, Index};
 use super::slots::Slots;
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress};
+use crate::node::{Hold, Node, Object, Poller, Progress};
 use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 
@@ -77,6 +77,8 @@ pub(super) struct Tracker<K> {
     node: Node,
     message_bytes_max: usize,
     _key: core::marker::PhantomData<fn(K)>,
+    /// What the service thread has still to tell keeps the store open.
+    _open: Hold,
 }
 
 struct Sending {
@@ -92,8 +94,7 @@ struct Sender {
 
 impl<K: Key> Tracker<K> {
     pub(super) fn open(
-        node: &Node,
-        path: &str,
+        store: &Object,
         participants: &Participants,
         options: &KvOptions,
         index: Arc<Index<K>>,
@@ -101,8 +102,9 @@ impl<K: Key> Tracker<K> {
         deaths: Arc<Deaths>,
     ) -> Result<Tracker<K>> {
         let (_key, message_bytes_max) = (core::marker::PhantomData, message_bytes_max::<K>(options.key_bytes_max));
+        let (node, path, _open) = (store.node(), store.path(), store.hold());
         if participants.len() == 1 {
-            return Ok(Tracker { sending: None, node: node.for_service(), message_bytes_max, _key });
+            return Ok(Tracker { sending: None, node: node.for_service(), message_bytes_max, _key, _open });
         }
         // The service thread reads them: they must not keep the node in its session.
         let service = node.for_service();
@@ -129,7 +131,7 @@ impl<K: Key> Tracker<K> {
         node.add_poller(Box::new(follower));
         let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
         let sending = Arc::new(Sending { sender, acknowledgements });
-        Ok(Tracker { sending: Some(sending), node: service, message_bytes_max, _key })
+        Ok(Tracker { sending: Some(sending), node: service, message_bytes_max, _key, _open })
     }
 
     /// Tells all other nodes that live of a change; the position that they acknowledge when they have applied it.

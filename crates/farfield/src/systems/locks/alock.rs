@@ -94,7 +94,7 @@ use super::queue::{Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told, 
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::Node;
+use crate::node::{Node, Regions};
 use crate::objects::owed::{fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
@@ -256,9 +256,10 @@ impl ALockArray {
     fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>, options: ALockOptions) -> Result<ALockArray> {
         options.check(count).of(path)?;
         let ALockOptions { remote_budget, local_budget, operations_max } = options;
-        let own = node.alloc(GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let mut more = Regions::new(node);
+        let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
         let own_local = match homes.contains(&node.id()) {
-            true => Some(node.alloc(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
+            true => Some(more.alloc_own(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
             false => None,
         };
         let layout = Layout {
@@ -269,11 +270,12 @@ impl ALockArray {
             homes,
             group: GroupKey::SIGNAL,
             options: format!(", budgets={remote_budget}/{local_budget}"),
-            more: Some(("descriptors", own.clone())),
+            more,
+            expected: vec![("descriptors".into(), own.bytes() as u64)],
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let queue = Queue::new(node, path, descriptors, Id::NOBODY);
+        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY);
         let local = spread.own.clone().zip(own_local);
         let local = local.map(|(locks, descriptors)| Local::new(locks, descriptors, Arc::clone(&queue)));
         Ok(ALockArray { spread, options, queue, local })

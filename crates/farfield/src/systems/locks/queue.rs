@@ -46,7 +46,7 @@ use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
 use super::descriptor::{self, About, Descriptors, Id, State};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress, Standing};
+use crate::node::{Hold, Node, Object, Poller, Progress, Standing};
 use crate::objects::settle::Settle;
 
 /// How often who waits looks whether nodes that it depends on still live.
@@ -152,6 +152,8 @@ pub(super) struct Queue {
     /// What the tail is when a holder leaves that was told of a death and has not repaired what it left. Otherwise that is
     /// known from elsewhere.
     free_after_death: Id,
+    /// Operations that are left to the service thread keep the locks open.
+    _open: Hold,
 }
 
 /// An operation in a queue, or about to be. Dropped at any moment it goes to the service thread, which does for it what
@@ -261,8 +263,9 @@ struct Seen {
 }
 
 impl Queue {
-    pub(super) fn new(node: &Node, path: &str, descriptors: Descriptors, free_after_death: Id) -> Arc<Queue> {
-        Arc::new(Queue { node: node.for_service(), path: path.into(), descriptors, free_after_death })
+    pub(super) fn new(object: &Object, descriptors: Descriptors, free_after_death: Id) -> Arc<Queue> {
+        let (node, path, _open) = (object.node().for_service(), object.path().into(), object.hold());
+        Arc::new(Queue { node, path, descriptors, free_after_death, _open })
     }
 
     /// An operation that is in no queue yet.

@@ -31,7 +31,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Standing};
+use crate::node::{Node, Regions, Standing};
 use crate::objects::owed::{self, fence_holder, release_later};
 use crate::objects::settle::Settle;
 
@@ -88,7 +88,8 @@ impl SpinLockArray {
             homes: node.survivors(),
             group: GroupKey::DATA,
             options: String::new(),
-            more: None,
+            more: Regions::new(node),
+            expected: Vec::new(),
         };
         Spread::open(node, layout).map(|spread| SpinLockArray { spread })
     }
@@ -117,7 +118,7 @@ impl SpinLockArray {
         // Taken for nobody, it is given back.
         let take = Settle::new(endpoint, endpoint.cas(word, from, taken), move |found| {
             if found == from {
-                owed::add(self.spread.node(), endpoint, word, me.wrapping_neg());
+                owed::add(&self.spread.object, endpoint, word, me.wrapping_neg());
             }
         });
         let found = take.await.of(self.spread.path())?;
@@ -217,7 +218,11 @@ impl SpinGuard<'_> {
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
             self.is_held = false;
-            let release = move |endpoint: &Endpoint| owed::add_once(endpoint, word, held.wrapping_neg());
+            let open = self.locks.spread.object.hold();
+            let release = move |endpoint: &Endpoint| {
+                let _open = &open;
+                owed::add_once(endpoint, word, held.wrapping_neg())
+            };
             return release_later(node, self.endpoint, lost, release).of(path);
         }
         self.is_held = false; // from here on it is released, or its home is gone
@@ -227,7 +232,7 @@ impl SpinGuard<'_> {
                 self.is_held = true;
                 node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.is_held = false;
-                owed::add_later(node, word, held.wrapping_neg());
+                owed::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
             }
             released => released.map(|_| ()).of(path),
