@@ -124,7 +124,8 @@ pub enum Status {
 /// has no effect, and no other operation is disturbed. Or it is *accepted*: then it is done; or the connection that carries it
 /// ends, and it fails together with all that was posted behind it on that connection (the first three groups of a node share
 /// one). Then nobody knows what of it was done, but nothing behind it was done before it. So who posts operations of which a
-/// later one says that an earlier one was done looks at each as it is posted, and need not wait for any.
+/// later one says that an earlier one was done looks at each as it is posted, and need not wait for any. Only what goes to memory
+/// that its owner gives back meanwhile ([`Fabric::free`](crate::Fabric::free)) ends alone: nobody looks there any more.
 ///
 /// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and say `Done`
 /// only when nothing touches the local memory any more.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::buf::{Block, Buf};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Awaits, Endpoint};
 use crate::error::{Code, Result};
 use crate::lane::Status;
+use crate::local::Instant;
 use crate::ptr::{Plain, RemotePtr};
 use crate::verbs::WordTicket;
 
@@ -239,7 +240,15 @@ impl<'e, T: Plain> Op<'e, T> {
     }
 
     #[cold]
-    fn poll_slow(&mut self) -> Poll<Result<T>> {
+    fn poll_slow(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
+        let ended = self.look();
+        if ended.is_pending() && self.endpoint.pends(cx, Awaits::Completion, Instant::NEVER) {
+            return self.look();
+        }
+        ended
+    }
+
+    fn look(&mut self) -> Poll<Result<T>> {
         match core::mem::replace(&mut self.state, State::Taken) {
             State::Done(value) => Poll::Ready(Ok(value)),
             State::Failed(code, remote, len) => Poll::Ready(Err(self.endpoint.explain(code, remote, len))),
@@ -292,13 +301,13 @@ impl<T: Plain> Future for Op<'_, T> {
     type Output = Result<T>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         if let State::Done(value) = self.state {
             self.state = State::Taken;
             self.endpoint.saw_completion(self.depth);
             return Poll::Ready(Ok(value));
         }
-        self.poll_slow()
+        self.poll_slow(cx)
     }
 }
 

@@ -534,6 +534,11 @@ mutants! {
     /// *Scenario:* `mcs/release`.
     McsNoFence = "mcs-no-fence" in "McsLockArray": "`unlock` does not fence.";
 
+    /// *Missing:* `NRW` of a put to the own node before the store of the grant: a put is ordered before a put, not before a `CW`.
+    ///
+    /// *Scenario:* `mcs/neighbours`.
+    McsSparesOwnNode = "mcs-spares-own-node" in "McsLockArray": "A grant by a store spares its node, as one by a put does.";
+
     /// *Missing:* the grant: who leaves does not know whom to hand the lock to.
     ///
     /// *Scenario:* `alock/remote-queue`.

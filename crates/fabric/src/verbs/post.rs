@@ -7,6 +7,7 @@ use farfield_verbs_sys::*;
 
 use super::queue::{INLINE_BYTES_MAX, QueuePair};
 use crate::lane::{Verb, copy_words};
+use crate::ptr::RemotePtr;
 
 /// The most work requests behind one doorbell.
 pub(super) const BATCH_MAX: usize = 32;
@@ -62,6 +63,8 @@ pub(super) struct Work {
     pub(super) address: u64,
     pub(super) rkey: u32,
     pub(super) operands: [u64; 2],
+    /// What `address` and `rkey` were found for.
+    pub(super) remote: RemotePtr<u8>,
 }
 
 // SAFETY: the pointer is used only by who posts the request, and the operation keeps its memory.
@@ -81,6 +84,7 @@ impl Work {
             address: 0,
             rkey: 0,
             operands: [0; 2],
+            remote: RemotePtr::from_packed(0),
         }
     }
 }
@@ -270,8 +274,9 @@ pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
     if qp.is_null() {
         let key = if is_inline() { LocalKey::Inline } else { LocalKey::Registered(ends.lkey) };
         let (rkey, operands) = (ends.rkey, [a, b]);
-        let (local, len) = (local.cast(), 8);
-        let work = Work { sequence: 0, is_whole: true, verb, fence: false, local, len, key, address, rkey, operands };
+        let (local, len, remote) = (local.cast(), 8, RemotePtr::from_packed(0));
+        let work =
+            Work { sequence: 0, is_whole: true, verb, fence: false, local, len, key, address, rkey, operands, remote };
         // SAFETY: by the contract of this function.
         return unsafe { post_one_classic(pair, *id, &work) };
     }

@@ -21,6 +21,9 @@ use crate::fabric::{Fabric, PeerState, Region};
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
+mod freeing;
+mod nodes;
+
 pub(super) const PEER: NodeId = NodeId(3);
 
 /// A request, and its block.

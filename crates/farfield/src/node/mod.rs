@@ -74,7 +74,8 @@ pub struct Metrics {
     pub counts: Counts,
     /// Endpoints opened so far.
     pub endpoints: usize,
-    /// Queue pairs of an RDMA device: of this node's endpoints, and those by which other nodes' reach it.
+    /// Queue pairs of an RDMA device: of this node's endpoints, one of the service thread's included, and those by which
+    /// endpoints reach it. An endpoint has one to each other node, and one to its own if it has used it by operations.
     pub queue_pairs: (usize, usize),
     /// The paths of the objects that are open.
     pub objects: Vec<String>,

@@ -44,8 +44,9 @@ pub(crate) fn add_later(node: &Node, word: RemotePtr<u64>, addend: u64) {
     node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
 }
 
-/// An attempt to add to a word: it waits a round trip, since a node that leaves next must not take it along. If it fails for
-/// another reason than that it was refused, the word is gone with its node.
+/// An attempt to add to a word: it waits a round trip, since a node that leaves next must not take it along. The service thread
+/// may be the first of its node to need a queue pair to the word; without one it tries again. If it fails for another reason than
+/// that it was refused, the word is gone with its node.
 pub(crate) fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
     match endpoint.faa(word, addend).wait() {
         Err(error) if error.is_refused() => Progress::Idle,

@@ -23,7 +23,7 @@
 //! |---|---|---|
 //! | `load`, `store` | 0 | none |
 //! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
-//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
+//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn; 0 on the owner | as many gets |
 //!
 //! *Whom a push does not reach* its error names, each of them; all others got it. The next push sends the whole value to all,
 //! so nothing is to be mended. With guards, what is refused leaves a copy as it was: if the value is refused behind its lead,
@@ -282,6 +282,9 @@ impl<T: Plain> OwnedVar<T> {
         let shared = &self.0;
         let path = shared.object.path();
         let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
+        if from.node() == endpoint.me() {
+            return self.load(endpoint).await; // only its CPU writes there
+        }
         let deadline = endpoint.deadline();
         loop {
             match shared.image {

@@ -16,6 +16,8 @@
 //! | `fence` over k nodes | 1 | at most k gets |
 //! | `pull` | 1 | 1 get |
 //!
+//! A push to the own node, or a pull from it, finds the copy there, and posts nothing.
+//!
 //! *Whom a push does not reach* its error names, each of them, after all others got it.
 //!
 //! *When a node dies*, the other copies stay, and a word is never torn. It has no owner: whoever is left goes on.
@@ -109,7 +111,9 @@ impl<T: Plain> SharedVar<T> {
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         // Those that came after it was opened have no copy.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
-        let pointers = nodes.into_iter().filter_map(copy_of).map(|index| self.copies[index]);
+        // What is pushed is this node's copy.
+        let is_other = |node: &NodeId| *node != endpoint.me();
+        let pointers = nodes.into_iter().filter(is_other).filter_map(copy_of).map(|index| self.copies[index]);
         let puts: Vec<_> = pointers.map(|copy| (copy.node(), endpoint.put_live(copy, self.copy.span(0, 8)))).collect();
         if mutants::is_on(Mutant::SharedPushNotAwaited) {
             return Ok(());
@@ -135,6 +139,9 @@ impl<T: Plain> SharedVar<T> {
     /// The node is gone.
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
         let from = self.object.remote::<T>(node, "copy")?;
+        if node == endpoint.me() {
+            return Ok(self.load()); // it is there
+        }
         let get = endpoint.get_span(from, self.copy.span(0, 8));
         if mutants::is_on(Mutant::SharedPullNotAwaited) {
             return Ok(self.load());

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::Endpoint;
+use farfield_fabric::{Endpoint, Region};
 
 use super::codec::Key;
 use super::death::Staying;
@@ -31,6 +31,8 @@ pub(super) struct Work<K> {
     pub(super) tracker: Arc<Tracker<K>>,
     pub(super) index: Arc<Index<K>>,
     pub(super) slots: Arc<Slots>,
+    /// This node's slots.
+    pub(super) own: Region,
 }
 
 /// The lock of a key in the middle of an insert or delete. Dropped before [`Changing::finish`], it goes to the service
@@ -68,18 +70,8 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
         let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
         let node = self.node.for_service();
-        let unfinished = Unfinished {
-            node,
-            work,
-            key,
-            entry,
-            lock,
-            may_land,
-            cleared: false,
-            told: None,
-            dropped: false,
-            freed: false,
-        };
+        let (cleared, told, dropped, freed) = (false, None, false, false);
+        let unfinished = Unfinished { node, work, key, entry, lock, may_land, cleared, told, dropped, freed };
         self.node.add_poller(Box::new(unfinished));
     }
 }
@@ -98,7 +90,7 @@ struct Unfinished<K> {
     told: Option<u64>,
     /// All nodes have dropped the key.
     dropped: bool,
-    /// Its slot may be used again.
+    /// The slot is free, or its allocator was told.
     freed: bool,
 }
 
@@ -106,7 +98,7 @@ impl<K: Key> Unfinished<K> {
     /// The next step; whether one was possible.
     fn step(&mut self, endpoint: &Endpoint) -> bool {
         let Unfinished { node, work, key, entry, .. } = self;
-        let Work { tracker, index, slots } = work;
+        let Work { tracker, index, slots, own } = work;
         if !self.cleared {
             // If the slot's node is out for good, nobody sees it any more.
             if self.may_land {
@@ -114,6 +106,12 @@ impl<K: Key> Unfinished<K> {
                 return self.cleared;
             }
             let meta = Meta { counter: entry.counter, valid: false }.packed();
+            if entry.slot.node() == node.id() {
+                // Slots have no atomics: here a store does. What is told comes after it (`CW → NLR`).
+                own.word((entry.slot.offset() - own.remote::<u64>(0).offset()) as usize).store(meta);
+                self.cleared = true;
+                return true;
+            }
             let put = endpoint.put_value(entry.slot, meta).wait();
             // A round trip.
             let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));

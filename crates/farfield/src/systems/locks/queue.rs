@@ -3,7 +3,8 @@
 //!
 //! The lock's record has the tail: the name of the last entry. RDMA has no exchange, so an operation enqueues by a
 //! compare-and-swap, and again from what it found if it failed. It then tells the one before it (a put), and waits until
-//! that puts a grant into its descriptor. Who leaves knows the one behind, and puts; or takes itself from the tail by a
+//! that puts a grant into its descriptor. On one node these two are stores: only the record's words are updated by atomics, so
+//! nothing of a descriptor needs the NIC. Who leaves knows the one behind, and puts; or takes itself from the tail by a
 //! compare-and-swap; or, if that fails, waits for the one behind to tell.
 //!
 //! *Why nothing is lost.* A descriptor is written by the CPU before the compare-and-swap that makes it known (`CW → NAR`),
@@ -190,6 +191,8 @@ enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spared {
     Nothing,
+    /// Nothing: the operation behind it runs on its own node, and is handed the lock by a store, which no put comes before.
+    Here,
     /// What it has put to the lock's node.
     Home(NodeId),
     /// What it has put to the node of the operation behind it.
@@ -403,6 +406,12 @@ impl Queue {
     /// Tells the one before that somebody is behind it. Whether it has, or need not: that one is gone, and will hand over
     /// nothing.
     fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) -> bool {
+        if pred.node() == Some(self.node.id()) && !mutants::is_on(Mutant::McsNotTold) {
+            // It cleared the word before its compare-and-swap was issued (`CW → NAR`), and so before this one has found it.
+            self.descriptors.of(pred).next().store(id.0);
+            endpoint.wake_local();
+            return true;
+        }
         match self.descriptors.next_of(pred) {
             Some(next) if !mutants::is_on(Mutant::McsNotTold) => is_over(endpoint.put_unfenced(next, id.0).detach()),
             _ => true,
@@ -415,6 +424,13 @@ impl Queue {
         let next = Id(self.descriptors.of(operation.id).next().load());
         if next == Id::NOBODY {
             return false;
+        }
+        if next.node() == Some(self.node.id()) {
+            // What the holder has put is visible, what was spared too; what it has stored comes before (`CW → CW`).
+            self.descriptors.of(next).grant().store(operation.hands.0);
+            endpoint.wake_local();
+            self.over(operation);
+            return true;
         }
         let grant = self.descriptors.grant_of(next);
         let is_over = grant.is_none_or(|grant| is_over(endpoint.put_unfenced(grant, operation.hands.0).detach()));
@@ -493,9 +509,10 @@ impl<'a> Entry<'a> {
     }
 
     /// The node whose memory what leaves the head orders by itself after what was put there: that of who is behind, if it
-    /// has said so, since it is handed the lock by a put; else the lock's.
+    /// has said so, since it is handed the lock by a put, unless it is this node; else the lock's.
     pub(super) fn spared(&self) -> Spared {
         match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
+            Some(me) if me == self.queue.node.id() && !mutants::is_on(Mutant::McsSparesOwnNode) => Spared::Here,
             Some(behind) => Spared::Behind(behind),
             None => Spared::Home(self.place().tail.node()),
         }
@@ -615,13 +632,16 @@ impl<'a> Entry<'a> {
     /// visible: the lock stays taken.
     pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        if let Spared::Behind(behind) = spared {
-            // The put comes after what was put to that node before it (`NRW → NRW`).
+        if let Spared::Behind(_) | Spared::Here = spared {
+            // A put comes after what was put to that node before it (`NRW → NRW`).
             if queue.hand_over(endpoint, self.operation()) {
                 self.operation = None;
                 return Ok(());
             }
-            return self.is_refused(behind);
+            return match spared {
+                Spared::Behind(behind) => self.is_refused(behind),
+                _ => Ok(()),
+            };
         }
         let operation = *self.operation();
         // After what was put to the lock's node (`NRW → NAR`). If it fails it has flushed that.
