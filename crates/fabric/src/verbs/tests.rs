@@ -455,7 +455,7 @@ fn what_waited_and_is_refused_ends_the_queue_pair() {
         let first = rig.put(0, 1);
         rig.stub.state().refusals.extend([(0, libc::ENOMEM), (0, libc::EAGAIN)]);
         let second = rig.put(1, 1);
-        assert_eq!(rig.status(second), Status::Pending);
+        assert_eq!(rig.lane.status(PEER, second), Status::Pending); // without a poll, which would post it
         // Both together, and then by itself.
         rig.stub.state().refusals.extend([(0, libc::EINVAL), (0, libc::EINVAL)]);
         let third = rig.put(2, 1);
