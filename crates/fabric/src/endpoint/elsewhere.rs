@@ -127,11 +127,15 @@ impl Endpoint {
     #[cold]
     fn pends_elsewhere(&self, waker: &Waker, awaits: Awaits, until: Instant) -> bool {
         let elsewhere = &self.elsewhere;
-        if elsewhere.blocks.get() > 0 {
-            elsewhere.within.borrow_mut().push(waker.clone());
+        // Where there is no alarm, nothing but a `block_on` polls: one that is about to begin its steps, at least.
+        let alarm = self.fabric.alarm().filter(|_| elsewhere.blocks.get() == 0);
+        let Some(alarm) = alarm else {
+            let mut within = elsewhere.within.borrow_mut();
+            if !within.last().is_some_and(|last| last.will_wake(waker)) {
+                within.push(waker.clone());
+            }
             return false;
-        }
-        let Some(alarm) = self.fabric.alarm() else { return false };
+        };
         // What a step of `block_on` does.
         self.ring();
         self.poll_lane();
