@@ -54,6 +54,12 @@ impl Fabric for Decorated {
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.inner.permit(peer, group)
     }
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.inner.start_permit(peer, group)
+    }
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.inner.is_permitted(peer, group)
+    }
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
         self.inner.revoke(peer, group, timeout)
     }

@@ -162,11 +162,9 @@ impl Endpoint {
             }
             poll_fn(|cx| {
                 self.poll_lane();
-                let under_way = || state.reads_under_way(node, up_to);
-                match under_way() && !(self.pends(cx, Awaits::Completion, Instant::NEVER) && !under_way()) {
-                    true => Poll::Pending,
-                    false => Poll::Ready(()),
-                }
+                let is_open = || state.reads_under_way(node, up_to);
+                let waits = is_open() && (!self.pends(cx, Awaits::Completion, Instant::NEVER) || is_open());
+                if waits { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
             // They were posted before, so each ends one round trip later at most.

@@ -787,7 +787,8 @@ impl Endpoint {
 
     /// The error that an operation on a word would be refused with now. Whatever is refused has not been done, while one that
     /// ends in an error after it was posted may have been. Nothing is posted. It is looked at as an atomic, so a node whose
-    /// device has none refuses it. What this endpoint may lack itself ([`ErrorKind::PoolExhausted`]) is not foreseen.
+    /// device has none refuses it. What this endpoint may lack itself ([`ErrorKind::PoolExhausted`],
+    /// [`ErrorKind::NoQueuePair`] to its own node) is not foreseen.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, tail: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {

@@ -327,6 +327,13 @@ impl ShmFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
     }
 
+    /// Whether a peer's right to a group can be given and taken.
+    fn check_right(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        let is_known = usize::from(key.0) < lock(&self.groups).len();
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
     /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
     fn cores_suffice(&self) -> bool {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
@@ -451,20 +458,22 @@ impl Fabric for ShmFabric {
         Ok(unsafe { Region::new(base, bytes, remote, keep) })
     }
 
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(group.0) >= lock(&self.groups).len() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
-        }
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.peer_state(peer).check(peer)?;
+        // Peers read it before each operation, where it lies: so it holds from now on.
         self.memory.own_right(group, peer).store(1, Ordering::Release);
         Ok(())
     }
 
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_right(peer, group)?;
+        self.peer_state(peer).check(peer)?;
+        Ok(self.memory.own_right(group, peer).load(Ordering::Acquire) == 1)
+    }
+
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(group.0) >= lock(&self.groups).len() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
-        }
+        self.check_right(peer, group)?;
         self.memory.own_right(group, peer).store(0, Ordering::SeqCst);
         let card = if peer == self.me {
             self.memory.own.card()

@@ -197,15 +197,32 @@ impl Fabric for SimFabric {
         });
     }
 
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_member(peer)?;
         self.at(|world| {
             self.check_group(world, group)?;
             world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
+            inner.peer_state(self.me.0, peer.0).check(peer)?;
             inner.rights_change();
             inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()] = true;
             Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_member(peer)?;
+        self.at(|world| {
+            self.check_group(world, group)?;
+            world.point(Pending::Read(peer_key(self.me.0)));
+            let mut inner = world.inner.borrow_mut();
+            inner.peer_state(self.me.0, peer.0).check(peer)?;
+            let may = inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()];
+            if let Some(current) = inner.current {
+                inner.saw(current, peer_key(self.me.0), u64::from(may));
+            }
+            Ok(may)
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
     }

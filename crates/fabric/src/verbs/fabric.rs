@@ -260,12 +260,16 @@ impl VerbsFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
     }
 
+    /// Whether there are a peer and a group of this node's.
+    fn check_group(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        let is_known = usize::from(key.0) < self.connections.groups();
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
     /// Whether a group's rights can be given and taken.
     fn check_right(&self, peer: NodeId, key: GroupKey) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(key.0) >= self.connections.groups() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
-        }
+        self.check_group(peer, key)?;
         let is_shared = key.0 <= GroupKey::SERVICE.0;
         if is_shared { Err(ErrorKind::Shared { node: peer, key }.into()) } else { Ok(()) }
     }
@@ -328,6 +332,16 @@ impl Fabric for VerbsFabric {
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_right(peer, group)?;
         self.connections.permit(peer, group)
+    }
+
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.connections.start_permit(peer, group)
+    }
+
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_group(peer, group)?;
+        self.connections.is_permitted(peer, group)
     }
 
     fn revoke(&self, peer: NodeId, group: GroupKey, _timeout: Duration) -> Result<()> {

@@ -50,6 +50,8 @@ impl WorkId {
 pub(super) struct Work {
     /// Of the operation that is complete with it; 0 if none is.
     pub(super) sequence: u64,
+    /// It is all of its operation.
+    pub(super) is_whole: bool,
     /// Not a remote fence, which is no work request.
     pub(super) verb: Verb,
     /// It waits for the earlier reads and atomics.
@@ -70,6 +72,7 @@ impl Work {
     pub(super) fn nothing() -> Work {
         Work {
             sequence: 0,
+            is_whole: false,
             verb: Verb::Put,
             fence: false,
             local: core::ptr::null_mut(),
@@ -267,7 +270,8 @@ pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
     if qp.is_null() {
         let key = if is_inline() { LocalKey::Inline } else { LocalKey::Registered(ends.lkey) };
         let (rkey, operands) = (ends.rkey, [a, b]);
-        let work = Work { sequence: 0, verb, fence: false, local: local.cast(), len: 8, key, address, rkey, operands };
+        let (local, len) = (local.cast(), 8);
+        let work = Work { sequence: 0, is_whole: true, verb, fence: false, local, len, key, address, rkey, operands };
         // SAFETY: by the contract of this function.
         return unsafe { post_one_classic(pair, *id, &work) };
     }

@@ -11,6 +11,7 @@ mod control;
 mod decorators;
 mod dropping;
 mod executors;
+mod failures;
 mod harness;
 mod order;
 mod rights;
@@ -84,7 +85,10 @@ suite! {
         revoked_and_permitted_again
         rights_are_per_peer_and_per_group
         no_write_lands_after_a_revoke
-        a_revoke_reaches_into_store_buffers;
+        a_revoke_reaches_into_store_buffers
+        a_right_can_be_used_when_it_is_said_to_be_there
+        a_right_is_handed_from_writer_to_writer
+        nothing_is_permitted_to_one_that_has_left;
     dropping:
         operations_dropped_at_every_poll
         operations_forgotten_at_every_poll
@@ -94,6 +98,10 @@ suite! {
         forgotten_words_leave_the_buffers
         values_put_do_not_use_up_the_pool
         an_endpoint_dropped_with_work_in_flight;
+    failures:
+        what_is_refused_is_known_at_once
+        what_is_made_to_fail_is_known_at_once
+        what_fails_fails_with_all_behind_it;
     window:
         a_window_bounds_completes_and_answers
         tasks_of_a_window_wait_for_each_other
