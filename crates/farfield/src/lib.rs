@@ -45,9 +45,9 @@
 //!
 //! And the futures work in any executor: tokio's, smol's, `futures::executor`. A put of another node wakes a task that waits
 //! for it at once, by one thread for each node, which starts when the first task waits. What rings no bell is looked for by
-//! that thread: every 50 µs at first, and every 2 ms in a long wait. These are words of other nodes
+//! that thread: every 50 µs at first, and every 4 ms in a long wait. These are words of other nodes
 //! ([`AtomicVar::wait_change`]), the ends of long operations, and over RDMA all that cards write, since a card wakes nobody. A
-//! death is noticed within 4 ms. Deadlines are exact. An idle wait costs less than 2 % of a core.
+//! death is noticed within 10 ms. Deadlines are exact. An idle wait costs less than 2 % of a core.
 //!
 //! An [`Endpoint`] belongs to one thread at a time, so a future that uses one is not `Send`: run it in tokio's current-thread
 //! runtime or a `LocalSet`, and give each worker thread an endpoint of its own ([`Node::endpoint`]). Tasks of a thread may share

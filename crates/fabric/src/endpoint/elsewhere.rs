@@ -28,12 +28,12 @@ pub(crate) enum Awaits {
 /// So often an operation is polled as soon as its executor comes back to it: about as long as a round trip of hardware takes.
 const POLLS: u32 = 100;
 /// What rings no bell is looked for after an eighth of the time for which nothing has happened, within these bounds.
-const LOOK: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
+const LOOK: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(4));
 /// The same for those whom a bell wakes: local stores ring none, and deaths are to be noticed.
-const BELL_LOOK: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
+const BELL_LOOK: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
 const QUIET_SHARE: u32 = 8;
 /// An endpoint on which nobody has waited for so long begins anew.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(40);
 
 /// What an endpoint knows of futures that other executors poll.
 pub(super) struct Elsewhere {
@@ -127,11 +127,15 @@ impl Endpoint {
     #[cold]
     fn pends_elsewhere(&self, waker: &Waker, awaits: Awaits, until: Instant) -> bool {
         let elsewhere = &self.elsewhere;
-        if elsewhere.blocks.get() > 0 {
-            elsewhere.within.borrow_mut().push(waker.clone());
+        // Where there is no alarm, nothing but a `block_on` polls: one that is about to begin its steps, at least.
+        let alarm = self.fabric.alarm().filter(|_| elsewhere.blocks.get() == 0);
+        let Some(alarm) = alarm else {
+            let mut within = elsewhere.within.borrow_mut();
+            if !within.last().is_some_and(|last| last.will_wake(waker)) {
+                within.push(waker.clone());
+            }
             return false;
-        }
-        let Some(alarm) = self.fabric.alarm() else { return false };
+        };
         // What a step of `block_on` does.
         self.ring();
         self.poll_lane();

@@ -60,6 +60,8 @@ pub(crate) fn another_executor_is_woken(harness: &Harness) {
                         seen = endpoint.wait_remote(others.remote(8), seen, endpoint.deadline()).await.unwrap();
                     }
                 }
+                endpoint.get::<u64>(others.remote(0)).detach().unwrap();
+                endpoint.wait_for_reads([others.remote::<u64>(0).node()]).await;
                 endpoint.pause().await;
             }
         });
