@@ -1,4 +1,5 @@
-//! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
+//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its
+//! owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
 //!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
@@ -10,6 +11,9 @@
 //!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
 //! - **Memory that the peer gives back** is not posted to: what waits is looked at again when it is posted, and what is posted is
 //!   counted for whoever waits until it has ended (`connections/freeing.rs`).
+//! - **What was accepted fails together with what is behind it** ([`DynLane`]). A request that the device refuses while it is
+//!   posted fails alone. One that had to wait was accepted, and perhaps nobody looks at it any more: if the device refuses it,
+//!   the queue pair is ended.
 //! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs that
 //!   are registered as a whole, with the first operation that needs it, and stay so: nothing is copied, no operation
 //!   waits for a place in a staging area, and a slab of 64 KiB costs one registration. Shared cells are
@@ -21,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use farfield_verbs_sys::*;
 
+use super::connections::OwnNode;
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
 use super::peer::{Ends, Operation, Pair, Peer};
@@ -36,6 +41,7 @@ use crate::space::Allocation;
 use self::words::{Route, Words};
 pub(crate) use self::words::{WordOrigin, WordTicket};
 
+mod own;
 mod words;
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -79,7 +85,8 @@ pub struct VerbsLane {
     looked: Instant,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
-    /// Dropped after the queue pairs.
+    /// Dropped after the queue pairs, as what follows.
+    own_node: Option<OwnNode>,
     kept: Vec<Box<dyn Send>>,
 }
 
@@ -182,6 +189,7 @@ impl VerbsLane {
             polls: 0,
             looked: Instant::now(),
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
+            own_node: None,
             kept: Vec::new(),
         })
     }
@@ -195,7 +203,7 @@ impl VerbsLane {
     /// The queue pair by which a word is reached, the word's address and its key.
     pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
-        let (pair_at, address, rkey) = self.place(&WorkRequest {
+        let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
             verb: Verb::Faa,
             remote: word.cast(),
             len: 8,
@@ -310,12 +318,16 @@ impl VerbsLane {
 
     /// Queues the work of a request; `Done` if there is none.
     fn admit(&mut self, request: &WorkRequest, sequence: u64) -> Result<Status, Code> {
-        let (pair_at, address, rkey) = self.place(request)?;
-        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         if request.verb == Verb::RemoteFence {
-            self.pairs[pair_at].fence_next = true;
+            match self.place(request) {
+                Ok((pair_at, ..)) => self.pairs[pair_at].fence_next = true,
+                // To its own node it has posted nothing yet that could be overtaken.
+                Err(code) => drop(self.may_open(request, code)?.ok_or(code)?),
+            }
             return Ok(Status::Done);
         }
+        let (pair_at, address, rkey) = self.place_to_post(request)?;
+        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         let key = self.local_key(request, info.inline_bytes_max)?;
         let flush_key = match request.verb {
             Verb::Put if !info.puts_in_order && self.pairs[pair_at].has_open_put && request.len > 0 => {
@@ -330,6 +342,7 @@ impl VerbsLane {
             if request.verb == Verb::Put { !info.puts_in_order } else { into_cells && !info.gets_in_order };
         let whole = Work {
             sequence,
+            is_whole: request.len <= piece_bytes,
             verb: request.verb,
             fence: core::mem::take(&mut pair.fence_next) || must_follow,
             local: request.local.ptr,
@@ -367,11 +380,11 @@ impl VerbsLane {
         Ok(Status::Pending)
     }
 
-    /// Posts what waits for a peer, as far as there is room.
-    fn start(&mut self, at: usize) {
+    /// Posts what waits for a peer, as far as there is room. The operation `new`, if it is not 0, is being posted.
+    fn start(&mut self, at: usize, new: u64) {
         self.route = Route::SHUT;
         for of_peer in 0..self.peers[at].pairs.len() {
-            self.start_pair(self.peers[at].pairs[of_peer].1);
+            self.start_pair(self.peers[at].pairs[of_peer].1, new);
         }
         let peer = &mut self.peers[at];
         let has_work = peer.pairs.iter().any(|pair| !self.pairs[pair.1].waiting.is_empty());
@@ -381,7 +394,7 @@ impl VerbsLane {
         peer.is_in_backlog |= has_work;
     }
 
-    fn start_pair(&mut self, pair_at: usize) {
+    fn start_pair(&mut self, pair_at: usize, new: u64) {
         let capacity = self.completions.capacity;
         let mut at_most = BATCH_MAX;
         loop {
@@ -441,11 +454,14 @@ impl VerbsLane {
             let refused = pair.waiting[0];
             match refusal_of(errno, refused.verb) {
                 Refusal::Full if pair.posted.count() > 0 => return,
-                Refusal::Never(code) if refused.sequence != 0 => {
+                Refusal::Never(code) if refused.sequence == new && refused.is_whole => {
                     pair.waiting.pop_front();
+                    // What it was to do for those behind it is not done.
+                    pair.fence_next |= refused.fence;
+                    pair.has_open_put = true; // as far as is known
                     self.peers[pair.peer.index()].end(refused.sequence, Status::Failed(code));
                 }
-                // Not even one fits; or a part of an operation is refused of which other parts are under way.
+                // Not even one fits; or one is refused that was accepted, of which other parts may be under way.
                 Refusal::Full | Refusal::Never(_) => {
                     queue.switch().end(Code::Unreachable);
                     pair.fail(Code::Device);
@@ -459,7 +475,7 @@ impl VerbsLane {
         for at in core::mem::take(&mut self.backlog) {
             self.peers[at].is_in_backlog = false;
             if all || self.peers[at].holds == 0 {
-                self.start(at);
+                self.start(at, 0);
             } else {
                 self.peers[at].is_in_backlog = true;
                 self.backlog.push(at);
@@ -680,7 +696,11 @@ impl crate::lane::sealed::Sealed for VerbsLane {}
 impl DynLane for VerbsLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.take_arrivals();
-        self.place(request).map(|_| ())
+        match self.place(request) {
+            Ok(_) => Ok(()),
+            // Nothing is opened for an operation that is only foreseen.
+            Err(code) => self.may_open(request, code)?.map(drop).ok_or(code),
+        }
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {
@@ -696,7 +716,7 @@ impl DynLane for VerbsLane {
         if status != Status::Pending {
             peer.settle();
         } else if peer.holds == 0 {
-            self.start(at);
+            self.start(at, sequence);
             if self.peers[at].is_in_backlog {
                 // Full: completions make room.
                 self.poll();
@@ -717,7 +737,7 @@ impl DynLane for VerbsLane {
         let peer = self.peer(at);
         peer.holds = peer.holds.saturating_sub(1);
         if peer.holds == 0 {
-            self.start(at);
+            self.start(at, 0);
         }
     }
 

@@ -31,9 +31,9 @@ pub(super) enum Message {
     Decline { ask: u64, why: Declined },
     /// A lane is closed.
     Close { lane: u32 },
-    /// All lanes of the sender reach a class of groups, and all of its memory that the receiver has told of in
-    /// its first `heard` messages.
-    Reached { class: u8, heard: u64 },
+    /// The lanes of the sender reach a class of groups, and all of its memory that the receiver has told of in
+    /// its first `heard` messages; or not all of them do, since there is no queue pair for some.
+    Reached { class: u8, heard: u64, by_all: bool },
     /// The receiver has no right to a group any more.
     Revoke { key: u8 },
     /// It has again.
@@ -107,7 +107,7 @@ mod tests {
             (any::<u64>(), address()).prop_map(|(ask, address)| Message::Accept { ask, address }),
             (any::<u64>(), why).prop_map(|(ask, why)| Message::Decline { ask, why }),
             any::<u32>().prop_map(|lane| Message::Close { lane }),
-            any::<(u8, u64)>().prop_map(|(class, heard)| Message::Reached { class, heard }),
+            any::<(u8, u64, bool)>().prop_map(|(class, heard, by_all)| Message::Reached { class, heard, by_all }),
             any::<u8>().prop_map(|key| Message::Revoke { key }),
             any::<u8>().prop_map(|key| Message::Permit { key }),
         ]

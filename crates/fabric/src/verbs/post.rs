@@ -51,6 +51,8 @@ impl WorkId {
 pub(super) struct Work {
     /// Of the operation that is complete with it; 0 if none is.
     pub(super) sequence: u64,
+    /// It is all of its operation.
+    pub(super) is_whole: bool,
     /// Not a remote fence, which is no work request.
     pub(super) verb: Verb,
     /// It waits for the earlier reads and atomics.
@@ -73,6 +75,7 @@ impl Work {
     pub(super) fn nothing() -> Work {
         Work {
             sequence: 0,
+            is_whole: false,
             verb: Verb::Put,
             fence: false,
             local: core::ptr::null_mut(),
@@ -273,6 +276,7 @@ pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
         let (rkey, operands) = (ends.rkey, [a, b]);
         let work = Work {
             sequence: 0,
+            is_whole: true,
             verb,
             fence: false,
             local: local.cast(),

@@ -30,6 +30,30 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
     }
 }
 
+/// Adds to a word that others wait for. If that is refused, the service thread does it: so the caller has made visible what must
+/// be seen before it, or has put nothing.
+pub(crate) fn add(node: &Node, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
+    if endpoint.faa(word, addend).detach().is_err_and(|error| error.is_refused()) {
+        add_later(node, word, addend);
+    }
+}
+
+/// Leaves it to the service thread to add to a word.
+pub(crate) fn add_later(node: &Node, word: RemotePtr<u64>, addend: u64) {
+    let release = move |endpoint: &Endpoint| add_once(endpoint, word, addend);
+    node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
+}
+
+/// An attempt to add to a word: it waits a round trip, since a node that leaves next must not take it along. The service thread
+/// may be the first of its node to need a queue pair to the word; without one it tries again. If it fails for another reason than
+/// that it was refused, the word is gone with its node.
+pub(crate) fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
+    match endpoint.faa(word, addend).wait() {
+        Err(error) if error.is_refused() => Progress::Idle,
+        _ => Progress::Done,
+    }
+}
+
 /// Makes visible what a holder has put, and waits for what it still reads. It spares nodes at which the release itself, a put or
 /// an atomic on a word of the first three groups, comes after all that was put there.
 ///

@@ -14,6 +14,7 @@ mod locks;
 mod mutex;
 mod node;
 mod queue;
+mod refused;
 mod ring;
 mod transactions;
 mod vars;

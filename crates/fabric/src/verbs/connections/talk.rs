@@ -238,8 +238,13 @@ impl Connections {
                 peer.targets.retain(|(of, _), _| *of != lane);
                 return;
             }
-            Message::Reached { class, heard } => {
-                board.awaited.retain(|of, said| *of != (node, class) || heard < *said);
+            Message::Reached { class, heard, by_all } => {
+                if board.awaited.get(&(node, class)).is_some_and(|said| heard >= *said) {
+                    board.awaited.remove(&(node, class));
+                    if !by_all {
+                        board.short.insert((node, class));
+                    }
+                }
             }
             Message::Revoke { key } => self.lose_right(board, node, key),
             Message::Permit { key } => {
@@ -314,7 +319,8 @@ impl Connections {
         peer.to_reach.retain(|class| asked.contains(class));
         let heard = peer.heard;
         for class in reached {
-            self.tell(board, node, &Message::Reached { class, heard });
+            let by_all = board.lanes.values().all(|lane| lane.pairs.contains_key(&(node, class)));
+            self.tell(board, node, &Message::Reached { class, heard, by_all });
         }
         self.changed.notify_all();
     }

@@ -209,7 +209,7 @@ impl VerbsLane {
         }
         // The long way knows what is wrong with others.
         let request = WorkRequest { verb: Verb::Get, remote: word, len: 8, operands: [0; 2], local: Local::nothing() };
-        let (pair_at, _, _) = self.place(&request).ok()?;
+        let (pair_at, _, _) = self.place_to_post(&request).ok()?;
         let peer = &self.peers[word.node().index()];
         let pair = &self.pairs[pair_at];
         if peer.holds != 0 || pair.fence_next || !pair.is_signalled || !pair.waiting.is_empty() {
