@@ -10,7 +10,8 @@
 //!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush
 //!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
 //! - **Memory that the peer gives back** is not posted to: what waits is looked at again when it is posted, and what is posted is
-//!   counted for whoever waits until it has ended (`connections/freeing.rs`).
+//!   counted for whoever waits until it has ended (`connections/freeing.rs`). What is late fails alone, also if it was accepted:
+//!   its object was closed everywhere, so nothing behind it counts on it.
 //! - **What was accepted fails together with what is behind it** ([`DynLane`]). A request that the device refuses while it is
 //!   posted fails alone. One that had to wait was accepted, and perhaps nobody looks at it any more: if the device refuses it,
 //!   the queue pair is ended.
