@@ -58,6 +58,19 @@ impl GroupKey {
     pub const SERVICE: GroupKey = GroupKey(2);
     /// The number of groups a node may have.
     pub const COUNT_MAX: usize = 1 << KEY_BITS;
+
+    /// The group that names the queue pair by which this one is reached: the first three share one, each further group has
+    /// its own. Puts by one queue pair land in order, and a get by it flushes them; between two nothing is ordered.
+    ///
+    /// ```
+    /// use farfield_fabric::GroupKey;
+    /// assert_eq!(GroupKey::DATA.class(), GroupKey::SERVICE.class());
+    /// assert_eq!(GroupKey(3).class(), GroupKey(3));
+    /// ```
+    #[inline]
+    pub const fn class(self) -> GroupKey {
+        if self.0 <= GroupKey::SERVICE.0 { GroupKey::SIGNAL } else { self }
+    }
 }
 
 const NODE_BITS: u32 = 12;
@@ -76,7 +89,8 @@ const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 /// └─────────────┴─────────┴─────────────────────────────────────────────┘
 /// ```
 ///
-/// A pointer is a number, not a right: every operation checks it, and a wrong one is an error.
+/// A pointer is a number, not a right: every operation checks it, and a wrong one is an error. Offsets have more bits than a group
+/// has memory: those above say how often the memory was given back before, so a pointer to what was there then is a wrong one.
 ///
 /// ```
 /// use farfield_fabric::{GroupKey, NodeId, RemotePtr};

@@ -175,6 +175,11 @@ mutants! {
     /// *Scenario:* 3 nodes, node 2 is cut off. All put to all, `wait`, `wait_again` after a timeout; what was put is missing.
     BarrierAgainUnarrived = "barrier-again-unarrived" in "Barrier": "`wait_again` does not arrive after a wait that had not.";
 
+    /// *Missing:* nothing of the memory model. A node that was not told waits for ever.
+    ///
+    /// *Scenario:* 2 nodes. n0: `wait`, whose put is refused ∥ n1: `wait`.
+    BarrierToldOnce = "barrier-told-once" in "Barrier": "A node that could not be told of an arrival is not told again.";
+
     // ---- RingBuffer ----
 
     /// *Missing:* `NRW → NRW`: the message before its head.
@@ -231,6 +236,33 @@ mutants! {
     RingCreditModulo = "ring-credit-modulo" in "RingBuffer":
         "A reader acknowledges an offset in the ring, not a position.";
 
+    /// *Missing:* a put that was refused is not there: the head must not follow it.
+    ///
+    /// *Scenario:* a reader on n0, one on n1; the put of the message to n1 is refused. n1 sees the head, and zeros.
+    RingHeadOverHole = "ring-head-over-hole" in "RingBuffer": "The head is put though the message was refused.";
+
+    /// *Missing:* `NRW → NRW`. What a copy lacks has to land before the head that covers it, as when it is sent first.
+    ///
+    /// *Scenario:* as before; the next call puts what n1 lacks. n1 sees the head before the message.
+    RingRepairHeadFirst = "ring-repair-head-first" in "RingBuffer":
+        "A copy that is behind gets the head before what it lacks.";
+
+    /// *Missing:* nothing of the memory model. Who waits for readers waits for ever if one of them was not sent the message.
+    ///
+    /// *Scenario:* as before; n0 waits until all have read the message.
+    RingBehindForgotten = "ring-behind-forgotten" in "RingBuffer": "A copy that was refused a message does not get it later.";
+
+    /// *Missing:* nothing of the memory model. A message that no head tells of must not be said to be sent.
+    ///
+    /// *Scenario:* one reader, on n1; the put of the message is refused. `try_send` says that it was sent, and n1 waits.
+    RingRefusedSent = "ring-refused-sent" in "RingBuffer": "A message that was refused everywhere is said to be sent.";
+
+    /// *Missing:* nothing of the memory model. The writer waits for room that no reader gives back again.
+    ///
+    /// *Scenario:* capacity 64, a message of 48 bytes is in the ring. n1 receives it, and its acknowledgement is refused; it
+    /// looks for another ∥ n0: send a message.
+    RingAckOnce = "ring-ack-once" in "RingBuffer": "An acknowledgement that was refused is not put again.";
+
     // ---- Queue ----
 
     /// *Missing:* `NRW` of the values before the `NAW` that publishes them.
@@ -286,6 +318,11 @@ mutants! {
     /// queue is empty, and `salvage` too.
     QueueTakenLost = "queue-taken-lost" in "Queue": "The value that a dropped dequeue had taken is thrown away.";
 
+    /// *Missing:* values that were refused are not in their cell: it must not be published.
+    ///
+    /// *Scenario:* home n1. n0: enqueue, whose put is refused ∥ n1: dequeue. It gets zeros.
+    QueueRefusedPublished = "queue-refused-published" in "Queue": "A slot is filled though its values were refused.";
+
     // ---- Mutex ----
 
     /// *Missing:* `NRW` of what was put under the lock before the `NAW` of the release, where they go to different
@@ -301,6 +338,13 @@ mutants! {
     /// n1's release.
     MutexFenceSparesSelf = "mutex-fence-spares-self" in "Mutex":
         "`unlock` fences all nodes but its own, not but the home.";
+
+    /// *Missing:* `NRR` of a get under the lock before the `NAR` of the release (remote reads are not ordered), and its `NLW`
+    /// before what the holder does next.
+    ///
+    /// *Scenario:* 2 nodes, home n0, x raw on n0, cell on n1. n1: `lock`, get x, get x into the cell without waiting,
+    /// `unlock`, load the cell ∥ n0: `lock`, put x, `unlock`. The cell is not what the first get has brought.
+    MutexReadOvertaken = "mutex-read-overtaken" in "Mutex": "`unlock` does not wait for gets that are under way.";
 
     /// *Missing:* exclusion. A newcomer took the lock between the waiter's look and its compare-and-swap.
     ///
@@ -334,6 +378,11 @@ mutants! {
     /// *Scenario:* 2 nodes, home n0. n1: polls `lock` once and drops it ∥ n0: `lock` waits for ever.
     MutexDroppedNotUndone = "mutex-dropped-not-undone" in "Mutex":
         "A take or draw whose future is dropped before its completion is not undone.";
+
+    /// *Missing:* nothing of the memory model. A lock that nobody releases is never free.
+    ///
+    /// *Scenario:* home n1. n0: lock, unlock, whose fetch-and-add is refused ∥ n1: lock.
+    MutexReleaseRefused = "mutex-release-refused" in "Mutex": "A release that is refused is not done later.";
 
     // ---- KvStore ----
 
@@ -484,6 +533,11 @@ mutants! {
     ///
     /// *Scenario:* `mcs/release`.
     McsNoFence = "mcs-no-fence" in "McsLockArray": "`unlock` does not fence.";
+
+    /// *Missing:* `NRW` of a put to the own node before the store of the grant: a put is ordered before a put, not before a `CW`.
+    ///
+    /// *Scenario:* `mcs/neighbours`.
+    McsSparesOwnNode = "mcs-spares-own-node" in "McsLockArray": "A grant by a store spares its node, as one by a put does.";
 
     /// *Missing:* the grant: who leaves does not know whom to hand the lock to.
     ///

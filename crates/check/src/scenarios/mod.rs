@@ -8,6 +8,7 @@ mod kv;
 mod locks;
 mod mutex;
 mod queue;
+mod refused;
 mod ring;
 mod vars;
 
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Scenario> {
         join::scenarios(),
         close::scenarios(),
         death::scenarios(),
+        refused::scenarios(),
     ];
     let mut all = Vec::new();
     for scenario in scenarios.into_iter().flatten() {

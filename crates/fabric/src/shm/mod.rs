@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use lane::ShmLane;
+pub(crate) use lane::clear;
 
 use self::card::{Card, DoorBell, LANES_MAX, SILENT};
 use self::control::Control;
@@ -27,6 +28,7 @@ use self::sys::lives::{Entry, Places};
 use self::sys::memory::{Arena, Mapping};
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
+use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -86,6 +88,7 @@ pub struct ShmFabric {
     cpus: usize,
     /// Its service thread has died, and with it the node.
     fenced: AtomicBool,
+    alarm: Alarm,
 }
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
@@ -202,7 +205,9 @@ impl ShmFabric {
         for (node, card) in living {
             let _ = memory.peers[node as usize].set(Some(card));
         }
+        let alarm = Alarm::new(format!("farfield-wakes-{}", me.0), Box::new(WaitersBell(Arc::clone(&memory))));
         let fabric = ShmFabric {
+            alarm,
             me,
             places,
             session: session.clone(),
@@ -325,6 +330,13 @@ impl ShmFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
     }
 
+    /// Whether a peer's right to a group can be given and taken.
+    fn check_right(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        let is_known = usize::from(key.0) < lock(&self.groups).len();
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
     /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
     fn cores_suffice(&self) -> bool {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
@@ -429,20 +441,22 @@ impl Fabric for ShmFabric {
         self.give_back(&region)
     }
 
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(group.0) >= lock(&self.groups).len() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
-        }
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.peer_state(peer).check(peer)?;
+        // Peers read it before each operation, where it lies: so it holds from now on.
         self.memory.own_right(group, peer).store(1, Ordering::Release);
         Ok(())
     }
 
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_right(peer, group)?;
+        self.peer_state(peer).check(peer)?;
+        Ok(self.memory.own_right(group, peer).load(Ordering::Acquire) == 1)
+    }
+
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(group.0) >= lock(&self.groups).len() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
-        }
+        self.check_right(peer, group)?;
         self.memory.own_right(group, peer).store(0, Ordering::SeqCst);
         let card = if peer == self.me {
             self.memory.own.card()
@@ -623,12 +637,7 @@ impl Fabric for ShmFabric {
         } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
-            bell.sleepers.fetch_add(1, Ordering::SeqCst);
-            let ring = bell.ring.load(Ordering::SeqCst);
-            // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
-            // next look sees it. If the kernel refuses, the sleep's bound is what remains.
-            let _ = heavy_fence();
-            waiting.announced = Some(ring);
+            waiting.announced = Some(announce(bell));
         }
     }
 
@@ -647,5 +656,55 @@ impl Fabric for ShmFabric {
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             lane::ring(bell);
         }
+    }
+
+    fn alarm(&self) -> Option<&Alarm> {
+        Some(&self.alarm)
+    }
+}
+
+/// Says that somebody will sleep on a bell: from the return on, a write to the memory behind it that is not seen rings. How
+/// often it has rung.
+fn announce(bell: &DoorBell) -> u32 {
+    bell.sleepers.fetch_add(1, Ordering::SeqCst);
+    let ring = bell.ring.load(Ordering::SeqCst);
+    // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
+    // next look sees it. If the kernel refuses, the sleep's bound is what remains.
+    let _ = heavy_fence();
+    ring
+}
+
+/// The bell of this node's waiters.
+struct WaitersBell(Arc<Memory>);
+
+impl WaitersBell {
+    fn bell(&self) -> &DoorBell {
+        &self.0.own.card().waiters
+    }
+}
+
+impl NodeBell for WaitersBell {
+    fn is_rung_by_puts(&self) -> bool {
+        true
+    }
+
+    fn announce(&self) -> u32 {
+        announce(self.bell())
+    }
+
+    fn heard(&self) -> u32 {
+        self.bell().ring.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, heard: u32, time: Duration) {
+        futex_wait(&self.bell().ring, heard, time);
+    }
+
+    fn renounce(&self) {
+        self.bell().sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn ring(&self) {
+        lane::ring(self.bell());
     }
 }

@@ -12,6 +12,7 @@ use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
 use super::threads::{Turn, World, choose, with_world};
 use super::world::{Inner, Pending, RESERVED_WORDS};
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
@@ -229,15 +230,32 @@ impl Fabric for SimFabric {
         });
     }
 
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_member(peer)?;
         self.at(|world| {
             self.check_group(world, group)?;
             world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
+            inner.peer_state(self.me.0, peer.0).check(peer)?;
             inner.rights_change();
             inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()] = true;
             Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_member(peer)?;
+        self.at(|world| {
+            self.check_group(world, group)?;
+            world.point(Pending::Read(peer_key(self.me.0)));
+            let mut inner = world.inner.borrow_mut();
+            inner.peer_state(self.me.0, peer.0).check(peer)?;
+            let may = inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()];
+            if let Some(current) = inner.current {
+                inner.saw(current, peer_key(self.me.0), u64::from(may));
+            }
+            Ok(may)
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
     }
@@ -505,4 +523,8 @@ impl Fabric for SimFabric {
     }
 
     fn wake_local(&self) {}
+
+    fn alarm(&self) -> Option<&Alarm> {
+        None
+    }
 }

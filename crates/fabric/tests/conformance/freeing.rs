@@ -180,9 +180,10 @@ pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness
             let mut buf = endpoint.buf::<u64>(bytes / 8).unwrap();
             buf.fill(0xbad);
             round += 1;
-            let is_late = |result: Result<(), Error>| match result {
-                Err(error) => assert!(matches!(error.kind(), ErrorKind::Freed { .. }), "{error}"),
-                Ok(()) => {}
+            let is_late = |result: Result<(), Error>| {
+                if let Err(error) = result {
+                    assert!(matches!(error.kind(), ErrorKind::Freed { .. }), "{error}");
+                }
             };
             match round % 4 {
                 0 => drop(endpoint.put(to, &buf)),

@@ -76,7 +76,8 @@ pub struct Metrics {
     pub counts: Counts,
     /// Endpoints opened so far.
     pub endpoints: usize,
-    /// Queue pairs of an RDMA device: of this node's endpoints, and those by which other nodes' reach it.
+    /// Queue pairs of an RDMA device: of this node's endpoints, one of the service thread's included, and those by which
+    /// endpoints reach it. An endpoint has one to each other node, and one to its own if it has used it by operations.
     pub queue_pairs: (usize, usize),
     /// The paths of the objects that are open.
     pub objects: Vec<String>,
@@ -223,27 +224,34 @@ impl Node {
     /// A global fence that goes on where nodes are gone. It gives the nodes at which what this endpoint has put may be
     /// missed: they do not answer or have shut this one out, or are dead and not shut out by all, so somebody may still
     /// look there. That ends: one that does not answer is decided about, and [`Node::silence_of`] is known of it then; or
-    /// this node goes.
+    /// this node goes. A get that is refused is posted again, as long as the endpoint's timeout.
     pub(crate) async fn fence_living(
         &self,
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
-        // Who has taken this node's rights has decided that it is dead: this node may not have heard of it, nor the others.
+        // Who has taken this node's rights to the first three groups has decided that it is dead: this node may not have
+        // heard of it, nor the others. The right to a further group is the application's: without it nothing lands there.
         let may_be_missed = |error: &fabric::Error| {
             error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
+        };
+        let is_of_application = |error: &fabric::Error| match error.kind() {
+            fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
+            _ => false,
         };
         if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
             return Ok(Vec::new());
         }
-        match endpoint.global_fence(nodes.clone()).await {
+        let deadline = endpoint.deadline();
+        match fence(endpoint, nodes.clone(), deadline).await {
             Ok(()) => return Ok(Vec::new()),
             Err(error) if !may_be_missed(&error) => return Err(error.into()),
             Err(_) => {}
         }
         let mut lost = Vec::new();
         for node in nodes {
-            match endpoint.global_fence([node]).await {
+            match fence(endpoint, [node].into_iter(), deadline).await {
+                Err(error) if is_of_application(&error) => {}
                 Err(error) if !may_be_missed(&error) => return Err(error.into()),
                 Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
                 Err(_) => endpoint.forget_puts(node),
@@ -477,6 +485,20 @@ impl Shared {
     pub(crate) fn add_poller(&self, poller: Box<dyn Poller>) {
         self.service.add_poller(poller);
         self.fabric.wake_service();
+    }
+}
+
+/// A global fence, again if it is refused: whoever releases something depends on it.
+async fn fence(
+    endpoint: &Endpoint,
+    nodes: impl Iterator<Item = NodeId> + Clone,
+    deadline: Instant,
+) -> fabric::Result<()> {
+    loop {
+        match endpoint.global_fence(nodes.clone()).await {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            fenced => return fenced,
+        }
     }
 }
 

@@ -19,7 +19,9 @@
 //! *Release.* What the holder has put to any node must be visible before the lock can be seen free: a put's completion
 //! does not say so. The release first waits for a get from every node that the holder's endpoint has put to since it
 //! last read from it (a global fence). The home node is left out: the release is a remote atomic on the same queue pair,
-//! and executes after earlier puts to that node. CPU writes come before any operation that is issued later.
+//! and executes after earlier puts to that node. It is fenced, too, if memory of a further group was put to there
+//! ([`GroupKey::class`]). Gets that are under way are waited for: the release could overtake them. CPU writes come before
+//! any operation that is issued later.
 //!
 //! The ticket belongs to the operation: several operations of one thread may want the same lock. One that is dropped
 //! while it waits gives its ticket to the service thread, which passes the turn on. One that is *forgotten*
@@ -60,7 +62,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Hold, Node, Object, Poller, Progress, Regions, Spec, Standing};
-use crate::objects::owed::release_later;
+use crate::objects::owed::{self, fence_holder, release_later};
 use crate::objects::settle::Settle;
 
 mod state;
@@ -285,7 +287,7 @@ impl MutexArray {
                     if found == state.0 {
                         // The turn is used up with it: nobody has to pass it on.
                         waiting.number = None;
-                        let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+                        owed::add(&self.object, endpoint, word, me.wrapping_neg());
                     }
                 })
                 .await
@@ -450,7 +452,7 @@ impl MutexArray {
         let me = self.me();
         Settle::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
             if found == from.0 {
-                let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+                owed::add(&self.object, endpoint, word, me.wrapping_neg());
             }
         })
     }
@@ -491,13 +493,18 @@ impl Poller for Abandoned {
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         // A round trip each: short, and it ends with an error at the latest when the home node dies.
-        let Ok(found) = endpoint.get(self.word).wait() else { return Progress::Done };
+        let found = match endpoint.get(self.word).wait() {
+            Ok(found) => found,
+            Err(error) if error.is_refused() => return Progress::Idle,
+            Err(_) => return Progress::Done,
+        };
         if State(found).is_past(self.number) {
             return Progress::Done; // passed over already
         }
         let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Idle };
         match endpoint.cas(self.word, found, taken.freed().0).wait() {
             Ok(old) if old != found => Progress::Busy,
+            Err(error) if error.is_refused() => Progress::Idle,
             _ => Progress::Done,
         }
     }
@@ -508,26 +515,26 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// The lock's home is gone, and the lock with it. Or a node that was written to does not answer: the lock is released
-    /// when that node is gone, or taken from this one when it is this one that goes.
+    /// when that node is gone, or taken from this one when it is this one that goes. Or what makes the writes visible was refused
+    /// for as long as the endpoint's timeout: the lock stays taken.
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
         let spared = if mutants::is_on(Mutant::MutexFenceSparesSelf) { self.endpoint.me() } else { home };
-        let fences = |node: &NodeId| *node != spared && !mutants::is_on(Mutant::MutexNoFence);
-        let nodes = self.locks.object.node().members().filter(fences);
-        let fenced = self.locks.object.node().fence_living(self.endpoint, nodes).await;
+        let is_spared = |node| node == spared || mutants::is_on(Mutant::MutexNoFence);
+        let fenced = fence_holder(self.locks.object.node(), self.endpoint, is_spared).await;
         if let Ok(lost) = &fenced
             && !lost.is_empty()
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
-            self.endpoint.global_fence([home]).await.of(path)?;
             let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
             self.held = false;
-            let release = move |endpoint: &Endpoint| {
-                lock.release(endpoint);
-                Progress::Done
-            };
+            let release = move |endpoint: &Endpoint| lock.release(endpoint);
             return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
+        }
+        if fenced.as_ref().is_err_and(Error::is_refused) {
+            self.held = false; // nobody else may have it: what was put may not be visible
+            return fenced.map(drop).of(path);
         }
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
@@ -535,8 +542,18 @@ impl Guard<'_> {
             false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
             true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
         };
-        if let Ok(before) = released {
-            self.locks.seen[self.index].store(before.wrapping_sub(me));
+        match &released {
+            Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
+            Err(error) if error.is_refused() && !mutants::is_on(Mutant::MutexReleaseRefused) => {
+                // The service thread's comes from another endpoint: what was spared is made visible before.
+                let node = self.locks.object.node();
+                self.held = true;
+                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                self.held = false;
+                owed::add_later(&self.locks.object, self.word, me.wrapping_neg());
+                return fenced.map(drop).of(path);
+            }
+            Err(_) => {}
         }
         fenced.of(path)?;
         released.map(|_| ()).of(path)
@@ -582,11 +599,9 @@ pub(crate) struct HeldLock {
 }
 
 impl HeldLock {
-    /// Releases it.
-    pub(crate) fn release(&self, endpoint: &Endpoint) {
-        // Waited for, a round trip: a node that leaves next must not take it along. An error is a home node that is gone,
-        // and the lock with it.
-        let _ = endpoint.faa(self.word, self.held.wrapping_neg()).wait();
+    /// Releases it; [`Progress::Done`] if it is, or its home node is gone, and the lock with it. Otherwise it was refused.
+    pub(crate) fn release(&self, endpoint: &Endpoint) -> Progress {
+        owed::add_once(endpoint, self.word, self.held.wrapping_neg())
     }
 }
 

@@ -78,7 +78,7 @@
 //!
 //! Source: LOCO, appendix B.1 (transactional locking); the order of the locks, aborts and deaths are ours.
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
 
 use super::locks::{LockArray, LockGuard, LockOptions, LockTable, TableGuard};
 use crate::error::{Error, ErrorKind, Of, Result};
@@ -295,6 +295,18 @@ impl Transactions {
     }
 }
 
+/// A put that is accepted. One that is refused is posted again, as long as the endpoint's timeout: the transaction holds the
+/// cell's lock meanwhile, and without this put it would be done by half.
+async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
+    let deadline = endpoint.deadline();
+    loop {
+        match endpoint.put_value(cell, value).accepted() {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            put => return put,
+        }
+    }
+}
+
 /// The lock of a cell: on the cell's node, unless that has none.
 fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
     let (node, word) = (cell % nodes, cell / nodes);
@@ -351,16 +363,18 @@ impl Transaction<'_> {
     /// nevertheless, and the other locks released.
     pub async fn commit(mut self) -> Result<()> {
         let (all, endpoint) = (self.all, self.endpoint);
-        let mut puts = Vec::new();
+        let (mut puts, mut written) = (Vec::new(), Ok(()));
         for (cell, value) in core::mem::take(&mut self.cells) {
             match (value, all.own_word(cell)) {
                 (None, _) => {}
                 (Some(value), Some(word)) => word.store(value),
-                (Some(value), None) => puts.push(endpoint.put_value(all.remote(cell), value)),
+                (Some(value), None) => match put(endpoint, all.remote(cell), value).await {
+                    Ok(put) => puts.push(put),
+                    Err(error) => written = written.and(Err(error).of(all.object.path())),
+                },
             }
         }
         let released = self.release().await;
-        let mut written = Ok(());
         for put in puts {
             // It was posted before the releases: nothing is left to be waited for.
             written = written.and(put.await.of(all.object.path()));
@@ -425,7 +439,11 @@ impl Transaction<'_> {
     fn fences_once(&self) -> bool {
         let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
         let once = unflushed().count();
-        let spared = |lock: usize| usize::from(self.endpoint.has_unflushed(self.all.locks.home(lock)));
+        let spared = |lock: usize| {
+            let home = self.all.locks.home(lock);
+            let orders = self.endpoint.is_ordered_before(RemotePtr::new(home, GroupKey::SIGNAL, 0));
+            usize::from(orders && self.endpoint.has_unflushed(home))
+        };
         self.guards.iter().map(|(lock, _)| once - spared(*lock)).sum::<usize>() > once
     }
 }

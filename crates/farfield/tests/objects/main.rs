@@ -15,6 +15,7 @@ mod locks;
 mod mutex;
 mod node;
 mod queue;
+mod refused;
 mod ring;
 mod transactions;
 mod vars;

@@ -534,8 +534,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
     fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
-        let work =
-            Work { tracker: Arc::clone(&self.tracker), index: Arc::clone(&self.index), slots: Arc::clone(&self.slots) };
+        let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
+        let work = Work { tracker, index, slots, own: self.region.clone() };
         Changing::new(self.object.node(), work, locked, key, entry)
     }
 

@@ -49,7 +49,8 @@
 //!
 //! What the holder has put has to be visible before the lock can be had: a put's completion does not say so, so the release
 //! waits for a get from every node that the holder's endpoint has put to (a global fence). One node is left out: that of the
-//! operation behind, if that is known, since the grant is put to the same node (`NRW → NRW`); else the lock's, since the
+//! operation behind, if that is known, since the grant is put to the same node (`NRW → NRW`; on the own node it is a store, and
+//! none is left out); else the lock's, since the
 //! compare-and-swap that empties the tail comes after earlier puts to its node (`NRW → NAR`), and has flushed them when it
 //! fails. CPU writes come before any operation that is issued later, and before any later CPU write.
 //!
@@ -61,14 +62,15 @@
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `lock`, remote, free | 2 | 1 cas; 1 put and 1 get, posted together |
-//! | `lock`, remote, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put |
+//! | `lock`, remote, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put; none behind one of its node |
 //! | the same, granted 0 | and 1 for each look | 1 put, a get for each look |
 //! | `unlock`, remote, d nodes put to, that one left out | 1 (d = 0) or 2 | at most d gets, 1 cas |
-//! | `unlock`, remote, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
+//! | `unlock`, remote, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put; none before one of its node |
 //! | `lock`, local | 0 | none |
 //! | `unlock`, local, d nodes put to | 0 or 1 | at most d gets |
 //!
-//! Threads on the lock's node need no queue pair to their own node.
+//! No thread needs a queue pair to its own node: not those on the lock's node, which use the CPU, nor those of another node that
+//! wait behind each other, since their descriptors have no words that are updated by atomics.
 //!
 //! # When a node dies
 //!
