@@ -7,6 +7,7 @@ mod kv;
 mod locks;
 mod mutex;
 mod queue;
+mod reopen;
 mod ring;
 mod vars;
 
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Scenario> {
         kv::scenarios(),
         join::scenarios(),
         death::scenarios(),
+        reopen::scenarios(),
     ];
     let mut all = Vec::new();
     for scenario in scenarios.into_iter().flatten() {

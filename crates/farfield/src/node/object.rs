@@ -16,6 +16,8 @@ use std::time::Duration;
 use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word};
 use serde::{Deserialize, Serialize};
 
+pub(super) mod reopen;
+
 use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -101,6 +103,8 @@ pub(super) enum Message {
     Refuse { answers: u64, path: String, differs: String },
     /// Who belongs to the session.
     Membership(membership::Message),
+    /// A node reopens a path.
+    Reopen(reopen::Call),
 }
 
 /// Room for most messages.
@@ -143,6 +147,7 @@ impl Message {
                     object.refused(from, differs);
                 }
             }
+            Message::Reopen(call) => shared.service.reopenings.hear(from, call),
             Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
         }
     }
@@ -171,6 +176,8 @@ pub(super) struct OpenObject {
     changes: Word,
     state: LocalMutex<State>,
     callbacks: Callbacks,
+    /// The generation that has taken its place, or 0.
+    reopened: Word,
 }
 
 /// What to run when peers join and connect.
@@ -305,7 +312,8 @@ impl Object {
         let shared = node.shared();
         let opening = shared.service.next_opening();
         let (changes, state) = (Word::new(0), LocalMutex::default());
-        let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks });
+        let reopened = Word::new(0);
+        let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks, reopened });
         {
             let mut objects = shared.service.objects.lock();
             if objects.contains_key(&path) {
@@ -439,13 +447,14 @@ pub struct Opening {
 pub struct CustomObject(Object);
 
 impl Opening {
-    /// An object of type `kind` at `path`, in which all nodes take part that belong to the session.
+    /// An object of type `kind` at `path`, in which all nodes take part that belong to the session, or to the generation
+    /// of the path ([`Node::reopen`]).
     pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
         let spec = Spec {
             path: path.into(),
             kind,
             layout: String::new(),
-            participants: node.survivors(),
+            participants: node.members_for(path),
             regions: Vec::new(),
             expect: Box::new(|_| Vec::new()),
         };

@@ -9,7 +9,7 @@ use farfield_fabric::{ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, No
 
 use super::Shared;
 use super::membership::{Action, Membership};
-use super::object::{Message, OpenObject};
+use super::object::{Message, OpenObject, reopen::Reopenings};
 use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
 
@@ -53,6 +53,7 @@ pub(super) struct Service {
     openings: Word,
     /// Of the paths that were closed, the openings on other nodes that they were connected to.
     closed: LocalMutex<HashMap<String, HashMap<NodeId, u64>>>,
+    pub(super) reopenings: Reopenings,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
     /// How many nodes the session has at a time.
@@ -330,6 +331,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
                     object.announce(shared, node);
                 }
             }
+            service.reopenings.announce(shared, node);
         }
         ControlEvent::Down(node) => match shared.fabric.peer_state(node) {
             PeerState::Left => membership.left(node),

@@ -161,7 +161,7 @@ impl<T: Plain> OwnedVar<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
-        let var = OwnedVar::announce(node, path, owner, node.survivors(), wholeness)?;
+        let var = OwnedVar::announce(node, path, owner, node.members_for(path), wholeness)?;
         var.connected(node)?;
         Ok(var)
     }
@@ -266,6 +266,7 @@ impl<T: Plain> OwnedVar<T> {
     /// The owner is gone, or a timeout.
     pub async fn pull(&self, endpoint: &Endpoint) -> Result<T> {
         let shared = &self.0;
+        shared.object.check_current()?;
         let path = shared.object.path();
         let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
         let deadline = endpoint.deadline();
@@ -343,6 +344,7 @@ impl<T: Plain> OwnedWriter<T> {
     /// # Errors
     /// A node that is gone; the others get it nevertheless.
     pub async fn push(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.var.object.check_current()?;
         let mut result = Ok(());
         for peer in &self.peers {
             // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for

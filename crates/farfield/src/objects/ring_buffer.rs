@@ -68,8 +68,12 @@ pub struct RingOptions {
 impl RingOptions {
     /// A ring from `writer` to one reader on every other node that belongs to the session.
     pub fn broadcast(node: &Node, writer: NodeId, capacity_bytes: usize) -> RingOptions {
-        let readers =
-            node.survivors().into_iter().filter(|member| *member != writer).map(|member| (member, 1)).collect();
+        RingOptions::broadcast_among(&node.survivors(), writer, capacity_bytes)
+    }
+
+    /// A ring from `writer` to one reader on each other of these nodes.
+    pub fn broadcast_among(members: &[NodeId], writer: NodeId, capacity_bytes: usize) -> RingOptions {
+        let readers = members.iter().filter(|member| **member != writer).map(|member| (*member, 1)).collect();
         RingOptions { writer, readers, capacity_bytes, read_by_service: false }
     }
 
@@ -119,6 +123,14 @@ struct Shared {
     tails: Option<Region>,
     sender_taken: Word,
     receivers_taken: Word,
+}
+
+impl Shared {
+    /// An error if the ring was reopened, or another node waits for that. What service threads read goes on to the end of the
+    /// object that it belongs to.
+    fn check_unasked(&self) -> Result<()> {
+        if self.options.read_by_service { Ok(()) } else { self.object.check_unasked() }
+    }
 }
 
 /// The one writer of a ring buffer.
@@ -297,6 +309,9 @@ impl RingSender {
     /// A message longer than [`RingSender::message_bytes_max`], or the nodes of all readers are gone. Nothing was sent
     /// then.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
+        if !self.shared.options.read_by_service {
+            self.shared.object.check_current()?;
+        }
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
         let framed = framed_bytes(message.len());
@@ -452,10 +467,12 @@ impl Acknowledgements {
     pub(crate) async fn wait(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
-        let waited =
-            endpoint.wait_until(deadline, || (!behind().any(|owner| self.counts(endpoint, owner))).then_some(())).await;
-        match waited {
-            Ok(()) => Ok(()),
+        let look = || match behind().any(|owner| self.counts(endpoint, owner)) {
+            true => self.shared.check_unasked().err().map(Err),
+            false => Some(Ok(())),
+        };
+        match endpoint.wait_until(deadline, look).await {
+            Ok(done) => done,
             Err(_) => {
                 let mut missing: Vec<NodeId> = behind().filter(|owner| self.counts(endpoint, *owner)).collect();
                 missing.dedup();
@@ -517,7 +534,9 @@ impl RingReceiver {
         match shared.object.node().silence_of(endpoint, shared.options.writer) {
             // It may have sent its last messages just before it went.
             Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            // It goes on with another generation.
+            None => shared.check_unasked(),
         }
     }
 

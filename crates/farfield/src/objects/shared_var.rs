@@ -62,7 +62,7 @@ impl<T: Plain> SharedVar<T> {
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
         let () = Self::WORD;
         let copy = node.alloc(GroupKey::SIGNAL, 8).of(path)?;
-        let participants = node.survivors();
+        let participants = node.members_for(path);
         let spec = Spec {
             path: path.into(),
             kind: "SharedVar",
@@ -93,6 +93,7 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node that is gone; the others get it nevertheless.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        self.object.check_current()?;
         // Those that came after it was opened have no copy.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
         let pointers = nodes.into_iter().filter_map(copy_of).map(|index| self.copies[index]);
@@ -120,6 +121,7 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// The node is gone.
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
+        self.object.check_current()?;
         let from = self.object.remote::<T>(node, "copy")?;
         let get = endpoint.get_span(from, self.copy.span(0, 8));
         if mutants::is_on(Mutant::SharedPullNotAwaited) {

@@ -210,7 +210,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
     pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
-        KvStore::open_among(node, path, &node.survivors(), options)
+        KvStore::open_among(node, path, &node.members_for(path), options)
     }
 
     /// Opens the store among these nodes, which name the same, and waits for them to do so.
