@@ -75,7 +75,7 @@ fn twice() -> Scenario {
 
 /// All three reopen, and may find each other lost at any moment: whoever is left has the same generation.
 fn reopens(stage: &Stage) -> Result<()> {
-    let (kept, all) = (kept(stage), all(stage));
+    let (kept, all) = (Kept::default(), all(stage));
     for node in stage.nodes() {
         let (kept, all) = (Rc::clone(&kept), all.clone());
         stage.thread(node.id().index(), "reopens", move |ep| {
@@ -91,7 +91,7 @@ fn reopens(stage: &Stage) -> Result<()> {
     }
     let nodes = stage.nodes();
     stage.finally(move || {
-        let kept = kept.borrow();
+        let kept = kept.take();
         let generations: Vec<(u16, u64)> = kept.iter().map(|it| (it.0, it.1)).collect();
         let left = nodes.iter().filter(|node| goes_on(node)).map(|node| node.id().0);
         for node in left {

@@ -345,7 +345,8 @@ impl Object {
             others.filter(|node| !state.connected.contains_key(node)).copied().collect::<Vec<_>>()
         };
         let start = endpoint.now();
-        let (mut seen, mut gone_since) = (u64::MAX, None);
+        let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
+        let reopenings = &self.node.shared().service.reopenings;
         let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
@@ -354,6 +355,11 @@ impl Object {
                 if missing().is_empty() {
                     return Some(Ok(()));
                 }
+            }
+            if std::mem::replace(&mut calls_seen, reopenings.changes()) != calls_seen
+                && let Err(overtaken) = reopenings.check_overtaken(self.path())
+            {
+                return Some(Err(overtaken));
             }
             let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
             if let Some(error) = gone_of(missing()) {

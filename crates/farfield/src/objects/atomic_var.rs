@@ -14,6 +14,9 @@
 //! | `fetch_add`, `compare_exchange` | 1 | 1 atomic |
 //! | `swap`, `store` | 2, one more for each interference | 1 get, 1 cas each |
 //!
+//! *When the home dies*, the value is gone with it, and every call says so. The survivors reopen it ([`Node::reopen`]), and it
+//! is zero.
+//!
 //! Linearizable. Source: LOCO, `atomic_var`.
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};

@@ -20,8 +20,9 @@
 //!
 //! *When a node dies*, those who wait get an error that names it, as long as anybody is missing: even if it had arrived
 //! itself, since others may know of its death before they come, and then do not. Some may have passed: those that had
-//! seen all arrive. One that leaves after it has arrived has arrived. The survivors go on with a new barrier, opened under
-//! another path: it is one of those that belong to the session then ([`Node::survivors`]).
+//! seen all arrive. One that leaves after it has arrived has arrived. The survivors, and nodes that have
+//! come, reopen it ([`Node::reopen`]). Threads that wait when another node has called that are told so
+//! ([`ErrorKind::Reopens`]).
 //!
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
 

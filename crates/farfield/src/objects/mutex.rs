@@ -46,7 +46,8 @@
 //! operations of one node may have waited. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
 //! the lock is not.
 //!
-//! *The home's.* The lock is gone with it; every call says so, naming the node.
+//! *The home's.* The lock is gone with it; every call says so, naming the node. The survivors reopen it ([`Node::reopen`]):
+//! it is free then, and marked as after a death. The mark is written before anybody is told where the word lies.
 //!
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 

@@ -77,7 +77,8 @@
 //! forgotten (`mem::forget`) in the middle keeps its cell from the others of its node.
 //!
 //! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells
-//! that were its spare ones at first are in slots by now. All open the queue anew.
+//! that were its spare ones at first are in slots by now. All reopen the queue ([`Node::reopen`]), as they do when its home
+//! is gone; it is empty then.
 //!
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.

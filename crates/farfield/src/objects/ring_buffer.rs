@@ -40,6 +40,9 @@
 //! *The writer's.* Readers get all messages that were whole, which are those that a head was put for; then an error that
 //! names it. For a dead one that is when it is [`Standing::ShutOut`](crate::Standing::ShutOut): before, another message may still land.
 //!
+//! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers read what
+//! is left in the old one before they call it; a writer that lives waits for [`RingSender::wait_acknowledged`] first.
+//!
 //! Source: LOCO §5.2, Fig. 14; what happens at a death is ours.
 
 mod inherit;

@@ -7,10 +7,11 @@
 //! its mind. Only the latest call of a node counts.
 //!
 //! 1. *Agree.* A call names a generation and its members. A node takes the members from its own view of the session. It takes
-//!    the highest generation that any of them names, and at least one more than the last that it has begun itself. The
-//!    generation is agreed when the latest call of every member names it, with the same members.
-//! 2. *Open.* The node opens the objects of the generation, among these members. If that fails because a member is gone, it
-//!    calls for the next generation.
+//!    the highest generation that any of them names, and at least one more than the last that it has begun itself, or has
+//!    called for with other members. The generation is agreed when the latest call of every member names it, with the same
+//!    members.
+//! 2. *Open.* The node opens the objects of the generation, among these members. If that fails because a member is gone, or
+//!    calls for a higher generation without having opened this one, it goes back to step 1.
 //! 3. *Commit.* It says that it has opened them, and waits until every other member has said so or is gone. If a member calls
 //!    for a higher generation instead, the node drops its objects and follows.
 //!
@@ -40,6 +41,8 @@ pub(in crate::node) struct Call {
     /// In order.
     members: Vec<u16>,
     step: Step,
+    /// The last generation that it has opened, or 0.
+    opened: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,6 +60,11 @@ impl Call {
         self.step != Step::GivesUp
             && self.generation == generation
             && (self.members == members || mutants::is_on(Mutant::ReopenMembersUnchecked))
+    }
+
+    /// Whether its sender goes past a generation without having opened it. One that has may call again at once.
+    fn overtakes(&self, generation: u64) -> bool {
+        self.generation > generation && self.opened != generation
     }
 }
 
@@ -76,6 +84,8 @@ struct Known {
     /// The last generation that this node has begun to open, and its members.
     last: u64,
     members: Vec<u16>,
+    /// The last one that it has opened.
+    opened: u64,
     /// What this node has said last, and whether its call is still under way.
     own: Option<Call>,
     is_calling: bool,
@@ -88,6 +98,13 @@ impl Known {
     fn asking(&self) -> impl Iterator<Item = NodeId> + '_ {
         let calls = self.said.iter().filter(|(_, call)| call.step == Step::Calls);
         calls.filter(|_| !self.is_calling).map(|(node, _)| *node)
+    }
+
+    /// A member that goes past the last generation without having opened it.
+    fn overtaking(&self) -> Option<NodeId> {
+        let members = self.members.iter().map(|node| NodeId(*node));
+        let said = members.filter_map(|node| Some((node, self.said.get(&node)?)));
+        said.filter(|(_, call)| call.overtakes(self.last)).map(|(node, _)| node).next()
     }
 }
 
@@ -116,14 +133,36 @@ impl Reopenings {
         }
     }
 
-    /// The members of the generation that a path belongs to, if it belongs to one.
-    fn members_of(&self, path: &str) -> Option<Vec<NodeId>> {
+    /// What is known of the generation that a path belongs to, if it belongs to the last of one.
+    fn of_generation<T>(&self, path: &str, with: impl FnOnce(&Known) -> T) -> Option<T> {
+        if !path.contains('@') {
+            return None;
+        }
         let paths = self.paths.lock();
-        path.rmatch_indices('@').find_map(|(at, _)| {
+        let known = path.rmatch_indices('@').find_map(|(at, _)| {
             let known = paths.get(&path[..at]).filter(|known| known.last > 0)?;
-            let is_last = generation_of(path, &path[..at]) == Some(known.last);
-            is_last.then(|| known.members.iter().copied().map(NodeId).collect())
-        })
+            (generation_of(path, &path[..at]) == Some(known.last)).then_some(known)
+        });
+        known.map(with)
+    }
+
+    /// The members of the generation that a path belongs to.
+    fn members_of(&self, path: &str) -> Option<Vec<NodeId>> {
+        self.of_generation(path, |known| known.members.iter().copied().map(NodeId).collect())
+    }
+
+    /// Grows with every call of another node.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load()
+    }
+
+    /// The error of an object that is being opened in a generation that a member has gone past.
+    pub(super) fn check_overtaken(&self, path: &str) -> Result<()> {
+        let overtaking = self.of_generation(path, |known| known.overtaking().filter(|_| known.is_calling));
+        match overtaking.flatten() {
+            Some(node) => Err(ErrorKind::Reopens { node }.into()),
+            None => Ok(()),
+        }
     }
 
     /// A node that calls for another generation of what a path belongs to.
@@ -334,7 +373,7 @@ impl<'a> Caller<'a> {
                 Err(error) => {
                     let is_lost = members.iter().any(|node| self.node.shared().is_gone(NodeId(*node)));
                     let is_lost = is_lost || error.is_out_of_reach();
-                    if self.check_fenced().is_ok() && (is_lost || self.is_overtaken(generation, &members)) {
+                    if self.check_fenced().is_ok() && (is_lost || self.is_overtaken()) {
                         tracing::info!("{}: generation {generation} came to nothing: {error}", self.path);
                         continue;
                     }
@@ -359,7 +398,6 @@ impl<'a> Caller<'a> {
     /// Waits until all members have called for the same generation among the same members.
     fn agree(&self) -> Result<(u64, Vec<u16>)> {
         let (mut generation, mut members) = (0, Vec::new());
-        let mut is_said = false;
         self.wait("all members have called `reopen`", |caller| {
             let now = caller.members();
             let highest = caller.known(|known| {
@@ -367,8 +405,10 @@ impl<'a> Caller<'a> {
                 let others = said.map(|call| call.generation).filter(|_| !mutants::is_on(Mutant::ReopenGenerationOwn));
                 others.chain([known.last + 1]).max().unwrap_or(0)
             });
-            if !is_said || highest > generation || now != members {
-                (generation, members, is_said) = (highest.max(generation), now, true);
+            if highest > generation || now != members {
+                // With other members it is another generation: some may have agreed on the one before.
+                let next = if members.is_empty() { highest } else { highest.max(generation + 1) };
+                (generation, members) = (next, now);
                 caller.say(generation, &members, Step::Calls);
             }
             let missing = caller.missing(&members, |call| call.is_of(generation, &members));
@@ -379,10 +419,10 @@ impl<'a> Caller<'a> {
     /// Waits until all members that live have opened their objects, or one of them calls for a higher generation.
     fn meet(&self, generation: u64, members: &[u16]) -> Result<Met> {
         self.wait("all members have reopened it", |caller| {
-            if caller.is_overtaken(generation, members) {
+            if caller.is_overtaken() {
                 return Ok(Met::Another);
             }
-            let missing = caller.missing(members, |call| call.is_of(generation, members) && call.step == Step::Opened);
+            let missing = caller.missing(members, |call| call.opened == generation);
             let living = missing.into_iter().filter(|node| !caller.node.shared().is_gone(*node));
             let missing: Vec<NodeId> = living.collect();
             if missing.is_empty() { Ok(Met::All) } else { Err(missing) }
@@ -443,18 +483,17 @@ impl<'a> Caller<'a> {
         self.known(|known| others.filter(|node| !known.said.get(node).is_some_and(&is_right)).collect())
     }
 
-    /// Whether a member calls for a higher generation.
-    fn is_overtaken(&self, generation: u64, members: &[u16]) -> bool {
-        let is_higher = |known: &mut Known| {
-            let mut said = members.iter().filter_map(|node| known.said.get(&NodeId(*node)));
-            said.any(|call| call.generation > generation)
-        };
-        self.known(is_higher)
+    /// Whether a member goes past this generation without having opened it.
+    fn is_overtaken(&self) -> bool {
+        self.known(|known| known.overtaking().is_some())
     }
 
     fn say(&self, generation: u64, members: &[u16], step: Step) {
-        let call = Call { path: self.path.into(), generation, members: members.to_vec(), step };
-        self.known(|known| known.own = Some(call.clone()));
+        let call = self.known(|known| {
+            known.opened = if step == Step::Opened { generation } else { known.opened };
+            let (path, members, opened) = (self.path.into(), members.to_vec(), known.opened);
+            known.own.insert(Call { path, generation, members, step, opened }).clone()
+        });
         let shared = self.node.shared();
         for node in members.iter().copied().map(NodeId).filter(|node| *node != self.node.id()) {
             Message::Reopen(call.clone()).send(shared, node);
@@ -485,9 +524,8 @@ impl<'a> Caller<'a> {
         of_path.is_calling = false;
         if is_open {
             // Answered. What is left, or comes from now on, asks for another generation.
-            let (last, members) = (of_path.last, std::mem::take(&mut of_path.members));
-            of_path.said.retain(|_, call| !call.is_of(last, &members));
-            of_path.members = members;
+            let Known { last, members, said, .. } = of_path;
+            said.retain(|node, call| call.generation > *last || !members.contains(&node.0));
         } else {
             of_path.own = None;
         }
