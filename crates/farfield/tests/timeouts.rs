@@ -68,7 +68,7 @@ fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
                 assert!(!guard.is_after_death(), "lock {index} of kind {kind}, repaired");
                 guard.unlock().await?;
             }
-            Result::Ok(())
+            Ok::<_, farfield::Error>(())
         })?;
     }
     Ok(())
