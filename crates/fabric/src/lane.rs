@@ -1,6 +1,7 @@
 //! What a fabric implements for one thread: posting work requests and reporting their completion.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::buf::Block;
@@ -180,7 +181,8 @@ pub(crate) unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures.
+/// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures. An operation
+/// that completes before an earlier one, by another queue pair, counts as complete with that one.
 #[derive(Default)]
 pub(crate) struct Completions {
     peers: Vec<PeerCompletions>,
@@ -190,6 +192,8 @@ pub(crate) struct Completions {
 struct PeerCompletions {
     posted: u64,
     completed: u64,
+    /// Those that wait for an earlier one.
+    early: BTreeMap<u64, Result<(), Code>>,
     failed: Failures,
 }
 
@@ -235,10 +239,19 @@ impl Completions {
 
     pub(crate) fn complete(&mut self, peer: NodeId, sequence: u64, result: Result<(), Code>) {
         let peer = self.peer(peer);
-        debug_assert_eq!(sequence, peer.completed + 1, "completions come in order");
-        peer.completed = sequence;
-        if let Err(code) = result {
-            peer.failed.note(sequence, code);
+        let mut next = match sequence == peer.completed + 1 {
+            true => Some(result),
+            false => {
+                peer.early.insert(sequence, result);
+                None
+            }
+        };
+        while let Some(result) = next {
+            peer.completed += 1;
+            if let Err(code) = result {
+                peer.failed.note(peer.completed, code);
+            }
+            next = if peer.early.is_empty() { None } else { peer.early.remove(&(peer.completed + 1)) };
         }
     }
 

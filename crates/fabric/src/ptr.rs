@@ -58,6 +58,19 @@ impl GroupKey {
     pub const SERVICE: GroupKey = GroupKey(2);
     /// The number of groups a node may have.
     pub const COUNT_MAX: usize = 1 << KEY_BITS;
+
+    /// The group that names the queue pair by which this one is reached: the first three share one, each further group has
+    /// its own. Puts by one queue pair land in order, and a get by it flushes them; between two nothing is ordered.
+    ///
+    /// ```
+    /// use farfield_fabric::GroupKey;
+    /// assert_eq!(GroupKey::DATA.class(), GroupKey::SERVICE.class());
+    /// assert_eq!(GroupKey(3).class(), GroupKey(3));
+    /// ```
+    #[inline]
+    pub const fn class(self) -> GroupKey {
+        if self.0 <= GroupKey::SERVICE.0 { GroupKey::SIGNAL } else { self }
+    }
 }
 
 const NODE_BITS: u32 = 12;

@@ -8,8 +8,8 @@
 //! One thing is stronger than the model: a remote atomic is one CPU atomic of the fabric below, so no CPU access or put
 //! comes between its halves.
 //!
-//! Each lane keeps a queue pair for each peer: the halves of its operations, of which any that the table allows may be
-//! next. Which one is a random choice. Steps are taken by the endpoint when it posts or polls, and by a thread of
+//! Each lane keeps a queue pair for each peer, and one more for each further group ([`GroupKey::class`]): the halves of its
+//! operations, of which any that the table allows may be next. Which one is a random choice. Steps are taken by the endpoint when it posts or polls, and by a thread of
 //! its own for each fabric, since a NIC goes on when the CPU does not.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::decorate::decorate;
 use crate::error::{Code, Result};
 use crate::fabric::Fabric;
 use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest, copy_words};
-use crate::ptr::NodeId;
+use crate::ptr::{GroupKey, NodeId};
 
 /// A fabric as weak as the model allows, with the choices of `seed`.
 ///
@@ -99,14 +99,14 @@ struct WeakLane {
 /// The queue pairs of one lane.
 struct Pairs {
     inner: Box<dyn DynLane>,
-    peers: Vec<Pair>,
+    pairs: Vec<Pair>,
     completed: Vec<(NodeId, u64, Result<(), Code>)>,
 }
 
-/// One queue pair: its operations that are not finished, oldest first.
-#[derive(Default)]
+/// One queue pair, to a node for the groups of one class: its operations that are not finished, oldest first.
 struct Pair {
-    posted: u64,
+    peer: NodeId,
+    class: GroupKey,
     operations: VecDeque<Operation>,
 }
 
@@ -193,28 +193,27 @@ impl Pair {
 
 impl Pairs {
     fn has_work(&self) -> bool {
-        self.peers.iter().any(|pair| !pair.operations.is_empty())
+        self.pairs.iter().any(|pair| !pair.operations.is_empty())
     }
 
     /// Does one subevent, chosen at random among those allowed.
     fn step(&mut self, rng: &mut SmallRng) -> bool {
         let mut candidates = Vec::new();
-        for (peer, pair) in self.peers.iter().enumerate() {
-            candidates.extend((0..pair.operations.len()).filter(|at| pair.may_step(*at)).map(|at| (peer, at)));
+        for (of, pair) in self.pairs.iter().enumerate() {
+            candidates.extend((0..pair.operations.len()).filter(|at| pair.may_step(*at)).map(|at| (of, at)));
         }
-        let Some(&(peer, at)) = candidates.get(rng.random_range(0..candidates.len().max(1))) else { return false };
-        let operation = &mut self.peers[peer].operations[at];
-        advance(&mut *self.inner, operation, rng);
-        // Completions come in order.
-        for operation in &mut self.peers[peer].operations {
+        let Some(&(of, at)) = candidates.get(rng.random_range(0..candidates.len().max(1))) else { return false };
+        let Pair { peer, operations, .. } = &mut self.pairs[of];
+        advance(&mut *self.inner, &mut operations[at], rng);
+        // Completions of a queue pair come in order.
+        for operation in operations.iter_mut() {
             if !operation.is_complete() {
                 break;
             }
             if !std::mem::replace(&mut operation.reported, true) {
-                self.completed.push((NodeId(peer as u16), operation.sequence, operation.result));
+                self.completed.push((*peer, operation.sequence, operation.result));
             }
         }
-        let operations = &mut self.peers[peer].operations;
         while operations.front().is_some_and(|first| first.stage == Stage::Finished && first.reported) {
             operations.pop_front();
         }
@@ -320,7 +319,7 @@ fn pieces(len: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
 
 impl WeakLane {
     fn new(inner: Box<dyn DynLane>, nic: &Arc<Nic>, rng: SmallRng) -> WeakLane {
-        let pairs = Pairs { inner, peers: Vec::new(), completed: Vec::new() };
+        let pairs = Pairs { inner, pairs: Vec::new(), completed: Vec::new() };
         let shared = Arc::new(Shared { pairs: Mutex::new(pairs), closed: AtomicBool::new(false) });
         lock(&nic.lanes).push(Arc::clone(&shared));
         WeakLane { shared, rng, seen: Completions::default() }
@@ -345,13 +344,13 @@ impl DynLane for WeakLane {
         let peer = request.peer();
         let sequence = self.seen.post(peer);
         let mut pairs = lock(&self.shared.pairs);
-        if pairs.peers.len() <= peer.index() {
-            pairs.peers.resize_with(peer.index() + 1, Pair::default);
-        }
-        let pair = &mut pairs.peers[peer.index()];
-        pair.posted += 1;
-        debug_assert_eq!(pair.posted, sequence);
-        pair.operations.push_back(Operation {
+        let class = request.remote.key().class();
+        let at = pairs.pairs.iter().position(|pair| (pair.peer, pair.class) == (peer, class));
+        let at = at.unwrap_or_else(|| {
+            pairs.pairs.push(Pair { peer, class, operations: VecDeque::new() });
+            pairs.pairs.len() - 1
+        });
+        pairs.pairs[at].operations.push_back(Operation {
             sequence,
             request,
             stage: Stage::Posted,

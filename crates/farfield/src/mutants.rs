@@ -302,6 +302,13 @@ mutants! {
     MutexFenceSparesSelf = "mutex-fence-spares-self" in "Mutex":
         "`unlock` fences all nodes but its own, not but the home.";
 
+    /// *Missing:* `NRR` of a get under the lock before the `NAR` of the release (remote reads are not ordered), and its `NLW`
+    /// before what the holder does next.
+    ///
+    /// *Scenario:* 2 nodes, home n0, x raw on n0, cell on n1. n1: `lock`, get x, get x into the cell without waiting,
+    /// `unlock`, load the cell ∥ n0: `lock`, put x, `unlock`. The cell is not what the first get has brought.
+    MutexReadOvertaken = "mutex-read-overtaken" in "Mutex": "`unlock` does not wait for gets that are under way.";
+
     /// *Missing:* exclusion. A newcomer took the lock between the waiter's look and its compare-and-swap.
     ///
     /// *Scenario:* 2 nodes, home n0, x raw on n0. n0: `lock`, `unlock`, `lock`, get x, put x + 1, `unlock` ∥ n1: `lock`

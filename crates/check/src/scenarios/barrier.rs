@@ -9,6 +9,7 @@ use crate::{Log, Scenario, Stage};
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         loopback(),
+        detached_get(),
         exchange(),
         rounds(),
         visible("barrier/visible", [0, 1, 2], true).small().kills(&["barrier-no-fence", "barrier-fence-late"]),
@@ -56,6 +57,36 @@ fn loopback() -> Scenario {
                 ep.block_on(second.wait(ep))?;
                 assert_eq!(memory.word(8).load(), 1, "a store from before the barrier is not visible after it");
                 assert_eq!(memory.word(0).load(), 1, "a put from before the barrier is not visible after it");
+                Ok(())
+            });
+            Ok(())
+        },
+    )
+    .small()
+}
+
+/// `NRR` and `NLW` of a get that nothing waits for, before the `GF` of the barrier: the value has been read and has landed
+/// when the barrier lets pass, so a later store at its source is not seen. For barrier-no-fence.
+fn detached_get() -> Scenario {
+    Scenario::new(
+        "barrier/detached-get",
+        "what a get brings that was not waited for is there after the barrier",
+        2,
+        |stage| {
+            let mut threads = barrier(stage, 1)?;
+            let (cell, source) = (stage.node(0).alloc(GroupKey::DATA, 8)?, stage.node(1).alloc(GroupKey::DATA, 8)?);
+            source.word(0).store(1);
+            let (mut reader, mut owner) = (threads.remove(0), threads.remove(0));
+            let from = source.remote::<u64>(0);
+            stage.thread(0, "reader", move |ep| {
+                ep.get_span(from, cell.span(0, 8)).detach()?;
+                ep.block_on(reader.wait(ep))?;
+                assert_eq!(cell.word(0).load(), 1, "a get from before the barrier has not brought what was there");
+                Ok(())
+            });
+            stage.thread(1, "owner", move |ep| {
+                ep.block_on(owner.wait(ep))?;
+                source.word(0).store(2);
                 Ok(())
             });
             Ok(())

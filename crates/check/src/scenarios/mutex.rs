@@ -17,7 +17,19 @@ use farfield::{Endpoint, Guard, Mutex, MutexArray, NodeId, Result};
 use crate::scenario::{Scenario, Stage, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![release(), third_node(), queue(), window(), array(), trying(), bypass(), deadline(), timeout(), dropped()]
+    vec![
+        release(),
+        third_node(),
+        detached_get(),
+        queue(),
+        window(),
+        array(),
+        trying(),
+        bypass(),
+        deadline(),
+        timeout(),
+        dropped(),
+    ]
 }
 
 /// Opens the lock on all nodes, with its word on node 0.
@@ -92,6 +104,42 @@ fn release() -> Scenario {
     )
     .small()
     .kills(&["mutex-no-fence", "mutex-fence-spares-self"])
+}
+
+/// `NRR` of a get under the lock against the `NAR` of the release, on one queue pair: a read may be overtaken, so the release
+/// waits for it. For `mutex-read-overtaken`.
+fn detached_get() -> Scenario {
+    Scenario::new(
+        "mutex/detached-get",
+        "what a holder gets without waiting is from before the next holder's writes",
+        2,
+        |stage| {
+            let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
+            let cell = word(stage, 1, "cell")?;
+            let (reader, writer) = (Rc::clone(&mutexes[1]), Rc::clone(&mutexes[0]));
+            let from = x.remote::<u64>(0);
+            stage.thread(1, "reader", move |ep| {
+                let seen = ep.block_on(async {
+                    let guard = reader.lock(ep).await?;
+                    let seen = ep.get(from).await?;
+                    ep.get_span(from, cell.span(0, 8)).detach()?;
+                    guard.unlock().await.map(|()| seen)
+                })?;
+                assert_eq!(cell.word(0).load(), seen, "a get under the lock has read what the next holder wrote");
+                Ok(())
+            });
+            stage.thread(0, "writer", move |ep| {
+                ep.block_on(async {
+                    let guard = writer.lock(ep).await?;
+                    ep.put_value(from, 1).detach()?;
+                    guard.unlock().await
+                })
+            });
+            Ok(())
+        },
+    )
+    .small()
+    .kills(&["mutex-read-overtaken"])
 }
 
 /// All ways to write and to read: the CPU's for the holder's own word, puts and gets for the others', one of them on

@@ -3,6 +3,8 @@
 
 mod batch;
 mod counts;
+mod fence;
+mod marks;
 mod run;
 mod words;
 
@@ -18,6 +20,7 @@ use zerocopy::IntoBytes;
 pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
+use self::marks::{Marks, ShmMarks};
 use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool, SMALLEST_BYTES};
 use crate::error::{Code, Error, ErrorKind, Result};
@@ -55,17 +58,12 @@ pub struct Endpoint {
     next_deadline: Cell<Instant>,
     timeout: Cell<Duration>,
     number: usize,
-    /// Nodes that something was put to which no fence has waited for, see [`Endpoint::put_unfenced`].
-    unfenced: Box<[Cell<bool>]>,
 }
 
 enum Inner {
-    Shm(crate::shm::ShmLane, FlushMarks),
+    Shm(crate::shm::ShmLane, ShmMarks),
     Dyn(DynState),
 }
-
-/// Which nodes this endpoint has put to without a later read from them that would have flushed the puts.
-struct FlushMarks(Box<[Cell<bool>]>);
 
 struct DynState {
     lane: RefCell<OtherLane>,
@@ -73,8 +71,7 @@ struct DynState {
     in_flight: RefCell<Vec<VecDeque<InFlight>>>,
     /// Those nodes for which there are any.
     busy: RefCell<Vec<usize>>,
-    /// By number of node.
-    marks: Box<[PutMarks]>,
+    marks: Marks,
     /// Operations so far.
     issued: Cell<u64>,
 }
@@ -104,45 +101,26 @@ impl DerefMut for OtherLane {
     }
 }
 
-/// What has been put to a node, and what of it was flushed: operations of the endpoint are numbered from 1.
-#[derive(Clone, Default)]
-struct PutMarks {
-    /// The last put.
-    last: Cell<u64>,
-    /// All up to this one are flushed.
-    flushed: Cell<u64>,
-}
-
-impl PutMarks {
-    /// A read that flushes all puts up to a number is complete.
-    #[inline]
-    fn flush(&self, number: u64) {
-        self.flushed.set(self.flushed.get().max(number));
-    }
-}
-
 impl DynState {
     fn new(lane: OtherLane, nodes: usize) -> DynState {
         DynState {
             lane: RefCell::new(lane),
             in_flight: RefCell::default(),
             busy: RefCell::default(),
-            marks: vec![PutMarks::default(); nodes].into(),
+            marks: Marks::new(nodes),
             issued: Cell::new(0),
         }
     }
 
-    /// Counts an operation. It flushes the puts to its node up to the number that is returned.
-    #[inline]
-    fn issue(&self, verb: Verb, node: NodeId) -> u64 {
+    /// Counts an operation. It flushes the puts by its queue pair up to the number that is returned.
+    #[inline(always)]
+    fn issue(&self, verb: Verb, remote: RemotePtr<u8>) -> u64 {
         let number = self.issued.get() + 1;
         self.issued.set(number);
         match verb {
             Verb::Get | Verb::Cas | Verb::Faa => number,
             Verb::Put => {
-                if let Some(marks) = self.marks.get(node.index()) {
-                    marks.last.set(number);
-                }
+                self.marks.put(remote, number);
                 0
             }
             Verb::RemoteFence => 0,
@@ -155,8 +133,8 @@ struct InFlight {
     block: Option<Arc<Block>>,
     /// The block is nobody else's: it goes back to the pool when the operation is complete.
     scratch: bool,
-    /// The puts that it flushes, see [`PutMarks`].
-    flushes: u64,
+    /// Where it reads, and its number: it flushes the puts before it by the same queue pair. None for a put or a fence.
+    flushes: Option<(RemotePtr<u8>, u64)>,
 }
 
 /// Memory that operations on words have at least: enough for 16,384 that are under way, or were forgotten.
@@ -190,7 +168,7 @@ impl Endpoint {
     pub fn open(fabric: Arc<dyn Fabric>, options: EndpointOptions) -> Result<Endpoint> {
         let nodes = fabric.nodes();
         let inner = match fabric.open_lane(options.background)? {
-            Lane::Shm(lane) => Inner::Shm(lane, FlushMarks(vec![Cell::new(false); nodes].into())),
+            Lane::Shm(lane) => Inner::Shm(lane, ShmMarks::new(nodes)),
             Lane::Verbs(lane) => Inner::Dyn(DynState::new(OtherLane::Verbs(lane), nodes)),
             Lane::Dyn(lane) => Inner::Dyn(DynState::new(OtherLane::Dyn(lane), nodes)),
         };
@@ -209,7 +187,6 @@ impl Endpoint {
             next_deadline: Cell::new(Instant::NEVER),
             timeout: Cell::new(options.timeout),
             number: options.number,
-            unfenced: vec![Cell::new(false); nodes].into(),
         })
     }
 
@@ -342,15 +319,24 @@ impl Endpoint {
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline]
     pub fn put_unfenced(&self, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
-        let others = self.has_unflushed(dst.node());
-        let put = self.put_value(dst, value);
-        if !others {
-            self.forget_puts(dst.node());
-            if let Some(unfenced) = self.unfenced.get(dst.node().index()) {
-                unfenced.set(true);
+        match &self.inner {
+            Inner::Shm(_, marks) => {
+                let others = marks.has_unflushed(dst.node());
+                let put = self.put_value(dst, value);
+                if !others {
+                    marks.put_unfenced(dst.node());
+                }
+                put
+            }
+            Inner::Dyn(state) => {
+                let others = state.marks.has_unflushed_by(dst.cast());
+                let put = self.put_value(dst, value);
+                if !others {
+                    state.marks.put_unfenced(dst.cast(), state.issued.get());
+                }
+                put
             }
         }
-        put
     }
 
     /// Puts the elements of a buffer, which cannot be changed while the handle lives.
@@ -609,90 +595,6 @@ impl Endpoint {
         }
     }
 
-    /// Remote fence (`Rfence`): later operations to the node start after the earlier ones' reads have been done and
-    /// their writes have started.
-    ///
-    /// # Errors
-    /// (when waited for) A node that is gone.
-    pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
-        let remote = RemotePtr::new(node, crate::GroupKey::SIGNAL, 0);
-        match &self.inner {
-            // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
-            Inner::Shm(lane, _) => {
-                let result = lane.reachable(node);
-                Op::ended(self, self.count(Verb::RemoteFence, node, 0), remote, 0, result)
-            }
-            Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None),
-        }
-    }
-
-    /// Whether this endpoint has put to `node` and not read from it since: such a put may not be visible yet.
-    #[inline]
-    pub fn has_unflushed(&self, node: NodeId) -> bool {
-        match &self.inner {
-            Inner::Shm(_, marks) => marks.0.get(node.index()).is_some_and(Cell::get),
-            Inner::Dyn(state) => {
-                state.marks.get(node.index()).is_some_and(|marks| marks.last.get() > marks.flushed.get())
-            }
-        }
-    }
-
-    /// Says that nobody will look at what was put to a node, since it is gone for good: fences leave it out from now on.
-    pub fn forget_puts(&self, node: NodeId) {
-        match &self.inner {
-            Inner::Shm(_, marks) => marks.read(node, true),
-            Inner::Dyn(state) => {
-                if let Some(marks) = state.marks.get(node.index()) {
-                    marks.flush(marks.last.get());
-                }
-            }
-        }
-    }
-
-    /// Global fence (`GF`): when it returns, every earlier put of this endpoint to those nodes is visible there.
-    ///
-    /// It covers the first three groups: a fabric may reach a further one by another way (see
-    /// [`Fabric::create_group`](crate::Fabric::create_group)), and then only a get from that group flushes what was put there.
-    ///
-    /// One get to each node that has been put to since it was last read from, all at once: a get flushes the puts
-    /// before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]).
-    ///
-    /// # Errors
-    /// A node that is gone, if there is no other error; the fence covers the others nevertheless.
-    pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        // The first eight gets need no allocation.
-        let mut gets: [Option<Op<'_, u64>>; 8] = [const { None }; 8];
-        let mut more = Vec::new();
-        let pending = nodes.into_iter().filter(|node| self.has_unflushed(*node));
-        for (count, node) in pending.enumerate() {
-            let get = self.get(RemotePtr::new(node, crate::GroupKey::SIGNAL, 0));
-            match gets.get_mut(count) {
-                Some(place) => *place = Some(get),
-                None => more.push(get),
-            }
-        }
-        let mut result: Result<()> = Ok(());
-        for get in gets.into_iter().flatten().chain(more) {
-            result = match (result, get.await) {
-                // Where nobody is left nothing is to be seen: any other error says more.
-                (Err(first), Err(error)) if first.is_gone() && !error.is_gone() => Err(error),
-                (first, got) => first.and(got.map(|_| ())),
-            };
-        }
-        result
-    }
-
-    /// Waits until all that it has put is visible, or its target gone: also what no fence waits for, see
-    /// [`Endpoint::put_unfenced`].
-    pub fn flush(&self) {
-        let nodes = || (0..self.unfenced.len()).map(|index| NodeId(index as u16));
-        // An error says that a target is gone, and then nothing is left to be seen there.
-        let _ = self.block_on(self.global_fence(nodes()));
-        for node in nodes().filter(|node| self.unfenced[node.index()].take()) {
-            let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, crate::GroupKey::SIGNAL, 0)));
-        }
-    }
-
     /// An ordered batch to one node behind one doorbell.
     pub fn batch(&self, node: NodeId) -> Batch<'_> {
         Batch::new(self, node)
@@ -761,7 +663,7 @@ impl Endpoint {
         }
         let peer = remote.node();
         let sequence = state.lane.borrow_mut().post(WorkRequest { verb, remote, len, operands, local });
-        let flushes = state.issue(verb, peer);
+        let number = state.issue(verb, remote);
         let mut in_flight = state.in_flight.borrow_mut();
         if in_flight.len() <= peer.index() {
             in_flight.resize_with(peer.index() + 1, VecDeque::new);
@@ -770,7 +672,12 @@ impl Endpoint {
         if in_flight.is_empty() {
             state.busy.borrow_mut().push(peer.index());
         }
-        in_flight.push_back(InFlight { sequence, block, scratch: false, flushes });
+        in_flight.push_back(InFlight {
+            sequence,
+            block,
+            scratch: false,
+            flushes: (number > 0).then_some((remote, number)),
+        });
         sequence
     }
 
@@ -820,9 +727,9 @@ impl Endpoint {
                 }
                 let ended = to_peer.pop_front().expect("just seen");
                 if status == Status::Done
-                    && let Some(marks) = state.marks.get(index)
+                    && let Some((remote, number)) = ended.flushes
                 {
-                    marks.flush(ended.flushes);
+                    state.marks.flush(remote, number);
                 }
                 if let Some(block) = ended.block {
                     block.end();
@@ -916,21 +823,5 @@ impl Drop for Endpoint {
         }
         self.publish_depth();
         self.counters.closed.store(true, Ordering::Release);
-    }
-}
-impl FlushMarks {
-    #[inline(always)]
-    fn put(&self, node: NodeId) {
-        if let Some(mark) = self.0.get(node.index()) {
-            mark.set(true);
-        }
-    }
-
-    /// A read from the node that was done flushes; one that was refused does not.
-    #[inline(always)]
-    fn read(&self, node: NodeId, done: bool) {
-        if let Some(mark) = self.0.get(node.index()) {
-            mark.set(mark.get() & !done);
-        }
     }
 }

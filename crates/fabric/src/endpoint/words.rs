@@ -108,7 +108,7 @@ impl DynState {
         match &mut *self.lane.borrow_mut() {
             OtherLane::Verbs(lane) => {
                 // A number that is not used in the end does no harm, nor does a put that is counted twice.
-                let origin = WordOrigin { remote, flushes: self.issue(verb, remote.node()) };
+                let origin = WordOrigin { remote, flushes: self.issue(verb, remote) };
                 lane.post_word(verb, origin, operands)
             }
             OtherLane::Dyn(_) => None,
@@ -125,8 +125,8 @@ impl DynState {
     /// An operation on a word was done.
     #[inline]
     fn saw_word(&self, origin: WordOrigin) {
-        if let Some(marks) = self.marks.get(origin.remote.node().index()) {
-            marks.flush(origin.flushes);
+        if origin.flushes > 0 {
+            self.marks.flush(origin.remote, origin.flushes);
         }
     }
 }

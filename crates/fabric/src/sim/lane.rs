@@ -14,17 +14,28 @@ use super::world::Pending;
 use crate::error::Code;
 use crate::fabric::PeerState;
 use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
-use crate::ptr::{NodeId, RemotePtr};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// One endpoint's lane.
 pub(super) struct SimLane {
     fabric: SimFabric,
-    index: usize,
+    /// The machine thread whose queue pairs are those for the first three groups; operations go by its name.
     lane: Cpu,
+    /// Its queue pairs, by class of groups: first those for the first three.
+    classes: SmallVec<[Class; 1]>,
     peers: Vec<Peer>,
     outstanding: usize,
     /// The step of the execution at which the lane was polled last, unless it was polled again since.
     polled_at: Option<u64>,
+}
+
+/// Queue pairs to all nodes, for groups of a class.
+#[derive(Clone, Copy)]
+struct Class {
+    key: GroupKey,
+    /// Its place in the world, and its machine thread.
+    index: usize,
+    lane: Cpu,
 }
 
 #[derive(Default)]
@@ -47,7 +58,8 @@ struct Reads {
 
 struct InFlight {
     sequence: u64,
-    /// Its number with the machine.
+    /// The machine's thread that it is of, and its number there.
+    lane: Cpu,
     machine_sequence: u32,
     reads: Option<Reads>,
     /// Bytes of the result that go to `local`, zero for none.
@@ -56,16 +68,33 @@ struct InFlight {
     done: bool,
 }
 
+impl Class {
+    fn open(fabric: &SimFabric, key: GroupKey, of: Option<Cpu>) -> Option<Class> {
+        with_world(|world| {
+            let mut inner = world.inner.borrow_mut();
+            let index = inner.open_lane(fabric.node(), key, of);
+            Class { key, index, lane: inner.lanes[index].lane }
+        })
+    }
+}
+
 impl SimLane {
     pub(super) fn open(fabric: SimFabric) -> SimLane {
-        let opened = with_world(|world| {
-            let mut inner = world.inner.borrow_mut();
-            let index = inner.open_lane(fabric.node());
-            (index, inner.lanes[index].lane)
-        });
-        let (index, lane) = opened.expect("the world lives while its threads run");
+        let base = Class::open(&fabric, GroupKey::SIGNAL, None).expect("the world lives while its threads run");
         let peers = std::iter::repeat_with(Peer::default).take(fabric.count()).collect();
-        SimLane { fabric, index, lane, peers, outstanding: 0, polled_at: None }
+        let classes = SmallVec::from_elem(base, 1);
+        SimLane { fabric, lane: base.lane, classes, peers, outstanding: 0, polled_at: None }
+    }
+
+    /// The machine thread for a group, whose queue pairs begin with their first operation.
+    fn lane_for(&mut self, key: GroupKey) -> Option<Cpu> {
+        let found = self.classes.iter().find(|class| class.key == key.class());
+        if let Some(class) = found {
+            return Some(class.lane);
+        }
+        let class = Class::open(&self.fabric, key.class(), Some(self.lane))?;
+        self.classes.push(class);
+        Some(class.lane)
     }
 
     fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Loc, Code> {
@@ -129,15 +158,21 @@ impl SimLane {
     }
 
     fn take_results(&mut self) {
+        for class in self.classes.clone() {
+            self.take_results_of(class);
+        }
+    }
+
+    fn take_results_of(&mut self, Class { index, lane, .. }: Class) {
         let results = with_world(|world| {
             let mut inner = world.inner.borrow_mut();
-            let results = core::mem::take(&mut inner.lanes[self.index].results);
+            let results = core::mem::take(&mut inner.lanes[index].results);
             if let Some(current) = inner.current {
                 let key = completions_key(self.lane);
                 inner.watch(current, key);
                 for result in &results {
-                    inner.saw_completion(current, self.lane, result);
-                    if let Some((op, _)) = inner.operation(self.lane, result.0, result.1) {
+                    inner.saw_completion(current, lane, result);
+                    if let Some((op, _)) = inner.operation(lane, result.0, result.1) {
                         inner.note(current, What::Seen { op });
                     }
                 }
@@ -148,7 +183,8 @@ impl SimLane {
         let mut told: SmallVec<[Told; 8]> = SmallVec::new();
         for (node, sequence, words, failure) in results.drain(..) {
             let peer = &mut self.peers[usize::from(node)];
-            let found = peer.pending.iter_mut().find(|flight| flight.machine_sequence == sequence);
+            let is_meant = |flight: &&mut InFlight| (flight.lane, flight.machine_sequence) == (lane, sequence);
+            let found = peer.pending.iter_mut().find(is_meant);
             if let Some(flight) = found
                 && !core::mem::replace(&mut flight.done, true)
             {
@@ -167,7 +203,7 @@ impl SimLane {
         }
         with_world(|world| {
             let mut inner = world.inner.borrow_mut();
-            inner.lanes[self.index].results = results; // its room serves the next
+            inner.lanes[index].results = results; // its room serves the next
             if let Some(current) = inner.current {
                 inner.told_of(current, &told);
             }
@@ -252,6 +288,7 @@ impl DynLane for SimLane {
             assert_eq!(me, owner, "an endpoint of {me} sends from, or gets into, memory of {owner}");
         }
         let operation = placed.map(|at| (at, self.operation(&request, at)));
+        let lane = if operation.is_ok() { self.lane_for(request.remote.key()) } else { None };
         let state = &mut self.peers[peer.index()];
         state.posted += 1;
         let sequence = state.posted;
@@ -274,33 +311,33 @@ impl DynLane for SimLane {
             _ => None,
         };
         let issued = with_world(|world| {
-            let current = world.inner.borrow().current?;
+            let (current, lane) = (world.inner.borrow().current?, lane?);
             // What stands outside the execution uses lanes of all nodes.
             let elsewhere = world.is_elsewhere(current, self.fabric.node());
             let mut inner = world.inner.borrow_mut();
-            let cpu = if elsewhere { self.lane } else { inner.threads[current].cpu };
+            let cpu = if elsewhere { lane } else { inner.threads[current].cpu };
             let value = match &operation {
                 Operation::Put { source: Source::Carried(words), .. } => words.first().copied(),
                 Operation::Cas { new, .. } => Some(*new),
                 Operation::Faa { addend, .. } => Some(*addend),
                 _ => None,
             };
-            let (_, machine_sequence) = inner.machine.issue_on(cpu, self.lane, operation);
+            let (_, machine_sequence) = inner.machine.issue_on(cpu, lane, operation);
             inner.acted(current, u64::from(machine_sequence));
             if inner.records() {
-                let op = inner.operation_issued(current, self.lane, peer.0, machine_sequence);
+                let op = inner.operation_issued(current, lane, peer.0, machine_sequence);
                 let words = request.len.div_ceil(8) as u32;
                 let remote = (words > 0).then_some(at);
                 inner.note(current, What::Issue { op, verb: request.verb, peer, remote, words, value });
             }
-            Some(machine_sequence)
+            Some((lane, machine_sequence))
         });
-        let Some(Some(machine_sequence)) = issued else {
+        let Some(Some((lane, machine_sequence))) = issued else {
             state.failed.insert(sequence, Code::Unreachable);
             return sequence;
         };
         let local = request.local;
-        state.pending.push_back(InFlight { sequence, machine_sequence, reads, result_bytes, local, done: false });
+        state.pending.push_back(InFlight { sequence, lane, machine_sequence, reads, result_bytes, local, done: false });
         self.outstanding += 1;
         sequence
     }
@@ -358,7 +395,7 @@ impl Drop for SimLane {
             if let Ok(mut inner) = world.inner.try_borrow_mut()
                 && self.fabric.is_here()
             {
-                inner.lanes[self.index].in_use = false;
+                self.classes.iter().for_each(|class| inner.lanes[class.index].in_use = false);
             }
         });
     }

@@ -171,7 +171,7 @@ impl Inner {
     pub(super) fn told_of(&mut self, thread: usize, completions: &[Told]) {
         let lanes = &self.lanes;
         for interest in self.threads[thread].interests() {
-            let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.lane), 1);
+            let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.base), 1);
             interest.has_arrivals = lanes.iter().any(waits);
             interest.untaken.extend_from_slice(completions);
         }

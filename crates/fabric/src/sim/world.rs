@@ -109,9 +109,12 @@ impl NodeState {
     }
 }
 
-/// A lane: its queue pairs are those of a machine thread of its own.
+/// A lane's queue pairs for a class of groups, one for each node: those of a machine thread of its own.
 pub(super) struct LaneState {
     pub(super) lane: Cpu,
+    /// The machine thread of the same lane's queue pairs for the first three groups.
+    pub(super) base: Cpu,
+    class: GroupKey,
     pub(super) node: u16,
     pub(super) in_use: bool,
     /// What came with completions, until the lane is polled.
@@ -275,22 +278,31 @@ impl Inner {
         index
     }
 
-    pub(super) fn open_lane(&mut self, node: u16) -> usize {
+    /// A lane's queue pairs for groups of a class: those of the first three, or of a further one for the lane that has
+    /// those.
+    pub(super) fn open_lane(&mut self, node: u16, class: GroupKey, of: Option<Cpu>) -> usize {
         // One that was dropped is used again when nothing of it is under way: endpoints share no order.
         let nodes = self.nodes.len() as u16;
         let is_calm = |lane: Cpu| (0..nodes).all(|peer| self.machine.in_flight(lane, peer).is_empty());
         let free = |lane: &LaneState| lane.node == node && !lane.in_use && is_calm(lane.lane);
         if let Some(free) = self.lanes.iter().position(free) {
-            self.lanes[free].results.clear();
-            self.lanes[free].in_use = true;
+            let lane = self.lanes[free].lane;
+            self.lanes[free] =
+                LaneState { lane, base: of.unwrap_or(lane), class, node, in_use: true, results: Vec::new() };
             return free;
         }
         let lane = self.machine.add_thread(node);
         let index = self.lanes.len();
         self.lane_of.resize(usize::from(lane.0) + 1, None);
         self.lane_of[usize::from(lane.0)] = Some(index);
-        self.lanes.push(LaneState { lane, node, in_use: true, results: Vec::new() });
+        self.lanes.push(LaneState { lane, base: of.unwrap_or(lane), class, node, in_use: true, results: Vec::new() });
         index
+    }
+
+    /// What threads look at that wait for a lane's operations: the same for all its queue pairs.
+    pub(super) fn completions_of(&self, lane: Cpu) -> Key {
+        let index = self.lane_of.get(usize::from(lane.0)).copied().flatten();
+        completions_key(index.map_or(lane, |index| self.lanes[index].base))
     }
 
     // ---- what threads do ---------------------------------------------------------------------------------------------
@@ -382,18 +394,19 @@ impl Inner {
         let node = &mut self.nodes[usize::from(owner)];
         node.rights[usize::from(group.0)][usize::from(peer)] = false;
         let regions = node.regions.clone();
-        let inside = |loc: Loc| {
+        let inside = |class: GroupKey, loc: Loc| {
             // A fence is a get of the first word: if it went on, it would vouch for puts that were refused before it.
-            let is_fence = group == GroupKey::SIGNAL && loc.word < RESERVED_WORDS;
+            let is_fence = group == class && loc.word < RESERVED_WORDS;
             let holds = |&(first, words, key): &(u32, u32, GroupKey)| {
                 key == group && loc.word >= first && loc.word < first + words
             };
             is_fence || regions.iter().any(holds)
         };
-        let lanes: Vec<Cpu> = self.lanes.iter().filter(|lane| lane.node == peer).map(|lane| lane.lane).collect();
-        for lane in lanes {
+        let of_peer = self.lanes.iter().filter(|lane| lane.node == peer);
+        let lanes: Vec<(Cpu, GroupKey)> = of_peer.map(|lane| (lane.lane, lane.class)).collect();
+        for (lane, class) in lanes {
             for (sequence, loc) in self.machine.in_flight(lane, owner) {
-                if inside(loc)
+                if inside(class, loc)
                     && let Some(completion) = self.machine.cancel(lane, owner, sequence)
                 {
                     self.refused(completion, Code::Revoked);
@@ -493,7 +506,7 @@ impl Inner {
                     |(loc, count): (Loc, u32), write| Touch { first: loc_key(loc), count: u64::from(count), write };
                 let memory = found.writes.map(|w| range(w, true)).or(found.reads.map(|r| range(r, false)));
                 let completion =
-                    found.completes.then(|| Touch { first: completions_key(found.thread), count: 1, write: true });
+                    found.completes.then(|| Touch { first: self.completions_of(found.thread), count: 1, write: true });
                 Footprint { actors: [Some(kind.component()), pair], touches: [memory, completion], is_fault: false }
             }
         }
@@ -768,7 +781,7 @@ impl Inner {
         {
             self.lanes[index].results.push((peer, sequence, words, failure));
         }
-        let key = completions_key(lane);
+        let key = self.completions_of(lane);
         for interest in self.threads.iter_mut().flat_map(ThreadState::interests) {
             interest.has_arrivals = interest.has_arrivals || interest.looks_at(key, 1);
         }

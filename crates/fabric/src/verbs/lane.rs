@@ -98,7 +98,7 @@ struct Arrival {
 
 /// The first three groups share a queue pair, so that there is order among them; each further one may have its own.
 pub(super) fn class_of(key: GroupKey) -> GroupKey {
-    if key.0 <= GroupKey::SERVICE.0 { GroupKey::SIGNAL } else { key }
+    key.class()
 }
 
 impl LanePort {

@@ -60,7 +60,8 @@ suite! {
         reachable_put_of_a_result_not_there_yet
         reachable_own_put_not_visible
         reachable_reordering_across_nodes
-        reachable_reordering_across_three_nodes;
+        reachable_reordering_across_three_nodes
+        reachable_reordering_across_groups;
     atomics:
         fetch_and_adds_add_up
         compare_and_swap_locks_exclude
@@ -98,6 +99,9 @@ suite! {
         batches_land_in_order
         batches_report_what_went_wrong
         global_fences_cover_all_nodes
+        global_fences_cover_gets_and_atomics
+        global_fences_cover_further_groups
+        global_fences_outlive_a_revoked_group
         unflushed_puts_are_known
         counts_are_exact
         round_trips_are_the_longest_chain
@@ -132,6 +136,7 @@ const STRONG: &[Excluded] = &[
     ("reachable_own_put_not_visible", STRONGER),
     ("reachable_reordering_across_nodes", STRONGER),
     ("reachable_reordering_across_three_nodes", STRONGER),
+    ("reachable_reordering_across_groups", STRONGER),
 ];
 
 /// Processes of one host over shared memory.
@@ -173,6 +178,7 @@ const AS_IT_COMES: &[Excluded] = &[
     ("reachable_own_put_not_visible", DEVICE),
     ("reachable_reordering_across_nodes", DEVICE),
     ("reachable_reordering_across_three_nodes", DEVICE),
+    ("reachable_reordering_across_groups", DEVICE),
 ];
 const DEVICE: &str = "what the model allows may happen or not: that is the device's matter";
 

@@ -3,7 +3,7 @@
 
 use farfield_fabric::{Endpoint, NodeId};
 
-use crate::harness::{Harness, Lines, Outcomes, alone, litmus, never, reachable, soon};
+use crate::harness::{Harness, Lines, Outcomes, alone, guarded, litmus, never, reachable, soon};
 
 /// Rounds of one try.
 const TRY: usize = 200;
@@ -223,5 +223,25 @@ pub(crate) fn reachable_reordering_across_three_nodes(harness: &Harness) {
         let outcomes: Outcomes<3> = litmus(TRY, [(&nodes[0], &source), (&nodes[1], &messenger), (&nodes[2], &reader)]);
         never(&outcomes, [0, 0, 2]);
         outcomes
+    });
+}
+
+/// Two puts to one node, to groups that have queue pairs of their own, are not ordered.
+pub(crate) fn reachable_reordering_across_groups(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (key, _) = guarded(&nodes, 1, 64);
+    reachable([0, 0], || {
+        let z = Lines(nodes[1].fabric.alloc(key, 64 * TRY).unwrap());
+        let x = Lines::at(&nodes[1], TRY);
+        let source = |endpoint: &Endpoint, round| {
+            drop(endpoint.put_value(z.remote(round), 1u64));
+            drop(endpoint.put_value(x.remote(round), 1u64));
+            0
+        };
+        let reader = |endpoint: &Endpoint, round| {
+            wait(endpoint, &x, round);
+            z.load(round)
+        };
+        litmus(TRY, [(&nodes[0], &source), (&nodes[1], &reader)])
     });
 }

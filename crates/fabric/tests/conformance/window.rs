@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use farfield_fabric::{Counts, Endpoint, ErrorKind, NodeId, RemotePtr};
 
-use crate::harness::{Harness, alone, refused, threads};
+use crate::harness::{Harness, SOON, alone, guarded, refused, threads};
 
 /// At most `n` tasks are under way at a time, all end, each with its own result, in whatever order.
 pub(crate) fn a_window_bounds_completes_and_answers(harness: &Harness) {
@@ -147,6 +147,73 @@ pub(crate) fn global_fences_cover_all_nodes(harness: &Harness) {
         }
     }
     endpoint.block_on(endpoint.global_fence([])).unwrap();
+}
+
+/// A global fence waits for what gets bring, and for atomics, that nothing else waits for (NLW and NAW before GF).
+pub(crate) fn global_fences_cover_gets_and_atomics(harness: &Harness) {
+    let nodes = harness.session(3);
+    let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();
+    let endpoint = &nodes[0].endpoint();
+    for value in 1..=harness.rounds(100).min(1000) as u64 {
+        for region in &regions[1..] {
+            endpoint.put_value(region.remote::<u64>(0), value).wait().unwrap();
+            endpoint.get(region.remote::<u64>(0)).wait().unwrap();
+        }
+        for (at, region) in regions.iter().enumerate().skip(1) {
+            endpoint.get_span(region.remote::<u64>(0), regions[0].span(8 * at, 8)).detach().unwrap();
+            endpoint.faa(region.remote::<u64>(8), 1).detach().unwrap();
+            drop(endpoint.get(region.remote::<u64>(0)));
+        }
+        assert!(!endpoint.has_unflushed(NodeId(0)));
+        let ((), cost) = endpoint.block_on(endpoint.counted(async {
+            endpoint.global_fence([NodeId(0), NodeId(1), NodeId(2)]).await.unwrap();
+        }));
+        assert_eq!(cost.posted(), 0, "what is under way is waited for, and nothing is posted for it");
+        for (at, region) in regions.iter().enumerate().skip(1) {
+            assert_eq!(regions[0].word(8 * at).load(), value, "what came from node {at}");
+            assert_eq!(region.word(8).load(), value, "what was added at node {at}");
+            assert!(!endpoint.has_unflushed(NodeId(at as u16)));
+        }
+    }
+}
+
+/// A further group may be reached by a queue pair of its own: a read from another group of its node flushes nothing there,
+/// and a global fence covers it all the same.
+pub(crate) fn global_fences_cover_further_groups(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (shared, (_, own)) = (nodes[1].region(64), guarded(&nodes, 1, 64));
+    let endpoint = &nodes[0].endpoint();
+    let (word, further) = (shared.remote::<u64>(0), own.remote::<u64>(0));
+    for value in 1..=harness.rounds(100).min(1000) as u64 {
+        drop(endpoint.put_value(further, value));
+        if value % 3 != 0 {
+            drop(endpoint.put_value(word, value));
+        }
+        if value % 2 == 0 {
+            endpoint.faa(shared.remote(8), 1).wait().unwrap();
+        }
+        assert!(endpoint.is_ordered_before(further) || value % 3 != 0);
+        endpoint.block_on(endpoint.global_fence([NodeId(1)])).unwrap();
+        assert_eq!(own.word(0).load(), value);
+        assert!(value % 3 == 0 || shared.word(0).load() == value);
+        assert!(endpoint.is_ordered_before(word) && endpoint.is_ordered_before(further));
+    }
+    assert!(!endpoint.has_unflushed(NodeId(1)));
+}
+
+/// A fence says that the right to a further group was taken, once: what was put there before has landed or never will.
+pub(crate) fn global_fences_outlive_a_revoked_group(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (key, own) = guarded(&nodes, 1, 64);
+    let endpoint = nodes[0].endpoint();
+    endpoint.put_value(own.remote::<u64>(0), 1).wait().unwrap();
+    nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
+    let fence = || endpoint.block_on(endpoint.global_fence([NodeId(1)]));
+    if let Err(error) = fence() {
+        assert!(matches!(error.kind(), ErrorKind::Revoked { node: NodeId(1), .. }), "{error}");
+    }
+    fence().unwrap();
+    assert!(!endpoint.has_unflushed(NodeId(1)));
 }
 
 /// An endpoint knows which nodes it has put to and not read from since, and fences those only.

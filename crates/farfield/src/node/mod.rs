@@ -224,9 +224,14 @@ impl Node {
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
-        // Who has taken this node's rights has decided that it is dead: this node may not have heard of it, nor the others.
+        // Who has taken this node's rights to the first three groups has decided that it is dead: this node may not have
+        // heard of it, nor the others. The right to a further group is the application's: without it nothing lands there.
         let may_be_missed = |error: &fabric::Error| {
             error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
+        };
+        let is_of_application = |error: &fabric::Error| match error.kind() {
+            fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
+            _ => false,
         };
         if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
             return Ok(Vec::new());
@@ -239,6 +244,7 @@ impl Node {
         let mut lost = Vec::new();
         for node in nodes {
             match endpoint.global_fence([node]).await {
+                Err(error) if is_of_application(&error) => {}
                 Err(error) if !may_be_missed(&error) => return Err(error.into()),
                 Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
                 Err(_) => endpoint.forget_puts(node),

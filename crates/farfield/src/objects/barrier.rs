@@ -2,7 +2,8 @@
 //!
 //! Each thread owns a row of a table of counters, [`Sst`] at `path/arrived`. To pass, a thread
 //!
-//! 1. waits until everything it has put *to any node* is visible there (a global fence over every node of the session);
+//! 1. waits until everything it has put *to any node*, in any group, is visible there, and everything that it gets has
+//!    landed (a global fence over every node of the session);
 //! 2. counts itself one higher, locally and by a put to every other node;
 //! 3. waits until every row of its own copy is at least as high.
 //!

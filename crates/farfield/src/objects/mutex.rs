@@ -19,7 +19,9 @@
 //! *Release.* What the holder has put to any node must be visible before the lock can be seen free: a put's completion
 //! does not say so. The release first waits for a get from every node that the holder's endpoint has put to since it
 //! last read from it (a global fence). The home node is left out: the release is a remote atomic on the same queue pair,
-//! and executes after earlier puts to that node. CPU writes come before any operation that is issued later.
+//! and executes after earlier puts to that node. It is fenced, too, if memory of a further group was put to there
+//! ([`GroupKey::class`]). Gets that are under way are waited for: the release could overtake them. CPU writes come before
+//! any operation that is issued later.
 //!
 //! The ticket belongs to the operation: several operations of one thread may want the same lock. One that is dropped
 //! while it waits gives its ticket to the service thread, which passes the turn on. One that is *forgotten*
@@ -61,7 +63,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
-use crate::objects::owed::release_later;
+use crate::objects::owed::{fence_holder, release_later};
 use crate::objects::settle::Settle;
 
 mod state;
@@ -523,14 +525,12 @@ impl Guard<'_> {
         let path = self.locks.object.path();
         let home = self.word.node();
         let spared = if mutants::is_on(Mutant::MutexFenceSparesSelf) { self.endpoint.me() } else { home };
-        let fences = |node: &NodeId| *node != spared && !mutants::is_on(Mutant::MutexNoFence);
-        let nodes = self.locks.object.node().members().filter(fences);
-        let fenced = self.locks.object.node().fence_living(self.endpoint, nodes).await;
+        let is_spared = |node| node == spared || mutants::is_on(Mutant::MutexNoFence);
+        let fenced = fence_holder(self.locks.object.node(), self.endpoint, is_spared).await;
         if let Ok(lost) = &fenced
             && !lost.is_empty()
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
-            self.endpoint.global_fence([home]).await.of(path)?;
             let (word, held) = (self.word, self.held());
             self.held = false;
             let release = move |endpoint: &Endpoint| {

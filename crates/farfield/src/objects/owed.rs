@@ -1,8 +1,9 @@
 //! What a node owes to others and its service thread does: a release that cannot be done yet.
 
-use farfield_fabric::{self as fabric, Endpoint, NodeId};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
 
 use crate::error::Result;
+use crate::mutants::{self, Mutant};
 use crate::node::{Node, Poller, Progress};
 
 /// Something that is done once nobody looks at these nodes any more.
@@ -29,14 +30,23 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
     }
 }
 
-/// Makes visible what a holder has put, but for that on nodes where its release comes after it by itself. The nodes at which it
-/// may be missed nevertheless: then nothing is spared, since the release is left to another endpoint ([`release_later`]).
+/// Makes visible what a holder has put, and waits for what it still reads. It spares nodes at which the release itself, a put or
+/// an atomic on a word of the first three groups, comes after all that was put there.
+///
+/// It returns the nodes at which something may be missed nevertheless: then nothing is spared, since the release is left to
+/// another endpoint ([`release_later`]).
 pub(crate) async fn fence_holder(
     node: &Node,
     endpoint: &Endpoint,
     is_spared: impl Fn(NodeId) -> bool + Clone,
 ) -> Result<Vec<NodeId>> {
-    let lost = node.fence_living(endpoint, node.members().filter(|node| !is_spared(*node))).await?;
+    let orders = |node| endpoint.is_ordered_before(RemotePtr::new(node, GroupKey::SIGNAL, 0));
+    let fenced = node.members().filter(|node| !is_spared(*node) || !orders(*node));
+    let lost = node.fence_living(endpoint, fenced).await?;
+    // The release overtakes gets that are under way (NRR before NAR, and before NRW, is not kept).
+    if !mutants::is_on(Mutant::MutexReadOvertaken) {
+        endpoint.wait_for_reads(node.members().filter(|node| is_spared(*node))).await;
+    }
     if lost.is_empty() { Ok(lost) } else { node.fence_living(endpoint, node.members()).await }
 }
 

@@ -424,7 +424,11 @@ impl Transaction<'_> {
     fn fences_once(&self) -> bool {
         let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
         let once = unflushed().count();
-        let spared = |lock: usize| usize::from(self.endpoint.has_unflushed(self.all.locks.home(lock)));
+        let spared = |lock: usize| {
+            let home = self.all.locks.home(lock);
+            let orders = self.endpoint.is_ordered_before(RemotePtr::new(home, GroupKey::SIGNAL, 0));
+            usize::from(orders && self.endpoint.has_unflushed(home))
+        };
         self.guards.iter().map(|(lock, _)| once - spared(*lock)).sum::<usize>() > once
     }
 }

@@ -13,7 +13,7 @@ use farfield_verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 
 use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest};
 use crate::buf::Block;
-use crate::ptr::RemotePtr;
+use crate::ptr::{NodeId, RemotePtr};
 use crate::verbs::peer::Ends;
 use crate::verbs::post::{WordEnds, WordWork, WorkId, post_word};
 
@@ -181,6 +181,11 @@ impl VerbsLane {
         self.words.drop_ticket(ticket);
     }
 
+    /// Whether a get of a word from a node, or an atomic on one, is under way that has no higher number than `up_to`.
+    pub(crate) fn word_reads_under_way(&self, node: NodeId, up_to: u64) -> bool {
+        self.outstanding > 0 && self.words.reads_under_way(node, up_to)
+    }
+
     #[cfg(test)]
     pub(crate) fn places_in_use(&self) -> usize {
         PLACES - self.words.free_count()
@@ -332,6 +337,13 @@ impl Words {
     #[inline]
     fn is_under_way(&self, ticket: WordTicket) -> bool {
         self.places[usize::from(ticket.0)] == Place::UnderWay
+    }
+
+    fn reads_under_way(&self, node: NodeId, up_to: u64) -> bool {
+        self.places.iter().zip(&self.origins).any(|(place, origin)| {
+            let is_read = (1..=up_to).contains(&origin.flushes) && origin.remote.node() == node;
+            is_read && matches!(place, Place::UnderWay | Place::Dropped)
+        })
     }
 
     /// The result of one that the device has done; its place is free.

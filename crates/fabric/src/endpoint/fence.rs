@@ -1,0 +1,205 @@
+//! Fences: what of an endpoint's operations comes before what it does next.
+
+use core::future::poll_fn;
+use core::task::Poll;
+
+use smallvec::SmallVec;
+
+use super::{DynState, Endpoint, Inner, OtherLane};
+use crate::error::{ErrorKind, Result};
+use crate::lane::{Local, Status, Verb};
+use crate::op::Op;
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+impl Endpoint {
+    /// Remote fence (`Rfence`): later operations to the node start after the earlier ones' reads have been done and
+    /// their writes have started. It covers the first three groups.
+    ///
+    /// # Errors
+    /// (when waited for) A node that is gone.
+    pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
+        let remote = RemotePtr::new(node, GroupKey::SIGNAL, 0);
+        match &self.inner {
+            // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
+            Inner::Shm(lane, _) => {
+                let result = lane.reachable(node);
+                Op::ended(self, self.count(Verb::RemoteFence, node, 0), remote, 0, result)
+            }
+            Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None),
+        }
+    }
+
+    /// Whether a [global fence](Endpoint::global_fence) has anything to wait for at this node: a put that no later read by
+    /// the same queue pair has flushed, or a get or an atomic that is under way.
+    #[inline]
+    pub fn has_unflushed(&self, node: NodeId) -> bool {
+        match &self.inner {
+            Inner::Shm(_, marks) => marks.has_unflushed(node),
+            Inner::Dyn(state) => state.marks.has_unflushed(node) || state.reads_under_way(node, u64::MAX),
+        }
+    }
+
+    /// Whether the next put to a word, or the next atomic on it, lands after everything that this endpoint has put to its
+    /// node: nothing that was put there by another queue pair ([`GroupKey::class`]) may still be under way. A lock need not
+    /// fence its home then, since its release is such an operation.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, lock: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// if !ep.is_ordered_before(lock) {
+    ///     ep.global_fence([lock.node()]).await?;
+    /// }
+    /// ep.faa(lock, u64::MAX).await.map(|_| ())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn is_ordered_before(&self, word: RemotePtr<u64>) -> bool {
+        match &self.inner {
+            Inner::Shm(..) => true, // one order covers all groups
+            Inner::Dyn(state) => !state.marks.has_unflushed_beside(word.node(), word.key()),
+        }
+    }
+
+    /// Says that nobody will look at what was put to a node, since it is gone for good: fences leave it out from now on.
+    pub fn forget_puts(&self, node: NodeId) {
+        match &self.inner {
+            Inner::Shm(_, marks) => marks.read(node, true),
+            Inner::Dyn(state) => state.marks.forget(node),
+        }
+    }
+
+    /// Global fence (`GF`): when it returns, every earlier operation of this endpoint to those nodes has taken effect. What
+    /// was put is visible there, what a get brings has landed here, and atomics have been done, whether or not anything
+    /// waits for them, and in whatever group the memory is.
+    ///
+    /// It posts one get to each node that has been put to since it was last read from, all at once: a get flushes the puts
+    /// before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]). A further group has a queue pair of its own
+    /// ([`GroupKey::class`]), and so a get of its own. Gets and atomics that are under way are waited for (NLW before GF).
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, src: farfield_fabric::RemotePtr<u64>, cells: &farfield_fabric::Region)
+    /// # -> farfield_fabric::Result<()> {
+    /// ep.get_span(src, cells.span(0, 8)).detach()?;
+    /// ep.global_fence([src.node()]).await?;
+    /// println!("{}", cells.word(0).load()); // what the get has brought
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A node that is gone, if there is no other error; the fence covers the others nevertheless. [`ErrorKind::Revoked`] if
+    /// the right to a further group was taken: what was put there has landed or never will, and the next fence leaves it out.
+    pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        // The first eight need no allocation.
+        let mut gets: SmallVec<[(RemotePtr<u64>, Op<'_, u64>); 8]> = SmallVec::new();
+        let mut reading: SmallVec<[NodeId; 8]> = SmallVec::new();
+        let mut flush = |node, key| {
+            let place = RemotePtr::new(node, key, 0);
+            gets.push((place, self.get(place)));
+        };
+        for node in nodes {
+            match &self.inner {
+                Inner::Shm(_, marks) if marks.has_unflushed(node) => flush(node, GroupKey::SIGNAL),
+                Inner::Shm(..) => {}
+                Inner::Dyn(state) => {
+                    if state.reads_under_way(node, u64::MAX) {
+                        reading.push(node);
+                    }
+                    if state.marks.has_unflushed_by(RemotePtr::new(node, GroupKey::SIGNAL, 0)) {
+                        flush(node, GroupKey::SIGNAL);
+                    }
+                    state.marks.further(node).into_iter().for_each(|key| flush(node, key));
+                }
+            }
+        }
+        self.wait_for_reads(reading).await;
+        let mut result: Result<()> = Ok(());
+        for (place, get) in gets {
+            let got = get.await.map(|_| ()).or_else(|error| self.is_over_there(place, error));
+            result = match (result, got) {
+                // Where nobody is left nothing is to be seen: any other error says more.
+                (Err(first), Err(error)) if first.is_gone() && !error.is_gone() => Err(error),
+                (first, got) => first.and(got),
+            };
+        }
+        result
+    }
+
+    /// What the error of a fence's get says of a further group: without a right to it, or without such a group, nothing that
+    /// was put there lands any more.
+    #[cold]
+    fn is_over_there(&self, place: RemotePtr<u64>, error: crate::Error) -> Result<()> {
+        let Inner::Dyn(state) = &self.inner else { return Err(error) };
+        if place.key() == GroupKey::SIGNAL {
+            return Err(error);
+        }
+        match error.kind() {
+            ErrorKind::Revoked { .. } => state.marks.forget_group(place.node(), place.key()),
+            ErrorKind::UnknownGroup { .. } | ErrorKind::OutOfBounds { .. } => {
+                state.marks.forget_group(place.node(), place.key());
+                return Ok(());
+            }
+            _ => {}
+        }
+        Err(error)
+    }
+
+    /// Waits until all gets and atomics are complete that this endpoint has posted to those nodes before, those included
+    /// that were detached or dropped. How they end only their handles say.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, word: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// ep.faa(word, 1).detach()?;
+    /// ep.wait_for_reads([word.node()]).await; // the addition is done, or its node is gone
+    /// # Ok(()) }
+    /// ```
+    pub async fn wait_for_reads(&self, nodes: impl IntoIterator<Item = NodeId>) {
+        // On shared memory nothing is ever under way.
+        let Inner::Dyn(state) = &self.inner else { return };
+        let (up_to, depth) = (state.issued.get(), self.depth.get());
+        for node in nodes {
+            if !state.reads_under_way(node, up_to) {
+                continue;
+            }
+            poll_fn(|_| {
+                self.poll_lane();
+                if state.reads_under_way(node, up_to) { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+            // They were posted before, so each ends one round trip later at most.
+            self.saw_completion(depth + u64::from(node != self.me));
+        }
+    }
+
+    /// Waits until all that it has put is visible, or its target gone: also what no fence waits for, see
+    /// [`Endpoint::put_unfenced`].
+    pub fn flush(&self) {
+        let nodes = (0..self.fabric.nodes()).map(|index| NodeId(index as u16));
+        // An error says that a target is gone, and then nothing is left to be seen there.
+        let _ = self.block_on(self.global_fence(nodes));
+        let unfenced = match &self.inner {
+            Inner::Shm(_, marks) => marks.take_unfenced(),
+            Inner::Dyn(state) => state.marks.take_unfenced(),
+        };
+        for (node, key) in unfenced {
+            let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, key, 0)));
+        }
+    }
+}
+
+impl DynState {
+    /// Whether a get or an atomic to a node is under way that has no higher number than `up_to`.
+    fn reads_under_way(&self, node: NodeId, up_to: u64) -> bool {
+        let lane = self.lane.borrow();
+        let words = match &*lane {
+            OtherLane::Verbs(lane) => lane.word_reads_under_way(node, up_to),
+            OtherLane::Dyn(_) => false,
+        };
+        let in_flight = self.in_flight.borrow();
+        words
+            || in_flight.get(node.index()).is_some_and(|to_peer| {
+                to_peer.iter().any(|operation| {
+                    let is_meant = operation.flushes.is_some_and(|(_, number)| number <= up_to);
+                    is_meant && lane.status(node, operation.sequence) == Status::Pending
+                })
+            })
+    }
+}
