@@ -19,13 +19,16 @@
 //! other member has opened the same generation or is gone, and none of them needs another one. Without step 3 a node could
 //! return while a member that learned of a death in time calls for the next generation, and waits for it in vain.
 //!
-//! *Time.* Steps 1 and 3 share one deadline, and each attempt to open has its own. An attempt is repeated only if a member was
-//! lost in it.
+//! *Where it ends.* If two members die in the same attempt, a node may return a generation that the others have left: one of
+//! the dead had told some of the living to leave it, and not this node. The others wait for it at the next generation, and it is
+//! told so ([`ErrorKind::Reopens`]).
+//!
+//! *Time.* Each step has the node's timeout. An attempt is repeated only if a member was lost in it, or has come.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, Instant, LocalMutex, NodeId, Word};
+use farfield_fabric::{self as fabric, Endpoint, LocalMutex, NodeId, Word};
 use serde::{Deserialize, Serialize};
 
 use super::super::{Node, Shared};
@@ -276,8 +279,8 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// A timeout that names the members that have not called it, or that do not answer; it takes at most
-    /// [`Node::timeout`] and as long again for each attempt to open. What `open` says, unless it is that a node is gone. Another
+    /// A timeout that names the members that have not called it, or do not go on; each of agreeing, opening and committing takes at
+    /// most [`Node::timeout`], and is repeated only if a member is lost or comes meanwhile. What `open` says, unless it is that a node is gone. Another
     /// thread of this node is reopening the path. This node has been removed from the session.
     pub fn reopen<T>(&self, path: &str, open: impl FnMut(&Reopening) -> Result<T>) -> Result<T> {
         self.reopen_with(path, None, open)
@@ -332,7 +335,6 @@ struct Caller<'a> {
     path: &'a str,
     candidates: Option<&'a [NodeId]>,
     endpoint: &'a Endpoint,
-    start: Instant,
 }
 
 impl<'a> Caller<'a> {
@@ -350,7 +352,7 @@ impl<'a> Caller<'a> {
         }
         of_path.own = None;
         known.has_changed(&paths);
-        Ok(Caller { node, path, candidates, endpoint, start: endpoint.now() })
+        Ok(Caller { node, path, candidates, endpoint })
     }
 
     fn known<T>(&self, with: impl FnOnce(&mut Known) -> T) -> T {
@@ -390,7 +392,10 @@ impl<'a> Caller<'a> {
                     self.supersede(generation);
                     return Ok(opened);
                 }
-                Met::Another => drop(opened),
+                Met::Another => {
+                    self.known(|known| known.opened = 0); // the others are not to count on it
+                    drop(opened);
+                }
             }
         }
     }
@@ -434,7 +439,8 @@ impl<'a> Caller<'a> {
         let shared = self.node.shared();
         let (changes, service) = (&shared.service.reopenings.changes, &shared.service);
         let (mut seen, mut missing) = (None, Vec::new());
-        let waited = self.endpoint.wait_until(self.start + self.node.timeout(), || {
+        let start = self.endpoint.now();
+        let waited = self.endpoint.wait_until(start + self.node.timeout(), || {
             if let Err(fenced) = self.check_fenced() {
                 return Some(Err(fenced));
             }
@@ -457,7 +463,7 @@ impl<'a> Caller<'a> {
         match self.endpoint.block_on(waited) {
             Ok(done) => done,
             Err(_) => {
-                let waited = self.endpoint.now() - self.start;
+                let waited = self.endpoint.now() - start;
                 Err(ErrorKind::Timeout { what: what.into(), waited, missing }.into())
             }
         }
@@ -524,8 +530,9 @@ impl<'a> Caller<'a> {
         of_path.is_calling = false;
         if is_open {
             // Answered. What is left, or comes from now on, asks for another generation.
-            let Known { last, members, said, .. } = of_path;
+            let (Known { last, members, said, .. }, shared) = (of_path, self.node.shared());
             said.retain(|node, call| call.generation > *last || !members.contains(&node.0));
+            said.retain(|node, _| !shared.is_gone(*node));
         } else {
             of_path.own = None;
         }
