@@ -238,9 +238,9 @@ impl Node {
     /// Call it when an object cannot go on, because its home or its writer is dead or one of a fixed set of nodes is; or when
     /// nodes have come that it has no room for. Every node of the session calls it with the same path, those that have just
     /// been started included, at whatever moment and whatever each of them knows of deaths. `open` then runs on each node,
-    /// for the same members ([`Reopening::members`]), and opens the object under [`Reopening::path`]. If another node is lost
-    /// meanwhile, `open` runs again for those that are left. When `reopen` returns, all living members have opened the same
-    /// generation.
+    /// for the same members ([`Reopening::members`]), and opens the object under [`Reopening::path`]. When `reopen`
+    /// returns, all living members have opened the same generation. If a member dies before it has opened its part, `open` runs
+    /// again without it. If it dies later, it may count as one that has died just after the call.
     ///
     /// Any object can be reopened, and several at once: everything that `open` opens under the path is opened among the members.
     /// What becomes of the state:
