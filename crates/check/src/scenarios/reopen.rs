@@ -6,7 +6,7 @@ use std::rc::Rc;
 use farfield::fabric::{DeathRule, Endpoint, GroupKey};
 use farfield::{Barrier, CustomObject, ErrorKind, Node, NodeId, Opening, Result};
 
-use super::death::goes_on;
+use super::death::{comes_of_faults, goes_on};
 use crate::Faults;
 use crate::scenario::{Scenario, Stage};
 
@@ -43,7 +43,7 @@ fn look(ep: &Endpoint, generation: u64, members: &[NodeId], object: &CustomObjec
     for member in members {
         match ep.get(object.remote::<u64>(*member, "word")?).wait() {
             Ok(found) => assert_eq!(found, generation, "the word of {member}"),
-            Err(error) => assert!(error.is_out_of_reach() && member.0 > 0, "{error}"),
+            Err(error) => assert!(comes_of_faults(&error.clone().into()), "{error}"),
         }
     }
     Ok(())

@@ -434,37 +434,25 @@ impl<'a> Caller<'a> {
         })
     }
 
-    /// Waits until `look` gives a value; until then it gives the nodes that it waits for.
+    /// Looks until `look` gives a value; until then it gives the nodes that it waits for, none of which is gone.
     fn wait<T>(&self, what: &str, mut look: impl FnMut(&Caller<'_>) -> Result<T, Vec<NodeId>>) -> Result<T> {
-        let shared = self.node.shared();
-        let (changes, service) = (&shared.service.reopenings.changes, &shared.service);
-        let (mut seen, mut missing) = (None, Vec::new());
-        let start = self.endpoint.now();
-        let waited = self.endpoint.wait_until(start + self.node.timeout(), || {
-            if let Err(fenced) = self.check_fenced() {
-                return Some(Err(fenced));
-            }
+        let (endpoint, service) = (self.endpoint, &self.node.shared().service);
+        // Before it looks: a change that comes meanwhile is not missed.
+        let seen = || (service.reopenings.changes.load(), service.epoch());
+        let start = endpoint.now();
+        loop {
+            self.check_fenced()?;
+            let before = seen();
+            let missing = match look(self) {
+                Ok(done) => return Ok(done),
+                Err(missing) => missing,
+            };
             // The fabric knows of a death before the membership does.
-            let gone = missing.iter().filter(|node| shared.is_gone(**node)).count();
-            let now = Some((changes.load(), service.epoch(), gone));
-            if std::mem::replace(&mut seen, now) == now {
-                return None;
-            }
-            match look(self) {
-                Ok(done) => Some(Ok(done)),
-                Err(others) => {
-                    if others != missing {
-                        (missing, seen) = (others, None);
-                    }
-                    None
-                }
-            }
-        });
-        match self.endpoint.block_on(waited) {
-            Ok(done) => done,
-            Err(_) => {
-                let waited = self.endpoint.now() - start;
-                Err(ErrorKind::Timeout { what: what.into(), waited, missing }.into())
+            let has_changed =
+                || (seen() != before || missing.iter().any(|node| endpoint.check_alive(*node).is_err())).then_some(());
+            if endpoint.block_on(endpoint.wait_until(start + self.node.timeout(), has_changed)).is_err() {
+                let waited = endpoint.now() - start;
+                return Err(ErrorKind::Timeout { what: what.into(), waited, missing }.into());
             }
         }
     }
