@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting};
 use crate::lane::{DynLane, Lane};
@@ -50,8 +51,17 @@ impl Fabric for Decorated {
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
         self.inner.alloc(group, bytes)
     }
+    fn free(&self, region: Region) -> Result<()> {
+        self.inner.free(region)
+    }
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.inner.permit(peer, group)
+    }
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.inner.start_permit(peer, group)
+    }
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.inner.is_permitted(peer, group)
     }
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
         self.inner.revoke(peer, group, timeout)
@@ -124,5 +134,8 @@ impl Fabric for Decorated {
     }
     fn wake_local(&self) {
         self.inner.wake_local();
+    }
+    fn alarm(&self) -> Option<&Alarm> {
+        self.inner.alarm()
     }
 }

@@ -92,6 +92,18 @@ pub enum ErrorKind {
         /// How many bytes the group has.
         memory_bytes: u64,
     },
+    /// The owner has given the memory back. A pointer to what has its place later is another one.
+    #[error(
+        "the memory at {offset:#x} in group {} of {node} was given back: its object was closed, open it anew", .key.0
+    )]
+    Freed {
+        /// Whose memory.
+        node: NodeId,
+        /// The group.
+        key: GroupKey,
+        /// The offset, as the pointer has it.
+        offset: u64,
+    },
     /// Words and atomics lie on 8-byte boundaries.
     #[error("offset {offset} in group {} of {node} is not a multiple of 8", .key.0)]
     Misaligned {
@@ -211,6 +223,23 @@ pub enum ErrorKind {
         /// The target of the operation.
         node: NodeId,
     },
+    /// There is no queue pair for an operation. It was not posted, and others go on.
+    #[error(
+        "the RDMA device here or on {node} has no queue pair left that would reach {node}'s memory or be reached from it: drop \
+         endpoints, or use a device that has more (`farfield doctor` shows how many), and try again"
+    )]
+    NoQueuePair {
+        /// The other side.
+        node: NodeId,
+    },
+    /// A call that waits for other nodes was made on the thread that would hear them.
+    #[error("`{what}` would wait for ever on the service thread, which hears the answer: call `{instead}` there")]
+    OnServiceThread {
+        /// Which call.
+        what: &'static str,
+        /// What to call instead.
+        instead: &'static str,
+    },
     /// The device of this node failed.
     #[error(
         "the RDMA device of this node has failed an operation to {node}: see the kernel's log, and whether locked memory is \
@@ -247,12 +276,14 @@ impl Error {
             | K::UnknownGroup { node, .. }
             | K::OutOfBounds { node, .. }
             | K::Misaligned { node, .. }
+            | K::Freed { node, .. }
             | K::Revoked { node, .. }
             | K::Shared { node, .. }
             | K::RevokeUndecided { node, .. }
             | K::VersionMismatch { node, .. }
             | K::Control { node, .. }
             | K::NoAtomics { node }
+            | K::NoQueuePair { node }
             | K::Device { node }
             | K::Injected { node } => Some(node),
             _ => None,
@@ -268,6 +299,19 @@ impl Error {
     /// there any more. If it lives, the session will decide which of the two goes on.
     pub fn is_out_of_reach(&self) -> bool {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
+    }
+
+    /// Whether the operation was refused for want of something on this side: it had no effect and never will have, others were
+    /// not disturbed, and another attempt may succeed.
+    ///
+    /// ```
+    /// use farfield_fabric::{Error, ErrorKind, NodeId};
+    /// assert!(Error::from(ErrorKind::PoolExhausted { asked_bytes: 100, limit_bytes: 64 }).is_refused());
+    /// assert!(!Error::from(ErrorKind::Unreachable { node: NodeId(1) }).is_refused());
+    /// ```
+    pub fn is_refused(&self) -> bool {
+        use ErrorKind::{Injected, NoAtomics, NoQueuePair, PoolExhausted};
+        matches!(*self.0, PoolExhausted { .. } | NoQueuePair { .. } | NoAtomics { .. } | Injected { .. })
     }
 
     /// Whether a deadline passed.
@@ -321,4 +365,8 @@ pub enum Code {
     NoAtomics,
     /// This node's own device has failed it.
     Device,
+    /// This node's own device has no queue pair for it; it was not posted.
+    NoQueuePair,
+    /// The owner has given the memory back.
+    Freed,
 }

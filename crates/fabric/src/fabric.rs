@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::alarm::Alarm;
 use crate::cell::{Slot, Word};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
@@ -36,22 +37,93 @@ pub trait Fabric: Any + Send + Sync {
     /// A fabric may give a further group queue pairs of its own, so that it can be revoked. Order ("puts to one node land
     /// in order", "a get flushes") holds among the first three groups, and within each further one, not between them.
     ///
+    /// It waits until all peers reach it, but for the service thread: there [`Fabric::is_permitted`] says when one does.
+    ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
 
-    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until the node leaves.
+    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until it is given back by
+    /// [`Fabric::free`], or the node leaves.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a peer that counts as up and does not
     /// take note of new memory in time.
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
 
-    /// Lets a peer read and write a group of this node. All peers may from the start.
+    /// Gives memory of this node back. From its call on, operations towards the region's pointers end in
+    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others: on these as soon as they hear of it, which
+    /// on one host is at once. Its memory is used for later regions only when nothing that was posted to it can land or read
+    /// any more, and when the last clone of `region`, and the last operation from or to it as local memory, is gone here. An operation
+    /// under way lands before that, or ends in that error; what a get then has brought is worth nothing.
+    ///
+    /// It waits for no peer, so the service thread may call it. A clone of a region that was given back already is no error.
+    /// Pointers to the new region are others than those to the old one, though it may have the old one's place.
+    ///
+    /// ```no_run
+    /// use farfield_fabric::{Fabric, GroupKey, shm::{ShmFabric, ShmOptions}};
+    /// # fn main() -> farfield_fabric::Result<()> {
+    /// let node = ShmFabric::join(&ShmOptions::new("session", 0, 1))?;
+    /// let region = node.alloc(GroupKey::DATA, 4096)?;
+    /// node.free(region)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// An unknown node or group, or a peer that does not answer.
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()>;
+    /// The region is not this node's, or what the system says; then its memory is not used again.
+    fn free(&self, region: Region) -> Result<()>;
+
+    /// Lets a peer read and write a group of this node, and waits until it can. All peers may from the start.
+    ///
+    /// When it returns `Ok`, no operation that an endpoint of the peer posts from then on is refused for want of the right,
+    /// until it is taken again; endpoints that the peer opens later have it, too. So a message that is sent to the peer
+    /// afterwards may tell it to write. A peer that has not come yet has the right when it comes.
+    ///
+    /// It may take the peer's answer, so the service thread calls [`Fabric::start_permit`] and [`Fabric::is_permitted`] instead.
+    ///
+    /// # Errors
+    /// An unknown node or group; a peer that has left or is dead, which is given nothing.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): it is suspected, or has not answered within five seconds; it has
+    /// the right, and `is_permitted` says when it can use it. [`ErrorKind::NoQueuePair`](crate::ErrorKind::NoQueuePair): some
+    /// of its endpoints cannot; call it again when devices have more. [`ErrorKind::Revoked`](crate::ErrorKind::Revoked): another
+    /// thread has taken the right meanwhile. [`ErrorKind::OnServiceThread`](crate::ErrorKind::OnServiceThread), and nothing
+    /// is given.
+    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        // Where a right holds as soon as it is given.
+        self.start_permit(peer, group)
+    }
+
+    /// Gives the right that [`Fabric::permit`] gives, and waits for nobody: [`Fabric::is_permitted`] says when the peer can use
+    /// it. Both may be called on the service thread. Where a right needs no answer (shared memory), it holds at once.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Fabric, GroupKey, NodeId, Result};
+    /// /// Makes another node the writer of a log, from the service thread (a `Poller`): called again until it says `true`.
+    /// fn hand_over(fabric: &dyn Fabric, log: GroupKey, leader: NodeId, has_begun: &mut bool) -> Result<bool> {
+    ///     if !*has_begun {
+    ///         fabric.start_permit(leader, log)?;
+    ///         *has_begun = true;
+    ///     }
+    ///     let is_permitted = fabric.is_permitted(leader, log)?; // an error: it is gone, or does not answer
+    ///     if is_permitted {
+    ///         fabric.send_control(leader, b"write")?;
+    ///     }
+    ///     Ok(is_permitted)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// An unknown node or group; a peer that has left or is dead, which is given nothing.
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()>;
+
+    /// Whether a peer has the right to a group of this node and can use it: what [`Fabric::permit`] waits for. It posts and sends
+    /// nothing. True of a peer that has not come, unless the right was taken: it has it when it comes.
+    ///
+    /// # Errors
+    /// An unknown node or group, a peer that has left or is dead. [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable):
+    /// its answer is missing and it is suspected; if it is trusted again, so is this.
+    /// [`ErrorKind::NoQueuePair`](crate::ErrorKind::NoQueuePair), as for `permit`.
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool>;
 
     /// Takes a peer's right to read and write a group of this node. When it returns, no write of that peer to the group can
     /// land any more, even if the peer is stopped between two instructions.
@@ -126,7 +198,8 @@ pub trait Fabric: Any + Send + Sync {
     /// Gives memory a name, for whoever looks on.
     fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: core::fmt::Arguments<'_>) {}
 
-    /// How many queue pairs of a device this node has: of its own lanes, and those by which other nodes' lanes reach it.
+    /// How many queue pairs of a device this node has: of its own lanes, and those by which lanes reach it, of other nodes and
+    /// of its own. A lane has one to each other node; further groups have more; and one to its own node if it has used it.
     fn queue_pairs(&self) -> (usize, usize) {
         (0, 0)
     }
@@ -153,6 +226,9 @@ pub trait Fabric: Any + Send + Sync {
     fn stay_awake(&self) {}
     /// Wakes threads of this node that sleep until a word changes, after a local store that they wait for.
     fn wake_local(&self);
+    /// What wakes futures of this node that another executor polls than [`Endpoint::block_on`](crate::Endpoint::block_on).
+    /// None in a simulation, where nothing else polls.
+    fn alarm(&self) -> Option<&Alarm>;
 }
 
 /// The error behind a code, for a target that is a member.
@@ -172,10 +248,12 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         }
         (Code::Misaligned, _) => ErrorKind::Misaligned { node, key, offset: remote.offset() },
         (Code::Revoked, _) => ErrorKind::Revoked { node, key },
+        (Code::Freed, _) => ErrorKind::Freed { node, key, offset: remote.offset() },
         (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
         (Code::Fenced, _) => ErrorKind::Fenced,
         (Code::Injected, _) => ErrorKind::Injected { node },
         (Code::NoAtomics, _) => ErrorKind::NoAtomics { node },
+        (Code::NoQueuePair, _) => ErrorKind::NoQueuePair { node },
         (Code::Device, _) => ErrorKind::Device { node },
     };
     kind.into()
@@ -225,6 +303,20 @@ pub enum PeerState {
         /// Which of its lives ended.
         incarnation: u64,
     },
+}
+
+impl PeerState {
+    /// Whether a node is there, or may come.
+    ///
+    /// # Errors
+    /// It has left, or is dead.
+    pub(crate) fn check(self, node: NodeId) -> Result<()> {
+        match self {
+            PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
+            PeerState::Dead { incarnation } => Err(ErrorKind::PeerDead { node, incarnation }.into()),
+            PeerState::Absent | PeerState::Up { .. } => Ok(()),
+        }
+    }
 }
 
 /// What `serve` reports.
@@ -331,6 +423,11 @@ impl Region {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Region {
         Region { base, bytes, remote, keep }
+    }
+
+    /// What keeps its memory.
+    pub(crate) fn keep(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.keep
     }
 
     /// Its size in bytes.

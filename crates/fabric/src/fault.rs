@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::decorate::decorate;
 use crate::error::Code;
 use crate::fabric::Fabric;
-use crate::lane::{Completions, DynLane, Status, WorkRequest};
+use crate::lane::{DynLane, Status, WorkRequest};
 use crate::ptr::NodeId;
 
 /// Which operations of a faulty fabric fail.
@@ -60,11 +60,12 @@ impl Faults {
     }
 }
 
-/// A fabric whose operations fail as `faults` says.
+/// A fabric whose operations fail as `faults` says: they are refused at posting, as [`DynLane`] describes. It goes around all
+/// other decorators, which take what they have accepted for posted.
 pub fn inject(inner: Arc<dyn Fabric>, faults: Faults) -> Arc<dyn Fabric> {
     let wrap = move |inner| {
-        let (faults, waiting, completions) = (faults.clone(), Vec::new(), Completions::default());
-        Box::new(FaultLane { inner, faults, waiting, completions }) as Box<dyn DynLane>
+        let (faults, peers) = (faults.clone(), Vec::new());
+        Box::new(FaultLane { inner, faults, peers }) as Box<dyn DynLane>
     };
     decorate(inner, "fault", Box::new(wrap))
 }
@@ -72,9 +73,23 @@ pub fn inject(inner: Arc<dyn Fabric>, faults: Faults) -> Arc<dyn Fabric> {
 struct FaultLane {
     inner: Box<dyn DynLane>,
     faults: Faults,
-    /// Operations not complete yet, oldest first: peer, our number, and the inner number or the injected failure.
-    waiting: Vec<(NodeId, u64, Option<u64>)>,
-    completions: Completions,
+    /// By number of node.
+    peers: Vec<Peer>,
+}
+
+#[derive(Default)]
+struct Peer {
+    posted: u64,
+    /// The numbers of those that were made to fail, in order.
+    injected: Vec<u64>,
+}
+
+impl Peer {
+    /// The number that the inner lane has given to one; none if it was made to fail.
+    fn inner(&self, sequence: u64) -> Option<u64> {
+        let before = self.injected.binary_search(&sequence).err()?;
+        Some(sequence - before as u64)
+    }
 }
 
 impl crate::lane::sealed::Sealed for FaultLane {}
@@ -88,11 +103,20 @@ impl DynLane for FaultLane {
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {
-        let peer = request.peer();
-        let sequence = self.completions.post(peer);
-        let inner = if self.faults.strikes(peer) { None } else { Some(self.inner.post(request)) };
-        self.waiting.push((peer, sequence, inner));
-        sequence
+        let node = request.peer();
+        let fails = self.faults.strikes(node);
+        if self.peers.len() <= node.index() {
+            self.peers.resize_with(node.index() + 1, Peer::default);
+        }
+        let peer = &mut self.peers[node.index()];
+        peer.posted += 1;
+        match fails {
+            true => peer.injected.push(peer.posted),
+            false => {
+                self.inner.post(request);
+            }
+        }
+        peer.posted
     }
 
     fn hold(&mut self, peer: NodeId) {
@@ -113,33 +137,20 @@ impl DynLane for FaultLane {
 
     fn poll(&mut self) {
         self.inner.poll();
-        let mut blocked = Vec::new();
-        self.waiting.retain(|&(peer, sequence, inner)| {
-            let result = match inner.map(|inner| self.inner.status(peer, inner)) {
-                Some(Status::Pending) => None,
-                Some(Status::Done) => Some(Ok(())),
-                Some(Status::Failed(code)) => Some(Err(code)),
-                None => Some(Err(Code::Injected)),
-            };
-            match result {
-                // Completions stay in order for each peer.
-                Some(result) if !blocked.contains(&peer) => {
-                    self.completions.complete(peer, sequence, result);
-                    false
-                }
-                _ => {
-                    blocked.push(peer);
-                    true
-                }
-            }
-        });
     }
 
     fn taken(&mut self, peer: NodeId, sequence: u64) {
-        self.inner.taken(peer, sequence);
+        if let Some(inner) = self.peers.get(peer.index()).and_then(|peer| peer.inner(sequence)) {
+            self.inner.taken(peer, inner);
+        }
     }
 
     fn status(&self, peer: NodeId, sequence: u64) -> Status {
-        self.completions.status(peer, sequence)
+        match self.peers.get(peer.index()) {
+            Some(own) => {
+                own.inner(sequence).map_or(Status::Failed(Code::Injected), |inner| self.inner.status(peer, inner))
+            }
+            None => Status::Pending,
+        }
     }
 }

@@ -120,6 +120,13 @@ pub enum Status {
 /// A work id is a peer and a sequence number, which `post` returns and `status` takes. Completions need not come in the
 /// order of posting: that a later operation is complete says nothing of an earlier one.
 ///
+/// *What fails, and when it is known.* An operation is either *refused* at posting: its status says so when `post` returns, it
+/// has no effect, and no other operation is disturbed. Or it is *accepted*: then it is done; or the connection that carries it
+/// ends, and it fails together with all that was posted behind it on that connection (the first three groups of a node share
+/// one). Then nobody knows what of it was done, but nothing behind it was done before it. So who posts operations of which a
+/// later one says that an earlier one was done looks at each as it is posted, and need not wait for any. Only what goes to memory
+/// that its owner gives back meanwhile ([`Fabric::free`](crate::Fabric::free)) ends alone: nobody looks there any more.
+///
 /// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and say `Done`
 /// only when nothing touches the local memory any more.
 pub trait DynLane: Send + sealed::Sealed {
@@ -129,8 +136,8 @@ pub trait DynLane: Send + sealed::Sealed {
     /// The code it would fail with.
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code>;
 
-    /// Posts a request; its sequence number among those of this lane to the same peer, counted from 1. A failure
-    /// shows in its status.
+    /// Posts a request; its sequence number among those of this lane to the same peer, counted from 1. If it is refused, its
+    /// status says so when this returns.
     fn post(&mut self, request: WorkRequest) -> u64;
 
     /// A batch to the peer begins: what is posted to it may be held back until [`doorbell`](DynLane::doorbell) or
@@ -191,6 +198,7 @@ pub(crate) struct Completions {
 #[derive(Default)]
 struct PeerCompletions {
     posted: u64,
+    /// All up to this one are complete.
     completed: u64,
     /// Those that wait for an earlier one.
     early: BTreeMap<u64, Result<(), Code>>,
@@ -205,12 +213,18 @@ impl Failures {
     /// Failures remembered for each peer. An older one whose handle nobody asked about reads as `Unreachable`.
     const KEPT: usize = 4096;
 
-    /// Remembers a failure. Sequence numbers only grow.
+    /// Remembers a failure. One that was refused may be known before others that were posted earlier.
     pub(crate) fn note(&mut self, sequence: u64, code: Code) {
         if self.0.len() == Self::KEPT {
             self.0.pop_front();
         }
-        self.0.push_back((sequence, code));
+        let at = self.0.partition_point(|failure| failure.0 < sequence);
+        self.0.insert(at, (sequence, code));
+    }
+
+    /// The failure of an operation, which need not have ended.
+    fn of(&self, sequence: u64) -> Option<Code> {
+        self.0.binary_search_by_key(&sequence, |failure| failure.0).ok().map(|at| self.0[at].1)
     }
 
     /// How an operation ended that has ended.
@@ -231,34 +245,51 @@ impl Completions {
         &mut self.peers[peer.index()]
     }
 
+    /// The number of one that is accepted.
     pub(crate) fn post(&mut self, peer: NodeId) -> u64 {
         let peer = self.peer(peer);
         peer.posted += 1;
         peer.posted
     }
 
-    pub(crate) fn complete(&mut self, peer: NodeId, sequence: u64, result: Result<(), Code>) {
+    /// The number of one that is refused.
+    pub(crate) fn refuse(&mut self, peer: NodeId, code: Code) -> u64 {
         let peer = self.peer(peer);
-        let mut next = match sequence == peer.completed + 1 {
-            true => Some(result),
-            false => {
-                peer.early.insert(sequence, result);
-                None
-            }
-        };
-        while let Some(result) = next {
-            peer.completed += 1;
-            if let Err(code) = result {
-                peer.failed.note(peer.completed, code);
-            }
-            next = if peer.early.is_empty() { None } else { peer.early.remove(&(peer.completed + 1)) };
-        }
+        peer.posted += 1;
+        // It is known before those that were posted earlier have ended.
+        peer.failed.note(peer.posted, code);
+        peer.end(peer.posted, Ok(()));
+        peer.posted
+    }
+
+    pub(crate) fn complete(&mut self, peer: NodeId, sequence: u64, result: Result<(), Code>) {
+        self.peer(peer).end(sequence, result);
     }
 
     pub(crate) fn status(&self, peer: NodeId, sequence: u64) -> Status {
         match self.peers.get(peer.index()) {
             Some(peer) if sequence <= peer.completed => peer.failed.status(sequence),
-            _ => Status::Pending,
+            Some(peer) => peer.failed.of(sequence).map_or(Status::Pending, Status::Failed),
+            None => Status::Pending,
+        }
+    }
+}
+
+impl PeerCompletions {
+    fn end(&mut self, sequence: u64, result: Result<(), Code>) {
+        let mut next = match sequence == self.completed + 1 {
+            true => Some(result),
+            false => {
+                self.early.insert(sequence, result);
+                None
+            }
+        };
+        while let Some(result) = next {
+            self.completed += 1;
+            if let Err(code) = result {
+                self.failed.note(self.completed, code);
+            }
+            next = if self.early.is_empty() { None } else { self.early.remove(&(self.completed + 1)) };
         }
     }
 }

@@ -12,6 +12,7 @@
 //! This crate, and `farfield-verbs-sys` which it loads RDMA's libraries by, are the only ones of Farfield with `unsafe`
 //! code.
 
+mod alarm;
 mod buf;
 mod cell;
 mod decorate;
@@ -22,6 +23,7 @@ mod lane;
 mod local;
 mod op;
 mod ptr;
+mod space;
 
 pub mod fault;
 pub mod record;
@@ -32,6 +34,7 @@ pub mod weak;
 
 pub use mowgli;
 
+pub use alarm::Alarm;
 pub use buf::Buf;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
 pub use endpoint::{Batch, Counts, CountsReader, Endpoint, EndpointOptions};

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::buf::{Block, Buf};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Awaits, Endpoint};
 use crate::error::{Code, Result};
 use crate::lane::Status;
+use crate::local::Instant;
 use crate::ptr::{Plain, RemotePtr};
 use crate::verbs::WordTicket;
 
@@ -19,6 +20,10 @@ use crate::verbs::WordTicket;
 /// It is already on its way: awaiting or waiting only learns how it ended. A completed put says that its source may be
 /// reused, not that its bytes can be read over there. Dropping or forgetting the handle leaves the operation running;
 /// a forgotten get, cas or faa costs a block of its endpoint, or one of the places that a lane has for words.
+///
+/// *What fails.* It is either refused while it is posted: [`Op::accepted`] and [`Op::detach`] say so at once, it has no effect,
+/// and no other operation is disturbed. Or it is accepted, and then it is done, or fails together with all that was posted
+/// behind it to that node (of a group of [`create_group`](crate::Fabric::create_group), to that group).
 #[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
@@ -127,9 +132,50 @@ impl<'e, T> Op<'e, T> {
         Op { endpoint, depth, state: State::Word(WordOp { endpoint, ticket }) }
     }
 
-    /// Whether it is known already to have failed.
+    /// Whether it is known already to have failed. What was refused at posting is known at once.
+    #[inline(always)]
     pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.state, State::Failed(..))
+        self.failure().is_some()
+    }
+
+    #[inline(always)]
+    fn failure(&self) -> Option<(Code, RemotePtr<u8>, u32)> {
+        match &self.state {
+            State::Failed(code, remote, len) => Some((*code, *remote, *len)),
+            State::Pending(pending) => self.failure_of(pending),
+            State::Done(_) | State::Word(_) | State::Taken => None,
+        }
+    }
+
+    // Out of the way of shared memory, which is inlined.
+    #[cold]
+    #[inline(never)]
+    fn failure_of(&self, pending: &Pending<'_>) -> Option<(Code, RemotePtr<u8>, u32)> {
+        match self.endpoint.status(pending.remote.node(), pending.sequence) {
+            Status::Failed(code) => Some((code, pending.remote, pending.len)),
+            Status::Done | Status::Pending => None,
+        }
+    }
+
+    /// The operation, unless it is known already to have failed. So one that depends on it is only posted if it was accepted;
+    /// what is accepted is done, or fails together with all that was posted to the node after it.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, word: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// let data = ep.put_value(word, 42).accepted()?; // refused: then the flag is not put either
+    /// ep.put_value(word.at(1), 1).await?;
+    /// data.await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What it is known to have run into. What is refused has had no effect, and others are not disturbed.
+    #[inline(always)]
+    pub fn accepted(self) -> Result<Self> {
+        match self.failure() {
+            None => Ok(self),
+            Some((code, remote, len)) => Err(self.endpoint.explain(code, remote, len)),
+        }
     }
 
     /// Whether it was not complete when last looked at.
@@ -169,10 +215,15 @@ impl<'e, T: Plain> Op<'e, T> {
     /// device since it reads behind a put, starts when the endpoint is next used: see [`Endpoint::progress`].
     ///
     /// # Errors
-    /// What it is known already to have run into. A later failure is not seen by anybody.
+    /// What it is known already to have run into: above all, that it was refused, and so has had no effect, while others go on.
+    /// A later failure is not seen by anybody; but nothing that was posted to the node after it is done without it, since its
+    /// connection is over.
     #[inline(always)]
     pub fn detach(self) -> Result<()> {
-        if self.has_failed() { self.wait().map(|_| ()) } else { Ok(()) }
+        match self.failure() {
+            None => Ok(()),
+            Some((code, remote, len)) => Err(self.endpoint.explain(code, remote, len)),
+        }
     }
 
     /// Whether the operation is complete, without waiting.
@@ -189,7 +240,15 @@ impl<'e, T: Plain> Op<'e, T> {
     }
 
     #[cold]
-    fn poll_slow(&mut self) -> Poll<Result<T>> {
+    fn poll_slow(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
+        let ended = self.look();
+        if ended.is_pending() && self.endpoint.pends(cx, Awaits::Completion, Instant::NEVER) {
+            return self.look();
+        }
+        ended
+    }
+
+    fn look(&mut self) -> Poll<Result<T>> {
         match core::mem::replace(&mut self.state, State::Taken) {
             State::Done(value) => Poll::Ready(Ok(value)),
             State::Failed(code, remote, len) => Poll::Ready(Err(self.endpoint.explain(code, remote, len))),
@@ -242,13 +301,13 @@ impl<T: Plain> Future for Op<'_, T> {
     type Output = Result<T>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         if let State::Done(value) = self.state {
             self.state = State::Taken;
             self.endpoint.saw_completion(self.depth);
             return Poll::Ready(Ok(value));
         }
-        self.poll_slow()
+        self.poll_slow(cx)
     }
 }
 
@@ -265,6 +324,25 @@ impl<'e, T: Plain> BufOp<'e, T> {
     #[inline]
     pub(crate) fn new(op: Op<'e, ()>, buf: Buf<'e, T>) -> Self {
         BufOp { op, buf: Some(buf) }
+    }
+
+    /// The operation, unless it is known already to have failed: see [`Op::accepted`].
+    ///
+    /// # Errors
+    /// What it is known to have run into.
+    #[inline]
+    pub fn accepted(mut self) -> Result<Self> {
+        self.op = self.op.accepted()?;
+        Ok(self)
+    }
+
+    /// Lets the operation run on by itself: see [`Op::detach`]. The buffer goes back to the pool.
+    ///
+    /// # Errors
+    /// What it is known already to have run into.
+    #[inline]
+    pub fn detach(self) -> Result<()> {
+        self.accepted().map(drop)
     }
 
     /// Waits until the operation is complete; the buffer.

@@ -89,7 +89,8 @@ const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 /// └─────────────┴─────────┴─────────────────────────────────────────────┘
 /// ```
 ///
-/// A pointer is a number, not a right: every operation checks it, and a wrong one is an error.
+/// A pointer is a number, not a right: every operation checks it, and a wrong one is an error. Offsets have more bits than a group
+/// has memory: those above say how often the memory was given back before, so a pointer to what was there then is a wrong one.
 ///
 /// ```
 /// use farfield_fabric::{GroupKey, NodeId, RemotePtr};

@@ -205,6 +205,13 @@ impl Pairs {
         let Some(&(of, at)) = candidates.get(rng.random_range(0..candidates.len().max(1))) else { return false };
         let Pair { peer, operations, .. } = &mut self.pairs[of];
         advance(&mut *self.inner, &mut operations[at], rng);
+        if let Err(code) = operations[at].result {
+            // What was accepted fails together with all behind it: the queue pair is over for them. One that was reported is
+            // lost, as the put before it may have been.
+            for behind in operations.range_mut(at + 1..) {
+                behind.result = behind.result.and(Err(code));
+            }
+        }
         // Completions of a queue pair come in order.
         for operation in operations.iter_mut() {
             if !operation.is_complete() {
@@ -225,9 +232,17 @@ impl Pairs {
 fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRng) {
     let request = &operation.request;
     let (verb, len) = (request.verb, request.len);
+    let refused = |inner: &mut dyn DynLane, part: WorkRequest| {
+        let (peer, sequence) = (part.peer(), inner.post(part));
+        inner.poll();
+        match inner.status(peer, sequence) {
+            Status::Failed(code) => Err(code),
+            Status::Done | Status::Pending => Ok(()),
+        }
+    };
     operation.stage = match (verb, operation.stage) {
         (Verb::RemoteFence, _) => {
-            operation.result = inner.check(request);
+            operation.result = operation.result.and_then(|()| inner.check(request));
             Stage::Finished
         }
         (Verb::Put, Stage::Posted) => {
@@ -237,8 +252,8 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             // SAFETY: the request keeps its local memory, and the block is new and has room.
             unsafe { copy_words(request.local.ptr, carried.as_ptr(), len) };
             operation.carried = Some(carried);
-            // What would be refused is refused before it counts as started.
-            operation.result = inner.check(request);
+            // What would fail now fails before it counts as started.
+            operation.result = operation.result.and_then(|()| inner.check(request));
             Stage::Read
         }
         (Verb::Put, Stage::Read) => Stage::Started,
@@ -246,12 +261,12 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             if operation.result.is_ok()
                 && let Some(carried) = &operation.carried
             {
-                // Piece by piece, in any order. One that fails now is lost: the put is complete already.
+                // Piece by piece, in any order. One that fails now is lost: the put may be complete already.
                 let left = operation.pieces.get_or_insert_with(|| pieces(len, rng));
                 if let Some(piece) = left.pop() {
-                    inner.post(part(request, piece, carried));
+                    operation.result = refused(inner, part(request, piece, carried));
                 }
-                if !left.is_empty() {
+                if !left.is_empty() && operation.result.is_ok() {
                     return;
                 }
             }
@@ -260,15 +275,12 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
         (_, Stage::Posted) => {
             let carried = operation.carried.get_or_insert_with(|| Block::new(len));
             let left = operation.pieces.get_or_insert_with(|| pieces(len, rng));
-            if let Some(piece) = left.pop() {
-                let part = part(request, piece, carried);
-                let (peer, sequence) = (part.peer(), inner.post(part));
-                inner.poll();
-                if let Status::Failed(code) = inner.status(peer, sequence) {
-                    operation.result = Err(code);
-                }
+            if operation.result.is_ok()
+                && let Some(piece) = left.pop()
+            {
+                operation.result = refused(inner, part(request, piece, carried));
             }
-            if !left.is_empty() {
+            if !left.is_empty() && operation.result.is_ok() {
                 return;
             }
             Stage::Read
@@ -342,8 +354,11 @@ impl DynLane for WeakLane {
 
     fn post(&mut self, request: WorkRequest) -> u64 {
         let peer = request.peer();
-        let sequence = self.seen.post(peer);
         let mut pairs = lock(&self.shared.pairs);
+        if let Err(code) = pairs.inner.check(&request) {
+            return self.seen.refuse(peer, code);
+        }
+        let sequence = self.seen.post(peer);
         let class = request.remote.key().class();
         let at = pairs.pairs.iter().position(|pair| (pair.peer, pair.class) == (peer, class));
         let at = at.unwrap_or_else(|| {

@@ -32,6 +32,12 @@ pub enum ErrorKind {
     /// An operation of the fabric failed.
     #[error(transparent)]
     Fabric(#[from] fabric::Error),
+    /// Nodes that did not get what was sent to all, each with why. All others got it.
+    #[error("all but {} got it: send it again, it does no harm to the others ({})", names(.nodes.iter().map(|missed| missed.0)), causes(.nodes))]
+    Missed {
+        /// In the order of sending.
+        nodes: Vec<(NodeId, fabric::Error)>,
+    },
     /// Something did not happen in time.
     #[error("{what} not within {waited:?}{}", nodes_missing(.missing))]
     Timeout {
@@ -137,9 +143,44 @@ fn nodes_missing(missing: &[NodeId]) -> String {
     match missing {
         [] => String::new(),
         nodes => {
-            let names: Vec<_> = nodes.iter().map(ToString::to_string).collect();
-            format!(", missing: {}: are they running, and have they opened it?", names.join(", "))
+            format!(", missing: {}: are they running, and have they opened it?", names(nodes.iter().copied()))
         }
+    }
+}
+
+fn names(nodes: impl Iterator<Item = NodeId>) -> String {
+    nodes.map(|node| node.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn causes(missed: &[(NodeId, fabric::Error)]) -> String {
+    missed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>().join("; ")
+}
+
+/// Who did not get what is sent to several nodes, as it turns out.
+#[derive(Default)]
+pub(crate) struct Missed(Vec<(NodeId, fabric::Error)>);
+
+impl Missed {
+    /// Notes how it went with one.
+    #[inline]
+    pub(crate) fn note(&mut self, node: NodeId, sent: fabric::Result<()>) {
+        if let Err(error) = sent {
+            self.add(node, error);
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, node: NodeId, error: fabric::Error) {
+        self.0.push((node, error));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// An error that names all who did not get it.
+    pub(crate) fn end(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(ErrorKind::Missed { nodes: self.0 }.into()) }
     }
 }
 
@@ -161,6 +202,7 @@ impl Error {
             ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } => Some(*node),
             ErrorKind::Lost { node } | ErrorKind::Reopens { node } => Some(*node),
             ErrorKind::Timeout { missing, .. } => missing.first().copied(),
+            ErrorKind::Missed { nodes } => nodes.first().map(|missed| missed.0),
             _ => None,
         }
     }
@@ -174,19 +216,30 @@ impl Error {
         }
     }
 
-    /// Whether a node that was needed is dead or has left.
+    /// Whether a node that was needed is dead or has left; of several, all.
     pub fn is_gone(&self) -> bool {
         match &self.0.kind {
+            ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
             ErrorKind::Lost { .. } => true,
             ErrorKind::Fabric(error) => error.is_gone(),
             _ => false,
         }
     }
 
-    /// Whether a node that was needed is gone, or does not answer any more: see
+    /// Whether a node that was needed (of several, all) is gone, or does not answer any more: see
     /// [`fabric::Error::is_out_of_reach`](farfield_fabric::Error::is_out_of_reach).
     pub fn is_out_of_reach(&self) -> bool {
-        matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_out_of_reach())
+        match &self.0.kind {
+            ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_out_of_reach()),
+            ErrorKind::Fabric(error) => error.is_out_of_reach(),
+            _ => false,
+        }
+    }
+
+    /// Whether an operation was refused, and so has had no effect: see
+    /// [`fabric::Error::is_refused`](farfield_fabric::Error::is_refused).
+    pub fn is_refused(&self) -> bool {
+        matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_refused())
     }
 
     /// The same error, about an object. An object named already stays.

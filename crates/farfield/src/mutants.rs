@@ -175,6 +175,11 @@ mutants! {
     /// *Scenario:* 3 nodes, node 2 is cut off. All put to all, `wait`, `wait_again` after a timeout; what was put is missing.
     BarrierAgainUnarrived = "barrier-again-unarrived" in "Barrier": "`wait_again` does not arrive after a wait that had not.";
 
+    /// *Missing:* nothing of the memory model. A node that was not told waits for ever.
+    ///
+    /// *Scenario:* 2 nodes. n0: `wait`, whose put is refused ∥ n1: `wait`.
+    BarrierToldOnce = "barrier-told-once" in "Barrier": "A node that could not be told of an arrival is not told again.";
+
     // ---- RingBuffer ----
 
     /// *Missing:* `NRW → NRW`: the message before its head.
@@ -231,6 +236,33 @@ mutants! {
     RingCreditModulo = "ring-credit-modulo" in "RingBuffer":
         "A reader acknowledges an offset in the ring, not a position.";
 
+    /// *Missing:* a put that was refused is not there: the head must not follow it.
+    ///
+    /// *Scenario:* a reader on n0, one on n1; the put of the message to n1 is refused. n1 sees the head, and zeros.
+    RingHeadOverHole = "ring-head-over-hole" in "RingBuffer": "The head is put though the message was refused.";
+
+    /// *Missing:* `NRW → NRW`. What a copy lacks has to land before the head that covers it, as when it is sent first.
+    ///
+    /// *Scenario:* as before; the next call puts what n1 lacks. n1 sees the head before the message.
+    RingRepairHeadFirst = "ring-repair-head-first" in "RingBuffer":
+        "A copy that is behind gets the head before what it lacks.";
+
+    /// *Missing:* nothing of the memory model. Who waits for readers waits for ever if one of them was not sent the message.
+    ///
+    /// *Scenario:* as before; n0 waits until all have read the message.
+    RingBehindForgotten = "ring-behind-forgotten" in "RingBuffer": "A copy that was refused a message does not get it later.";
+
+    /// *Missing:* nothing of the memory model. A message that no head tells of must not be said to be sent.
+    ///
+    /// *Scenario:* one reader, on n1; the put of the message is refused. `try_send` says that it was sent, and n1 waits.
+    RingRefusedSent = "ring-refused-sent" in "RingBuffer": "A message that was refused everywhere is said to be sent.";
+
+    /// *Missing:* nothing of the memory model. The writer waits for room that no reader gives back again.
+    ///
+    /// *Scenario:* capacity 64, a message of 48 bytes is in the ring. n1 receives it, and its acknowledgement is refused; it
+    /// looks for another ∥ n0: send a message.
+    RingAckOnce = "ring-ack-once" in "RingBuffer": "An acknowledgement that was refused is not put again.";
+
     // ---- Queue ----
 
     /// *Missing:* `NRW` of the values before the `NAW` that publishes them.
@@ -285,6 +317,11 @@ mutants! {
     /// *Scenario:* 2 nodes, home n0; 1 is there. n1: polls `dequeue` until it has posted, and drops it; at the end the
     /// queue is empty, and `salvage` too.
     QueueTakenLost = "queue-taken-lost" in "Queue": "The value that a dropped dequeue had taken is thrown away.";
+
+    /// *Missing:* values that were refused are not in their cell: it must not be published.
+    ///
+    /// *Scenario:* home n1. n0: enqueue, whose put is refused ∥ n1: dequeue. It gets zeros.
+    QueueRefusedPublished = "queue-refused-published" in "Queue": "A slot is filled though its values were refused.";
 
     // ---- Mutex ----
 
@@ -341,6 +378,11 @@ mutants! {
     /// *Scenario:* 2 nodes, home n0. n1: polls `lock` once and drops it ∥ n0: `lock` waits for ever.
     MutexDroppedNotUndone = "mutex-dropped-not-undone" in "Mutex":
         "A take or draw whose future is dropped before its completion is not undone.";
+
+    /// *Missing:* nothing of the memory model. A lock that nobody releases is never free.
+    ///
+    /// *Scenario:* home n1. n0: lock, unlock, whose fetch-and-add is refused ∥ n1: lock.
+    MutexReleaseRefused = "mutex-release-refused" in "Mutex": "A release that is refused is not done later.";
 
     // ---- KvStore ----
 
@@ -492,6 +534,11 @@ mutants! {
     /// *Scenario:* `mcs/release`.
     McsNoFence = "mcs-no-fence" in "McsLockArray": "`unlock` does not fence.";
 
+    /// *Missing:* `NRW` of a put to the own node before the store of the grant: a put is ordered before a put, not before a `CW`.
+    ///
+    /// *Scenario:* `mcs/neighbours`.
+    McsSparesOwnNode = "mcs-spares-own-node" in "McsLockArray": "A grant by a store spares its node, as one by a put does.";
+
     /// *Missing:* the grant: who leaves does not know whom to hand the lock to.
     ///
     /// *Scenario:* `alock/remote-queue`.
@@ -621,6 +668,25 @@ mutants! {
     /// *Scenario:* 3 nodes; n2 dies. n1 knows, opens an object with n0 and is connected to what n0, which does not know,
     /// has opened with n2, too. n0 is told of the death and opens it anew.
     JoinEpochUnchecked = "join-epoch-unchecked" in "Joining": "A join or an answer of another epoch is accepted.";
+
+    // ---- Closing ----
+
+    /// *Missing:* that others who have the object open use this node's memory.
+    ///
+    /// *Scenario:* 2 nodes have an object open. n0 drops it ∥ n1: gets n0's word, which is gone.
+    ClosingFreedEarly = "closing-freed-early" in "Closing": "Memory is given back before the others have closed the object.";
+
+    /// *Missing:* who is suspected, or dead and not shut out, may be alive and at work.
+    ///
+    /// *Scenario:* 3 nodes have an object open; n0 suspects n2, and closes it. n2, which has it open, finds n0's memory gone.
+    ClosingSuspectNotAwaited = "closing-suspect-not-awaited" in "Closing":
+        "A node that is suspected, or dead and not shut out, is not waited for.";
+
+    /// *Missing:* which opening a release is of.
+    ///
+    /// *Scenario:* 2 nodes open an object, close it, and open it again. The second release of n1 crosses that: n0 closes the
+    /// new object, and gives its memory back while n1 uses it.
+    ClosingLateTaken = "closing-late-taken" in "Closing": "A release that is late counts for a later opening.";
 }
 
 impl FromStr for Mutant {
@@ -742,7 +808,8 @@ mod tests {
     #[test]
     fn names_are_kebab_case_begin_with_the_object_and_lead_back() {
         let vars = ["AtomicVar", "SharedVar", "OwnedVar"];
-        let others = ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Reopening", "Membership"];
+        let others =
+            ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Reopening", "Closing", "Membership"];
         let systems = ["ALock", "SpinLockArray", "McsLockArray", "Transactions"];
         for mutant in Mutant::ALL {
             let name = mutant.name();

@@ -199,7 +199,11 @@ fn wait_to_be_killed() -> ! {
 
 /// An error that says that the victim is dead.
 fn assert_names_the_dead(error: &Error) {
-    let ErrorKind::Fabric(cause) = error.kind() else { panic!("{error:?}") };
+    let cause = match error.kind() {
+        ErrorKind::Fabric(cause) => cause,
+        ErrorKind::Missed { nodes } if nodes.len() == 1 => &nodes[0].1,
+        _ => panic!("{error:?}"),
+    };
     assert!(matches!(cause.kind(), FabricError::PeerDead { node: VICTIM, .. }), "{error:?}");
     assert!(error.object().is_some(), "it names the object: {error}");
 }

@@ -34,10 +34,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 /// An error that comes of a node's death, a cut, or of having been shut out; of nothing else.
 pub(super) fn comes_of_faults(error: &Error) -> bool {
-    let ErrorKind::Fabric(error) = error.kind() else { return error.is_timeout() };
-    error.is_out_of_reach()
-        || error.is_timeout()
-        || matches!(error.kind(), FabricError::Fenced | FabricError::Revoked { .. })
+    let comes_of_faults = |error: &farfield::fabric::Error| {
+        error.is_out_of_reach()
+            || error.is_timeout()
+            || matches!(error.kind(), FabricError::Fenced | FabricError::Revoked { .. })
+    };
+    match error.kind() {
+        ErrorKind::Fabric(error) => comes_of_faults(error),
+        ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| comes_of_faults(error)),
+        _ => error.is_timeout(),
+    }
 }
 
 /// What a thread did, if nothing that a fault may cause kept it from it.

@@ -24,6 +24,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         release(),
         spin_release(),
         mcs_release(),
+        neighbours(),
         cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
         cohorts("alock/remote-queue", &[1, 2]).small().kills(&["mcs-not-told"]),
         cohorts("alock/both-queues", &[0, 0, 1, 2]),
@@ -140,6 +141,30 @@ fn open_mcs_for(stage: &Stage, operations_max: usize) -> Result<Vec<Rc<McsLockAr
 fn mcs_release() -> Scenario {
     let about = "what a holder puts on another node than the lock's is seen by the next";
     Scenario::new("mcs/release", about, 2, |stage| releases(stage, open_mcs(stage)?)).small().kills(&["mcs-no-fence"])
+}
+
+/// The lock lies elsewhere, and one thread hands it to another of its node by a store. What it has put to a word there lands
+/// by the NIC, and no order of the model puts that before a store: the release has to fence its own node, too.
+fn neighbours() -> Scenario {
+    let about =
+        "what a holder puts on its own node is seen by the next one of that node, which is handed the lock by a store";
+    Scenario::new("mcs/neighbours", about, 2, |stage| {
+        let (locks, x) = (open_mcs(stage)?, Counter::new(stage, 1)?);
+        for _ in 0..2 {
+            let (locks, x) = (Rc::clone(&locks[1]), x.clone());
+            stage.thread(1, "adder", move |ep| {
+                ep.block_on(async {
+                    let guard = locks.lock(ep, 0).await?;
+                    ep.put_value(x.region.remote(0), x.region.word(0).load() + 1).detach()?;
+                    guard.unlock().await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], || 2);
+        Ok(())
+    })
+    .small()
+    .kills(&["mcs-spares-own-node"])
 }
 
 /// Operations of both cohorts, or of one: Peterson's algorithm, and a queue in one of them or both. They only say that they

@@ -1,12 +1,14 @@
 //! Scenarios for Farfield's own objects.
 
 mod barrier;
+mod close;
 mod death;
 mod join;
 mod kv;
 mod locks;
 mod mutex;
 mod queue;
+mod refused;
 mod reopen;
 mod ring;
 mod vars;
@@ -26,8 +28,10 @@ pub fn all() -> Vec<Scenario> {
         locks::scenarios(),
         kv::scenarios(),
         join::scenarios(),
+        close::scenarios(),
         death::scenarios(),
         reopen::scenarios(),
+        refused::scenarios(),
     ];
     let mut all = Vec::new();
     for scenario in scenarios.into_iter().flatten() {

@@ -126,6 +126,16 @@ impl Failure {
         let (debug, nodes) = match error.kind() {
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
+            ErrorKind::Missed { nodes } => {
+                // Those that may yet come say more than those that are gone.
+                let says_most = nodes.iter().find(|(_, cause)| !cause.is_gone()).or(nodes.first());
+                let alike =
+                    nodes.iter().filter(|(_, cause)| says_most.is_some_and(|most| cause.is_gone() == most.1.is_gone()));
+                (
+                    says_most.map(|(_, cause)| format!("{:?}", cause.kind())).unwrap_or_default(),
+                    alike.map(|missed| missed.0).collect(),
+                )
+            }
             kind => (format!("{kind:?}"), error.node().into_iter().collect()),
         };
         Failure {

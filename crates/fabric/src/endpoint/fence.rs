@@ -5,9 +5,10 @@ use core::task::Poll;
 
 use smallvec::SmallVec;
 
-use super::{DynState, Endpoint, Inner, OtherLane};
+use super::{Awaits, DynState, Endpoint, Inner, OtherLane};
 use crate::error::{ErrorKind, Result};
 use crate::lane::{Local, Status, Verb};
+use crate::local::Instant;
 use crate::op::Op;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
@@ -159,9 +160,11 @@ impl Endpoint {
             if !state.reads_under_way(node, up_to) {
                 continue;
             }
-            poll_fn(|_| {
+            poll_fn(|cx| {
                 self.poll_lane();
-                if state.reads_under_way(node, up_to) { Poll::Pending } else { Poll::Ready(()) }
+                let is_open = || state.reads_under_way(node, up_to);
+                let waits = is_open() && (!self.pends(cx, Awaits::Completion, Instant::NEVER) || is_open());
+                if waits { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
             // They were posted before, so each ends one round trip later at most.

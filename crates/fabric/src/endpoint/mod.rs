@@ -3,6 +3,7 @@
 
 mod batch;
 mod counts;
+mod elsewhere;
 mod fence;
 mod marks;
 mod run;
@@ -20,6 +21,8 @@ use zerocopy::IntoBytes;
 pub use self::batch::Batch;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
+pub(crate) use self::elsewhere::Awaits;
+use self::elsewhere::Elsewhere;
 use self::marks::{Marks, ShmMarks};
 use self::run::WaitScope;
 use crate::buf::{Block, Buf, Pool, SMALLEST_BYTES};
@@ -56,6 +59,7 @@ pub struct Endpoint {
     watches_remote: Cell<bool>,
     /// The next moment at which something that waits gives up.
     next_deadline: Cell<Instant>,
+    elsewhere: Elsewhere,
     timeout: Cell<Duration>,
     number: usize,
 }
@@ -185,6 +189,7 @@ impl Endpoint {
             asleep: Cell::new(false),
             watches_remote: Cell::new(false),
             next_deadline: Cell::new(Instant::NEVER),
+            elsewhere: Elsewhere::new(),
             timeout: Cell::new(options.timeout),
             number: options.number,
         })
@@ -782,7 +787,8 @@ impl Endpoint {
 
     /// The error that an operation on a word would be refused with now. Whatever is refused has not been done, while one that
     /// ends in an error after it was posted may have been. Nothing is posted. It is looked at as an atomic, so a node whose
-    /// device has none refuses it. What this endpoint may lack itself ([`ErrorKind::PoolExhausted`]) is not foreseen.
+    /// device has none refuses it. What this endpoint may lack itself ([`ErrorKind::PoolExhausted`],
+    /// [`ErrorKind::NoQueuePair`] to its own node) is not foreseen.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, tail: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {

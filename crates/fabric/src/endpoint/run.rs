@@ -2,9 +2,10 @@
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Poll};
 use std::time::Duration;
 
+use super::elsewhere::{self, Awaits, Blocks};
 use super::{Endpoint, Inner};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::Waiting;
@@ -45,9 +46,13 @@ impl Endpoint {
     pub async fn wait_until<T>(&self, deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
         let mut polls = 0u32;
         let mut started = None;
-        poll_fn(|_| {
-            if let Some(value) = condition() {
-                self.progress.set(self.progress.get() + 1);
+        let mut look = move || {
+            let value = condition()?;
+            self.progress.set(self.progress.get() + 1);
+            Some(value)
+        };
+        poll_fn(|cx| {
+            if let Some(value) = look() {
                 return Poll::Ready(Ok(value));
             }
             polls = polls.wrapping_add(1);
@@ -59,6 +64,11 @@ impl Endpoint {
                     return Poll::Ready(Err(ErrorKind::Timeout { waited: now - started }.into()));
                 }
                 self.next_deadline.set(self.next_deadline.get().min(deadline));
+            }
+            if self.pends(cx, Awaits::Word, deadline)
+                && let Some(value) = look()
+            {
+                return Poll::Ready(Ok(value));
             }
             Poll::Pending
         })
@@ -95,11 +105,12 @@ impl Endpoint {
     /// still while a thread can go on, so one that pauses again and again comes to no end.
     pub async fn pause(&self) {
         let mut paused = false;
-        poll_fn(|_| {
+        poll_fn(|cx| {
             if core::mem::replace(&mut paused, true) {
                 return Poll::Ready(());
             }
             self.fabric.stay_awake();
+            self.pends_for_once(cx);
             Poll::Pending
         })
         .await;
@@ -121,9 +132,13 @@ impl Endpoint {
     /// ```
     pub async fn look_again(&self, until: Instant) {
         let before = self.changes.get();
-        poll_fn(|_| {
+        poll_fn(|cx| {
             if self.changes.get() != before {
                 return Poll::Ready(());
+            }
+            if self.pends(cx, Awaits::Look, until) {
+                let is_over = self.changes.get() != before || self.now() >= until;
+                return if is_over { Poll::Ready(()) } else { Poll::Pending };
             }
             self.watches_remote.set(true);
             self.next_deadline.set(self.next_deadline.get().min(until));
@@ -136,7 +151,7 @@ impl Endpoint {
     #[inline]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let mut context = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(&elsewhere::OWN);
         // On shared memory nothing is lost when waits lie within each other: their steps end by themselves.
         let _wait = (!matches!(self.inner, Inner::Shm(..))).then(|| WaitScope::begin(self));
         let output = match future.as_mut().poll(&mut context) {
@@ -149,7 +164,8 @@ impl Endpoint {
 
     #[inline(never)]
     fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
-        let mut context = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(&elsewhere::OWN);
+        let blocks = Blocks::begin(self);
         let mut waiting = Waiting::default();
         let mut seen = self.progress.get();
         loop {
@@ -158,6 +174,7 @@ impl Endpoint {
                 waiting.reset();
             }
             self.idle(&mut waiting);
+            blocks.wake_within();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 self.idle_end(&mut waiting);
                 return output;

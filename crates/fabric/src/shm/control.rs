@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::card::Card;
+use super::groups::OwnGroup;
 use super::sys::liveness;
 use super::sys::session::SessionDir;
 use super::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
-use super::{NODES_MAX, OwnGroup, ShmFabric, ShmOptions, lock};
+use super::{NODES_MAX, ShmFabric, ShmOptions, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
 use crate::local::Instant;
@@ -251,8 +252,9 @@ impl Control {
                     2 => Bell::Service,
                     _ => Bell::Silent,
                 };
-                let Some(fd) = service.fds.pop() else { return };
-                let attached = fabric.attach_peer_group(from, GroupKey(key), bell, reserve, fd);
+                // The memory, and its generations.
+                let Ok(fds) = <[OwnedFd; 2]>::try_from(std::mem::take(&mut service.fds)) else { return };
+                let attached = fabric.attach_peer_group(from, GroupKey(key), bell, reserve, fds);
                 if let Err(error) = attached {
                     event(ControlEvent::Refused(from, error));
                 } else if key == GroupKey::SERVICE.0 {
@@ -456,7 +458,7 @@ fn send_groups(link: &mut Link, groups: &[OwnGroup]) {
         let mut message = vec![GROUP, link.groups_sent as u8, group.bell as u8];
         message.extend_from_slice(&(group.arena.reserve() as u64).to_le_bytes());
         // What a full socket does not take is sent by a later `serve`.
-        if conn.send(&message, &[group.arena.fd()]) != SendOutcome::Sent {
+        if conn.send(&message, &[group.arena.fd(), group.generations.fd()]) != SendOutcome::Sent {
             break;
         }
         link.groups_sent += 1;

@@ -5,10 +5,13 @@
 //! node and that CPU writes come before NIC reads. So every get begins with a store-load fence; cas and faa are fences
 //! already. Stores stay in order (puts to one node land in order), loads stay in order, and a load is never passed by
 //! an older store of the same thread.
+//!
+//! Memory may be given back while an operation is under way. A write looks at the generation of where it begins inside its
+//! mark, as it looks at its right; a read looks again behind its loads.
 
 use core::arch::asm;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::Arc;
 
 use super::LanePlace;
@@ -18,6 +21,7 @@ use super::window::{Window, Windows};
 use crate::error::Code;
 use crate::lane::{Completions, DynLane, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
+use crate::space::GRANULE_BYTES;
 
 /// From this size on the string instructions are faster than a loop over words.
 const STRING_BYTES_MIN: usize = 512;
@@ -34,6 +38,39 @@ pub struct ShmLane {
 // SAFETY: `mark` points into a mapping that `_place_taken` keeps, and to an atomic; one thread at a time has the lane.
 unsafe impl Send for ShmLane {}
 
+/// Where an operation goes.
+struct Place<'w> {
+    window: &'w Window,
+    at: *mut u8,
+    /// The generation of the granule where it begins, and that of the pointer.
+    entry: *const AtomicU8,
+    generation: u8,
+}
+
+impl Place<'_> {
+    /// Whether the memory is still what the pointer was made for.
+    #[inline(always)]
+    fn holds(&self) -> Result<(), Code> {
+        // SAFETY: `Windows::attach`'s contract: the entry is mapped, since the place lies in the window's memory.
+        let now = unsafe { &*self.entry }.load(Ordering::Relaxed);
+        if now == self.generation { Ok(()) } else { Err(self.mistaken(now)) }
+    }
+
+    /// A generation to come was never given to anybody.
+    #[cold]
+    fn mistaken(&self, now: u8) -> Code {
+        if now > self.generation { Code::Freed } else { Code::OutOfBounds }
+    }
+
+    /// The same for an operation that has read: its loads come before this one. Whoever gives memory out again has changed
+    /// the generation before he writes to it: if it still holds, nothing else was read.
+    #[inline(always)]
+    fn held(&self) -> Result<(), Code> {
+        fence(Ordering::Acquire); // for the compiler: x86 keeps loads in order
+        self.holds()
+    }
+}
+
 impl ShmLane {
     pub(super) fn new(windows: Arc<Windows>, place: LanePlace) -> ShmLane {
         let mark = NonNull::from(place.mark());
@@ -42,7 +79,7 @@ impl ShmLane {
 
     /// The place of `len` bytes at `remote`, if they exist and their owner lives.
     #[inline(always)]
-    fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<(&Window, *mut u8), Code> {
+    fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Place<'_>, Code> {
         let Some(window) = self.windows.get(remote.window()) else { return Err(Code::BadKey) };
         // SAFETY: the pointer is to a static or was attached under `Windows::attach`'s contract; `self.windows` lives.
         let life = unsafe { &*window.life.load(Ordering::Acquire) };
@@ -53,11 +90,14 @@ impl ShmLane {
         if !offset.is_multiple_of(8) {
             return Err(Code::Misaligned);
         }
-        match window.len.load(Ordering::Relaxed).checked_sub(offset) {
-            Some(room) if len as u64 <= room => {}
-            _ => Self::grown(window, offset, len)?,
-        }
-        Ok((window, window.base.load(Ordering::Relaxed).wrapping_add(offset as usize)))
+        let (address, generation) = match window.len.load(Ordering::Relaxed).checked_sub(offset) {
+            Some(room) if len as u64 <= room => (offset, 0),
+            _ => Self::beyond(window, offset, len)?,
+        };
+        let at = window.base.load(Ordering::Relaxed).wrapping_add(address as usize);
+        let granule = (address / GRANULE_BYTES) as usize;
+        let entry = window.generations.load(Ordering::Relaxed).wrapping_add(granule);
+        Ok(Place { window, at, entry, generation })
     }
 
     #[cold]
@@ -66,24 +106,30 @@ impl ShmLane {
         if window.base.load(Ordering::Relaxed).is_null() { Code::BadKey } else { Code::Unreachable }
     }
 
-    /// The memory may have grown since this process last looked.
-    #[cold]
-    fn grown(window: &Window, offset: u64, len: usize) -> Result<(), Code> {
+    /// Address and generation of an offset beyond the bytes that were known: the memory was given out before, or may have
+    /// grown since this process last looked.
+    #[inline(never)]
+    fn beyond(window: &Window, offset: u64, len: usize) -> Result<(u64, u8), Code> {
+        let mask = window.mask.load(Ordering::Relaxed);
+        let (address, generation) = (offset & mask, (offset >> mask.count_ones()) as u8);
+        let fits = |bytes: u64| bytes.checked_sub(address).is_some_and(|room| len as u64 <= room);
+        if fits(window.len.load(Ordering::Relaxed)) {
+            return Ok((address, generation));
+        }
         // SAFETY: as for `life` in `place`.
         let now = unsafe { &*window.len_now.load(Ordering::Relaxed) }.load(Ordering::Acquire);
         window.len.store(now, Ordering::Relaxed);
-        match now.checked_sub(offset) {
-            Some(room) if len as u64 <= room => Ok(()),
-            _ => Err(Code::OutOfBounds),
-        }
+        if fits(now) { Ok((address, generation)) } else { Err(Code::OutOfBounds) }
     }
 
     /// Does a write under this lane's mark, which `revoke` waits for.
     ///
-    /// The mark is set before the right is read. The revoker clears the right and then forces a full fence on every
-    /// core: so either this thread reads the right after it was cleared, or the revoker sees the mark.
+    /// The mark is set before the right and the generation are read. The revoker clears the right, who gives memory back
+    /// changes the generation, and then forces a full fence on every core: so either this thread reads what was changed,
+    /// or the mark is seen.
     #[inline(always)]
-    fn write<R>(&self, window: &Window, write: impl FnOnce() -> R) -> Result<R, Code> {
+    fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
+        let window = place.window;
         // SAFETY: see `mark`.
         let mark = unsafe { self.mark.as_ref() };
         let even = mark.load(Ordering::Relaxed);
@@ -94,6 +140,10 @@ impl ShmLane {
         if right.load(Ordering::Relaxed) == 0 {
             mark.store(even + 2, Ordering::Relaxed);
             return Err(Code::Revoked);
+        }
+        if let Err(code) = place.holds() {
+            mark.store(even + 2, Ordering::Relaxed);
+            return Err(code);
         }
         let result = write();
         mark.store(even + 2, Ordering::Release); // after the write: x86 keeps stores in order
@@ -117,8 +167,9 @@ impl ShmLane {
     /// Puts a value; 8 bytes in one store.
     #[inline(always)]
     pub(crate) fn put_value<T: Plain>(&self, dst: RemotePtr<T>, value: T) -> Result<(), Code> {
-        let (window, at) = self.place(dst.cast(), size_of::<T>())?;
-        self.write(window, || {
+        let place = self.place(dst.cast(), size_of::<T>())?;
+        let at = place.at;
+        self.write(&place, || {
             if size_of::<T>() == 8 {
                 // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract. The
                 // value has 8 bytes, any of them initialised (it is plain data).
@@ -138,9 +189,9 @@ impl ShmLane {
     /// writes to meanwhile.
     #[inline]
     pub(crate) unsafe fn put_from(&self, dst: RemotePtr<u8>, src: *const u8, len: usize) -> Result<(), Code> {
-        let (window, at) = self.place(dst, len)?;
+        let place = self.place(dst, len)?;
         // SAFETY: `place` for the destination, the caller for the source.
-        self.write(window, || unsafe { copy_shared(at, src, len) })
+        self.write(&place, || unsafe { copy_shared(place.at, src, len) })
     }
 
     /// `put_from` memory that others see: what this thread has stored before is visible to them before the source is read (CW→NLR).
@@ -157,14 +208,16 @@ impl ShmLane {
     /// Gets a value; 8 bytes in one load.
     #[inline(always)]
     pub(crate) fn get_value<T: Plain>(&self, src: RemotePtr<T>) -> Result<T, Code> {
-        let (window, at) = self.place(src.cast(), size_of::<T>())?;
-        Self::may(window)?;
+        let place = self.place(src.cast(), size_of::<T>())?;
+        Self::may(place.window)?;
         store_load_fence();
+        let at = place.at;
         if size_of::<T>() == 8 {
             // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract; any bits
             // are a `T`, which is plain data of 8 bytes.
             unsafe {
                 let bits = AtomicU64::from_ptr(at.cast()).load(Ordering::Acquire);
+                place.held()?;
                 Ok(core::mem::transmute_copy::<u64, T>(&bits))
             }
         } else {
@@ -173,6 +226,7 @@ impl ShmLane {
             // initialised in full; `T` is plain data.
             unsafe {
                 copy_out(value.as_mut_ptr().cast(), at, size_of::<T>());
+                place.held()?;
                 Ok(value.assume_init())
             }
         }
@@ -211,37 +265,46 @@ impl ShmLane {
         len: usize,
         fenced: bool,
     ) -> Result<(), Code> {
-        let (window, at) = self.place(src, len)?;
-        Self::may(window)?;
+        let place = self.place(src, len)?;
+        Self::may(place.window)?;
+        // A late one leaves the destination alone.
+        place.holds()?;
         if !fenced {
             store_load_fence();
         }
         // SAFETY: `place` for the source, the caller for the destination.
-        unsafe { copy_shared(into, at, len) };
-        Ok(())
+        unsafe { copy_shared(into, place.at, len) };
+        if len >= STRING_BYTES_MIN {
+            // Of the loads of string instructions nothing is specified but that this waits for them.
+            // SAFETY: the instruction is part of every x86-64.
+            unsafe { core::arch::x86_64::_mm_lfence() };
+        }
+        place.held()
     }
 
     #[inline(always)]
     pub(crate) fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Result<u64, Code> {
-        let (window, at) = self.place(dst.cast(), 8)?;
-        self.write(window, || {
-            // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract.
-            let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+        let place = self.place(dst.cast(), 8)?;
+        self.write(&place, || {
+            // SAFETY: `place` says that 8 aligned bytes exist there; access is atomic by contract.
+            let word = unsafe { AtomicU64::from_ptr(place.at.cast()) };
             word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
         })
     }
 
     #[inline(always)]
     pub(crate) fn faa(&self, dst: RemotePtr<u64>, addend: u64) -> Result<u64, Code> {
-        let (window, at) = self.place(dst.cast(), 8)?;
+        let place = self.place(dst.cast(), 8)?;
         // SAFETY: as in `cas`.
-        self.write(window, || unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(addend, Ordering::SeqCst))
+        self.write(&place, || unsafe { AtomicU64::from_ptr(place.at.cast()) }.fetch_add(addend, Ordering::SeqCst))
     }
 
     /// Whether an operation on a word would be done.
     #[inline]
     pub(crate) fn check_word(&self, word: RemotePtr<u64>) -> Result<(), Code> {
-        self.place(word.cast(), 8).and_then(|(window, _)| Self::may(window))
+        let place = self.place(word.cast(), 8)?;
+        Self::may(place.window)?;
+        place.holds()
     }
 
     /// Whether the node is there.
@@ -254,7 +317,8 @@ impl ShmLane {
     #[inline(always)]
     pub(crate) fn prefetch(&self, src: RemotePtr<u8>) {
         if let Some(window) = self.windows.get(src.window()) {
-            let at = window.base.load(Ordering::Relaxed).wrapping_add(src.offset() as usize);
+            let address = src.offset() & window.mask.load(Ordering::Relaxed);
+            let at = window.base.load(Ordering::Relaxed).wrapping_add(address as usize);
             // SAFETY: a prefetch is a hint: it reads nothing and faults on nothing, whatever the address.
             unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
         }
@@ -351,13 +415,28 @@ unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Makes memory zero that was given back.
+///
+/// # Safety
+/// `at` is aligned to 8 and valid for `len` bytes, a multiple of 8, that are accessed by atomics only.
+pub(crate) unsafe fn clear(at: *mut u8, len: usize) {
+    for word in 0..len / 8 {
+        // SAFETY: within `len`, aligned by contract.
+        unsafe { AtomicU64::from_ptr(at.cast::<u64>().add(word)) }.store(0, Ordering::Release);
+    }
+}
+
 /// The lane behind the dynamic interface, for decorators: an operation is complete when `post` returns.
 impl crate::lane::sealed::Sealed for ShmLane {}
 
 impl DynLane for ShmLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
-        let (window, _) = self.place(request.remote, request.len)?;
-        if request.verb == Verb::RemoteFence { Ok(()) } else { Self::may(window) }
+        let place = self.place(request.remote, request.len)?;
+        if request.verb == Verb::RemoteFence {
+            return Ok(());
+        }
+        Self::may(place.window)?;
+        place.holds()
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {

@@ -1,39 +1,44 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `lane`: the operations. `window`: what they need to know of each group. `card`: the small file by which
+//! - `groups`: this node's memory. `lane`: the operations. `window`: what they need to know of each group. `card`: the small file by which
 //!   nodes see each other's life, sleep and rights. `control`: the messages between nodes. `sys`: the kernel.
 
 mod card;
 mod control;
+mod groups;
 mod lane;
 pub(crate) mod sys;
 mod window;
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use lane::ShmLane;
+pub(crate) use lane::clear;
 
 use self::card::{Card, DoorBell, LANES_MAX, SILENT};
 use self::control::Control;
+use self::groups::OwnGroup;
 use self::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
+use self::sys::generations::{Generations, reserve_for};
 use self::sys::liveness::{self, LifeCell};
 use self::sys::lives::{Entry, Places};
 use self::sys::memory::{Arena, Mapping};
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
+use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::space::{GRANULE_BYTES, Offsets};
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to what they mean.
-pub const LAYOUT: &str = concat!("farfield-shm-4/", env!("CARGO_PKG_VERSION"));
+pub const LAYOUT: &str = concat!("farfield-shm-5/", env!("CARGO_PKG_VERSION"));
 
 /// The most nodes of one session on one host, those that were there before included: a session of 4 has 64 lives for each
 /// of its places.
@@ -83,6 +88,7 @@ pub struct ShmFabric {
     cpus: usize,
     /// Its service thread has died, and with it the node.
     fenced: AtomicBool,
+    alarm: Alarm,
 }
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
@@ -95,7 +101,7 @@ struct Memory {
     /// One more than the highest number of a node that has been heard of.
     known: AtomicUsize,
     /// Arenas of this node and mappings of the others', only ever added to.
-    arenas: Mutex<Vec<Arc<Arena>>>,
+    arenas: Mutex<Vec<(Arc<Arena>, Arc<Generations>)>>,
     mappings: Mutex<Vec<Mapping>>,
 }
 
@@ -116,13 +122,6 @@ impl OwnCard {
     fn card(&self) -> &Card {
         Card::of(self.mapping())
     }
-}
-
-struct OwnGroup {
-    arena: Arc<Arena>,
-    bell: Bell,
-    /// Bytes given out.
-    used: usize,
 }
 
 /// A lane's place on its node's card.
@@ -157,8 +156,6 @@ fn system(what: &'static str) -> impl Fn(&dyn core::fmt::Display) -> Error {
 
 /// Bytes at the start of each group that no region gets. Global fences read the first word.
 const RESERVED_BYTES: usize = 64;
-/// Regions begin on cache lines.
-const REGION_ALIGN: usize = 64;
 
 impl ShmFabric {
     /// Joins a session. It does not wait for the peers: they appear as they come.
@@ -208,7 +205,9 @@ impl ShmFabric {
         for (node, card) in living {
             let _ = memory.peers[node as usize].set(Some(card));
         }
+        let alarm = Alarm::new(format!("farfield-wakes-{}", me.0), Box::new(WaitersBell(Arc::clone(&memory))));
         let fabric = ShmFabric {
+            alarm,
             me,
             places,
             session: session.clone(),
@@ -234,11 +233,9 @@ impl ShmFabric {
         let Some(key) = u8::try_from(groups.len()).ok().map(GroupKey) else {
             return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
         };
-        let name = format!("farfield-{}-{}-{}", self.session, self.me.0, key.0);
-        let arena = Arena::create(&name, bytes_max, bytes_max).map_err(|why| system("memory of a group")(&why))?;
-        let arena = Arc::new(arena);
-        grow(&arena, key, RESERVED_BYTES)?;
-        lock(&self.memory.arenas).push(Arc::clone(&arena));
+        let group = OwnGroup::create(&self.session, self.me, key, bell, bytes_max)?;
+        let (arena, generations) = (&group.arena, &group.generations);
+        lock(&self.memory.arenas).push((Arc::clone(arena), Arc::clone(generations)));
         let card = self.memory.own.card();
         let len_now = &card.group_bytes.0[usize::from(key.0)];
         len_now.store(arena.len() as u64, Ordering::Release);
@@ -251,12 +248,14 @@ impl ShmFabric {
             right: self.memory.own_right(key, self.me),
             bell: bell_of(card, bell),
             len_now,
+            generations: generations.base(),
+            offsets: group.offsets(),
         };
-        // SAFETY: `Memory` keeps the arena and the card as long as the windows; the arena's reservation covers
-        // whatever length it will say.
+        // SAFETY: `Memory` keeps the arena, its generations and the card as long as the windows; the arena's reservation
+        // covers whatever length it will say, and the generations grow before it does.
         unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(self.me, key, 0).window(), &attach) };
         self.close_if_fenced();
-        groups.push(OwnGroup { arena, bell, used: RESERVED_BYTES });
+        groups.push(group);
         self.control.announce_groups(self, &groups);
         Ok(key)
     }
@@ -268,12 +267,14 @@ impl ShmFabric {
         key: GroupKey,
         bell: Bell,
         reserve: usize,
-        fd: std::os::fd::OwnedFd,
+        [fd, generations]: [std::os::fd::OwnedFd; 2],
     ) -> Result<()> {
         let Some(mapped) = self.memory.peer(peer) else {
             return Err(ErrorKind::NotConnected { node: peer }.into());
         };
         let mapping = Mapping::attach(fd, reserve).map_err(|why| system("memory of a peer")(&why))?;
+        let generations = Mapping::attach(generations, reserve_for(reserve));
+        let generations = generations.map_err(|why| system("generations of a peer's memory")(&why))?;
         let card = Card::of(mapped);
         let attach = Attach {
             base: mapping.base(),
@@ -281,6 +282,8 @@ impl ShmFabric {
             right: Card::right(mapped, key, self.me),
             bell: bell_of(card, bell),
             len_now: &card.group_bytes.0[usize::from(key.0)],
+            generations: generations.base(),
+            offsets: Offsets::new(reserve as u64),
         };
         // The owner says in `len_now` how long its memory is; it has made it that long before.
         let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
@@ -288,9 +291,13 @@ impl ShmFabric {
         if said > real as u64 {
             return Err(system("memory of a peer")(&format!("{said} bytes are said to be there, {real} are")));
         }
-        lock(&self.memory.mappings).push(mapping);
-        // SAFETY: `Memory` keeps the mapping and the card as long as the windows. The peer grows its memory (sealed
-        // against shrinking) before it says so in `len_now`, and never beyond its reservation, all of it mapped.
+        if said / GRANULE_BYTES >= generations.len() as u64 {
+            return Err(system("memory of a peer")(&format!("of {said} bytes not all have a generation")));
+        }
+        lock(&self.memory.mappings).extend([mapping, generations]);
+        // SAFETY: `Memory` keeps the mappings and the card as long as the windows. The peer grows its memory and then its
+        // generations (sealed against shrinking) before it says so in `len_now`, and never beyond its reservation, all of it
+        // mapped.
         unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(peer, key, 0).window(), &attach) };
         self.close_if_fenced();
         Ok(())
@@ -323,6 +330,13 @@ impl ShmFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
     }
 
+    /// Whether a peer's right to a group can be given and taken.
+    fn check_right(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        let is_known = usize::from(key.0) < lock(&self.groups).len();
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
     /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
     fn cores_suffice(&self) -> bool {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
@@ -347,11 +361,6 @@ impl Drop for FenceOnPanic<'_> {
             self.0.fence_threads();
         }
     }
-}
-
-fn grow(arena: &Arena, key: GroupKey, to: usize) -> Result<()> {
-    let asked_bytes = to.saturating_sub(arena.len());
-    arena.grow_to(to).map_err(|why| ErrorKind::OutOfMemory { key, asked_bytes, why: why.to_string() }.into())
 }
 
 fn bell_of(card: &Card, bell: Bell) -> &DoorBell {
@@ -425,42 +434,29 @@ impl Fabric for ShmFabric {
     }
 
     fn alloc(&self, key: GroupKey, bytes: usize) -> Result<Region> {
-        let mut groups = lock(&self.groups);
-        let Some(group) = groups.get_mut(usize::from(key.0)) else {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
-        };
-        let offset = group.used;
-        let end = bytes.checked_next_multiple_of(REGION_ALIGN).and_then(|bytes| offset.checked_add(bytes));
-        let Some(end) = end else {
-            let why = "no machine has that much".into();
-            return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
-        };
-        grow(&group.arena, key, end)?;
-        group.used = end;
-        let len_now = &self.memory.own.card().group_bytes.0[usize::from(key.0)];
-        len_now.store(group.arena.len() as u64, Ordering::Release);
-        let base = NonNull::new(group.arena.base().wrapping_add(offset)).expect("a mapping is not at address zero");
-        let remote = RemotePtr::new(self.me, key, offset as u64);
-        let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(&group.arena) as _;
-        // SAFETY: the range was given to nobody else, is grown, aligned to 64 and mapped as long as the arena, which
-        // `keep` keeps; access is by atomics and fabric operations only, here and in the peers.
-        Ok(unsafe { Region::new(base, bytes, remote, keep) })
+        self.alloc_in(key, bytes)
     }
 
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(group.0) >= lock(&self.groups).len() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
-        }
+    fn free(&self, region: Region) -> Result<()> {
+        self.give_back(&region)
+    }
+
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.peer_state(peer).check(peer)?;
+        // Peers read it before each operation, where it lies: so it holds from now on.
         self.memory.own_right(group, peer).store(1, Ordering::Release);
         Ok(())
     }
 
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_right(peer, group)?;
+        self.peer_state(peer).check(peer)?;
+        Ok(self.memory.own_right(group, peer).load(Ordering::Acquire) == 1)
+    }
+
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(group.0) >= lock(&self.groups).len() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key: group }.into());
-        }
+        self.check_right(peer, group)?;
         self.memory.own_right(group, peer).store(0, Ordering::SeqCst);
         let card = if peer == self.me {
             self.memory.own.card()
@@ -641,12 +637,7 @@ impl Fabric for ShmFabric {
         } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
-            bell.sleepers.fetch_add(1, Ordering::SeqCst);
-            let ring = bell.ring.load(Ordering::SeqCst);
-            // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
-            // next look sees it. If the kernel refuses, the sleep's bound is what remains.
-            let _ = heavy_fence();
-            waiting.announced = Some(ring);
+            waiting.announced = Some(announce(bell));
         }
     }
 
@@ -665,5 +656,55 @@ impl Fabric for ShmFabric {
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             lane::ring(bell);
         }
+    }
+
+    fn alarm(&self) -> Option<&Alarm> {
+        Some(&self.alarm)
+    }
+}
+
+/// Says that somebody will sleep on a bell: from the return on, a write to the memory behind it that is not seen rings. How
+/// often it has rung.
+fn announce(bell: &DoorBell) -> u32 {
+    bell.sleepers.fetch_add(1, Ordering::SeqCst);
+    let ring = bell.ring.load(Ordering::SeqCst);
+    // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
+    // next look sees it. If the kernel refuses, the sleep's bound is what remains.
+    let _ = heavy_fence();
+    ring
+}
+
+/// The bell of this node's waiters.
+struct WaitersBell(Arc<Memory>);
+
+impl WaitersBell {
+    fn bell(&self) -> &DoorBell {
+        &self.0.own.card().waiters
+    }
+}
+
+impl NodeBell for WaitersBell {
+    fn is_rung_by_puts(&self) -> bool {
+        true
+    }
+
+    fn announce(&self) -> u32 {
+        announce(self.bell())
+    }
+
+    fn heard(&self) -> u32 {
+        self.bell().ring.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, heard: u32, time: Duration) {
+        futex_wait(&self.bell().ring, heard, time);
+    }
+
+    fn renounce(&self) {
+        self.bell().sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn ring(&self) {
+        lane::ring(self.bell());
     }
 }

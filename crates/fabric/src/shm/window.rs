@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::card::{DoorBell, SILENT};
 use crate::GroupKey;
+use crate::space::Offsets;
 
 /// A window on one permission group of one node.
 #[repr(align(64))]
@@ -21,7 +22,13 @@ pub(super) struct Window {
     pub(super) bell: AtomicPtr<DoorBell>,
     /// Where the owner says how many bytes exist.
     pub(super) len_now: AtomicPtr<AtomicU64>,
+    /// The generations of its granules.
+    pub(super) generations: AtomicPtr<AtomicU8>,
+    /// The bits of an offset that are the address; the generation is above them.
+    pub(super) mask: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Window>() == 64);
 
 /// The life word, right and length of what is not attached.
 static NO_LIFE: AtomicU32 = AtomicU32::new(0);
@@ -37,6 +44,8 @@ impl Window {
             right: AtomicPtr::new(ptr::from_ref(&NO_RIGHT).cast_mut()),
             bell: AtomicPtr::new(ptr::from_ref::<DoorBell>(&SILENT).cast_mut()),
             len_now: AtomicPtr::new(ptr::from_ref(&NO_BYTES).cast_mut()),
+            generations: AtomicPtr::new(ptr::null_mut()),
+            mask: AtomicU64::new(0),
         }
     }
 }
@@ -51,6 +60,8 @@ pub(super) struct Attach<'a> {
     pub(super) right: &'a AtomicU8,
     pub(super) bell: &'a DoorBell,
     pub(super) len_now: &'a AtomicU64,
+    pub(super) generations: *mut u8,
+    pub(super) offsets: Offsets,
 }
 
 impl Windows {
@@ -74,13 +85,16 @@ impl Windows {
     /// Opens a window.
     ///
     /// # Safety
-    /// What `attach` points to stays mapped as long as `self`: `base` for as many bytes as `len_now` will ever say.
+    /// What `attach` points to stays mapped as long as `self`: `base` for as many bytes as `len_now` will ever say, and
+    /// `generations` for as many granules and one more.
     pub(super) unsafe fn attach(&self, index: usize, attach: &Attach<'_>) {
         let Some(window) = self.0.get(index) else { return };
         window.base.store(attach.base, Ordering::Relaxed);
         window.right.store(ptr::from_ref(attach.right).cast_mut(), Ordering::Relaxed);
         window.bell.store(ptr::from_ref(attach.bell).cast_mut(), Ordering::Relaxed);
         window.len_now.store(ptr::from_ref(attach.len_now).cast_mut(), Ordering::Relaxed);
+        window.generations.store(attach.generations.cast(), Ordering::Relaxed);
+        window.mask.store(attach.offsets.mask(), Ordering::Relaxed);
         window.len.store(attach.len_now.load(Ordering::Acquire), Ordering::Relaxed);
         // Last: a lane that sees the owner alive sees the rest (it loads this pointer first, with acquire).
         window.life.store(ptr::from_ref(attach.life).cast_mut(), Ordering::Release);

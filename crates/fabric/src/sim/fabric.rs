@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
+use super::heap;
 use super::lane::SimLane;
 use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
-use super::threads::{Turn, World, with_world};
+use super::threads::{Turn, World, choose, with_world};
 use super::world::{Inner, Pending, RESERVED_WORDS};
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::space::{Allocation, GRANULE_BYTES};
 
 /// The most lanes that are open on a node at a time.
 const LANES_MAX: usize = 1024;
@@ -165,23 +168,53 @@ impl Fabric for SimFabric {
         self.at(|world| {
             self.check_group(world, key)?;
             let mut inner = world.inner.borrow_mut();
-            let state = &mut inner.nodes[self.me.index()];
-            let first = state.words;
-            // Regions begin on cache lines, as elsewhere.
-            let end = bytes.div_ceil(64).checked_mul(8).and_then(|words| words.checked_add(first as usize));
-            let Some(end) = end.filter(|end| *end <= super::arena::NODE_BYTES / 8) else {
+            let Some((first, generation)) = inner.take_words(self.me.0, key, bytes) else {
                 let why = format!("a simulated node has {} bytes", super::arena::NODE_BYTES);
                 return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
             };
-            state.words = end as u32;
-            state.regions.push((first, bytes.div_ceil(8) as u32, key));
-            inner.machine.grow(self.me.0, end as u32);
             let base = world.arena.address(self.me.0, first);
-            let remote = RemotePtr::new(self.me, key, u64::from(first) * 8);
-            let keep: Arc<dyn core::any::Any + Send + Sync> = Arc::clone(&world.arena) as _;
-            // SAFETY: the range lies in the arena, which `keep` keeps mapped, is aligned to 64, and was handed out to
-            // nobody else in this execution; it is accessed through `Word`s only, whose accesses go to the machine.
+            let start = u64::from(first) * 8;
+            let remote = RemotePtr::new(self.me, key, heap::offset(start, generation));
+            let whole = bytes.next_multiple_of(GRANULE_BYTES as usize) as u64;
+            let keep: Arc<dyn core::any::Any + Send + Sync> =
+                Allocation::new(start, whole, generation, Arc::clone(&world.arena) as _);
+            // SAFETY: the range lies in the arena, which `keep` keeps mapped, is aligned to 64, and nobody else has it in
+            // this execution; it is accessed through `Word`s only, whose accesses go to the machine.
             Ok(unsafe { Region::new(base, bytes, remote, keep) })
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn free(&self, region: Region) -> Result<()> {
+        self.at(|world| {
+            let key = region.remote::<u8>(0).key();
+            let allocation = Arc::clone(region.keep()).downcast::<Allocation>().ok();
+            let is_mine = |allocation: &Arc<Allocation>| {
+                allocation.is_of(&world.arena) && region.remote::<u8>(0).node() == self.me
+            };
+            let Some(allocation) = allocation.filter(is_mine) else {
+                let why = format!("{region:?} is no memory of {}", self.me);
+                return Err(ErrorKind::System { what: "giving memory back", why }.into());
+            };
+            if world.point(Pending::Write(peer_key(self.me.0))) == Turn::Unwinding || !allocation.give_back() {
+                return Ok(());
+            }
+            let under_way = {
+                let mut inner = world.inner.borrow_mut();
+                inner.rights_change();
+                inner.give_back(self.me.0, key, &allocation);
+                inner.under_way(self.me.0, &allocation)
+            };
+            // Each lands in memory that nobody else has yet, or is refused.
+            for (lane, sequence) in under_way {
+                if choose(2) == 1 {
+                    let mut inner = world.inner.borrow_mut();
+                    if let Some(completion) = inner.machine.cancel(lane, self.me.0, sequence) {
+                        inner.refused(completion, Code::Freed);
+                    }
+                }
+            }
+            Ok(())
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
     }
@@ -190,21 +223,39 @@ impl Fabric for SimFabric {
         self.at(|world| {
             let mut inner = world.inner.borrow_mut();
             if inner.records() {
-                let (first, words) = ((remote.offset() / 8) as u32, bytes.div_ceil(8) as u32);
+                let (address, _) = heap::split(remote.offset());
+                let (first, words) = ((address / 8) as u32, bytes.div_ceil(8) as u32);
                 inner.labels.push((remote.node().0, first, words, name.to_string()));
             }
         });
     }
 
-    fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_member(peer)?;
         self.at(|world| {
             self.check_group(world, group)?;
             world.point(Pending::Write(peer_key(self.me.0)));
             let mut inner = world.inner.borrow_mut();
+            inner.peer_state(self.me.0, peer.0).check(peer)?;
             inner.rights_change();
             inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()] = true;
             Ok(())
+        })
+        .unwrap_or_else(|| Err(SimFabric::over()))
+    }
+
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_member(peer)?;
+        self.at(|world| {
+            self.check_group(world, group)?;
+            world.point(Pending::Read(peer_key(self.me.0)));
+            let mut inner = world.inner.borrow_mut();
+            inner.peer_state(self.me.0, peer.0).check(peer)?;
+            let may = inner.nodes[self.me.index()].rights[usize::from(group.0)][peer.index()];
+            if let Some(current) = inner.current {
+                inner.saw(current, peer_key(self.me.0), u64::from(may));
+            }
+            Ok(may)
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
     }
@@ -472,4 +523,8 @@ impl Fabric for SimFabric {
     }
 
     fn wake_local(&self) {}
+
+    fn alarm(&self) -> Option<&Alarm> {
+        None
+    }
 }

@@ -360,6 +360,7 @@ impl Inner {
         let mut digest = faults.digest();
         for node in &self.nodes {
             digest = mix(digest, node.shut_out);
+            digest = mix(digest, node.heap.digest());
             let bits = [node.fenced, node.joined, node.left, node.wake].into_iter();
             let bits = bits.chain(node.knows.iter().copied()).chain(node.rights.iter().flatten().copied());
             digest = bits.fold(digest, |digest, bit| digest.rotate_left(1) ^ mix(digest, u64::from(bit)));

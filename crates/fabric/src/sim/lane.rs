@@ -1,16 +1,17 @@
 //! A lane of the simulated fabric: its operations become the machine's.
 
+use core::cmp::Ordering;
 use std::collections::VecDeque;
 
 use foldhash::HashMap;
 use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
-use super::SimFabric;
 use super::looks::{Told, cell_key, completions_key};
 use super::record::What;
 use super::threads::with_world;
 use super::world::Pending;
+use super::{SimFabric, heap};
 use crate::error::Code;
 use crate::fabric::PeerState;
 use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
@@ -125,7 +126,13 @@ impl SimLane {
             if !node.rights[usize::from(key.0)][usize::from(me)] && !inner.is_cut(me, peer) {
                 return Err(Code::Revoked);
             }
-            let (first, end) = (offset / 8, offset.saturating_add(len as u64).div_ceil(8));
+            let (address, generation) = heap::split(offset);
+            let (first, end) = (address / 8, address.saturating_add(len as u64).div_ceil(8));
+            match node.heap.generation(first).cmp(&generation) {
+                Ordering::Greater => return Err(Code::Freed),
+                Ordering::Less => return Err(Code::OutOfBounds),
+                Ordering::Equal => {}
+            }
             let inside = |&(start, words, group): &(u32, u32, _)| {
                 group == key && u64::from(start) <= first && end <= u64::from(start) + u64::from(words)
             };
@@ -396,6 +403,11 @@ impl Drop for SimLane {
                 && self.fabric.is_here()
             {
                 self.classes.iter().for_each(|class| inner.lanes[class.index].in_use = false);
+                let pending = self.peers.iter_mut().flat_map(|peer| peer.pending.drain(..));
+                let kept = pending.filter(|flight| !flight.done).map(|flight| flight.local);
+                if let Some(class) = self.classes.first() {
+                    inner.lanes[class.index].kept.extend(kept);
+                }
             }
         });
     }

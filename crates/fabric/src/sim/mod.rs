@@ -24,6 +24,7 @@ mod arena;
 mod choice;
 mod fabric;
 mod faults;
+mod heap;
 pub(crate) mod hook;
 mod lane;
 mod looks;

@@ -8,11 +8,13 @@ use smallvec::SmallVec;
 
 use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View, pair_of};
 use super::faults::{Fault, FaultState};
+use super::heap::Heap;
 use super::looks::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
 use super::record::{Cell, Event, What};
 use super::threads::Settings;
 use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule, PeerState};
+use crate::lane::Local;
 use crate::ptr::{GroupKey, NodeId};
 
 /// What a thread is about to do.
@@ -77,8 +79,9 @@ pub(super) struct ThreadState {
 pub(super) struct NodeState {
     /// Words handed out.
     pub(super) words: u32,
-    /// Ranges of words, and the group of each, sorted.
+    /// Ranges of words, and the group of each, sorted. What was given back is not among them.
     pub(super) regions: Vec<(u32, u32, GroupKey)>,
+    pub(super) heap: Heap,
     pub(super) groups: u16,
     /// `rights[group][peer]`.
     pub(super) rights: Vec<Vec<bool>>,
@@ -119,6 +122,8 @@ pub(super) struct LaneState {
     pub(super) in_use: bool,
     /// What came with completions, until the lane is polled.
     pub(super) results: Vec<(u16, u32, Words, Option<Code>)>,
+    /// The local memory of what was under way when the lane was closed: it goes on.
+    pub(super) kept: Vec<Local>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,6 +202,7 @@ impl Inner {
         let node = |_| NodeState {
             words: RESERVED_WORDS,
             regions: Vec::new(),
+            heap: Heap::default(),
             groups: 3,
             rights: vec![vec![true; nodes]; 3],
             joined: false,
@@ -287,15 +293,24 @@ impl Inner {
         let free = |lane: &LaneState| lane.node == node && !lane.in_use && is_calm(lane.lane);
         if let Some(free) = self.lanes.iter().position(free) {
             let lane = self.lanes[free].lane;
+            let kept = core::mem::take(&mut self.lanes[free].kept); // of its other classes perhaps
             self.lanes[free] =
-                LaneState { lane, base: of.unwrap_or(lane), class, node, in_use: true, results: Vec::new() };
+                LaneState { lane, base: of.unwrap_or(lane), class, node, in_use: true, results: Vec::new(), kept };
             return free;
         }
         let lane = self.machine.add_thread(node);
         let index = self.lanes.len();
         self.lane_of.resize(usize::from(lane.0) + 1, None);
         self.lane_of[usize::from(lane.0)] = Some(index);
-        self.lanes.push(LaneState { lane, base: of.unwrap_or(lane), class, node, in_use: true, results: Vec::new() });
+        self.lanes.push(LaneState {
+            lane,
+            base: of.unwrap_or(lane),
+            class,
+            node,
+            in_use: true,
+            results: Vec::new(),
+            kept: Vec::new(),
+        });
         index
     }
 

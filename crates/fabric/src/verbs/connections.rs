@@ -11,16 +11,21 @@
 //!
 //! A node is up for another when it has been told all, and each of its own lanes has what it asked for; so whoever waited
 //! for a node can work on its memory from any endpoint. Later lanes ask when they are opened, and wait for the answers.
-//! A new group, or new memory of one, waits until the lanes of those that are up reach it. A lane reaches its own node in the
-//! same way, by the device: only so are its atomics atomic with those of other nodes.
+//! A new group, or new memory of one, waits until the lanes of those that are up reach it.
+//!
+//! *The own node.* A lane reaches its own node by the device, too: only so are its atomics atomic with those of other nodes.
+//! Most lanes never do. So the first operation to it opens the queue pair and its target ([`OwnNode`]), with no message.
 //!
 //! *Rights.* Behind each queue pair of a lane stands a target at the other node. To take a right is to destroy the
 //! targets: once that is done, nothing that came through them can land. To give it again is to connect anew. The peer is
-//! told, or its operations would fail by their timeouts only.
+//! told, or its operations would fail by their timeouts only. It answers `Reached` when all of its lanes are connected, and
+//! only then the right counts as given.
 //!
 //! *Order.* What a node tells arrives in order, and before the messages of the layers above that it sends later: so a
 //! pointer into new memory never comes before the memory.
 
+mod freeing;
+mod rights;
 mod talk;
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +34,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use self::freeing::{GivenBack, Passing};
 use super::control::Control;
 use super::device::{Device, VerbsError};
 use super::lane::{LanePort, VerbsLane, class_of};
@@ -90,18 +96,24 @@ struct Board {
     asks: BTreeMap<u64, Ask>,
     /// Peers that are to reach a class of groups, by the last message that concerns it, and have not said that they do.
     awaited: BTreeMap<(NodeId, u8), u64>,
+    /// Those that have said that some of their lanes do not reach it, for want of queue pairs.
+    short: BTreeSet<(NodeId, u8)>,
     /// Rights that this node has taken.
     taken: BTreeSet<(NodeId, u8)>,
     /// Who was refused, or has refused this node, by place, and not come since.
     refusals: BTreeMap<Option<u16>, String>,
     last_lane: u32,
     last_ask: u64,
+    last_free: u64,
+    /// What peers have given back, and lanes here may still have under way.
+    passing: Vec<Passing>,
 }
 
 struct Group {
     memory: Arc<GroupMemory>,
     /// Where the chunks begin of which the peers were told.
     told: BTreeSet<u64>,
+    given_back: Vec<GivenBack>,
 }
 
 struct Peer {
@@ -169,13 +181,38 @@ struct Ask {
     pair: QueuePair,
 }
 
-/// Closes a lane when it is dropped.
-struct LaneGuard {
+/// A lane's way to its own node, which opens with its first operation there. It closes the lane when it is dropped.
+pub(super) struct OwnNode {
     lane: u32,
+    memory: Arc<PeerMemory>,
     connections: Arc<Connections>,
 }
 
-impl Drop for LaneGuard {
+impl OwnNode {
+    /// The node.
+    pub(super) fn id(&self) -> NodeId {
+        self.connections.me
+    }
+
+    /// Where its memory lies.
+    pub(super) fn memory(&self) -> &Arc<PeerMemory> {
+        &self.memory
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.connections.is_fenced()
+    }
+
+    /// Hands the lane a queue pair to a class of the node's own groups.
+    ///
+    /// # Errors
+    /// The node is fenced, its right is taken, it has no such group, or the device no queue pair.
+    pub(super) fn open(&self, class: GroupKey) -> Result<(), Code> {
+        self.connections.open_own(self.lane, class.0)
+    }
+}
+
+impl Drop for OwnNode {
     fn drop(&mut self) {
         self.connections.close_lane(self.lane);
     }
@@ -265,7 +302,7 @@ impl Connections {
         self.lock().peers.get(&node).map_or(0, |peer| peer.memory.bytes(key))
     }
 
-    /// How many queue pairs there are: of the lanes of this node, and for those of others.
+    /// How many queue pairs there are: of the lanes of this node, and the targets for those that reach it, its own included.
     pub(super) fn queue_pairs(&self) -> (usize, usize) {
         let board = self.lock();
         let own = board.lanes.values().map(|lane| lane.pairs.len()).sum::<usize>() + board.asks.len();
@@ -291,16 +328,13 @@ impl Connections {
             return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
         };
         let memory = GroupMemory::create(&self.device, key, limit_bytes)?;
-        board.groups.push(Group { memory, told: BTreeSet::new() });
+        board.groups.push(Group { memory, told: BTreeSet::new(), given_back: Vec::new() });
         let is_further = class_of(key) == key && key != BASE;
         if is_further {
             self.own(&mut board).classes.insert(key.0);
             self.tell_all(&mut board, &Message::Group { key: key.0 });
         }
         self.tell_chunks(&mut board, key);
-        if is_further {
-            self.connect_own_lanes(&mut board, key.0)?;
-        }
         self.wait_until_reached(board, class_of(key).0)?;
         Ok(key)
     }
@@ -312,8 +346,15 @@ impl Connections {
             return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
         };
         let memory = Arc::clone(&group.memory);
+        let board = match self.alloc_again(board, key, &memory, bytes)? {
+            Ok(region) => return Ok(region),
+            Err(board) => board,
+        };
         drop(board); // registering much memory takes long, and the service thread has to say that this node lives
-        let region = memory.alloc(self.me, bytes)?;
+        let region = match memory.alloc(self.me, bytes) {
+            Ok(region) => region,
+            Err(error) => return self.alloc_later(key, &memory, bytes).unwrap_or(Err(error)),
+        };
         let mut board = self.lock();
         self.tell_chunks(&mut board, key);
         self.wait_until_reached(board, class_of(key).0)?;
@@ -331,6 +372,11 @@ impl Connections {
             self.own(board).memory.add(key, chunk);
             self.tell_all(board, &Message::Chunk { key: key.0, chunk });
         }
+        self.await_reached(board, key);
+    }
+
+    /// The peers are to say that they have heard what they were told of a group.
+    fn await_reached(&self, board: &mut Board, key: GroupKey) {
         let linked = board.peers.iter().filter(|(_, peer)| peer.is_linked);
         board.awaited.extend(linked.map(|(node, peer)| ((*node, class_of(key).0), peer.said)));
     }
@@ -341,7 +387,7 @@ impl Connections {
 
     // ---- lanes -------------------------------------------------------------------------------------------------------
 
-    /// A lane that reaches all nodes that are up.
+    /// A lane that reaches all other nodes that are up, and opens its way to this one when it needs it.
     pub(super) fn open_lane(self: &Arc<Self>) -> Result<VerbsLane> {
         let mut lane = VerbsLane::open(&self.device)?;
         let mut board = self.lock();
@@ -351,7 +397,8 @@ impl Connections {
         board.last_lane = board.last_lane.wrapping_add(1);
         let id = board.last_lane;
         board.lanes.insert(id, OpenLane { port: lane.port(), pairs: BTreeMap::new(), failure: None });
-        let guard = LaneGuard { lane: id, connections: Arc::clone(self) };
+        let memory = Arc::clone(&self.own(&mut board).memory);
+        let own = OwnNode { lane: id, memory, connections: Arc::clone(self) };
         let asked = self.connect_lane(&mut board, id);
         let laggard = |board: &Board| {
             let waits = |ask: &&Ask| ask.lane == id && board.peers.get(&ask.node).is_some_and(Peer::answers);
@@ -361,8 +408,8 @@ impl Connections {
         let slow = laggard(&board).filter(|_| !self.is_service());
         let unreachable = slow.map(|node| ErrorKind::Unreachable { node }.into());
         let failure = board.lanes.get_mut(&id).and_then(|lane| lane.failure.take()).or(unreachable);
-        drop(board); // the guard takes it if this has failed
-        lane.keep(Box::new(guard));
+        drop(board); // which closing takes, if this has failed
+        lane.set_own_node(own);
         asked?;
         failure.map_or(Ok(lane), Err)
     }
@@ -372,37 +419,57 @@ impl Connections {
             return Ok(());
         }
         let of = |(node, peer): (&NodeId, &Peer)| peer.classes.iter().map(|class| (*node, *class)).collect::<Vec<_>>();
-        let ways: Vec<_> = board.peers.iter().filter(|(_, peer)| peer.failure.is_none()).flat_map(of).collect();
+        let others = board.peers.iter().filter(|(_, peer)| peer.is_linked && peer.failure.is_none());
+        let ways: Vec<_> = others.flat_map(of).collect();
         ways.into_iter().try_for_each(|(node, class)| self.connect(board, lane, node, class))
     }
 
-    fn connect_own_lanes(&self, board: &mut Board, class: u8) -> Result<(), VerbsError> {
-        if self.is_fenced() {
+    /// Begins to connect a lane of this node to another, if nothing connects them yet.
+    fn connect(&self, board: &mut Board, lane: u32, node: NodeId, class: u8) -> Result<(), VerbsError> {
+        let is_asked = |ask: &Ask| (ask.lane, ask.node, ask.class) == (lane, node, class);
+        let is_linked = board.peers.get(&node).is_some_and(|peer| peer.is_linked);
+        // The target of a second queue pair would take the place of the first one's.
+        if !is_linked || board.asks.values().any(is_asked) {
             return Ok(());
         }
-        let lanes: Vec<u32> = board.lanes.keys().copied().collect();
-        lanes.into_iter().try_for_each(|lane| self.connect(board, lane, self.me, class))
+        let Some(open) = board.lanes.get(&lane).filter(|open| !open.pairs.contains_key(&(node, class))) else {
+            return Ok(());
+        };
+        let pair = open.port.new_pair()?;
+        board.last_ask += 1;
+        let (ask, address) = (board.last_ask, pair.address());
+        board.asks.insert(ask, Ask { lane, node, class, pair });
+        self.tell(board, node, &Message::Connect { ask, lane, class, address });
+        Ok(())
     }
 
-    /// Connects a lane of this node, or begins to.
-    fn connect(&self, board: &mut Board, lane: u32, node: NodeId, class: u8) -> Result<(), VerbsError> {
-        let peer = board.peers.get_mut(&node).filter(|peer| peer.is_linked || node == self.me);
-        let (Some(peer), Some(open)) = (peer, board.lanes.get_mut(&lane)) else { return Ok(()) };
-        if node != self.me {
-            let pair = open.port.new_pair()?;
-            board.last_ask += 1;
-            let (ask, address) = (board.last_ask, pair.address());
-            board.asks.insert(ask, Ask { lane, node, class, pair });
-            self.tell(board, node, &Message::Connect { ask, lane, class, address });
-        } else if !board.taken.contains(&(node, class)) {
+    /// Connects a lane to a class of this node's own groups. All under the lock: who fences, or takes the right, comes before,
+    /// and is seen here, or comes after, and ends what was made here.
+    fn open_own(&self, lane: u32, class: u8) -> Result<(), Code> {
+        let mut board = self.lock();
+        let board = &mut *board;
+        if self.is_fenced() {
+            return Err(Code::Fenced);
+        }
+        if board.taken.contains(&(self.me, class)) {
+            return Err(Code::Revoked);
+        }
+        let own = board.peers.get_mut(&self.me).filter(|own| own.classes.contains(&class));
+        let (Some(own), Some(open)) = (own, board.lanes.get_mut(&lane)) else { return Err(Code::BadKey) };
+        let connect = || {
             let mut pair = open.port.new_pair()?;
             let mut target = QueuePair::target_with(&self.device, &self.target_completions)?;
             target.connect(&pair.address())?;
             pair.connect(&target.address())?;
-            peer.targets.insert((lane, class), target);
-            open.pairs.insert((node, class), pair.switch());
-            open.port.add(node, GroupKey(class), pair, Arc::clone(&peer.memory));
-        }
+            Ok((pair, target))
+        };
+        let (pair, target) = connect().map_err(|error: VerbsError| {
+            tracing::warn!("no queue pair to the own node: {error}");
+            Code::NoQueuePair
+        })?;
+        own.targets.insert((lane, class), target);
+        open.pairs.insert((self.me, class), pair.switch());
+        open.port.add(self.me, GroupKey(class), pair, Arc::clone(&own.memory));
         Ok(())
     }
 
@@ -414,113 +481,6 @@ impl Connections {
         self.tell_all(&mut board, &Message::Close { lane });
         drop(board);
         drop((open, asks, own));
-    }
-
-    // ---- rights ------------------------------------------------------------------------------------------------------
-
-    /// Takes a peer's right to a group. When it returns, no write of the peer to it can land.
-    pub(super) fn revoke(&self, peer: NodeId, key: GroupKey) {
-        let mut board = self.lock();
-        board.taken.insert((peer, key.0));
-        board.awaited.remove(&(peer, key.0));
-        if let Some(of) = board.peers.get_mut(&peer) {
-            let targets: Vec<_> = of.targets.extract_if(.., |(_, class), _| *class == key.0).collect();
-            // Refusing first, so that what the peer posts meanwhile ends by that, and not by a timeout.
-            for (_, target) in &targets {
-                let _ = target.permit(false);
-            }
-            drop(targets);
-        }
-        if peer == self.me {
-            self.lose_right(&mut board, peer, key.0);
-        } else {
-            self.tell(&mut board, peer, &Message::Revoke { key: key.0 });
-        }
-        self.changed.notify_all();
-    }
-
-    /// Gives it back, and waits until the peer can use it.
-    pub(super) fn permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
-        let mut board = self.lock();
-        if !board.taken.remove(&(peer, key.0)) {
-            return Ok(());
-        }
-        if peer == self.me {
-            self.own(&mut board).memory.revoke(key, false);
-            return Ok(self.connect_own_lanes(&mut board, key.0)?);
-        }
-        if board.peers.get(&peer).is_none_or(|peer| !peer.is_linked) {
-            return Ok(()); // it finds it when it comes
-        }
-        self.tell(&mut board, peer, &Message::Permit { key: key.0 });
-        let said = board.peers.get(&peer).map_or(0, |peer| peer.said);
-        board.awaited.insert((peer, key.0), said);
-        let board = self.wait(board, |board| {
-            board.awaited.contains_key(&(peer, key.0)) && board.peers.get(&peer).is_some_and(Peer::answers)
-        });
-        match board.awaited.contains_key(&(peer, key.0)) && !self.is_service() {
-            true => Err(ErrorKind::Unreachable { node: peer }.into()),
-            false => Ok(()),
-        }
-    }
-
-    /// The lanes of this node have no right to a group of a node's.
-    fn lose_right(&self, board: &mut Board, node: NodeId, class: u8) {
-        if let Some(peer) = board.peers.get_mut(&node) {
-            peer.memory.revoke(GroupKey(class), true);
-        }
-        board.asks.retain(|_, ask| (ask.node, ask.class) != (node, class));
-        for lane in board.lanes.values_mut() {
-            if let Some(pair) = lane.pairs.remove(&(node, class)) {
-                pair.end(Code::Revoked);
-            }
-        }
-    }
-
-    /// Shuts a node out for good. When it returns, nothing of it can land here, and this node's operations towards it end.
-    pub(super) fn shut_out(&self, node: NodeId) {
-        self.set_state(node, DEAD);
-        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
-        let mut board = self.lock();
-        self.part(&mut board, node);
-        if let Some(peer) = board.peers.remove(&node) {
-            drop(peer); // and its targets: nothing lands by them any more
-        }
-        drop(board);
-        self.control.hang_up(node);
-    }
-
-    /// This node's operations towards a node end, and nothing is expected of it any more.
-    fn part(&self, board: &mut Board, node: NodeId) {
-        if let Some(peer) = board.peers.get_mut(&node) {
-            peer.is_linked = false;
-            peer.owed.clear();
-        }
-        board.asks.retain(|_, ask| ask.node != node);
-        board.awaited.retain(|(of, _), _| *of != node);
-        for lane in board.lanes.values_mut() {
-            for (_, pair) in lane.pairs.extract_if((node, 0)..=(node, u8::MAX), |_, _| true) {
-                pair.end(Code::Unreachable);
-            }
-        }
-        self.changed.notify_all();
-    }
-
-    /// Whatever this node's lanes have under way, and post from now on, ends.
-    pub(super) fn fence(&self) {
-        self.fenced.store(true, Ordering::Release);
-        let mut board = self.lock();
-        board.asks.clear();
-        for lane in board.lanes.values_mut() {
-            for pair in core::mem::take(&mut lane.pairs).into_values() {
-                pair.end(Code::Fenced);
-            }
-        }
-        self.changed.notify_all();
-    }
-
-    pub(super) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Acquire)
     }
 
     /// Refuses operations of others on this node's memory from now on.

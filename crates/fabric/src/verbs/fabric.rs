@@ -10,12 +10,14 @@ use super::connections::Connections;
 use super::control::{self, Control, Limits, Secret, SendError};
 use super::device::{Device, VerbsOptions};
 use super::message::LAYOUT;
+use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::shm::sys::fence::cpus_allowed;
+use crate::shm::sys::fence::register_membarrier;
 
 /// How often a place can be taken anew.
 const LIVES: usize = 64;
@@ -52,7 +54,7 @@ impl Sleepers {
         rung
     }
 
-    /// It need not.
+    /// It need not, or has slept.
     fn renounce(&self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -61,17 +63,47 @@ impl Sleepers {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let woken = self.bell.wait_timeout_while(rung, time, |rung| *rung == heard);
         drop(woken.unwrap_or_else(PoisonError::into_inner));
-        self.renounce();
     }
 
     fn wake(&self) {
         // The caller's stores come before the look, as the sleeper's announcement before its own.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) != 0 {
-            let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-            *rung = rung.wrapping_add(1);
-            self.bell.notify_all();
+            self.ring();
         }
+    }
+
+    fn ring(&self) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        *rung = rung.wrapping_add(1);
+        self.bell.notify_all();
+    }
+}
+
+impl NodeBell for Arc<Sleepers> {
+    /// A card writes past the processor.
+    fn is_rung_by_puts(&self) -> bool {
+        false
+    }
+
+    fn announce(&self) -> u32 {
+        Sleepers::announce(self)
+    }
+
+    fn heard(&self) -> u32 {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleep(&self, heard: u32, time: Duration) {
+        Sleepers::sleep(self, heard, time);
+    }
+
+    fn renounce(&self) {
+        Sleepers::renounce(self);
+    }
+
+    fn ring(&self) {
+        Sleepers::ring(self);
     }
 }
 
@@ -134,7 +166,8 @@ pub struct VerbsFabric {
     lanes: Arc<AtomicUsize>,
     here: AtomicUsize,
     cpus: usize,
-    sleepers: Sleepers,
+    sleepers: Arc<Sleepers>,
+    alarm: Alarm,
 }
 
 impl VerbsFabric {
@@ -166,8 +199,11 @@ impl VerbsFabric {
             secret: options.secret.clone(),
             limits: options.limits,
         })?;
+        // Where the kernel refuses it, memory that is given back is not used again.
+        let _ = register_membarrier();
         let connections = Connections::new(me, nodes, device, control)?;
         connections.set_up(me, incarnation);
+        let sleepers = Arc::<Sleepers>::default();
         let fabric = VerbsFabric {
             me,
             places,
@@ -178,7 +214,8 @@ impl VerbsFabric {
             lanes: Arc::default(),
             here: AtomicUsize::new(1),
             cpus: cpus_allowed(),
-            sleepers: Sleepers::default(),
+            alarm: Alarm::new(format!("farfield-wakes-{}", me.0), Box::new(Arc::clone(&sleepers))),
+            sleepers,
         };
         for key in [GroupKey::SIGNAL, GroupKey::DATA, GroupKey::SERVICE] {
             let made = fabric.connections.create_group(options.group_bytes_max)?;
@@ -226,12 +263,16 @@ impl VerbsFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownNode { node, nodes: self.places }.into()) }
     }
 
+    /// Whether there are a peer and a group of this node's.
+    fn check_group(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        self.check_member(peer)?;
+        let is_known = usize::from(key.0) < self.connections.groups();
+        if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
     /// Whether a group's rights can be given and taken.
     fn check_right(&self, peer: NodeId, key: GroupKey) -> Result<()> {
-        self.check_member(peer)?;
-        if usize::from(key.0) >= self.connections.groups() {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
-        }
+        self.check_group(peer, key)?;
         let is_shared = key.0 <= GroupKey::SERVICE.0;
         if is_shared { Err(ErrorKind::Shared { node: peer, key }.into()) } else { Ok(()) }
     }
@@ -291,9 +332,23 @@ impl Fabric for VerbsFabric {
         self.connections.alloc(group, bytes)
     }
 
+    fn free(&self, region: Region) -> Result<()> {
+        self.connections.free(&region)
+    }
+
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_right(peer, group)?;
         self.connections.permit(peer, group)
+    }
+
+    fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
+        self.check_right(peer, group)?;
+        self.connections.start_permit(peer, group)
+    }
+
+    fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
+        self.check_group(peer, group)?;
+        self.connections.is_permitted(peer, group)
     }
 
     fn revoke(&self, peer: NodeId, group: GroupKey, _timeout: Duration) -> Result<()> {
@@ -413,6 +468,7 @@ impl Fabric for VerbsFabric {
         if let Some(heard) = waiting.announced.take() {
             let sleep = if is_crowded { SLEEP_CROWDED } else { SLEEP };
             self.sleepers.sleep(heard, (sleep * (1 + waiting.sleeps / SLEEPS)).min(SLEEP_MAX));
+            self.sleepers.renounce();
             waiting.sleeps = waiting.sleeps.saturating_add(1);
             waiting.round = waiting.spins + yields / 2; // a few more looks, then sleep again
             return;
@@ -435,5 +491,9 @@ impl Fabric for VerbsFabric {
 
     fn wake_local(&self) {
         self.sleepers.wake();
+    }
+
+    fn alarm(&self) -> Option<&Alarm> {
+        Some(&self.alarm)
     }
 }

@@ -1,4 +1,5 @@
-//! A thread's lane: a queue pair to each peer, and one completion queue that its owner polls.
+//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its
+//! owner polls.
 //!
 //! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
 //!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
@@ -8,17 +9,23 @@
 //!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
 //!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush
 //!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
+//! - **What was accepted fails together with what is behind it** ([`DynLane`]). A request that the device refuses while it is
+//!   posted fails alone. One that had to wait was accepted, and perhaps nobody looks at it any more: if the device refuses it,
+//!   the queue pair is ended.
+//! - **Memory that the peer gives back** is not posted to: what waits is looked at again when it is posted, and what is posted is
+//!   counted for whoever waits until it has ended (`connections/freeing.rs`).
 //! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs that
 //!   are registered as a whole, with the first operation that needs it, and stay so: nothing is copied, no operation
 //!   waits for a place in a staging area, and a slab of 64 KiB costs one registration. Shared cells are
 //!   registered with their chunk.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfield_verbs_sys::*;
 
+use super::connections::OwnNode;
 use super::device::{Device, VerbsError};
 use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
 use super::peer::{Ends, Operation, Pair, Peer};
@@ -29,10 +36,12 @@ use crate::buf::Block;
 use crate::error::Code;
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::space::Allocation;
 
 use self::words::{Route, Words};
 pub(crate) use self::words::{WordOrigin, WordTicket};
 
+mod own;
 mod words;
 
 /// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
@@ -76,7 +85,8 @@ pub struct VerbsLane {
     looked: Instant,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
-    /// Dropped after the queue pairs.
+    /// Dropped after the queue pairs, as what follows.
+    own_node: Option<OwnNode>,
     kept: Vec<Box<dyn Send>>,
 }
 
@@ -86,6 +96,10 @@ pub struct LanePort {
     completions: Arc<CompletionQueue>,
     arrivals: Mutex<Vec<Arrival>>,
     count: AtomicU64,
+    /// Work requests that the lane was about to post, and those of them that are not under way any more. The lane counts one
+    /// before it looks for the last time whether its memory is there.
+    posted: AtomicU64,
+    ended: AtomicU64,
 }
 
 /// A connection that the lane has not taken yet.
@@ -102,6 +116,28 @@ pub(super) fn class_of(key: GroupKey) -> GroupKey {
 }
 
 impl LanePort {
+    /// The lane is about to post.
+    #[inline]
+    fn begin(&self, count: usize) {
+        self.posted.store(self.posted.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst); // the processor's share is the heavy fence of who hears that memory is given back
+    }
+
+    #[inline]
+    fn end(&self, count: usize) {
+        self.ended.store(self.ended.load(Ordering::Relaxed) + count as u64, Ordering::Release);
+    }
+
+    /// After a heavy fence: what the lane may have under way by what it knew before, as a number for [`LanePort::has_ended`].
+    pub(super) fn under_way(&self) -> Option<u64> {
+        let posted = self.posted.load(Ordering::Acquire);
+        (!self.has_ended(posted)).then_some(posted)
+    }
+
+    pub(super) fn has_ended(&self, posted: u64) -> bool {
+        self.ended.load(Ordering::Acquire) >= posted
+    }
+
     /// A queue pair of the lane, to be connected.
     ///
     /// # Errors
@@ -134,6 +170,8 @@ impl VerbsLane {
             completions: Arc::new(CompletionQueue::new(device, COMPLETIONS)?),
             arrivals: Mutex::default(),
             count: AtomicU64::new(0),
+            posted: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         };
         Ok(VerbsLane {
             completions: Arc::clone(&port.completions),
@@ -151,6 +189,7 @@ impl VerbsLane {
             polls: 0,
             looked: Instant::now(),
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
+            own_node: None,
             kept: Vec::new(),
         })
     }
@@ -164,7 +203,7 @@ impl VerbsLane {
     /// The queue pair by which a word is reached, the word's address and its key.
     pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
-        let (pair_at, address, rkey) = self.place(&WorkRequest {
+        let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
             verb: Verb::Faa,
             remote: word.cast(),
             len: 8,
@@ -258,10 +297,14 @@ impl VerbsLane {
             Keep::Block(_) if inline => Ok(LocalKey::Inline),
             Keep::Memory(_) if inline => Ok(LocalKey::InlineShared),
             Keep::Block(block) => self.block_key(block),
-            Keep::Memory(memory) => match memory.downcast_ref::<GroupMemory>() {
-                Some(memory) => memory.local_key(request.local.ptr, request.len).map(LocalKey::Registered),
-                None => Err(Code::Device),
-            },
+            Keep::Memory(memory) => {
+                match memory.downcast_ref().and_then(|part: &Allocation| part.memory.downcast_ref()) {
+                    Some(memory) => {
+                        GroupMemory::local_key(memory, request.local.ptr, request.len).map(LocalKey::Registered)
+                    }
+                    None => Err(Code::Device),
+                }
+            }
             Keep::Nothing => Err(Code::Device),
         }
     }
@@ -275,12 +318,16 @@ impl VerbsLane {
 
     /// Queues the work of a request; `Done` if there is none.
     fn admit(&mut self, request: &WorkRequest, sequence: u64) -> Result<Status, Code> {
-        let (pair_at, address, rkey) = self.place(request)?;
-        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         if request.verb == Verb::RemoteFence {
-            self.pairs[pair_at].fence_next = true;
+            match self.place(request) {
+                Ok((pair_at, ..)) => self.pairs[pair_at].fence_next = true,
+                // To its own node it has posted nothing yet that could be overtaken.
+                Err(code) => drop(self.may_open(request, code)?.ok_or(code)?),
+            }
             return Ok(Status::Done);
         }
+        let (pair_at, address, rkey) = self.place_to_post(request)?;
+        let info = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?.info;
         let key = self.local_key(request, info.inline_bytes_max)?;
         let flush_key = match request.verb {
             Verb::Put if !info.puts_in_order && self.pairs[pair_at].has_open_put && request.len > 0 => {
@@ -295,6 +342,7 @@ impl VerbsLane {
             if request.verb == Verb::Put { !info.puts_in_order } else { into_cells && !info.gets_in_order };
         let whole = Work {
             sequence,
+            is_whole: request.len <= piece_bytes,
             verb: request.verb,
             fence: core::mem::take(&mut pair.fence_next) || must_follow,
             local: request.local.ptr,
@@ -303,6 +351,7 @@ impl VerbsLane {
             address,
             rkey,
             operands: request.operands,
+            remote: request.remote,
         };
         if let Some(key) = flush_key {
             // The read finds the puts before it done, and the put waits for the read: see the module's "Order".
@@ -313,21 +362,29 @@ impl VerbsLane {
         let mut from = 0;
         while request.len - from > piece_bytes {
             let (local, address) = (whole.local.wrapping_add(from), address + from as u64);
-            let fence = whole.fence && from == 0;
-            pair.waiting.push_back(Work { sequence: 0, fence, local, len: piece_bytes as u32, address, ..whole });
+            let (fence, remote) = (whole.fence && from == 0, request.remote.byte_add(from as u64));
+            pair.waiting.push_back(Work {
+                sequence: 0,
+                fence,
+                local,
+                len: piece_bytes as u32,
+                address,
+                remote,
+                ..whole
+            });
             from += piece_bytes;
         }
         let (local, len) = (whole.local.wrapping_add(from), (request.len - from) as u32);
-        let fence = whole.fence && from == 0;
-        pair.waiting.push_back(Work { fence, local, len, address: address + from as u64, ..whole });
+        let (fence, remote) = (whole.fence && from == 0, request.remote.byte_add(from as u64));
+        pair.waiting.push_back(Work { fence, local, len, address: address + from as u64, remote, ..whole });
         Ok(Status::Pending)
     }
 
-    /// Posts what waits for a peer, as far as there is room.
-    fn start(&mut self, at: usize) {
+    /// Posts what waits for a peer, as far as there is room. The operation `new`, if it is not 0, is being posted.
+    fn start(&mut self, at: usize, new: u64) {
         self.route = Route::SHUT;
         for of_peer in 0..self.peers[at].pairs.len() {
-            self.start_pair(self.peers[at].pairs[of_peer].1);
+            self.start_pair(self.peers[at].pairs[of_peer].1, new);
         }
         let peer = &mut self.peers[at];
         let has_work = peer.pairs.iter().any(|pair| !self.pairs[pair.1].waiting.is_empty());
@@ -337,7 +394,7 @@ impl VerbsLane {
         peer.is_in_backlog |= has_work;
     }
 
-    fn start_pair(&mut self, pair_at: usize) {
+    fn start_pair(&mut self, pair_at: usize, new: u64) {
         let capacity = self.completions.capacity;
         let mut at_most = BATCH_MAX;
         loop {
@@ -362,6 +419,13 @@ impl VerbsLane {
             if count == 0 {
                 return;
             }
+            self.port.begin(count);
+            if self.drop_late(pair_at) {
+                self.port.end(count);
+                continue;
+            }
+            let pair = &mut self.pairs[pair_at];
+            let Some(queue) = &pair.queue else { return self.port.end(count) };
             if holds_back {
                 // All before it has ended.
                 pair.waiting[0].fence = false;
@@ -377,6 +441,7 @@ impl VerbsLane {
                 }
             }
             self.outstanding += posted;
+            self.port.end(count - posted);
             pair.is_signalled = if posted > 0 { errno == 0 } else { pair.is_signalled };
             if errno == 0 {
                 continue;
@@ -389,11 +454,14 @@ impl VerbsLane {
             let refused = pair.waiting[0];
             match refusal_of(errno, refused.verb) {
                 Refusal::Full if pair.posted.count() > 0 => return,
-                Refusal::Never(code) if refused.sequence != 0 => {
+                Refusal::Never(code) if refused.sequence == new && refused.is_whole => {
                     pair.waiting.pop_front();
+                    // What it was to do for those behind it is not done.
+                    pair.fence_next |= refused.fence;
+                    pair.has_open_put = true; // as far as is known
                     self.peers[pair.peer.index()].end(refused.sequence, Status::Failed(code));
                 }
-                // Not even one fits; or a part of an operation is refused of which other parts are under way.
+                // Not even one fits; or one is refused that was accepted, of which other parts may be under way.
                 Refusal::Full | Refusal::Never(_) => {
                     queue.switch().end(Code::Unreachable);
                     pair.fail(Code::Device);
@@ -407,7 +475,7 @@ impl VerbsLane {
         for at in core::mem::take(&mut self.backlog) {
             self.peers[at].is_in_backlog = false;
             if all || self.peers[at].holds == 0 {
-                self.start(at);
+                self.start(at, 0);
             } else {
                 self.peers[at].is_in_backlog = true;
                 self.backlog.push(at);
@@ -459,6 +527,7 @@ impl VerbsLane {
         {
             pair.posted.pop();
             self.outstanding -= 1;
+            self.port.end(1);
             return self.words.end(ticket, Status::Done);
         }
         if before < pair.posted.count() as u64 {
@@ -496,14 +565,12 @@ impl VerbsLane {
         let pair = &mut self.pairs[pair_at];
         let peer = &mut self.peers[pair.peer.index()];
         self.outstanding -= 1;
+        self.port.end(1);
         match pair.posted.pop() {
             Ends::Nothing => {}
             Ends::Word(ticket) => self.words.end(ticket, status),
             Ends::Operation(sequence) => peer.end(sequence, status),
-            Ends::CutShort(sequence) => {
-                let code = pair.check().err().unwrap_or(Code::Unreachable);
-                peer.end(sequence, Status::Failed(code));
-            }
+            Ends::CutShort(sequence, code) => peer.end(sequence, Status::Failed(code)),
         }
     }
 
@@ -514,10 +581,52 @@ impl VerbsLane {
             match (work.sequence, pair.posted.newest()) {
                 (0, _) => {}
                 // Other parts of the operation may be under way: it keeps its memory until they have ended.
-                (sequence, Some(last @ Ends::Nothing)) => *last = Ends::CutShort(sequence),
+                (sequence, Some(last @ Ends::Nothing)) => *last = Ends::CutShort(sequence, code),
                 (sequence, _) => self.peers[pair.peer.index()].end(sequence, Status::Failed(code)),
             }
         }
+    }
+
+    /// Ends what waits on a queue pair and is late, if the peer has given memory back since this was looked at last; whether
+    /// it has.
+    fn drop_late(&mut self, pair_at: usize) -> bool {
+        let pair = &mut self.pairs[pair_at];
+        let peer = &mut self.peers[pair.peer.index()];
+        let Some(memory) = peer.memory.clone() else { return false };
+        let changes = memory.changes();
+        if core::mem::replace(&mut pair.changes_seen, changes) == changes {
+            return false;
+        }
+        let (mut late, mut parts, mut has_fence, mut is_first) = (Vec::new(), Vec::new(), false, true);
+        for work in core::mem::take(&mut pair.waiting) {
+            parts.push(work);
+            if work.sequence == 0 && work.len > 0 {
+                continue; // more parts of the operation follow
+            }
+            let found =
+                parts.iter().filter(|part| part.len > 0).map(|part| memory.find(part.remote, part.len as usize));
+            match found.filter_map(Result::err).next() {
+                Some(code) => {
+                    has_fence |= parts.iter().any(|part| part.fence);
+                    late.push((work.sequence, code, is_first));
+                    parts.clear();
+                }
+                None => {
+                    parts[0].fence |= core::mem::take(&mut has_fence);
+                    pair.waiting.extend(parts.drain(..));
+                }
+            }
+            is_first &= work.sequence == 0; // behind a put of nothing it still is
+        }
+        pair.fence_next |= has_fence;
+        for (sequence, code, is_first) in late {
+            match pair.posted.newest() {
+                // Other parts of the operation may be under way: it keeps its memory until they have ended.
+                Some(last @ Ends::Nothing) if is_first => *last = Ends::CutShort(sequence, code),
+                _ => peer.end(sequence, Status::Failed(code)),
+            }
+        }
+        true
     }
 
     /// Destroys a queue pair, which ends every access by it, and so its operations.
@@ -587,7 +696,11 @@ impl crate::lane::sealed::Sealed for VerbsLane {}
 impl DynLane for VerbsLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.take_arrivals();
-        self.place(request).map(|_| ())
+        match self.place(request) {
+            Ok(_) => Ok(()),
+            // Nothing is opened for an operation that is only foreseen.
+            Err(code) => self.may_open(request, code)?.map(drop).ok_or(code),
+        }
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {
@@ -603,7 +716,7 @@ impl DynLane for VerbsLane {
         if status != Status::Pending {
             peer.settle();
         } else if peer.holds == 0 {
-            self.start(at);
+            self.start(at, sequence);
             if self.peers[at].is_in_backlog {
                 // Full: completions make room.
                 self.poll();
@@ -624,7 +737,7 @@ impl DynLane for VerbsLane {
         let peer = self.peer(at);
         peer.holds = peer.holds.saturating_sub(1);
         if peer.holds == 0 {
-            self.start(at);
+            self.start(at, 0);
         }
     }
 

@@ -14,7 +14,7 @@
 //! region, and is refused as out of bounds.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use farfield_verbs_sys::*;
@@ -26,7 +26,9 @@ use crate::buf::Registration;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::shm::clear;
 use crate::shm::sys::memory::{STEP_BYTES, check_room, free_huge_bytes};
+use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, set_generation};
 
 /// Slots that an offset of 44 bits can lie in.
 const SLOTS: usize = 24;
@@ -34,8 +36,8 @@ const STEP_SHIFT: u32 = STEP_BYTES.trailing_zeros();
 const PAGE_BYTES: usize = 4096;
 /// Bytes at the start of each group that no region gets. Global fences read the first word.
 const RESERVED_BYTES: u64 = 64;
-/// Regions begin on cache lines.
-const REGION_ALIGN: u64 = 64;
+/// How far it is looked for memory of the same generation.
+const AROUND_MAX: usize = 256;
 
 #[inline]
 const fn slot_of(offset: u64) -> usize {
@@ -65,9 +67,26 @@ pub struct ChunkInfo {
     pub rkey: u32,
 }
 
+/// Memory of a group whose generation is not 0, as its owner tells its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GenerationInfo {
+    /// How many bits of the group's offsets are the address.
+    pub address_bits: u8,
+    /// The address of its first byte.
+    pub first: u64,
+    /// Its length, in whole granules.
+    pub bytes: u64,
+    /// The generation that holds.
+    pub generation: u8,
+}
+
 /// The chunks of one group. A chunk is added once and then stays as it is.
 #[derive(Default)]
-struct Table([Line; SLOTS]);
+struct Table {
+    lines: [Line; SLOTS],
+    /// The bits of an offset that are the address. 0 until memory is given back: then all of it has generation 0.
+    mask: AtomicU64,
+}
 
 #[derive(Default)]
 struct Line {
@@ -75,12 +94,26 @@ struct Line {
     bytes: AtomicU64,
     address: AtomicU64,
     key: AtomicU32,
+    /// By granules, once memory of the chunk is given back.
+    generations: OnceLock<Box<[AtomicU8]>>,
+}
+
+impl Line {
+    /// All granules of a chunk, of generation 0. Their pages are taken as they are written.
+    fn generations(&self) -> &[AtomicU8] {
+        self.generations.get_or_init(|| {
+            let count = self.bytes.load(Ordering::Acquire) / GRANULE_BYTES;
+            let zeros = Box::into_raw(vec![0_u8; count as usize].into_boxed_slice());
+            // SAFETY: the box was a moment ago; an atomic byte has the layout of a byte.
+            unsafe { Box::from_raw(zeros as *mut [AtomicU8]) }
+        })
+    }
 }
 
 impl Table {
     fn add(&self, chunk: ChunkInfo) -> bool {
         let slot = slot_of(chunk.first);
-        let Some(line) = self.0.get(slot) else { return false };
+        let Some(line) = self.lines.get(slot) else { return false };
         if chunk.first != slot_first(slot) || chunk.bytes == 0 || chunk.bytes > slot_bytes(slot) {
             return false;
         }
@@ -91,11 +124,91 @@ impl Table {
         true
     }
 
+    /// Address and generation of an offset.
+    #[inline]
+    fn split(&self, offset: u64) -> (u64, u8) {
+        match self.mask.load(Ordering::Acquire) {
+            0 => (offset, 0),
+            mask => (offset & mask, (offset >> mask.count_ones()) as u8),
+        }
+    }
+
     /// Address and key of `len` bytes at `offset`.
     #[inline]
     fn find(&self, offset: u64, len: usize) -> Result<(u64, u32), Code> {
+        let (address, generation) = self.split(offset);
+        let found = self.find_address(address, len)?;
+        match self.generation(address).cmp(&generation) {
+            core::cmp::Ordering::Equal => Ok(found),
+            core::cmp::Ordering::Greater => Err(Code::Freed),
+            // It was never given to anybody.
+            core::cmp::Ordering::Less => Err(Code::OutOfBounds),
+        }
+    }
+
+    /// The generation of the granule at an address.
+    fn generation(&self, address: u64) -> u8 {
+        let slot = slot_of(address);
+        let generations = self.lines.get(slot).and_then(|line| line.generations.get());
+        let granule = ((address - slot_first(slot)) / GRANULE_BYTES) as usize;
+        generations.and_then(|all| all.get(granule)).map_or(0, |entry| entry.load(Ordering::Acquire))
+    }
+
+    /// From now on memory has this generation; false if there is no such memory.
+    fn set_generation(&self, info: GenerationInfo) -> bool {
+        let GenerationInfo { address_bits, first, bytes, generation } = info;
+        let slot = slot_of(first);
+        let is_inside = bytes > 0 && self.find_address(first, bytes as usize).is_ok();
+        let is_whole = first.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES);
+        if !is_inside || !is_whole || !(36..=44).contains(&address_bits) {
+            return false;
+        }
+        let at = ((first - slot_first(slot)) / GRANULE_BYTES) as usize;
+        let entries = self.lines[slot].generations().get(at..at + (bytes / GRANULE_BYTES) as usize);
+        let Some(entries) = entries else { return false };
+        self.mask.store((1 << address_bits) - 1, Ordering::Release);
+        set_generation(entries, generation);
+        true
+    }
+
+    /// The memory around an address that has the same generation, as far as it matters.
+    fn around(&self, address: u64) -> (u64, u64) {
+        let slot = slot_of(address);
+        let (first, bytes) = (slot_first(slot), self.lines[slot].bytes.load(Ordering::Acquire));
+        let Some(all) = self.lines[slot].generations.get() else { return (first, bytes) };
+        let at = ((address - first) / GRANULE_BYTES) as usize;
+        let Some(generation) = all.get(at).map(|entry| entry.load(Ordering::Acquire)) else { return (address, 0) };
+        let is_same = |entry: &&AtomicU8| entry.load(Ordering::Acquire) == generation;
+        let behind = all[at..].iter().take(AROUND_MAX).take_while(is_same).count();
+        let before = all[..at].iter().rev().take(AROUND_MAX).take_while(is_same).count();
+        (first + ((at - before) as u64) * GRANULE_BYTES, ((before + behind) as u64) * GRANULE_BYTES)
+    }
+
+    /// What has another generation than 0.
+    fn generations(&self) -> Vec<GenerationInfo> {
+        let address_bits = self.mask.load(Ordering::Acquire).count_ones() as u8;
+        let mut found: Vec<GenerationInfo> = Vec::new();
+        for (slot, line) in self.lines.iter().enumerate() {
+            let entries = line.generations.get().map_or(&[][..], |all| all);
+            for (granule, entry) in entries.iter().enumerate() {
+                let generation = entry.load(Ordering::Acquire);
+                let first = slot_first(slot) + granule as u64 * GRANULE_BYTES;
+                match found.last_mut() {
+                    _ if generation == 0 => {}
+                    Some(last) if last.first + last.bytes == first && last.generation == generation && granule > 0 => {
+                        last.bytes += GRANULE_BYTES;
+                    }
+                    _ => found.push(GenerationInfo { address_bits, first, bytes: GRANULE_BYTES, generation }),
+                }
+            }
+        }
+        found
+    }
+
+    #[inline]
+    fn find_address(&self, offset: u64, len: usize) -> Result<(u64, u32), Code> {
         let slot = slot_of(offset);
-        let line = self.0.get(slot).ok_or(Code::OutOfBounds)?;
+        let line = self.lines.get(slot).ok_or(Code::OutOfBounds)?;
         let within = offset - slot_first(slot);
         match line.bytes.load(Ordering::Acquire).checked_sub(within) {
             Some(room) if len as u64 <= room => {
@@ -106,7 +219,7 @@ impl Table {
     }
 
     fn chunks(&self) -> impl Iterator<Item = ChunkInfo> {
-        self.0.iter().enumerate().filter_map(|(slot, line)| {
+        self.lines.iter().enumerate().filter_map(|(slot, line)| {
             let bytes = line.bytes.load(Ordering::Acquire);
             let (address, rkey) = (line.address.load(Ordering::Relaxed), line.key.load(Ordering::Relaxed));
             (bytes > 0).then_some(ChunkInfo { first: slot_first(slot), bytes, address, rkey })
@@ -120,6 +233,8 @@ pub struct PeerMemory {
     /// A bit for each group to which this node has no right.
     revoked: [AtomicU64; GroupKey::COUNT_MAX / 64],
     is_out_of_reach: AtomicBool,
+    /// How often memory was given back.
+    changes: AtomicU64,
 }
 
 impl PeerMemory {
@@ -130,6 +245,7 @@ impl PeerMemory {
             groups: [const { OnceLock::new() }; GroupKey::COUNT_MAX],
             revoked: [const { AtomicU64::new(0) }; GroupKey::COUNT_MAX / 64],
             is_out_of_reach: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
         })
     }
 
@@ -166,12 +282,30 @@ impl PeerMemory {
         self.groups[usize::from(key.0)].get_or_init(Box::default).add(chunk)
     }
 
-    /// The chunk that a place lies in.
-    pub(super) fn chunk(&self, remote: RemotePtr<u8>) -> Option<ChunkInfo> {
-        let slot = slot_of(remote.offset());
-        let (address, rkey) = self.find(RemotePtr::new(remote.node(), remote.key(), slot_first(slot)), 0).ok()?;
-        let bytes = self.groups[usize::from(remote.key().0)].get()?.0[slot].bytes.load(Ordering::Acquire);
-        Some(ChunkInfo { first: slot_first(slot), bytes, address, rkey })
+    /// Memory that the peer has told of has this generation. False if there is no such memory, and then nothing is changed.
+    pub fn set_generation(&self, key: GroupKey, info: GenerationInfo) -> bool {
+        let is_set = self.groups[usize::from(key.0)].get().is_some_and(|table| table.set_generation(info));
+        // Release: who sees the change sees the generation.
+        self.changes.fetch_add(1, Ordering::Release);
+        is_set
+    }
+
+    /// Another number whenever memory was given back.
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The memory around a place that is reached as the place is: where it begins for pointers and for the device, its
+    /// length and its key.
+    pub(super) fn around(&self, remote: RemotePtr<u8>) -> Option<(RemotePtr<u8>, ChunkInfo)> {
+        let table = self.groups[usize::from(remote.key().0)].get()?;
+        let (address, _) = table.split(remote.offset());
+        let (first, bytes) = table.around(address);
+        let (at, rkey) = table.find_address(first, bytes as usize).ok()?;
+        let before = address - first;
+        let pointer = RemotePtr::new(remote.node(), remote.key(), remote.offset() - before);
+        Some((pointer, ChunkInfo { first, bytes, address: at, rkey }))
     }
 
     /// Address and key of `len` bytes.
@@ -273,8 +407,9 @@ unsafe impl Sync for GroupMemory {}
 
 struct Grown {
     registered: [Option<MemoryRegion>; SLOTS],
-    /// Bytes given out of each slot.
+    /// Bytes given out of each slot at least once, and what of them may be given out again.
     used: [u64; SLOTS],
+    spaces: [Space; SLOTS],
 }
 
 impl GroupMemory {
@@ -306,7 +441,7 @@ impl GroupMemory {
             limit_bytes,
             own: Table::default(),
             remote: Table::default(),
-            grown: Mutex::new(Grown { registered: [const { None }; SLOTS], used }),
+            grown: Mutex::new(Grown { registered: [const { None }; SLOTS], used, spaces: Default::default() }),
         };
         memory.grow(&mut memory.grown.lock().unwrap_or_else(PoisonError::into_inner), 0, RESERVED_BYTES)?;
         Ok(Arc::new(memory))
@@ -318,7 +453,7 @@ impl GroupMemory {
     /// # Errors
     /// [`ErrorKind::OutOfMemory`].
     pub fn alloc(self: &Arc<Self>, me: NodeId, bytes: usize) -> Result<Region> {
-        let Some(asked) = (bytes as u64).checked_next_multiple_of(REGION_ALIGN) else {
+        let Some(asked) = (bytes as u64).checked_next_multiple_of(GRANULE_BYTES) else {
             return Err(self.exhausted(bytes as u64, "no machine has that much".into()));
         };
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +462,7 @@ impl GroupMemory {
             return Err(self.exhausted(asked, format!("this node may use {} bytes for it", self.limit_bytes)));
         }
         let room = |grown: &Grown, slot: usize| {
-            self.own.0[slot].bytes.load(Ordering::Relaxed).saturating_sub(grown.used[slot]) >= asked
+            self.own.lines[slot].bytes.load(Ordering::Relaxed).saturating_sub(grown.used[slot]) >= asked
         };
         let slot = match (0..SLOTS).find(|slot| room(&grown, *slot)) {
             Some(slot) => slot,
@@ -344,14 +479,66 @@ impl GroupMemory {
                 slot
             }
         };
-        let offset = slot_first(slot) + grown.used[slot];
+        let start = slot_first(slot) + grown.used[slot];
         grown.used[slot] += asked;
+        Ok(self.region(me, start, bytes, 0))
+    }
+
+    /// A region of memory that was given back, if there is some. What it returns besides is to be told to the peers before
+    /// they get a pointer to it.
+    pub fn alloc_again(self: &Arc<Self>, me: NodeId, bytes: usize) -> Option<(Region, Option<GenerationInfo>)> {
+        let asked = (bytes as u64).checked_next_multiple_of(GRANULE_BYTES)?;
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, generation) = grown.spaces.iter_mut().find_map(|space| space.take(asked))?;
+        let news = GenerationInfo { address_bits: self.address_bits(), first: start, bytes: asked, generation };
+        let is_news = (start..start + asked)
+            .step_by(GRANULE_BYTES as usize)
+            .any(|address| self.remote.generation(address) != generation);
+        self.remote.set_generation(news);
+        drop(grown); // zeroing much memory takes long
+        // SAFETY: the range lies in a chunk, is aligned to 64, and nobody has it: see `Connections::free`.
+        unsafe { clear(self.base.as_ptr().add(start as usize), asked as usize) };
+        Some((self.region(me, start, bytes, generation), is_news.then_some(news)))
+    }
+
+    /// Memory is given back: its next generation, which the peers are to be told.
+    pub(super) fn give_back(&self, allocation: &Allocation) -> GenerationInfo {
+        let Allocation { start, bytes, generation, .. } = *allocation;
+        let generation = self.offsets().next(generation);
+        let news = GenerationInfo { address_bits: self.address_bits(), first: start, bytes, generation };
+        self.remote.set_generation(news);
+        news
+    }
+
+    /// Nothing gets to memory any more that was given back.
+    pub(super) fn give_out_again(&self, info: GenerationInfo) {
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        grown.spaces[slot_of(info.first)].give(info.first, info.bytes, info.generation);
+    }
+
+    /// What of the memory has another generation than 0, for peers.
+    #[must_use]
+    pub fn generations(&self) -> Vec<GenerationInfo> {
+        self.remote.generations()
+    }
+
+    fn offsets(&self) -> Offsets {
+        Offsets::new(self.reserve_bytes as u64)
+    }
+
+    fn address_bits(&self) -> u8 {
+        self.offsets().mask().count_ones() as u8
+    }
+
+    fn region(self: &Arc<Self>, me: NodeId, offset: u64, bytes: usize, generation: u8) -> Region {
+        let whole = (bytes as u64).next_multiple_of(GRANULE_BYTES);
         // SAFETY: the offset lies inside the reserved range.
         let base = unsafe { self.base.add(offset as usize) };
-        let remote = RemotePtr::new(me, self.key, offset);
-        // SAFETY: the range was given to nobody else, lies in a chunk that is mapped as long as this memory, which the
+        let remote = RemotePtr::new(me, self.key, self.offsets().offset(offset, generation));
+        let keep = Allocation::new(offset, whole, generation, Arc::clone(self) as _);
+        // SAFETY: nobody else has the range, which lies in a chunk that is mapped as long as this memory, which the
         // region keeps, and is aligned to 64; access is by atomics and by operations only.
-        Ok(unsafe { Region::new(base, bytes, remote, Arc::clone(self) as _) })
+        unsafe { Region::new(base, bytes, remote, keep) }
     }
 
     /// How many chunks there are.

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::ChunkInfo;
+use super::memory::{ChunkInfo, GenerationInfo};
 use super::queue::QueuePairAddress;
 
 /// The layout that all processes of a session must share. It changes with any change to these messages, or to what a
 /// pointer means.
-pub(super) const LAYOUT: &str = concat!("farfield-verbs-1/", env!("CARGO_PKG_VERSION"));
+pub(super) const LAYOUT: &str = concat!("farfield-verbs-2/", env!("CARGO_PKG_VERSION"));
 
 /// One message. Those of one node arrive in the order in which it sent them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -16,6 +16,11 @@ pub(super) enum Message {
     Group { key: u8 },
     /// A part of a group's memory that is new.
     Chunk { key: u8, chunk: ChunkInfo },
+    /// Memory of a group has another generation: by what pointers there are nothing is to be posted to it any more. The receiver
+    /// answers with `Passed` if it has an `id` other than 0.
+    Generation { id: u64, key: u8, info: GenerationInfo },
+    /// Nothing of the receiver's lanes is under way by pointers to what it was told to be given back with this `id`.
+    Passed { id: u64 },
     /// All groups that the sender had when the connection was made, and all their memory, were told.
     Told,
     /// A lane of the sender wants to reach a class of groups.
@@ -26,9 +31,9 @@ pub(super) enum Message {
     Decline { ask: u64, why: Declined },
     /// A lane is closed.
     Close { lane: u32 },
-    /// All lanes of the sender reach a class of groups, and all of its memory that the receiver has told of in
-    /// its first `heard` messages.
-    Reached { class: u8, heard: u64 },
+    /// The lanes of the sender reach a class of groups, and all of its memory that the receiver has told of in
+    /// its first `heard` messages; or not all of them do, since there is no queue pair for some.
+    Reached { class: u8, heard: u64, by_all: bool },
     /// The receiver has no right to a group any more.
     Revoke { key: u8 },
     /// It has again.
@@ -89,6 +94,10 @@ mod tests {
             any::<u8>().prop_map(|key| Message::Group { key }),
             (any::<u8>(), chunk).prop_map(|(key, chunk)| Message::Chunk { key, chunk }),
             Just(Message::Told),
+            any::<(u64, u8, (u8, u64, u64, u8))>().prop_map(|(id, key, (address_bits, first, bytes, generation))| {
+                Message::Generation { id, key, info: GenerationInfo { address_bits, first, bytes, generation } }
+            }),
+            any::<u64>().prop_map(|id| Message::Passed { id }),
             (any::<(u64, u32, u8)>(), address()).prop_map(|((ask, lane, class), address)| Message::Connect {
                 ask,
                 lane,
@@ -98,7 +107,7 @@ mod tests {
             (any::<u64>(), address()).prop_map(|(ask, address)| Message::Accept { ask, address }),
             (any::<u64>(), why).prop_map(|(ask, why)| Message::Decline { ask, why }),
             any::<u32>().prop_map(|lane| Message::Close { lane }),
-            any::<(u8, u64)>().prop_map(|(class, heard)| Message::Reached { class, heard }),
+            any::<(u8, u64, bool)>().prop_map(|(class, heard, by_all)| Message::Reached { class, heard, by_all }),
             any::<u8>().prop_map(|key| Message::Revoke { key }),
             any::<u8>().prop_map(|key| Message::Permit { key }),
         ]

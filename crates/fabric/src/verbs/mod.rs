@@ -75,5 +75,5 @@ pub use fabric::{JoinOptions, VerbsFabric};
 pub use info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
 pub use lane::{LanePort, VerbsLane};
 pub(crate) use lane::{WordOrigin, WordTicket};
-pub use memory::{ChunkInfo, GroupMemory, PeerMemory};
+pub use memory::{ChunkInfo, GenerationInfo, GroupMemory, PeerMemory};
 pub use queue::{QueueInfo, QueuePair, QueuePairAddress, QueuePairSwitch};

@@ -55,6 +55,8 @@ pub(super) struct Pair {
     pub(super) oldest_seen: (Option<(u64, bool)>, Instant),
     /// So many bytes are under way at most, words apart.
     pub(super) bytes: u64,
+    /// What waits was looked at when the peer had given memory back so often.
+    pub(super) changes_seen: u64,
 }
 
 impl Pair {
@@ -73,6 +75,7 @@ impl Pair {
             puts_end: first,
             oldest_seen: (None, Instant::now()),
             bytes: 0,
+            changes_seen: 0,
         }
     }
 
@@ -126,8 +129,8 @@ pub(super) enum Ends {
     Word(WordTicket),
     /// An operation, by its number.
     Operation(u64),
-    /// One whose last part was not posted: it fails however this part of it ends.
-    CutShort(u64),
+    /// One whose last part was not posted, and why: it fails however this part of it ends.
+    CutShort(u64, Code),
 }
 
 impl Posted {

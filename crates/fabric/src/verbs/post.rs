@@ -7,6 +7,7 @@ use farfield_verbs_sys::*;
 
 use super::queue::{INLINE_BYTES_MAX, QueuePair};
 use crate::lane::{Verb, copy_words};
+use crate::ptr::RemotePtr;
 
 /// The most work requests behind one doorbell.
 pub(super) const BATCH_MAX: usize = 32;
@@ -50,6 +51,8 @@ impl WorkId {
 pub(super) struct Work {
     /// Of the operation that is complete with it; 0 if none is.
     pub(super) sequence: u64,
+    /// It is all of its operation.
+    pub(super) is_whole: bool,
     /// Not a remote fence, which is no work request.
     pub(super) verb: Verb,
     /// It waits for the earlier reads and atomics.
@@ -60,6 +63,8 @@ pub(super) struct Work {
     pub(super) address: u64,
     pub(super) rkey: u32,
     pub(super) operands: [u64; 2],
+    /// What `address` and `rkey` were found for.
+    pub(super) remote: RemotePtr<u8>,
 }
 
 // SAFETY: the pointer is used only by who posts the request, and the operation keeps its memory.
@@ -70,6 +75,7 @@ impl Work {
     pub(super) fn nothing() -> Work {
         Work {
             sequence: 0,
+            is_whole: false,
             verb: Verb::Put,
             fence: false,
             local: core::ptr::null_mut(),
@@ -78,6 +84,7 @@ impl Work {
             address: 0,
             rkey: 0,
             operands: [0; 2],
+            remote: RemotePtr::from_packed(0),
         }
     }
 }
@@ -267,7 +274,9 @@ pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
     if qp.is_null() {
         let key = if is_inline() { LocalKey::Inline } else { LocalKey::Registered(ends.lkey) };
         let (rkey, operands) = (ends.rkey, [a, b]);
-        let work = Work { sequence: 0, verb, fence: false, local: local.cast(), len: 8, key, address, rkey, operands };
+        let (local, len, remote) = (local.cast(), 8, RemotePtr::from_packed(0));
+        let work =
+            Work { sequence: 0, is_whole: true, verb, fence: false, local, len, key, address, rkey, operands, remote };
         // SAFETY: by the contract of this function.
         return unsafe { post_one_classic(pair, *id, &work) };
     }

@@ -134,9 +134,12 @@ struct Switch {
     device: Arc<Device>,
     /// None once the queue pair is destroyed.
     raw: Mutex<Option<RawPair>>,
-    /// The code that its operations end in, 0 while it is not ended.
+    /// The code that its operations end in, 0 while it is not ended; and [`LOOK`].
     verdict: AtomicU8,
 }
+
+/// Set in a verdict when memory was given back to which the lane may know the way.
+const LOOK: u8 = 0x80;
 
 struct RawPair(*mut ibv_qp);
 
@@ -147,7 +150,8 @@ impl QueuePairSwitch {
     /// Ends the queue pair for good: what is under way, and what is posted later, ends in `why`, which is one of
     /// unreachable, revoked and fenced. The first reason stays.
     pub fn end(&self, why: Code) {
-        let _ = self.0.verdict.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
+        let set = |old: u8| (old & !LOOK == 0).then_some(old | why as u8);
+        let _ = self.0.verdict.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
         let raw = self.0.lock();
         if let Some(RawPair(raw)) = *raw {
             let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
@@ -156,10 +160,15 @@ impl QueuePairSwitch {
         }
     }
 
+    /// Memory was given back: the lane is to look before it posts by what it knows.
+    pub fn warn(&self) {
+        self.0.verdict.fetch_or(LOOK, Ordering::AcqRel);
+    }
+
     /// Why it was ended, if it was.
     #[inline]
     pub(super) fn verdict(&self) -> Option<Code> {
-        match self.0.verdict.load(Ordering::Acquire) {
+        match self.0.verdict.load(Ordering::Acquire) & !LOOK {
             0 => None,
             code if code == Code::Fenced as u8 => Some(Code::Fenced),
             code if code == Code::Revoked as u8 => Some(Code::Revoked),
@@ -317,6 +326,17 @@ impl QueuePair {
     #[inline]
     pub(super) fn verdict(&self) -> Option<Code> {
         self.switch.verdict()
+    }
+
+    /// Whether it goes on, and nothing was given back since the lane has looked.
+    #[inline]
+    pub(super) fn is_untroubled(&self) -> bool {
+        self.switch.0.verdict.load(Ordering::Acquire) == 0
+    }
+
+    /// The lane looks now.
+    pub(super) fn looks(&self) {
+        self.switch.0.verdict.fetch_and(!LOOK, Ordering::AcqRel);
     }
 
     /// What the other side has to know.

@@ -4,7 +4,8 @@
 //! Remote addresses are this process's own.
 
 use core::ffi::{c_int, c_void};
-use std::collections::VecDeque;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfield_verbs_sys::*;
@@ -40,6 +41,11 @@ pub(super) struct State {
     pub(super) registering_fails: bool,
     pub(super) modified: Vec<(ibv_qp_state, ibv_qp_attr)>,
     pub(super) destroyed: usize,
+    /// Queue pairs that there are, and that there can be.
+    pub(super) queue_pairs: usize,
+    pub(super) queue_pairs_max: Option<usize>,
+    /// Work requests are done as they are posted; or fail, where the other side is gone.
+    pub(super) is_prompt: bool,
 }
 
 impl State {
@@ -61,6 +67,14 @@ impl State {
         };
         self.doorbells += usize::from(accepted > 0);
         self.posted.extend(requests[..accepted].iter().cloned());
+        while self.is_prompt
+            && let Some(first) = self.posted.front()
+        {
+            // SAFETY: queue pairs of the stub are never freed.
+            let there = unsafe { (*(first.qp as *const StubPair)).target.load(Ordering::Relaxed) };
+            let live = LIVE.lock().unwrap();
+            self.end_first(if live.contains(&there) { IBV_WC_SUCCESS } else { IBV_WC_REM_ACCESS_ERR });
+        }
         (accepted, errno)
     }
 
@@ -80,7 +94,7 @@ impl Posted {
         let (remote, local) = (self.remote_addr as *mut u8, self.local.addr as *mut u8);
         let len = self.local.length as usize;
         // SAFETY: a lane says that local and remote memory are valid while the request is under way, and a test uses
-        // them from one thread.
+        // them from one thread, or one request at a time is done (`is_prompt`).
         unsafe {
             match (self.opcode, &self.inline) {
                 (IBV_WR_RDMA_WRITE, Some(bytes)) => remote.copy_from(bytes.as_ptr(), bytes.len()),
@@ -100,6 +114,17 @@ impl Posted {
             }
         }
     }
+}
+
+/// The numbers of all queue pairs of all stubs that there are.
+static LIVE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+static LAST: AtomicU32 = AtomicU32::new(6);
+
+#[repr(C)]
+struct StubPair {
+    ex: ibv_qp_ex,
+    /// The number of the queue pair that it is connected to.
+    target: AtomicU32,
 }
 
 #[repr(C)]
@@ -281,14 +306,23 @@ unsafe extern "C" fn destroy_cq(_: *mut ibv_cq) -> c_int {
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: zero is valid for it, and the caller's domain and attributes are alive.
     unsafe {
-        let qp: &mut ibv_qp_ex = Box::leak(Box::new(core::mem::zeroed()));
-        qp.qp_base.context = (*pd).context;
-        qp.qp_base.qp_num = 7;
+        let refuse = |errno| {
+            *libc::__errno_location() = errno;
+            core::ptr::null_mut()
+        };
         // As some devices, it copies less than it is asked for, and refuses to say so.
         if (*attr).cap.max_inline_data > 128 {
-            *libc::__errno_location() = libc::EINVAL;
-            return core::ptr::null_mut();
+            return refuse(libc::EINVAL);
         }
+        let mut state = state_of((*pd).context);
+        if state.queue_pairs_max.is_some_and(|max| state.queue_pairs >= max) {
+            return refuse(libc::ENOMEM);
+        }
+        state.queue_pairs += 1;
+        let qp: &mut StubPair = Box::leak(Box::new(core::mem::zeroed()));
+        qp.ex.qp_base.context = (*pd).context;
+        qp.ex.qp_base.qp_num = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        LIVE.lock().unwrap().insert(qp.ex.qp_base.qp_num);
         (&raw mut *qp).cast()
     }
 }
@@ -330,15 +364,22 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
         if mask & IBV_QP_STATE != 0 {
             state_of((*qp).context).modified.push(((*attr).qp_state, *attr));
         }
+        if mask & IBV_QP_DEST_QPN != 0 {
+            (*qp.cast::<StubPair>()).target.store((*attr).dest_qp_num, Ordering::Relaxed);
+        }
     }
     0
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: as in `modify_qp`.
-    let mut state = state_of(unsafe { (*qp).context });
+    let (context, number) = unsafe { ((*qp).context, (*qp).qp_num) };
+    // A request of another stub that is done meanwhile is over when this returns.
+    LIVE.lock().unwrap().remove(&number);
+    let mut state = state_of(context);
     state.posted.retain(|posted| posted.qp != qp as usize);
     state.destroyed += 1;
+    state.queue_pairs -= 1;
     0
 }
 

@@ -21,6 +21,9 @@ use crate::fabric::{Fabric, PeerState, Region};
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
+mod freeing;
+mod nodes;
+
 pub(super) const PEER: NodeId = NodeId(3);
 
 /// A request, and its block.
@@ -428,17 +431,66 @@ fn a_failure_in_the_middle_of_a_batch() {
         let (done, failed) = (Status::Done, Status::Failed(Code::Revoked));
         assert_eq!(rig.statuses(&puts), [done, done, done, failed, failed, failed, failed, failed]);
     }
-    // The device refuses the fourth while posting.
+}
+
+/// What waited was accepted, and what is behind it may say that it was done: it does not fail alone.
+#[test]
+fn what_waited_and_is_refused_ends_the_queue_pair() {
+    // The device refuses the fourth of a batch, with the first three under way.
     for mut rig in Rig::both() {
-        rig.stub.state().refusals.extend([(3, libc::EINVAL), (0, libc::EINVAL)]);
+        rig.stub.state().refusals.extend([(3, libc::EINVAL), (0, libc::EINVAL), (0, libc::EINVAL)]);
         rig.lane.hold(PEER);
-        let puts: Vec<_> = (0..4).map(|at| rig.put(at, 1)).collect();
+        let puts: Vec<_> = (0..8).map(|at| rig.put(at, 1)).collect();
+        assert!(rig.statuses(&puts).iter().all(|status| *status == Status::Pending));
         rig.lane.doorbell(PEER);
-        let posted = rig.stub.state().posted.len();
-        rig.stub.complete(posted);
-        let done = Status::Done;
-        assert_eq!(rig.statuses(&puts), [done, done, done, Status::Failed(Code::Device)]);
-        assert_eq!((0..4).map(|word| rig.region.word(8 * word).load()).collect::<Vec<_>>(), [1, 1, 1, 0]);
+        rig.stub.flush();
+        let failed = Status::Failed(Code::Device);
+        assert_eq!(rig.statuses(&puts)[3..], [failed; 5]);
+        assert_eq!((3..8).map(|word| rig.region.word(8 * word).load()).collect::<Vec<_>>(), [0; 5]);
+        let next = rig.put(0, 2);
+        assert_eq!(rig.status(next), failed);
+    }
+    // A full queue kept it waiting.
+    for mut rig in Rig::both() {
+        let first = rig.put(0, 1);
+        rig.stub.state().refusals.extend([(0, libc::ENOMEM), (0, libc::EAGAIN)]);
+        let second = rig.put(1, 1);
+        assert_eq!(rig.lane.status(PEER, second), Status::Pending); // without a poll, which would post it
+        // Both together, and then by itself.
+        rig.stub.state().refusals.extend([(0, libc::EINVAL), (0, libc::EINVAL)]);
+        let third = rig.put(2, 1);
+        rig.stub.flush();
+        assert_eq!(rig.statuses(&[second, third]), [Status::Failed(Code::Device); 2]);
+        assert!(rig.status(first) != Status::Pending);
+    }
+    // The last part of a long one is refused: its memory is kept until the others have ended.
+    for mut rig in Rig::both() {
+        rig.stub.state().refusals.extend([(2, libc::EINVAL), (0, libc::EINVAL), (0, libc::EINVAL)]);
+        let (long, block) = request(Verb::Put, rig.at(0), &[1; 10_000], [0; 2]);
+        let put = rig.lane.post(long);
+        if !rig.stub.state().posted.is_empty() {
+            assert_eq!((rig.status(put), Arc::strong_count(&block)), (Status::Pending, 2));
+        }
+        rig.stub.flush();
+        while rig.status(put) == Status::Pending {}
+        assert_eq!((rig.status(put), Arc::strong_count(&block)), (Status::Failed(Code::Device), 1));
+    }
+}
+
+/// One that is refused while it is posted takes nothing with it: what was to be fenced still is.
+#[test]
+fn what_is_refused_leaves_its_fence() {
+    for mut rig in Rig::both() {
+        let get = rig.lane.post(request(Verb::Get, rig.at(0), &[0; 8], [0; 2]).0);
+        rig.lane.post(request(Verb::RemoteFence, rig.at(0), &[], [0; 2]).0);
+        rig.stub.state().refusals.push_back((0, libc::EINVAL));
+        let refused = rig.put(1, 1);
+        let put = rig.put(1, 2);
+        assert_eq!(rig.statuses(&[get, refused]), [Status::Pending, Status::Failed(Code::Device)]);
+        let flags: Vec<_> = rig.stub.state().posted.iter().map(|posted| posted.flags & IBV_SEND_FENCE != 0).collect();
+        assert_eq!(flags, [false, true]);
+        rig.stub.complete(2);
+        assert_eq!(rig.statuses(&[get, put]), [Status::Done; 2]);
     }
 }
 

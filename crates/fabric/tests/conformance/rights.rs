@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use farfield_fabric::{ErrorKind, NodeId, Word};
+use farfield_fabric::{ErrorKind, GroupKey, NodeId, PeerState, Word};
 
-use crate::harness::{Harness, SOON, guarded, refused, soon, threads};
+use crate::harness::{Harness, SOON, eventually, guarded, refused, soon, threads};
 
 /// After a revoke each kind of operation fails with `Revoked` and touches nothing; after a permit all work again.
 pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
@@ -142,4 +142,87 @@ pub(crate) fn a_revoke_reaches_into_store_buffers(harness: &Harness) {
         stop.store(1);
     };
     threads([(&nodes[0], &write), (&nodes[1], &revoke)]);
+}
+
+/// Who is said to have a right can use it at once, from every endpoint; and `start_permit` waits for nobody.
+pub(crate) fn a_right_can_be_used_when_it_is_said_to_be_there(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (key, region) = guarded(&nodes, 1, 64);
+    let word = region.remote::<u64>(0);
+    let owner = &nodes[1].fabric;
+    let (first, second) = (nodes[0].endpoint(), nodes[0].endpoint());
+    let own = nodes[1].endpoint();
+    let mut sum = 0;
+    for round in 0..harness.rounds(20).min(50) {
+        // Any number of times, taken again in between or not: the last call counts.
+        for _ in 0..1 + round % 3 {
+            for peer in [NodeId(0), NodeId(1)] {
+                owner.revoke(peer, key, SOON).unwrap();
+                assert!(!owner.is_permitted(peer, key).unwrap());
+                owner.start_permit(peer, key).unwrap();
+                owner.start_permit(peer, key).unwrap();
+            }
+        }
+        if round % 2 == 0 {
+            owner.permit(NodeId(0), key).unwrap();
+            assert!(owner.is_permitted(NodeId(0), key).unwrap());
+        } else {
+            eventually("the peer can use it", || owner.is_permitted(NodeId(0), key).unwrap().then_some(()));
+        }
+        assert!(owner.is_permitted(NodeId(1), key).unwrap());
+        for endpoint in [&first, &second, &nodes[0].endpoint(), &own] {
+            assert_eq!(endpoint.faa(word, 1).wait().unwrap(), sum, "round {round}");
+            sum += 1;
+        }
+    }
+    assert!(matches!(refused(owner.is_permitted(NodeId(0), GroupKey(9))).kind(), ErrorKind::UnknownGroup { .. }));
+    assert!(matches!(refused(owner.start_permit(NodeId(7), key)).kind(), ErrorKind::UnknownNode { .. }));
+}
+
+/// As consensus does it: a replica takes its log from one writer, gives it to another, and tells that one. The new one is never
+/// refused, and nothing of the old one lands any more, which goes on until it is refused.
+pub(crate) fn a_right_is_handed_from_writer_to_writer(harness: &Harness) {
+    let nodes = harness.session(3);
+    let (key, log) = guarded(&nodes, 2, 64);
+    let (turns, done) = ([nodes[0].signals(64), nodes[1].signals(64)], nodes[2].signals(64));
+    let rounds = harness.rounds(20).min(200) as u64;
+    let write = |me: usize| {
+        let (endpoint, place) = (nodes[me].endpoint(), log.remote::<u64>(0));
+        for round in (1..=rounds).filter(|round| round % 2 == me as u64) {
+            soon(&endpoint, "its turn", || turns[me].word(0).load() >= round);
+            endpoint.put_value(place, round).wait().expect("it was told that it may write");
+            assert_eq!(endpoint.get(place).wait().unwrap(), round);
+            endpoint.put_value(done.remote(0), round).wait().unwrap();
+            // Or it has slept meanwhile, and it is its turn again.
+            while endpoint.put_value(place, round).wait().is_ok() && turns[me].word(0).load() == round {}
+        }
+    };
+    let replica = || {
+        let (endpoint, fabric) = (nodes[2].endpoint(), &nodes[2].fabric);
+        for round in 1..=rounds {
+            let (old, new) = (NodeId(1 - (round % 2) as u16), NodeId((round % 2) as u16));
+            fabric.revoke(old, key, SOON).unwrap();
+            fabric.permit(new, key).unwrap();
+            endpoint.put_value(turns[new.index()].remote(0), round).wait().unwrap();
+            soon(&endpoint, "the new one has written", || done.word(0).load() == round);
+            assert_eq!(log.word(0).load(), round, "the old one has written after it was shut out");
+        }
+        [0, 1].into_iter().for_each(|writer| fabric.revoke(NodeId(writer), key, SOON).unwrap());
+    };
+    threads([(&nodes[0], &|| write(0)), (&nodes[1], &|| write(1)), (&nodes[2], &replica)]);
+}
+
+/// A node that has left is given nothing, and nobody waits for it.
+pub(crate) fn nothing_is_permitted_to_one_that_has_left(harness: &Harness) {
+    let mut nodes = harness.session(2);
+    let (key, _) = guarded(&nodes, 1, 64);
+    nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
+    nodes[0].leave();
+    let owner = &nodes[1].fabric;
+    eventually("it has left", || (owner.peer_state(NodeId(0)) == PeerState::Left).then_some(()));
+    for outcome in
+        [owner.permit(NodeId(0), key), owner.start_permit(NodeId(0), key), owner.is_permitted(NodeId(0), key).map(drop)]
+    {
+        assert_eq!(*refused(outcome).kind(), ErrorKind::PeerLeft { node: NodeId(0) });
+    }
 }

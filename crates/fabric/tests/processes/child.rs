@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{
-    ControlEvent, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, NodeId, Region, RemotePtr,
+    ControlEvent, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, NodeId, PeerState, Region, RemotePtr, Word,
 };
 
 use crate::{SOON, all_stopped, signal};
@@ -169,6 +169,12 @@ impl Obeying {
                 std::thread::spawn(move || write_on(&endpoint, target, beat));
                 Ok("0".into())
             }
+            "write_late" => {
+                let (endpoint, told, beat) = (self.another_endpoint(), place(0), place(1));
+                std::thread::spawn(move || write_late(&endpoint, told, beat));
+                Ok("0".into())
+            }
+            "free_stopped" => self.free_stopped(number(0) as i32, node(1), number(2)),
             "revoke" => {
                 let timeout = Duration::from_millis(number(2));
                 self.fabric.revoke(node(0), key(1), timeout).map_err(told).map(|()| "0".into())
@@ -191,6 +197,86 @@ impl Obeying {
             std::thread::sleep(Duration::from_millis(1));
         }
         Err(format!("not among the events: {:?}", self.events.lock().unwrap()))
+    }
+
+    /// Regions of so many bytes, until one lies where another did; how many there are at most, and whether one does.
+    fn alloc_until(&self, address: *const Word, bytes: usize, most: usize) -> (bool, Vec<Region>) {
+        let mut regions = Vec::new();
+        while regions.len() < most {
+            let region = self.fabric.alloc(GroupKey::DATA, bytes).unwrap();
+            let found = std::ptr::eq(region.word(0), address);
+            regions.push(region);
+            if found {
+                return (true, regions);
+            }
+        }
+        (false, regions)
+    }
+
+    /// Stops the peer at a random moment of its writing, and gives back what it writes to, again and again; how often it was in
+    /// the middle of a write. The last time it is, it is killed.
+    fn free_stopped(&self, pid: i32, peer: NodeId, rounds: u64) -> Result<String, String> {
+        const BYTES: usize = 1 << 16;
+        let (beat, told) = (&self.regions[0], self.regions[0].word(8));
+        let until = |what: &str, ready: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !ready() {
+                if start.elapsed() > SOON / 2 {
+                    return Err(what.to_owned());
+                }
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let turns = |more: u64| {
+            let from = beat.word(0).load();
+            until("the peer does not run", &|| beat.word(0).load() >= from + more)
+        };
+        let is_zero = |region: &Region| region.words(0, BYTES / 8).iter().all(|word| word.load() == 0);
+        let (mut kept, mut random) = (0, 0x9e37_79b9_7f4a_7c15u64);
+        for round in 0.. {
+            let region = self.fabric.alloc(GroupKey::DATA, BYTES).map_err(|error| error.to_string())?;
+            let address: *const Word = region.word(0);
+            told.store(region.remote::<u64>(0).packed());
+            turns(2)?;
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let moment = Instant::now();
+            while moment.elapsed() < Duration::from_micros(random >> 57) {
+                std::hint::spin_loop();
+            }
+            signal(pid, libc::SIGSTOP);
+            until("the peer does not stop", &|| all_stopped(pid))?;
+            self.fabric.free(region).map_err(|error| error.to_string())?;
+            let (found, mut regions) = self.alloc_until(address, BYTES, 4);
+            kept += u64::from(!found);
+            let last = round >= rounds && !found;
+            if last {
+                signal(pid, libc::SIGKILL);
+                until("the peer does not die", &|| matches!(self.fabric.peer_state(peer), PeerState::Dead { .. }))?;
+            } else {
+                signal(pid, libc::SIGCONT);
+                turns(3)?;
+            }
+            if !found {
+                // Its write has come to its end, one way or the other.
+                let (found, more) = self.alloc_until(address, BYTES, 4);
+                if !found {
+                    return Err(format!("round {round}: the memory does not come back"));
+                }
+                regions.extend(more);
+            }
+            if let Some(at) = regions.iter().position(|region| !is_zero(region)) {
+                return Err(format!("round {round}: a late write is in region {at}"));
+            }
+            regions.into_iter().try_for_each(|region| self.fabric.free(region)).map_err(|error| error.to_string())?;
+            if last {
+                return Ok(kept.to_string());
+            }
+            if round > 10 * rounds {
+                return Err("it was never stopped in the middle of a write".into());
+            }
+        }
+        unreachable!()
     }
 
     /// Stops the peer at a random moment of its writing and revokes its right to region 0, again and again.
@@ -267,6 +353,21 @@ fn write_on(endpoint: &Endpoint, target: RemotePtr<u64>, beat: RemotePtr<u64>) {
         let _ = endpoint.put(target, &buf).wait();
         let _ = endpoint.put_value(target.at(100), value).wait();
         let _ = endpoint.faa(target.at(200), 1).wait();
+        if endpoint.faa(beat, 1).wait().is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes for ever to where `told` says (8192 words), and counts its turns in `beat`.
+fn write_late(endpoint: &Endpoint, told: RemotePtr<u64>, beat: RemotePtr<u64>) {
+    let mut buf = endpoint.buf::<u64>(8192).unwrap();
+    buf.fill(7);
+    while let Ok(target) = endpoint.get(told).wait() {
+        if target != 0 {
+            // Late, it is refused: that is the point.
+            let _ = endpoint.put(RemotePtr::<u64>::from_packed(target), &buf).wait();
+        }
         if endpoint.faa(beat, 1).wait().is_err() {
             return;
         }

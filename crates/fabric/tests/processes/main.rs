@@ -261,6 +261,22 @@ fn revoking_a_stopped_writer() {
     assert_eq!(owner.ask("revoke 1 1 1000"), Ok("0".into()));
 }
 
+/// Giving back what a peer writes to that is stopped at any moment: in the middle of a write it keeps the memory out of use
+/// until it goes on, or is killed; and nothing late is ever in what is given out.
+#[test]
+fn giving_back_what_a_stopped_writer_writes_to() {
+    let place = Place::new();
+    let mut owner = Start::of(&place, 0, 2).up();
+    let mut writer = Start::of(&place, 1, 2).up();
+    owner.number("up 1");
+    writer.number("up 0");
+    let beat = owner.number("alloc 0 128");
+    writer.number(format!("write_late {} {beat}", beat + 64));
+    let kept = owner.number(format!("free_stopped {} 1 100", writer.pid));
+    println!("memory given back 100 times and more, a stopped peer in the middle of writing to it {kept} times");
+    assert!((1..100).contains(&kept), "both come up, {kept} of 100");
+}
+
 // ---- rendezvous ------------------------------------------------------------------------------------------------
 
 /// The files of a killed session are removed by the next start, of any session.

@@ -12,7 +12,7 @@ use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
-    PeerState, Region, Rng, Thread,
+    PeerState, Region, Rng, Thread, Word,
 };
 
 use rand::SeedableRng;
@@ -21,7 +21,7 @@ use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use object::reopen::Reopening;
 pub use object::{Announcement, CustomObject, Opening};
-pub(crate) use object::{Object, Spec};
+pub(crate) use object::{Hold, Object, Regions, Spec};
 pub use service::{PARTING_MAX, Poller, Progress, Standing};
 
 use self::service::Service;
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     config: Config,
     service: Service,
     endpoints: LocalMutex<Endpoints>,
+    /// Bytes that were allocated and not given back.
+    memory_bytes: Word,
 }
 
 /// What the node's endpoints have posted.
@@ -75,10 +77,14 @@ pub struct Metrics {
     pub counts: Counts,
     /// Endpoints opened so far.
     pub endpoints: usize,
-    /// Queue pairs of an RDMA device: of this node's endpoints, and those by which other nodes' reach it.
+    /// Queue pairs of an RDMA device: of this node's endpoints, one of the service thread's included, and those by which
+    /// endpoints reach it. An endpoint has one to each other node, and one to its own if it has used it by operations.
     pub queue_pairs: (usize, usize),
     /// The paths of the objects that are open.
     pub objects: Vec<String>,
+    /// Bytes of this node's memory that objects have, closed ones included that others still have open, and those of
+    /// [`Node::alloc`] that were not given back.
+    pub memory_bytes: u64,
     /// The state of each node of the session, as this one sees it.
     pub peers: Vec<(NodeId, PeerState)>,
 }
@@ -118,7 +124,8 @@ impl Node {
             fabric = decorate(fabric)?;
         }
         let service = Service::new(fabric.places(), fabric.nodes());
-        let shared = Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default() });
+        let shared =
+            Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default(), memory_bytes: Word::new(0) });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
@@ -218,7 +225,7 @@ impl Node {
     /// A global fence that goes on where nodes are gone. It gives the nodes at which what this endpoint has put may be
     /// missed: they do not answer or have shut this one out, or are dead and not shut out by all, so somebody may still
     /// look there. That ends: one that does not answer is decided about, and [`Node::silence_of`] is known of it then; or
-    /// this node goes.
+    /// this node goes. A get that is refused is posted again, as long as the endpoint's timeout.
     pub(crate) async fn fence_living(
         &self,
         endpoint: &Endpoint,
@@ -236,14 +243,15 @@ impl Node {
         if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
             return Ok(Vec::new());
         }
-        match endpoint.global_fence(nodes.clone()).await {
+        let deadline = endpoint.deadline();
+        match fence(endpoint, nodes.clone(), deadline).await {
             Ok(()) => return Ok(Vec::new()),
             Err(error) if !may_be_missed(&error) => return Err(error.into()),
             Err(_) => {}
         }
         let mut lost = Vec::new();
         for node in nodes {
-            match endpoint.global_fence([node]).await {
+            match fence(endpoint, [node].into_iter(), deadline).await {
                 Err(error) if is_of_application(&error) => {}
                 Err(error) if !may_be_missed(&error) => return Err(error.into()),
                 Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
@@ -282,12 +290,37 @@ impl Node {
         Ok(self.shared().fabric.spawn(name.into(), Box::new(move || body(endpoint)))?)
     }
 
-    /// Zeroed memory of this node in a permission group, reachable by all peers. It stays until the node leaves.
+    /// Zeroed memory of this node in a permission group, reachable by all peers. It stays until it is given back by
+    /// [`Node::free`], or by the object that it was given to ([`Opening::region`]), or until the node leaves.
     ///
     /// # Errors
     /// No memory is left.
     pub fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
-        Ok(self.shared().fabric.alloc(group, bytes)?)
+        let region = self.shared().fabric.alloc(group, bytes)?;
+        self.shared().memory_bytes.fetch_add(bytes as u64);
+        Ok(region)
+    }
+
+    /// Gives memory of this node back that no object has. From now on operations of all nodes towards it end in
+    /// [`Freed`](farfield_fabric::ErrorKind::Freed), and never reach what has its place later. Here the region and its clones
+    /// can be read and written as long as they live. Give it back once.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::{ErrorKind, GroupKey};
+    /// let node = farfield::Node::builder().session("doc-free").start()?;
+    /// let region = node.alloc(GroupKey::DATA, 64)?;
+    /// let late = region.remote::<u64>(0);
+    /// node.free(region)?;
+    /// let error = node.endpoint()?.put_value(late, 7).wait().unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Freed { .. }));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The region is another node's, or what the system says.
+    pub fn free(&self, region: Region) -> Result<()> {
+        self.shared().free(region)
     }
 
     /// Waits until these nodes have come.
@@ -350,6 +383,7 @@ impl Node {
             endpoints: endpoints.opened,
             queue_pairs: shared.fabric.queue_pairs(),
             objects: shared.service.object_paths(),
+            memory_bytes: shared.memory_bytes.load(),
             peers: self.members().map(|node| (node, self.state_of(node))).collect(),
         }
     }
@@ -452,6 +486,20 @@ impl Shared {
     pub(crate) fn add_poller(&self, poller: Box<dyn Poller>) {
         self.service.add_poller(poller);
         self.fabric.wake_service();
+    }
+}
+
+/// A global fence, again if it is refused: whoever releases something depends on it.
+async fn fence(
+    endpoint: &Endpoint,
+    nodes: impl Iterator<Item = NodeId> + Clone,
+    deadline: Instant,
+) -> fabric::Result<()> {
+    loop {
+        match endpoint.global_fence(nodes.clone()).await {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            fenced => return fenced,
+        }
     }
 }
 

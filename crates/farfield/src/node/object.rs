@@ -7,7 +7,10 @@
 //!
 //! A path may be opened anew after all have dropped it, while messages of the opening before are still under way. So
 //! openings are numbered: an answer counts only if it is to this opening's join, and a join only if it is of a later
-//! opening than the one that an earlier object of this path was connected to.
+//! opening than the one that an earlier object of this path was connected to. How an opening ends, and when its memory comes
+//! back, is [`close`]'s matter.
+
+pub(super) mod close;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) mod reopen;
 
+pub(crate) use self::close::{Hold, Regions};
 use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -105,19 +109,23 @@ pub(super) enum Message {
     Membership(membership::Message),
     /// A node reopens a path.
     Reopen(reopen::Call),
+    /// An opening ends.
+    Close(close::Message),
 }
 
 /// Room for most messages.
 const MESSAGE_BYTES: usize = 512;
 
 impl Message {
-    pub(super) fn send(&self, shared: &Shared, to: NodeId) {
+    /// Whether it was sent.
+    pub(super) fn send(&self, shared: &Shared, to: NodeId) -> bool {
         let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
         let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
-        if let Err(why) = sent {
+        if let Err(why) = &sent {
             // Not up yet: it is announced when it comes. Gone: its state says so to whoever waits.
             tracing::debug!("not sent to {to}: {why}");
         }
+        sent.is_ok()
     }
 
     pub(super) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
@@ -125,9 +133,16 @@ impl Message {
         match self {
             Message::Join { opening, theirs } => {
                 let Some(object) = find(&theirs.path) else { return };
-                let is_late = shared.service.was_connected_to(&theirs.path, from, opening);
+                let is_late = shared.service.openings.lock().is_late(&theirs.path, from, opening);
                 if is_late || !object.check(shared, from, opening, &theirs) {
                     return;
+                }
+                {
+                    // Before it is told: what it was told of is used until it says otherwise.
+                    let mut openings = shared.service.openings.lock();
+                    if !openings.uses(object.opening, from, opening) || !openings.tells(object.opening, from) {
+                        return;
+                    }
                 }
                 if !mutants::is_on(Mutant::JoinNotAnswered) {
                     let own = object.announcement(shared, from);
@@ -138,7 +153,10 @@ impl Message {
             Message::Connect { answers, opening, theirs } => {
                 let Some(object) = find(&theirs.path) else { return };
                 let is_answer = answers == object.opening || mutants::is_on(Mutant::JoinLateAnswerTaken);
-                if is_answer && object.check(shared, from, opening, &theirs) {
+                if is_answer
+                    && object.check(shared, from, opening, &theirs)
+                    && shared.service.openings.lock().uses(object.opening, from, opening)
+                {
                     object.connect(from, opening, theirs, false);
                 }
             }
@@ -149,6 +167,7 @@ impl Message {
             }
             Message::Reopen(call) => shared.service.reopenings.hear(from, call),
             Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
+            Message::Close(message) => message.handle(shared, from),
         }
     }
 }
@@ -162,7 +181,7 @@ pub(crate) struct Spec {
     pub(crate) kind: &'static str,
     pub(crate) layout: String,
     pub(crate) participants: Vec<NodeId>,
-    pub(crate) regions: Vec<(&'static str, Region)>,
+    pub(crate) regions: Regions,
     pub(crate) expect: Expect,
 }
 
@@ -202,10 +221,15 @@ impl OpenObject {
         Announcement { expected: (self.expect)(to), gone: shared.gone(), ..self.own.clone() }
     }
 
+    /// Tells a node of it that has come.
     pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
-        if self.own.participants.contains(&to.0) {
-            Message::Join { opening: self.opening, theirs: self.announcement(shared, to) }.send(shared, to);
+        if self.own.participants.contains(&to.0) && shared.service.openings.lock().tells(self.opening, to) {
+            self.join(shared, to);
         }
+    }
+
+    fn join(&self, shared: &Shared, to: NodeId) {
+        Message::Join { opening: self.opening, theirs: self.announcement(shared, to) }.send(shared, to);
     }
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
@@ -267,9 +291,11 @@ impl OpenObject {
 
 /// An object on this node: its regions, and those of the other participants.
 pub(crate) struct Object {
-    node: Node,
+    hold: Hold,
     open: Arc<OpenObject>,
     participants: Vec<NodeId>,
+    /// Behind the hold: it may be the last handle of the node.
+    node: Node,
 }
 
 impl Object {
@@ -293,19 +319,16 @@ impl Object {
         if !numbers.contains(&node.id().0) {
             return refuse(format!("{} opens it but is not one of its participants", node.id()));
         }
-        for (name, region) in &regions {
+        let told = |(name, region): (&str, &Region)| {
             node.fabric().label(region.remote(0), region.bytes(), format_args!("{path}.{name}"));
-        }
-        let regions = regions
-            .into_iter()
-            .map(|(name, region)| (name.to_string(), region.remote::<u8>(0).packed(), region.bytes() as u64))
-            .collect();
+            (name.to_string(), region.remote::<u8>(0).packed(), region.bytes() as u64)
+        };
         let own = Announcement {
             path: path.clone(),
             kind: kind.into(),
             layout,
             participants: numbers,
-            regions,
+            regions: regions.named().map(told).collect(),
             expected: Vec::new(),
             gone: Vec::new(),
         };
@@ -314,19 +337,20 @@ impl Object {
         let (changes, state) = (Word::new(0), LocalMutex::default());
         let reopened = Word::new(0);
         let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks, reopened });
-        {
+        // Who comes up meanwhile finds the object, or is found here.
+        let up = {
             let mut objects = shared.service.objects.lock();
             if objects.contains_key(&path) {
                 return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
             }
+            let is_up = |peer: &NodeId| *peer != node.id() && shared.service.is_up(*peer);
+            let up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
+            shared.service.openings.lock().opens(opening, &path, regions.take(), &up);
             objects.insert(path, Arc::clone(&open));
-        }
-        for peer in &participants {
-            if *peer != node.id() && shared.service.is_up(*peer) {
-                open.announce(shared, *peer);
-            }
-        }
-        Ok(Object { node: node.clone(), open, participants })
+            up
+        };
+        up.into_iter().for_each(|peer| open.join(shared, peer));
+        Ok(Object { hold: Hold::new(shared, opening), open, participants, node: node.clone() })
     }
 
     /// Opens an object and waits for all other participants.
@@ -394,6 +418,11 @@ impl Object {
         &self.node
     }
 
+    /// Keeps the object open on this node when its handles are dropped.
+    pub(crate) fn hold(&self) -> Hold {
+        self.hold.clone()
+    }
+
     /// Where a region of a connected participant lies (this node's own included).
     pub(crate) fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
         let find = |announcement: &Announcement| {
@@ -417,11 +446,10 @@ const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
 
 impl Drop for Object {
     fn drop(&mut self) {
-        let service = &self.node.shared().service;
+        let shared = self.node.shared();
         // Before the path is free: whoever opens it next is to know.
-        let connected = self.open.state.lock().connected.iter().map(|(node, found)| (*node, found.0)).collect();
-        service.closed(self.path(), connected);
-        service.objects.lock().remove(self.path());
+        shared.drops(self.open.opening);
+        shared.service.objects.lock().remove(self.path());
     }
 }
 
@@ -449,7 +477,8 @@ pub struct Opening {
     callbacks: Callbacks,
 }
 
-/// A custom object that is open.
+/// A custom object that is open. Dropping it closes it on this node; the others work on with the memory of all until they
+/// close it, too. What was told of this node's regions ends then in [`Freed`](farfield_fabric::ErrorKind::Freed).
 pub struct CustomObject(Object);
 
 impl Opening {
@@ -461,7 +490,7 @@ impl Opening {
             kind,
             layout: String::new(),
             participants: node.members_for(path),
-            regions: Vec::new(),
+            regions: Regions::new(node),
             expect: Box::new(|_| Vec::new()),
         };
         Opening { node: node.clone(), spec, callbacks: Callbacks::default() }
@@ -479,9 +508,10 @@ impl Opening {
         self
     }
 
-    /// A region of this node that peers may ask for by name.
+    /// A region of this node that peers may ask for by name. It belongs to the object from now on, and to no other: it is
+    /// given back when all who were told of it have closed the object, and at once if this opening is never announced.
     pub fn region(mut self, name: &'static str, region: Region) -> Opening {
-        self.spec.regions.push((name, region));
+        self.spec.regions.add(name, region);
         self
     }
 

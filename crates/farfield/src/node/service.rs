@@ -1,15 +1,19 @@
 //! The service thread: the control plane, and the pollers that objects register. An application that computes never
 //! blocks its peers, because this thread does not wait for it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, NodeId, PeerState, Waiting, Word};
+use farfield_fabric::{
+    ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, NodeId, PeerState, Region, Waiting, Word,
+};
 
 use super::Shared;
 use super::membership::{Action, Membership};
-use super::object::{Message, OpenObject, reopen::Reopenings};
+use super::object::close::Openings;
+use super::object::reopen::Reopenings;
+use super::object::{Message, OpenObject};
 use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
 
@@ -50,9 +54,9 @@ pub(super) struct Service {
     /// In order of their paths, so that what is announced when a node comes is announced in the same order each time.
     pub(super) objects: LocalMutex<BTreeMap<String, Arc<OpenObject>>>,
     /// Openings of objects so far.
-    openings: Word,
-    /// Of the paths that were closed, the openings on other nodes that they were connected to.
-    closed: LocalMutex<HashMap<String, HashMap<NodeId, u64>>>,
+    opened: Word,
+    /// Those that are not over.
+    pub(super) openings: LocalMutex<Openings<Region>>,
     pub(super) reopenings: Reopenings,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
@@ -152,20 +156,7 @@ impl Service {
 
     /// The number of an opening, from 1.
     pub(super) fn next_opening(&self) -> u64 {
-        self.openings.fetch_add(1) + 1
-    }
-
-    /// Remembers what an object was connected to.
-    pub(super) fn closed(&self, path: &str, connected: HashMap<NodeId, u64>) {
-        if !connected.is_empty() {
-            self.closed.lock().entry(path.into()).or_default().extend(connected);
-        }
-    }
-
-    /// Whether an object of this path that is closed was connected to that opening of a node's, or to a later one.
-    pub(super) fn was_connected_to(&self, path: &str, node: NodeId, opening: u64) -> bool {
-        let closed = self.closed.lock();
-        closed.get(path).and_then(|connected| connected.get(&node)).is_some_and(|last| opening <= *last)
+        self.opened.fetch_add(1) + 1
     }
 
     pub(super) fn is_up(&self, node: NodeId) -> bool {
@@ -293,6 +284,7 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     speak(shared, membership);
     if membership.has_changed() {
         shared.service.publish(membership);
+        shared.forget_the_gone();
         tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
     }
     match membership.to_shut_out().is_empty() {
@@ -304,7 +296,7 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
 fn speak(shared: &Arc<Shared>, membership: &mut Membership) {
     for action in membership.take_actions() {
         match action {
-            Action::Send(to, message) => Message::Membership(message).send(shared, to),
+            Action::Send(to, message) => _ = Message::Membership(message).send(shared, to),
             Action::Fence => {
                 tracing::error!("this node, {}, was shut out of its session", shared.fabric.me());
                 shared.fabric.fence();

@@ -23,7 +23,7 @@ use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use crate::error::{Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// A word with a home, shared by all nodes.
 ///
@@ -47,9 +47,9 @@ impl AtomicVar {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<AtomicVar> {
-        let mut regions = Vec::new();
+        let mut regions = Regions::new(node);
         if node.id() == home {
-            regions.push(("value", node.alloc(GroupKey::DATA, 8).of(path)?));
+            regions.alloc("value", GroupKey::DATA, 8).of(path)?;
         }
         let spec = Spec {
             path: path.into(),

@@ -66,6 +66,8 @@ pub struct BarrierThread {
     row: OwnedWriter<u64>,
     /// A wait has begun, and this thread has not arrived yet.
     is_coming: bool,
+    /// It has arrived, and a node was not told: what told it was refused.
+    is_untold: bool,
 }
 
 impl Barrier {
@@ -121,7 +123,7 @@ impl Barrier {
             return Err(Error::from(ErrorKind::NotAParticipant { why }).of(&shared.path));
         }
         let row = shared.arrived.writer(shared.first_row + index)?;
-        Ok(BarrierThread { barrier: Arc::clone(shared), row, is_coming: false })
+        Ok(BarrierThread { barrier: Arc::clone(shared), row, is_coming: false, is_untold: false })
     }
 }
 
@@ -129,7 +131,8 @@ impl BarrierThread {
     /// Waits until all threads have come this far. Everything that any of them wrote or put before is visible then.
     ///
     /// # Errors
-    /// A participant that is gone. Or a timeout that names who is missing: also a node to which something was put before, and
+    /// A participant that is gone. Or [`ErrorKind::Missed`], if until the end of the time nodes could not be told that this
+    /// thread has arrived: what tells them is refused; [`BarrierThread::wait_again`] goes on. Or a timeout that names who is missing: also a node to which something was put before, and
     /// which does not answer, before this thread has arrived. After either timeout, [`BarrierThread::wait_again`] goes on.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.wait_deadline(endpoint, endpoint.deadline()).await
@@ -183,24 +186,33 @@ impl BarrierThread {
         self.row.store(self.row.value() + 1);
         self.is_coming = false;
         endpoint.wake_local(); // other threads of this node may sleep until they see it
-        // A peer that is gone is reported by the wait, unless it had arrived before it left.
-        match self.row.push(endpoint).await {
-            Err(error) if !error.is_out_of_reach() => return Err(error),
-            _ => {}
-        }
+        let _ = self.tell(endpoint);
         if mutants::is_on(Mutant::BarrierFenceLate) {
             let _ = endpoint.block_on(endpoint.global_fence(self.barrier.node.members()));
         }
         self.all_arrived(endpoint, deadline).await
     }
 
-    async fn all_arrived(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
-        let Shared { path, arrived, .. } = &*self.barrier;
+    /// Tells all nodes that this thread has arrived. Who is refused is told again by the wait, which does not end before: that
+    /// node would wait for ever. To tell one twice does no harm.
+    fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
+        // A peer that is gone is reported by the wait, unless it had arrived before it left.
+        let told = self.row.send(endpoint).or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) });
+        self.is_untold = told.is_err() && !mutants::is_on(Mutant::BarrierToldOnce);
+        told
+    }
+
+    async fn all_arrived(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        let barrier = Arc::clone(&self.barrier);
+        let Shared { path, arrived, .. } = &*barrier;
         let round = self.row.value().saturating_sub(u64::from(mutants::is_on(Mutant::BarrierRoundEarly)));
         let mut next = 0;
         let start = endpoint.now();
         let waited = endpoint
             .wait_until(deadline, || {
+                if self.is_untold && self.tell(endpoint).is_err() {
+                    return None;
+                }
                 // Rows only grow, so those seen once need not be looked at again.
                 while let Some(row) = arrived.rows().nth(next) {
                     if mutants::is_on(Mutant::BarrierLastRow) && next + 1 == arrived.len() {
@@ -228,6 +240,9 @@ impl BarrierThread {
         match waited {
             Ok(result) => result.of(path),
             Err(_) => {
+                if self.is_untold {
+                    self.tell(endpoint)?;
+                }
                 let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
                 let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
                 missing.dedup();

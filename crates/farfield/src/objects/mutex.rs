@@ -62,8 +62,8 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Poller, Progress, Spec, Standing};
-use crate::objects::owed::{fence_holder, release_later};
+use crate::node::{Hold, Node, Object, Poller, Progress, Regions, Spec, Standing};
+use crate::objects::owed::{self, fence_holder, release_later};
 use crate::objects::settle::Settle;
 
 mod state;
@@ -185,15 +185,14 @@ impl MutexArray {
         is_after_death: bool,
     ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
-        let mut regions = Vec::new();
+        let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            let words = node.alloc(GroupKey::DATA, bytes).of(path)?;
+            let words = regions.alloc("tickets", GroupKey::DATA, bytes).of(path)?;
             if is_after_death {
                 (0..bytes / 8).for_each(|word| words.word(word * 8).store(DIED));
                 // Before anybody is told where they are: from then on there are remote atomics on them only.
                 memory_fence();
             }
-            regions.push(("tickets", words));
         }
         let spec = Spec {
             path: path.into(),
@@ -297,7 +296,7 @@ impl MutexArray {
                     if found == state.0 {
                         // The turn is used up with it: nobody has to pass it on.
                         waiting.number = None;
-                        let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+                        owed::add(&self.object, endpoint, word, me.wrapping_neg());
                     }
                 })
                 .await
@@ -464,7 +463,7 @@ impl MutexArray {
         let me = self.me();
         Settle::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
             if found == from.0 {
-                let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+                owed::add(&self.object, endpoint, word, me.wrapping_neg());
             }
         })
     }
@@ -485,7 +484,8 @@ impl Drop for Ticket<'_> {
         if let Some(number) = self.number
             && !mutants::is_on(Mutant::MutexTicketLost)
         {
-            self.locks.object.node().add_poller(Box::new(Abandoned { word: self.word, number }));
+            let object = &self.locks.object;
+            object.node().add_poller(Box::new(Abandoned { word: self.word, number, _open: object.hold() }));
         }
     }
 }
@@ -494,6 +494,7 @@ impl Drop for Ticket<'_> {
 struct Abandoned {
     word: RemotePtr<u64>,
     number: u64,
+    _open: Hold,
 }
 
 impl Poller for Abandoned {
@@ -503,13 +504,18 @@ impl Poller for Abandoned {
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         // A round trip each: short, and it ends with an error at the latest when the home node dies.
-        let Ok(found) = endpoint.get(self.word).wait() else { return Progress::Done };
+        let found = match endpoint.get(self.word).wait() {
+            Ok(found) => found,
+            Err(error) if error.is_refused() => return Progress::Idle,
+            Err(_) => return Progress::Done,
+        };
         if State(found).is_past(self.number) {
             return Progress::Done; // passed over already
         }
         let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Idle };
         match endpoint.cas(self.word, found, taken.freed().0).wait() {
             Ok(old) if old != found => Progress::Busy,
+            Err(error) if error.is_refused() => Progress::Idle,
             _ => Progress::Done,
         }
     }
@@ -520,7 +526,8 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// The lock's home is gone, and the lock with it. Or a node that was written to does not answer: the lock is released
-    /// when that node is gone, or taken from this one when it is this one that goes.
+    /// when that node is gone, or taken from this one when it is this one that goes. Or what makes the writes visible was refused
+    /// for as long as the endpoint's timeout: the lock stays taken.
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
@@ -531,14 +538,14 @@ impl Guard<'_> {
             && !lost.is_empty()
             && !mutants::is_on(Mutant::MutexReleasedUndecided)
         {
-            let (word, held) = (self.word, self.held());
+            let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
             self.held = false;
-            let release = move |endpoint: &Endpoint| {
-                // Waited for, a round trip: a node that leaves next must not take it along.
-                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
-                Progress::Done
-            };
+            let release = move |endpoint: &Endpoint| lock.release(endpoint);
             return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
+        }
+        if fenced.as_ref().is_err_and(Error::is_refused) {
+            self.held = false; // nobody else may have it: what was put may not be visible
+            return fenced.map(drop).of(path);
         }
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
@@ -546,8 +553,18 @@ impl Guard<'_> {
             false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
             true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
         };
-        if let Ok(before) = released {
-            self.locks.seen[self.index].store(before.wrapping_sub(me));
+        match &released {
+            Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
+            Err(error) if error.is_refused() && !mutants::is_on(Mutant::MutexReleaseRefused) => {
+                // The service thread's comes from another endpoint: what was spared is made visible before.
+                let node = self.locks.object.node();
+                self.held = true;
+                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                self.held = false;
+                owed::add_later(&self.locks.object, self.word, me.wrapping_neg());
+                return fenced.map(drop).of(path);
+            }
+            Err(_) => {}
         }
         fenced.of(path)?;
         released.map(|_| ()).of(path)
@@ -563,7 +580,7 @@ impl Guard<'_> {
     /// visible by then.
     pub(crate) fn hand_over(mut self) -> HeldLock {
         self.held = false;
-        HeldLock { word: self.word, held: self.held() }
+        HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
     }
 }
 
@@ -589,14 +606,13 @@ impl<'a> Guard<'a> {
 pub(crate) struct HeldLock {
     word: RemotePtr<u64>,
     held: u64,
+    _open: Hold,
 }
 
 impl HeldLock {
-    /// Releases it.
-    pub(crate) fn release(self, endpoint: &Endpoint) {
-        // Waited for, a round trip: a node that leaves next must not take it along. An error is a home node that is gone,
-        // and the lock with it.
-        let _ = endpoint.faa(self.word, self.held.wrapping_neg()).wait();
+    /// Releases it; [`Progress::Done`] if it is, or its home node is gone, and the lock with it. Otherwise it was refused.
+    pub(crate) fn release(&self, endpoint: &Endpoint) -> Progress {
+        owed::add_once(endpoint, self.word, self.held.wrapping_neg())
     }
 }
 

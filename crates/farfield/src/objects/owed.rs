@@ -4,7 +4,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
 
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress};
+use crate::node::{Node, Object, Poller, Progress};
 
 /// Something that is done once nobody looks at these nodes any more.
 struct Owed<R> {
@@ -27,6 +27,34 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
             return Progress::Idle;
         }
         (self.release)(endpoint)
+    }
+}
+
+/// Adds to a word that others wait for. If that is refused, the service thread does it: so the caller has made visible what must
+/// be seen before it, or has put nothing.
+pub(crate) fn add(object: &Object, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
+    if endpoint.faa(word, addend).detach().is_err_and(|error| error.is_refused()) {
+        add_later(object, word, addend);
+    }
+}
+
+/// Leaves it to the service thread to add to a word of an object, which stays open until then.
+pub(crate) fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
+    let (node, open) = (object.node(), object.hold());
+    let release = move |endpoint: &Endpoint| {
+        let _open = &open;
+        add_once(endpoint, word, addend)
+    };
+    node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
+}
+
+/// An attempt to add to a word: it waits a round trip, since a node that leaves next must not take it along. The service thread
+/// may be the first of its node to need a queue pair to the word; without one it tries again. If it fails for another reason than
+/// that it was refused, the word is gone with its node.
+pub(crate) fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
+    match endpoint.faa(word, addend).wait() {
+        Err(error) if error.is_refused() => Progress::Idle,
+        _ => Progress::Done,
     }
 }
 

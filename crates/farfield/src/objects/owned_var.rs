@@ -23,24 +23,30 @@
 //! |---|---|---|
 //! | `load`, `store` | 0 | none |
 //! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
-//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn | as many gets |
+//! | `pull` | 1 (word, checksum) or 3 (guards), again if torn; 0 on the owner | as many gets |
+//!
+//! *Whom a push does not reach* its error names, each of them; all others got it. The next push sends the whole value to all,
+//! so nothing is to be mended. With guards, what is refused leaves a copy as it was: if the value is refused behind its lead,
+//! the lead is put back. Only if that is refused too, or the trail is, the copy is torn until the next push.
 //!
 //! *When the owner dies*, every copy stays as it was; they may differ by what was pushed since the last global fence. A
 //! copy in which a push ends stays torn: [`OwnedVar::try_load`] says `None`, and [`OwnedVar::load`] an error that names the
-//! owner. *When another node dies*, a push says so, and all others get it.
+//! owner.
 //!
 //! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).
 
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr, Word, read_words, write_words};
+use farfield_fabric::{
+    self as fabric, Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr, Word, read_words, write_words,
+};
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
-use crate::error::{ErrorKind, Of, Result};
+use crate::error::{ErrorKind, Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// How a value larger than a word is kept whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -85,7 +91,14 @@ pub struct OwnedWriter<T> {
     var: Arc<Shared<T>>,
     value: T,
     version: u64,
-    peers: Vec<RemotePtr<u64>>,
+    peers: Vec<Peer>,
+}
+
+/// The copy on another node.
+struct Peer {
+    copy: RemotePtr<u64>,
+    /// The version that it has; none if it is torn.
+    whole: Option<u64>,
 }
 
 impl<T> Clone for OwnedVar<T> {
@@ -176,13 +189,14 @@ impl<T: Plain> OwnedVar<T> {
         let () = Self::WORDS;
         let image = Image::of::<T>(wholeness);
         let bytes = image.words() * 8;
-        let copy = node.alloc(GroupKey::SIGNAL, bytes).of(path)?;
+        let mut regions = Regions::new(node);
+        let copy = regions.alloc("copy", GroupKey::SIGNAL, bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "OwnedVar",
             layout: format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0),
             participants,
-            regions: vec![("copy", copy.clone())],
+            regions,
             expect: Box::new(move |_| vec![("copy".into(), bytes as u64)]),
         };
         let object = Object::announce(node, spec)?;
@@ -210,7 +224,8 @@ impl<T: Plain> OwnedVar<T> {
         if node.id() != shared.owner {
             return refuse(format!("only its owner, {}, writes it", shared.owner));
         }
-        let peers = shared.object.others().map(|peer| shared.object.remote(peer, "copy")).collect::<Result<_>>()?;
+        let peer = |node| Ok(Peer { copy: shared.object.remote(node, "copy")?, whole: Some(0) });
+        let peers = shared.object.others().map(peer).collect::<Result<_>>()?;
         if shared.writer_taken.compare_exchange(0, 1).is_err() {
             return refuse("its one writer has been taken already".into());
         }
@@ -269,6 +284,9 @@ impl<T: Plain> OwnedVar<T> {
         shared.object.check_current()?;
         let path = shared.object.path();
         let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
+        if from.node() == endpoint.me() {
+            return self.load(endpoint).await; // only its CPU writes there
+        }
         let deadline = endpoint.deadline();
         loop {
             match shared.image {
@@ -342,43 +360,62 @@ impl<T: Plain> OwnedWriter<T> {
     /// is in no order.
     ///
     /// # Errors
-    /// A node that is gone; the others get it nevertheless.
+    /// [`ErrorKind::Missed`] names every node that did not get it, with why: it is gone, or a put was refused. All others got
+    /// it. The next push, with another value or without, gives those what they have missed.
     pub async fn push(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.var.object.check_current()?;
-        let mut result = Ok(());
-        for peer in &self.peers {
-            // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for
-            // before the next store.
-            let sent = match self.var.image {
-                Image::Word => endpoint.put_value(peer.cast(), self.value).detach(),
-                Image::Guards { words } if mutants::is_on(Mutant::OwnedPushLive) => {
-                    mutants::push_live(endpoint, *peer, &self.var.copy, words)
-                }
-                Image::Guards { words } => {
-                    let trail = || endpoint.put_value(peer.at(1 + words), self.version).detach();
-                    if mutants::is_on(Mutant::OwnedTrailFirst) {
-                        let _ = trail();
-                    }
-                    let lead = endpoint.put_value(*peer, self.version).detach();
-                    lead.and_then(|()| endpoint.put_value(peer.at(1).cast(), self.value).detach())
-                        .and_then(|()| trail())
-                }
-                Image::Checksum { words } => {
-                    // One put: a reader that sees a mixture of versions sees a wrong sum.
-                    endpoint.buf::<u64>(words + 1).and_then(|mut image| {
-                        image[..words].as_mut_bytes().copy_from_slice(self.value.as_bytes());
-                        image[words] = checksum(&self.value);
-                        endpoint.put(*peer, &image).detach()
-                    })
-                }
-            };
-            let alive = endpoint.check_alive(peer.node());
-            result = result.and(sent.and(alive).of(self.var.object.path()));
-            if mutants::is_on(Mutant::OwnedPushEndsAtDead) && result.is_err() {
+        self.send(endpoint)
+    }
+
+    /// [`OwnedWriter::push`], which waits for nothing.
+    pub(crate) fn send(&mut self, endpoint: &Endpoint) -> Result<()> {
+        let mut missed = Missed::default();
+        for at in 0..self.peers.len() {
+            let sent = self.send_to(endpoint, at);
+            let node = self.peers[at].copy.node();
+            missed.note(node, sent.and_then(|()| endpoint.check_alive(node)));
+            if mutants::is_on(Mutant::OwnedPushEndsAtDead) && !missed.is_empty() {
                 break;
             }
         }
-        result
+        missed.end().of(self.var.object.path())
+    }
+
+    /// Sends what was stored last to one node.
+    fn send_to(&mut self, endpoint: &Endpoint, at: usize) -> fabric::Result<()> {
+        let Peer { copy, whole } = &mut self.peers[at];
+        let (copy, version) = (*copy, self.version);
+        // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for before the
+        // next store.
+        match self.var.image {
+            Image::Word => endpoint.put_value(copy.cast(), self.value).detach(),
+            Image::Guards { words } if mutants::is_on(Mutant::OwnedPushLive) => {
+                mutants::push_live(endpoint, copy, &self.var.copy, words)
+            }
+            Image::Guards { words } => {
+                let trail = || endpoint.put_value(copy.at(1 + words), version).detach();
+                if mutants::is_on(Mutant::OwnedTrailFirst) {
+                    let _ = trail();
+                }
+                endpoint.put_value(copy, version).detach()?;
+                let before = core::mem::take(whole);
+                if let Err(error) = endpoint.put_value(copy.at(1).cast(), self.value).detach() {
+                    // The old value is still there, whole: only its lead has to be put back.
+                    *whole = before.filter(|before| endpoint.put_value(copy, *before).detach().is_ok());
+                    return Err(error);
+                }
+                trail()?;
+                *whole = Some(version);
+                Ok(())
+            }
+            Image::Checksum { words } => {
+                // One put: a reader that sees a mixture of versions sees a wrong sum.
+                let mut image = endpoint.buf::<u64>(words + 1)?;
+                image[..words].as_mut_bytes().copy_from_slice(self.value.as_bytes());
+                image[words] = checksum(&self.value);
+                endpoint.put(copy, &image).detach()
+            }
+        }
     }
 }
 

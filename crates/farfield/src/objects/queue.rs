@@ -97,7 +97,7 @@ use farfield_fabric::{
 use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::kv::Value;
 use crate::objects::participants::Participants;
 
@@ -225,15 +225,15 @@ impl<V: Value> Queue<V> {
                 "a queue has at most 2^40 bytes for values: fewer slots, smaller batches, or shorter values",
             );
         }
-        let mut regions = Vec::new();
+        let mut regions = Regions::new(node);
         if node.id() == home {
-            let slots = node.alloc(GroupKey::DATA, slots_bytes).of(path)?;
+            let slots = regions.alloc("slots", GroupKey::DATA, slots_bytes).of(path)?;
             for slot in 0..capacity {
                 slots.word(SLOTS + slot * 8).store(State::vacant(0, slot as u64).0);
             }
             // Before anybody is told where they are: from then on there are remote atomics on them only.
             memory_fence();
-            regions = vec![("slots", slots), ("cells", node.alloc(GroupKey::DATA, cells_bytes).of(path)?)];
+            regions.alloc("cells", GroupKey::DATA, cells_bytes).of(path)?;
         }
         let expect = move |peer| match peer == home {
             true => vec![("slots".into(), slots_bytes as u64), ("cells".into(), cells_bytes as u64)],
@@ -388,11 +388,12 @@ impl<V: Value> Queue<V> {
                         };
                         // (1) The values are on their way before what publishes them. Once is enough: the cell is this
                         // call's until it is published.
-                        let (cell, is_new) = (spare.cell, !core::mem::replace(&mut spare.is_written, true));
+                        let (cell, is_new) = (spare.cell, !spare.is_written);
                         let is_late = mutants::is_on(Mutant::QueuePublishedFirst);
                         if is_new && !is_late {
                             self.write(endpoint, cell, values).of(path)?;
                         }
+                        spare.is_written = true;
                         if mutants::is_on(Mutant::QueueHintEarly) {
                             let _ = endpoint.cas(self.tail.word, hint, position + 1).detach();
                         }
@@ -444,10 +445,12 @@ impl<V: Value> Queue<V> {
                     }
                     Position::Filled => {
                         let taken = state.taken();
-                        let value = endpoint.get_into(self.value(state), endpoint.buf(self.value_words()).of(path)?);
+                        let into = endpoint.buf(self.value_words()).of(path)?;
+                        // What frees the cell is only posted behind a get and a fence that were accepted.
+                        let value = endpoint.get_into(self.value(state), into).accepted().of(path)?;
                         // (2) The value is read before its cell is free.
                         if !mutants::is_on(Mutant::QueueFreedUnread) {
-                            let _ = endpoint.remote_fence(self.options.home).detach();
+                            endpoint.remote_fence(self.options.home).detach().of(path)?;
                         }
                         let op = endpoint.cas(self.slot(position), state.0, taken.0);
                         let taking =
@@ -512,9 +515,9 @@ impl<V: Value> Queue<V> {
         for (value, into) in values.iter().zip(buf.chunks_mut(words)) {
             value.encode(into);
         }
-        // If it fails, so does the compare-and-swap that follows it to the same node.
-        drop(endpoint.put_owned(self.cell(cell), buf));
-        Ok(())
+        // Once it is accepted: if it fails, so does the compare-and-swap that follows it to the same node.
+        let put = endpoint.put_owned(self.cell(cell), buf);
+        if mutants::is_on(Mutant::QueueRefusedPublished) { Ok(()) } else { put.detach() }
     }
 
     /// Whether values may be enqueued together.

@@ -31,6 +31,12 @@
 //!
 //! Each reader gets each message once, in order.
 //!
+//! *What is refused* ([`Op::accepted`](farfield_fabric::Op::accepted)) makes neither a hole nor a duplicate. A head is put
+//! only behind bytes that were accepted; so a copy that was refused some stays behind, as a whole. The writer's own copy keeps
+//! the bytes until every reader has acknowledged them, and positions are absolute: so the next call puts all that the copy
+//! lacks, and then the head. If nobody was given a head, the message was not sent. An acknowledgement that was refused is
+//! put by the next receive.
+//!
 //! # When a node dies, or leaves
 //!
 //! *A reader's.* It is waited for no longer: the room that it has not given back is free, and the others get every message
@@ -46,14 +52,18 @@
 //! Source: LOCO §5.2, Fig. 14; what happens at a death is ours.
 
 mod inherit;
+mod receive;
 
+use core::cell::Cell;
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, write_words};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, write_words};
 
-use crate::error::{Error, ErrorKind, Of, Result};
+pub use self::receive::RingReceiver;
+use self::receive::Tail;
+use crate::error::{Error, ErrorKind, Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec, Standing};
 
 /// Who takes part in a ring buffer, and how large it is.
 #[derive(Clone, Debug)]
@@ -152,21 +162,8 @@ pub struct RingSender {
 struct RemoteCopy {
     ring: RemotePtr<u64>,
     head: RemotePtr<u64>,
-}
-
-/// One reader of a ring buffer.
-pub struct RingReceiver {
-    shared: Arc<Shared>,
-    /// Where the next message begins.
-    position: u64,
-    /// Up to where the writer was told that it may reuse.
-    acknowledged: u64,
-    tail: Tail,
-}
-
-enum Tail {
-    Local(usize),
-    Remote(RemotePtr<u64>),
+    /// Up to here all was put there, and a head that says so. Less than the sender's own head while that was refused.
+    sent: Cell<u64>,
 }
 
 /// Bytes of a message in the ring.
@@ -204,15 +201,14 @@ impl RingBuffer {
         participants.dedup();
 
         let head_group = if options.read_by_service { GroupKey::SERVICE } else { GroupKey::SIGNAL };
-        let ring = node.alloc(GroupKey::DATA, capacity).of(path)?;
-        let head = node.alloc(head_group, 8).of(path)?;
-        let mut regions = vec![("ring", ring.clone()), ("head", head.clone())];
+        let mut regions = Regions::new(node);
+        let ring = regions.alloc("ring", GroupKey::DATA, capacity).of(path)?;
+        let head = regions.alloc("head", head_group, 8).of(path)?;
         let tails_bytes = options.reader_count() * 8;
         let tails = match node.id() == options.writer {
-            true => Some(node.alloc(GroupKey::SIGNAL, tails_bytes).of(path)?),
+            true => Some(regions.alloc("tails", GroupKey::SIGNAL, tails_bytes).of(path)?),
             false => None,
         };
-        regions.extend(tails.clone().map(|tails| ("tails", tails)));
         let writer = options.writer;
         let expect = move |peer| {
             let mut expected = vec![("ring".into(), capacity as u64), ("head".into(), 8)];
@@ -250,7 +246,8 @@ impl RingBuffer {
             return self.refuse(format!("only {} sends", shared.options.writer));
         };
         let copy = |node| -> Result<RemoteCopy> {
-            Ok(RemoteCopy { ring: shared.object.remote(node, "ring")?, head: shared.object.remote(node, "head")? })
+            let (ring, head) = (shared.object.remote(node, "ring")?, shared.object.remote(node, "head")?);
+            Ok(RemoteCopy { ring, head, sent: Cell::new(0) })
         };
         let remote = shared.options.readers.iter().map(|reader| reader.0).filter(|node| *node != me);
         let copies = remote.map(copy).collect::<Result<_>>()?;
@@ -285,7 +282,7 @@ impl RingBuffer {
         } else {
             Tail::Remote(shared.object.remote::<u64>(shared.options.writer, "tails")?.byte_add(offset as u64))
         };
-        Ok(RingReceiver { shared: Arc::clone(shared), position: 0, acknowledged: 0, tail })
+        Ok(RingReceiver::new(Arc::clone(shared), tail))
     }
 
     fn refuse<T>(&self, why: String) -> Result<T> {
@@ -306,11 +303,14 @@ impl RingSender {
 
     /// Sends a message if there is room for it now; whether there was.
     ///
-    /// Pass the same endpoint each time: what two endpoints put to a node is in no order.
+    /// Pass the same endpoint each time, to every call of the sender: what two endpoints put to a node is in no order.
+    ///
+    /// `true` says that the message is accepted: every reader whose node lives gets it. A node that was refused it, for want of
+    /// memory, gets it with the next call of the sender that can put it; if there will be none, see [`RingSender::flush`].
     ///
     /// # Errors
-    /// A message longer than [`RingSender::message_bytes_max`], or the nodes of all readers are gone. Nothing was sent
-    /// then.
+    /// A message longer than [`RingSender::message_bytes_max`], the nodes of all readers are gone, or what sends it was refused
+    /// for all of them. Nothing was sent then, and no reader will see any of it.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
         if !self.shared.options.read_by_service {
             self.shared.object.check_current()?;
@@ -325,6 +325,7 @@ impl RingSender {
         let end = self.head + framed as u64;
         let room = capacity as u64 + if mutants::is_on(Mutant::RingRoomForgetsHeader) { 8 } else { 0 };
         if end - self.lowest > room {
+            self.see_to_copies(endpoint);
             self.lowest = self.acknowledgements().lowest(endpoint).min(self.head);
             if end - self.lowest > room {
                 return Ok(false);
@@ -356,28 +357,20 @@ impl RingSender {
             self.shared.head.word(0).store(end);
             endpoint.wake_local();
         }
-        self.head = end;
-        let (mut result, mut some_gone) = (Ok(()), false);
+        let begin = core::mem::replace(&mut self.head, end);
+        let (mut is_sent, mut some_gone, mut refused) = (self.has_local_readers, false, None);
         for copy in &self.copies {
-            // To one node, in this order: message, then head.
-            let send_head = || match mutants::is_on(Mutant::RingHeadLive) {
-                false => endpoint.put_value(copy.head, end).detach(),
-                true => endpoint.put_live(copy.head, self.shared.head.span(0, 8)).detach(),
+            let sent = match copy.sent.get() == begin {
+                true => self.put(endpoint, copy, at, framed),
+                false => self.put_missing(endpoint, copy),
             };
-            if mutants::is_on(Mutant::RingHeadFirst) {
-                let _ = send_head();
+            // Who is gone does not get it, and does not keep the others from it. Who is refused gets it later.
+            match sent {
+                Ok(()) => is_sent = true,
+                Err(error) if error.is_gone() => some_gone = true,
+                Err(error) if error.is_out_of_reach() => {}
+                Err(error) => refused = refused.or(Some(error)),
             }
-            let mut sent = endpoint.put_live(copy.ring.byte_add(at as u64), self.shared.ring.span(at, first)).detach();
-            if framed > first {
-                if mutants::is_on(Mutant::RingHeadBeforeWrapped) {
-                    let _ = send_head();
-                }
-                sent = sent.and(endpoint.put_live(copy.ring, self.shared.ring.span(0, framed - first)).detach());
-            }
-            sent = sent.and_then(|()| send_head());
-            // Who is gone does not get it, and does not keep the others from it.
-            some_gone |= sent.as_ref().is_err_and(farfield_fabric::Error::is_gone);
-            result = result.and(sent.or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) }));
         }
         if some_gone {
             // It never comes back. One copy stays, to say so if all are gone.
@@ -385,7 +378,107 @@ impl RingSender {
             let mut stays = self.copies.iter().all(is_gone);
             self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
         }
-        result.of(self.shared.object.path()).map(|()| true)
+        match refused {
+            // No head says that it is there: it was not sent, and the next message takes its place.
+            Some(error) if !is_sent && !mutants::is_on(Mutant::RingRefusedSent) => {
+                self.head = begin;
+                Err(error).of(self.shared.object.path())
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Puts the last `bytes` bytes of what was sent, which begin at `at` in the ring, and then the head.
+    fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
+        let Shared { ring, head, options, .. } = &*self.shared;
+        let first = bytes.min(options.capacity_bytes - at);
+        // To one node, in this order: message, then head. What is refused leaves a hole, so the head does not follow it.
+        let send_head = || match mutants::is_on(Mutant::RingHeadLive) {
+            false => endpoint.put_value(copy.head, self.head).detach(),
+            true => endpoint.put_live(copy.head, head.span(0, 8)).detach(),
+        };
+        if mutants::is_on(Mutant::RingHeadFirst) {
+            let _ = send_head();
+        }
+        let mut sent = endpoint.put_live(copy.ring.byte_add(at as u64), ring.span(at, first)).detach();
+        if bytes > first {
+            if mutants::is_on(Mutant::RingHeadBeforeWrapped) {
+                let _ = send_head();
+            }
+            sent = sent.and_then(|()| endpoint.put_live(copy.ring, ring.span(0, bytes - first)).detach());
+        }
+        if mutants::is_on(Mutant::RingHeadOverHole) {
+            sent = Ok(());
+        }
+        sent.and_then(|()| send_head())?;
+        copy.sent.set(self.head);
+        Ok(())
+    }
+
+    /// Puts what a copy was refused. The bytes are still here: nobody who reads there has acknowledged them. What of them has
+    /// landed there lands once more, before the head says that it is there.
+    #[cold]
+    fn put_missing(&self, endpoint: &Endpoint, copy: &RemoteCopy) -> fabric::Result<()> {
+        // Of one that is gone nobody waits for the room.
+        endpoint.check_alive(copy.head.node())?;
+        if mutants::is_on(Mutant::RingRepairHeadFirst) {
+            let _ = endpoint.put_value(copy.head, self.head).detach();
+        }
+        let from = copy.sent.get();
+        let at = (from % self.shared.options.capacity_bytes as u64) as usize;
+        self.put(endpoint, copy, at, (self.head - from) as usize)
+    }
+
+    /// Whether a node of readers was refused something, and has not got it since.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.copies.iter().any(|copy| copy.sent.get() != self.head)
+    }
+
+    /// Puts again what nodes of readers were refused, for want of memory or because they do not answer. Every other call with
+    /// the sender does the same, but nobody does if there is none: so a program that sends nothing for long, or drops the
+    /// sender, asks here, or waits ([`RingSender::flush`]).
+    ///
+    /// ```
+    /// # fn f(sender: &mut farfield::RingSender, ep: &farfield::Endpoint) -> farfield::Result<()> {
+    /// if sender.try_send(ep, b"last words")? {
+    ///     ep.block_on(sender.flush(ep))?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missed`] names the nodes that still lack messages, and why. Those that are gone are not among them.
+    pub fn try_flush(&self, endpoint: &Endpoint) -> Result<()> {
+        let mut missed = Missed::default();
+        for copy in self.copies.iter().filter(|copy| copy.sent.get() != self.head) {
+            let sent = self.put_missing(endpoint, copy);
+            if !sent.as_ref().is_err_and(fabric::Error::is_gone) {
+                missed.note(copy.head.node(), sent);
+            }
+        }
+        missed.end().of(self.shared.object.path())
+    }
+
+    /// [`RingSender::try_flush`] until no node lacks a message, as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// As `try_flush`, when the time is up.
+    pub async fn flush(&self, endpoint: &Endpoint) -> Result<()> {
+        let mut flushed = Ok(());
+        let look = || {
+            flushed = self.try_flush(endpoint);
+            flushed.is_ok().then_some(())
+        };
+        let _ = endpoint.wait_until(endpoint.deadline(), look).await;
+        flushed
+    }
+
+    /// Whoever waits for the readers sees to it that they have what they are to read.
+    #[inline]
+    fn see_to_copies(&self, endpoint: &Endpoint) {
+        if self.is_behind() && !mutants::is_on(Mutant::RingBehindForgotten) {
+            let _ = self.try_flush(endpoint);
+        }
     }
 
     /// Sends a message, waiting for room as long as the endpoint's timeout.
@@ -410,6 +503,7 @@ impl RingSender {
 
     /// Whether all readers that are not gone have read up to `position`.
     pub fn is_acknowledged(&self, endpoint: &Endpoint, position: u64) -> bool {
+        self.see_to_copies(endpoint);
         self.acknowledgements().lowest(endpoint) >= position
     }
 
@@ -433,7 +527,7 @@ impl RingSender {
     }
 
     async fn wait_tails(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
-        self.acknowledgements().wait(endpoint, position, deadline, what).await
+        self.acknowledgements().wait_while(endpoint, position, deadline, what, || self.see_to_copies(endpoint)).await
     }
 }
 
@@ -468,11 +562,26 @@ impl Acknowledgements {
 
     /// Waits until the tails of those whose nodes are not gone are at least `position`.
     pub(crate) async fn wait(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
+        self.wait_while(endpoint, position, deadline, what, || ()).await
+    }
+
+    /// [`Acknowledgements::wait`], doing something at each look.
+    async fn wait_while(
+        &self,
+        endpoint: &Endpoint,
+        position: u64,
+        deadline: Instant,
+        what: &str,
+        mut doing: impl FnMut(),
+    ) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
-        let look = || match behind().any(|owner| self.counts(endpoint, owner)) {
-            true => self.shared.check_unasked().err().map(Err),
-            false => Some(Ok(())),
+        let look = || {
+            doing();
+            match behind().any(|owner| self.counts(endpoint, owner)) {
+                true => self.shared.check_unasked().err().map(Err),
+                false => Some(Ok(())),
+            }
         };
         match endpoint.wait_until(deadline, look).await {
             Ok(done) => done,
@@ -486,116 +595,14 @@ impl Acknowledgements {
     }
 }
 
-impl RingReceiver {
-    /// Receives a message if there is one: its bytes replace those of `into`.
-    ///
-    /// # Errors
-    /// The writer's node is gone and has left no more messages.
-    pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
-        let received = self.try_recv_unacknowledged(endpoint, into)?;
-        if received {
-            self.acknowledge(endpoint)?;
+impl Drop for RingSender {
+    fn drop(&mut self) {
+        let is_member =
+            |node| matches!(self.shared.object.node().standing_of(node), Standing::Member | Standing::Suspected);
+        let behind = self.copies.iter().filter(|copy| copy.sent.get() != self.head).map(|copy| copy.head.node());
+        for node in behind.filter(|node| is_member(*node)) {
+            let path = self.shared.object.path();
+            tracing::warn!("{path}: the sender is dropped, and {node} lacks messages that were sent: flush it before");
         }
-        Ok(received)
-    }
-
-    /// Like [`RingReceiver::try_recv`], but the writer is told only by [`RingReceiver::acknowledge`].
-    ///
-    /// # Errors
-    /// As `try_recv`.
-    pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
-        let shared = &*self.shared;
-        let capacity = shared.options.capacity_bytes;
-        let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
-        let len_too_early = mutants::is_on(Mutant::RingLengthBeforeHead).then(|| word_at(self.position).load());
-        if shared.head.word(0).load() <= self.position {
-            return self.check_writer(endpoint).map(|()| false);
-        }
-        // The head was read first; what it covers has landed before it.
-        let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
-        if framed_bytes(len.min(capacity)) > capacity {
-            let why = format!("a message of {len} bytes in a ring of {capacity}: its memory was overwritten");
-            return Err(ErrorKind::Config { why }).of(shared.object.path());
-        }
-        if mutants::is_on(Mutant::RingAckBeforeRead) {
-            self.tell_writer(endpoint, self.position + framed_bytes(len) as u64)?;
-        }
-        into.clear();
-        let mut position = self.position + 8;
-        while into.len() < len {
-            into.extend_from_slice(&word_at(position).load().to_le_bytes());
-            position += 8;
-        }
-        into.truncate(len);
-        self.position = position;
-        Ok(true)
-    }
-
-    /// Whether there may be another message, though there is none now.
-    fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
-        let shared = &*self.shared;
-        match shared.object.node().silence_of(endpoint, shared.options.writer) {
-            // It may have sent its last messages just before it went.
-            Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
-            Some(_) => Ok(()),
-            // It goes on with another generation.
-            None => shared.check_unasked(),
-        }
-    }
-
-    /// Tells the writer that everything received so far has been dealt with.
-    ///
-    /// # Errors
-    /// The writer's node is gone.
-    pub fn acknowledge(&mut self, endpoint: &Endpoint) -> Result<()> {
-        if self.acknowledged == self.position {
-            return Ok(());
-        }
-        self.acknowledged = self.position;
-        self.tell_writer(endpoint, self.position)
-    }
-
-    /// Gives the writer the room before a position.
-    fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
-        let position = match mutants::is_on(Mutant::RingCreditModulo) {
-            false => position,
-            true => position % self.shared.options.capacity_bytes as u64,
-        };
-        match (&self.tail, &self.shared.tails) {
-            (Tail::Local(offset), Some(tails)) => {
-                tails.word(*offset).store(position);
-                endpoint.wake_local();
-                Ok(())
-            }
-            (Tail::Local(_), None) => Ok(()),
-            (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
-                // Nobody is left to reuse the room.
-                Err(error) if !error.is_out_of_reach() => Err(error).of(self.shared.object.path()),
-                _ => Ok(()),
-            },
-        }
-    }
-
-    /// Receives the next message, waiting for it as long as the endpoint's timeout.
-    ///
-    /// # Errors
-    /// A timeout, or the writer's node is gone and has left no more messages.
-    pub async fn recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<()> {
-        self.recv_deadline(endpoint, into, endpoint.deadline()).await
-    }
-
-    /// [`RingReceiver::recv`] with a deadline.
-    ///
-    /// # Errors
-    /// As `recv`.
-    pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        let received = endpoint
-            .wait_until(deadline, || match self.try_recv(endpoint, into) {
-                Ok(true) => Some(Ok(())),
-                Ok(false) => None,
-                Err(error) => Some(Err(error)),
-            })
-            .await;
-        received.waiting_for_nodes("a message", &[self.shared.options.writer]).of(self.shared.object.path())?
     }
 }

@@ -16,8 +16,11 @@
 //! | `fence` over k nodes | 1 | at most k gets |
 //! | `pull` | 1 | 1 get |
 //!
-//! *When a node dies*, the other copies stay, a word is never torn, and a push that includes it says so after all others
-//! got it. It has no owner: whoever is left goes on.
+//! A push to the own node, or a pull from it, finds the copy there, and posts nothing.
+//!
+//! *Whom a push does not reach* its error names, each of them, after all others got it.
+//!
+//! *When a node dies*, the other copies stay, and a word is never torn. It has no owner: whoever is left goes on.
 //!
 //! Source: LOCO §2.2 and §3.4 (`sv`). A completed push says that the copy here may be changed, not that it can be seen
 //! there; `fence` says that.
@@ -26,9 +29,9 @@ use core::marker::PhantomData;
 
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
-use crate::error::{Of, Result};
+use crate::error::{Missed, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// A replicated word of type `T` (8 bytes).
 ///
@@ -61,14 +64,15 @@ impl<T: Plain> SharedVar<T> {
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
         let () = Self::WORD;
-        let copy = node.alloc(GroupKey::SIGNAL, 8).of(path)?;
+        let mut regions = Regions::new(node);
+        let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
         let participants = node.members_for(path);
         let spec = Spec {
             path: path.into(),
             kind: "SharedVar",
             layout: core::any::type_name::<T>().into(),
             participants: participants.clone(),
-            regions: vec![("copy", copy.clone())],
+            regions,
             expect: Box::new(|_| vec![("copy".into(), 8)]),
         };
         let object = Object::open(node, spec)?;
@@ -90,22 +94,37 @@ impl<T: Plain> SharedVar<T> {
 
     /// Writes this node's copy over those of `nodes`: what it holds when the NIC reads it, for each of them.
     ///
+    /// ```
+    /// # async fn f(x: farfield::SharedVar<u64>, ep: &farfield::Endpoint) -> farfield::Result<()> {
+    /// use farfield::ErrorKind;
+    /// if let Err(error) = x.push_all(ep).await
+    ///     && let ErrorKind::Missed { nodes } = error.kind()
+    /// {
+    ///     // All others have got it. Sending it again does them no harm.
+    ///     x.push(ep, nodes.iter().map(|missed| missed.0)).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// A node that is gone; the others get it nevertheless.
+    /// [`ErrorKind::Missed`](crate::ErrorKind::Missed) names every node that did not get it, with why: it is gone, or the put
+    /// was refused. All others got it.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         self.object.check_current()?;
         // Those that came after it was opened have no copy.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
-        let pointers = nodes.into_iter().filter_map(copy_of).map(|index| self.copies[index]);
-        let puts: Vec<_> = pointers.map(|copy| endpoint.put_live(copy, self.copy.span(0, 8))).collect();
+        // What is pushed is this node's copy.
+        let is_other = |node: &NodeId| *node != endpoint.me();
+        let pointers = nodes.into_iter().filter(is_other).filter_map(copy_of).map(|index| self.copies[index]);
+        let puts: Vec<_> = pointers.map(|copy| (copy.node(), endpoint.put_live(copy, self.copy.span(0, 8)))).collect();
         if mutants::is_on(Mutant::SharedPushNotAwaited) {
             return Ok(());
         }
-        let mut result = Ok(());
-        for put in puts {
-            result = result.and(put.await.of(self.object.path()));
+        let mut missed = Missed::default();
+        for (node, put) in puts {
+            missed.note(node, put.await);
         }
-        result
+        missed.end().of(self.object.path())
     }
 
     /// [`SharedVar::push`] to all other nodes.
@@ -123,6 +142,9 @@ impl<T: Plain> SharedVar<T> {
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
         self.object.check_current()?;
         let from = self.object.remote::<T>(node, "copy")?;
+        if node == endpoint.me() {
+            return Ok(self.load()); // it is there
+        }
         let get = endpoint.get_span(from, self.copy.span(0, 8));
         if mutants::is_on(Mutant::SharedPullNotAwaited) {
             return Ok(self.load());

@@ -7,7 +7,7 @@
 use farfield_fabric::{NodeId, Plain};
 
 use crate::error::{ErrorKind, Of, Result};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
 
 /// A table of rows of type `T`, each with its owner.
@@ -54,7 +54,7 @@ impl<T: Plain> Sst<T> {
             kind: "Sst",
             layout: format!("{}, owners={owners:?}", core::any::type_name::<T>()),
             participants: participants.clone(),
-            regions: Vec::new(),
+            regions: Regions::new(node),
             expect: Box::new(|_| Vec::new()),
         };
         let table = Object::announce(node, spec)?;

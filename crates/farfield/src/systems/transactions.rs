@@ -78,12 +78,12 @@
 //!
 //! Source: LOCO, appendix B.1 (transactional locking); the order of the locks, aborts and deaths are ours.
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
 
 use super::locks::{LockArray, LockGuard, LockOptions, LockTable, TableGuard};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 
 /// The most locks that a transaction may hold: as many as in the evaluation that this comes from.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
@@ -156,13 +156,14 @@ impl Transactions {
         }
         let homes = node.members_for(path);
         let bytes = cells.div_ceil(homes.len()).saturating_mul(8);
-        let own = node.alloc(GroupKey::DATA, bytes).of(path)?;
+        let mut regions = Regions::new(node);
+        let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "Transactions",
             layout: format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind),
             participants: homes.clone(),
-            regions: vec![("cells", own.clone())],
+            regions,
             expect: Box::new(move |_| vec![("cells".into(), bytes as u64)]),
         };
         let object = Object::open(node, spec)?;
@@ -294,6 +295,18 @@ impl Transactions {
     }
 }
 
+/// A put that is accepted. One that is refused is posted again, as long as the endpoint's timeout: the transaction holds the
+/// cell's lock meanwhile, and without this put it would be done by half.
+async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
+    let deadline = endpoint.deadline();
+    loop {
+        match endpoint.put_value(cell, value).accepted() {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            put => return put,
+        }
+    }
+}
+
 /// The lock of a cell: on the cell's node, unless that has none.
 fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
     let (node, word) = (cell % nodes, cell / nodes);
@@ -350,16 +363,18 @@ impl Transaction<'_> {
     /// nevertheless, and the other locks released.
     pub async fn commit(mut self) -> Result<()> {
         let (all, endpoint) = (self.all, self.endpoint);
-        let mut puts = Vec::new();
+        let (mut puts, mut written) = (Vec::new(), Ok(()));
         for (cell, value) in core::mem::take(&mut self.cells) {
             match (value, all.own_word(cell)) {
                 (None, _) => {}
                 (Some(value), Some(word)) => word.store(value),
-                (Some(value), None) => puts.push(endpoint.put_value(all.remote(cell), value)),
+                (Some(value), None) => match put(endpoint, all.remote(cell), value).await {
+                    Ok(put) => puts.push(put),
+                    Err(error) => written = written.and(Err(error).of(all.object.path())),
+                },
             }
         }
         let released = self.release().await;
-        let mut written = Ok(());
         for put in puts {
             // It was posted before the releases: nothing is left to be waited for.
             written = written.and(put.await.of(all.object.path()));

@@ -13,7 +13,7 @@ use farfield::{
 };
 
 use crate::harness::{
-    Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, over, poll_times, refused, session,
+    Over, SHORT, Scene, alone, eventually, everywhere, is_on_verbs, on_each_fabric, over, poll_times, refused, session,
 };
 
 /// Beside the mutex, which has tests of its own.
@@ -83,6 +83,55 @@ fn increments_under_a_lock_are_never_lost() {
                 }
             }
         }
+    });
+}
+
+/// ALock's claim, by number: each lane has a queue pair to each other node, and none to its own; also where threads of one node
+/// wait behind each other for a lock that lies elsewhere. (Each lane had one to its own, whatever it did.)
+#[test]
+fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
+    let _alone = alone("queue pairs of locks");
+    let over = if is_on_verbs() { Over::Verbs } else { Over::Shm };
+    let scene = Scene { nodes: session(3, over), over, threads: 2 };
+    let lone = scene.open(|node| ALock::open(node, "lone", scene.id(0)));
+    let (table, spins) = (open(&scene, LockKind::ALock, 3), open(&scene, LockKind::Spin, 3));
+    let regions = [data(&scene, 0, 64), data(&scene, 1, 64), data(&scene, 2, 64)];
+    let together = std::sync::Barrier::new(scene.all_threads());
+    // Of two threads and the service thread, to two others; shared memory has none.
+    let to_others = if is_on_verbs() { 3 * 2 } else { 0 };
+    let one_more = usize::from(is_on_verbs());
+    scene.run(|node, thread, endpoint| {
+        let pairs = || scene.nodes[node].metrics().queue_pairs;
+        let measured = |expected: usize, what: &str| {
+            together.wait();
+            assert_eq!(pairs(), (expected, expected), "node {node}, {what}");
+            together.wait();
+        };
+        together.wait();
+        // Lanes that opening the objects took are gone as soon as the others hear of it.
+        eventually("all lanes are connected", || (pairs() == (to_others, to_others)).then_some(()));
+        measured(to_others, "before");
+        endpoint.block_on(async {
+            for round in 0..scene.rounds(600, 600) {
+                let lock = round % 3;
+                let guard = table[node].lock(endpoint, lock).await.unwrap();
+                let seen = read(endpoint, &regions[lock], lock, node, 0).await;
+                write(endpoint, &regions[lock], lock, node, 0, seen + 1);
+                guard.unlock().await.unwrap();
+                lone[node].lock(endpoint).await.unwrap().unlock().await.unwrap();
+            }
+        });
+        measured(to_others, "with ALock alone");
+        let spin = || {
+            assert_eq!(spins[node].home(node), scene.id(node));
+            endpoint.block_on(async { spins[node].lock(endpoint, node).await.unwrap().unlock().await.unwrap() });
+        };
+        if thread < 3 {
+            spin();
+        }
+        measured(to_others + one_more, "one thread has taken a spin lock of its own node");
+        spin();
+        measured(to_others + 2 * one_more, "both have");
     });
 }
 
@@ -281,17 +330,17 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
 fn an_endpoint_without_memory_loses_no_lock() {
     for kind in [LockKind::ALock, LockKind::Mcs] {
         let _alone = alone("locks without memory");
-        let build = over(Over::Weak(3), 2);
-        let nodes = local_session_with(2, |node| build(node).pool_bytes_max(4 << 10));
+        let build = over(Over::Weak(3), 3);
+        let nodes = local_session_with(3, |node| build(node).pool_bytes_max(4 << 10));
         let scene = Scene { nodes: nodes.unwrap(), over: Over::Weak(3), threads: 1 };
         let alock = ALockOptions { operations_max: 4, ..ALockOptions::default() };
         let locks = scene.open(|node| LockTable::open(node, "locks", 4, LockOptions { kind, alock }));
-        let (endpoint, other) = (scene.endpoint(1), scene.endpoint(1));
-        // Of node 0: node 1 takes them as remote ones.
+        let (endpoint, other) = (scene.endpoint(1), scene.endpoint(2));
+        // Of node 0: the others take them as remote ones, and tell each other by puts.
         let free = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
-        let awaited = endpoint.block_on(locks[1].lock(&endpoint, 2)).unwrap();
+        let awaited = endpoint.block_on(locks[1].lock(&endpoint, 3)).unwrap();
         let puts = other.counts().puts;
-        let mut waits = Box::pin(locks[1].lock(&other, 2));
+        let mut waits = Box::pin(locks[2].lock(&other, 3));
         eventually("it has told the holder", || {
             assert!(poll_times(waits.as_mut(), 1).is_none());
             (other.counts().puts > puts).then_some(())
@@ -308,7 +357,7 @@ fn an_endpoint_without_memory_loses_no_lock() {
         endpoint.block_on(free.unlock()).unwrap();
         endpoint.block_on(awaited.unlock()).unwrap();
         other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
-        other.block_on(other.block_on(locks[1].lock(&other, 0)).unwrap().unlock()).unwrap();
+        other.block_on(other.block_on(locks[2].lock(&other, 0)).unwrap().unlock()).unwrap();
     }
 }
 

@@ -8,12 +8,14 @@
 mod harness;
 
 mod barrier;
+mod closing;
 mod costs;
 mod kv;
 mod locks;
 mod mutex;
 mod node;
 mod queue;
+mod refused;
 mod ring;
 mod transactions;
 mod vars;

@@ -72,15 +72,19 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     if let Some(stranger) = failure.nodes.iter().find(|node| !takes_part(node)) {
         return Some(format!("node {stranger} does not take part"));
     }
+    let was_killed = |node: &u16| story.death_of(*node).is_some_and(|killed_ns| killed_ns <= at_ns);
     match failure.variant.as_str() {
         "PeerDead" | "Lost" => match failure.nodes[..] {
             _ if failure.variant == "Lost" && !matches!(call.op, Op::Kv { .. }) => Some("nothing can be lost".into()),
-            [node] if story.death_of(node).is_some_and(|killed_ns| killed_ns <= at_ns) => None,
+            // One that sends to all may name several.
+            ref nodes if !nodes.is_empty() && nodes.iter().all(was_killed) => None,
             _ => Some("that node has not been killed".into()),
         },
         // Where no system says who is dead, nodes find out themselves.
         "Unreachable" if story.detection_ns > 0 => match failure.nodes[..] {
-            [node] if story.was_harmed(node, call.begin_ns, at_ns) => None,
+            ref nodes if !nodes.is_empty() && nodes.iter().all(|it| story.was_harmed(*it, call.begin_ns, at_ns)) => {
+                None
+            }
             _ => Some("that node was neither killed nor stopped just before".into()),
         },
         "Timeout" => {

@@ -74,7 +74,7 @@ pub(crate) enum MemoryError {
 }
 
 /// Gives an error of the kernel its context.
-fn system(what: &'static str) -> impl FnOnce(Errno) -> MemoryError {
+pub(super) fn system(what: &'static str) -> impl FnOnce(Errno) -> MemoryError {
     move |errno| MemoryError::System { what, source: errno.into() }
 }
 
@@ -301,7 +301,7 @@ impl Mapping {
 
 /// A shared mapping of a file, which may be shorter.
 #[derive(Debug)]
-struct Range {
+pub(super) struct Range {
     base: NonNull<u8>,
     len: usize,
 }
@@ -314,7 +314,7 @@ unsafe impl Sync for Range {}
 
 impl Range {
     /// Maps `len` bytes of the file, a multiple of 2 MiB, at an address aligned to 2 MiB (or no huge page would fit).
-    fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
+    pub(super) fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let padded = len.checked_add(STEP_BYTES).ok_or(MemoryError::BadReserve { reserve_bytes: len })?;
         // SAFETY: the kernel chooses an address range that nothing uses.
@@ -341,6 +341,11 @@ impl Range {
         let _ = unsafe { munmap(base.wrapping_add(len).cast(), after) };
         let base = NonNull::new(base).ok_or(MemoryError::BadReserve { reserve_bytes: len })?;
         Ok(Self { base, len })
+    }
+
+    /// Where it begins.
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
     }
 
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {

@@ -5,6 +5,7 @@
 //! | `fence`    | process-wide fences (`membarrier`), futexes shared between processes, usable cores         |
 //! | `liveness` | a word in shared memory which the kernel marks when its holder dies (robust list)          |
 //! | `memory`   | arenas of registered memory: sealed memfds that grow in place and fail with a typed error  |
+//! | `generations` | which generation of each granule of that memory holds                                        |
 //! | `session`  | the directory in which the nodes of a session find each other, and its cleaning            |
 //! | `lives`    | which life of its place a node begins that joins a session                                 |
 //! | `socket`   | control sockets that carry short messages and file descriptors                             |
@@ -15,6 +16,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod fence;
+pub(crate) mod generations;
 pub(crate) mod liveness;
 pub(crate) mod lives;
 pub(crate) mod memory;

@@ -49,8 +49,11 @@ impl Connections {
     }
 
     pub(in crate::verbs) fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
-        let owes = self.lock().peers.values().any(|peer| !peer.owed.is_empty());
-        let timeout = if owes { timeout.min(RESEND) } else { timeout };
+        let (owes, passes) = {
+            let board = self.lock();
+            (board.peers.values().any(|peer| !peer.owed.is_empty()), !board.passing.is_empty())
+        };
+        let timeout = if owes || passes { timeout.min(RESEND) } else { timeout };
         if self.device.has_failed() {
             self.fence();
         }
@@ -61,6 +64,7 @@ impl Connections {
         let is_lost = |(_, peer): &(&NodeId, &Peer)| peer.is_linked && peer.memory.is_out_of_reach();
         let lost: Vec<NodeId> = board.peers.iter().filter(is_lost).map(|(node, _)| *node).collect();
         lost.into_iter().for_each(|node| self.lose(&mut board, node, "the device has given up on it", &mut news));
+        self.pass(&mut board);
         if owes {
             board.peers.iter_mut().filter(|(_, peer)| peer.is_linked).for_each(|(node, peer)| self.pay(*node, peer));
         }
@@ -148,6 +152,8 @@ impl Connections {
             }
             let told = group.memory.chunks().into_iter().filter(|chunk| group.told.contains(&chunk.first));
             messages.extend(told.map(|chunk| Message::Chunk { key, chunk }));
+            let again = group.memory.generations().into_iter();
+            messages.extend(again.map(|info| Message::Generation { id: 0, key, info }));
         }
         messages.push(Message::Told);
         messages.iter().for_each(|message| self.tell(board, node, message));
@@ -199,6 +205,16 @@ impl Connections {
                 }
             }
             Message::Told => peer.is_told = true,
+            Message::Generation { id, key, info } => {
+                if !peer.memory.set_generation(GroupKey(key), info) {
+                    return self.lose(board, node, "it gives back memory that there is not", news);
+                }
+                if peer.is_told {
+                    peer.to_reach.insert(class_of(GroupKey(key)).0);
+                }
+                self.hear_free(board, node, GroupKey(key), id);
+            }
+            Message::Passed { id } => self.passed(board, node, id),
             Message::Connect { ask, lane, class, address } => {
                 return self.accept(board, node, ask, (lane, class), &address);
             }
@@ -222,8 +238,13 @@ impl Connections {
                 peer.targets.retain(|(of, _), _| *of != lane);
                 return;
             }
-            Message::Reached { class, heard } => {
-                board.awaited.retain(|of, said| *of != (node, class) || heard < *said);
+            Message::Reached { class, heard, by_all } => {
+                if board.awaited.get(&(node, class)).is_some_and(|said| heard >= *said) {
+                    board.awaited.remove(&(node, class));
+                    if !by_all {
+                        board.short.insert((node, class));
+                    }
+                }
             }
             Message::Revoke { key } => self.lose_right(board, node, key),
             Message::Permit { key } => {
@@ -298,7 +319,8 @@ impl Connections {
         peer.to_reach.retain(|class| asked.contains(class));
         let heard = peer.heard;
         for class in reached {
-            self.tell(board, node, &Message::Reached { class, heard });
+            let by_all = board.lanes.values().all(|lane| lane.pairs.contains_key(&(node, class)));
+            self.tell(board, node, &Message::Reached { class, heard, by_all });
         }
         self.changed.notify_all();
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use farfield_verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 
-use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest};
+use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest, class_of};
 use crate::buf::Block;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::verbs::peer::Ends;
@@ -101,8 +101,13 @@ impl VerbsLane {
         let route = &mut self.route;
         let within = route.find(origin.remote).ok_or(NoRoute)?;
         let pair = &mut self.pairs[route.pair_at];
+        // Before the look: who gives memory back, or hears of it, either is seen or sees that something is under way.
+        self.port.begin(1);
         // Of the verdict of others the lane does not hear by itself, and another queue pair may be there by now.
-        let queue = pair.queue.as_ref().filter(|queue| queue.verdict().is_none()).ok_or(NoRoute)?;
+        let Some(queue) = pair.queue.as_ref().filter(|queue| queue.is_untroubled()) else {
+            self.port.end(1);
+            return Err(NoRoute);
+        };
         let can = match verb {
             Verb::Put => route.puts,
             Verb::Get => true,
@@ -110,6 +115,7 @@ impl VerbsLane {
             Verb::RemoteFence => false,
         };
         if !can {
+            self.port.end(1);
             return Ok(None);
         }
         route.credit -= 1;
@@ -149,6 +155,7 @@ impl VerbsLane {
         }
         self.pairs[self.newest_word.pair_at()].posted.pop();
         self.outstanding = 0;
+        self.port.end(1);
         Some(self.words.take_result(ticket))
     }
 
@@ -195,9 +202,14 @@ impl VerbsLane {
     fn open_route(&mut self, word: RemotePtr<u8>) -> Option<()> {
         self.poll();
         self.route = Route::SHUT;
+        if let Some(pair_at) = self.peers.get(word.node().index()).and_then(|peer| peer.pair(class_of(word.key())))
+            && let Some(queue) = &self.pairs[pair_at].queue
+        {
+            queue.looks(); // before what follows, so that a change after it is seen by the next operation
+        }
         // The long way knows what is wrong with others.
         let request = WorkRequest { verb: Verb::Get, remote: word, len: 8, operands: [0; 2], local: Local::nothing() };
-        let (pair_at, _, _) = self.place(&request).ok()?;
+        let (pair_at, _, _) = self.place_to_post(&request).ok()?;
         let peer = &self.peers[word.node().index()];
         let pair = &self.pairs[pair_at];
         if peer.holds != 0 || pair.fence_next || !pair.is_signalled || !pair.waiting.is_empty() {
@@ -212,7 +224,7 @@ impl VerbsLane {
         if credit == 0 {
             return None;
         }
-        let chunk = peer.memory.as_ref()?.chunk(word)?;
+        let (first, chunk) = peer.memory.as_ref()?.around(word)?;
         let lkey = match self.words.key {
             Some(key) => key,
             None => {
@@ -222,7 +234,7 @@ impl VerbsLane {
         };
         let queue = self.pairs[pair_at].queue.as_ref()?;
         self.route = Route {
-            first: RemotePtr::<u8>::new(word.node(), word.key(), chunk.first).packed(),
+            first: first.packed(),
             words: chunk.bytes / 8,
             address: chunk.address,
             ends: WordEnds { rkey: chunk.rkey, lkey, puts_inline: queue.info.inline_bytes_max >= 8 },
@@ -243,6 +255,7 @@ impl VerbsLane {
         pair.posted.take_back();
         pair.has_open_put = true; // as far as is known
         self.outstanding -= 1;
+        self.port.end(1);
         self.words.give_back(ticket);
         self.route = Route::SHUT;
         None

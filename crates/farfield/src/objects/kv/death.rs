@@ -256,13 +256,14 @@ impl Deaths {
             Step::Wait => return Ok(false),
             Step::Report(report) => {
                 let at = self.report_at(own, gone);
-                self.reports.word(at).store(report.packed());
                 for (rank, _) in others {
                     match endpoint.put_value(self.peers[rank].byte_add(at as u64), report.packed()).detach() {
                         Err(error) if !error.is_gone() => return Err(error.into()),
                         _ => {}
                     }
                 }
+                // Only now: what is refused is told again, to all, since they wait for it.
+                self.reports.word(at).store(report.packed());
             }
             Step::Complete(node, until) => receiver.complete_from(endpoint, node, until)?,
             Step::Settled => {

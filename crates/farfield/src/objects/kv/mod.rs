@@ -109,7 +109,7 @@ use self::tracker::{Change, Tracker};
 use self::unfinished::{Changing, Work};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
 
@@ -236,17 +236,18 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let bytes = layout.bytes();
-        let region = node.alloc(GroupKey::DATA, bytes).of(path)?;
+        let mut regions = Regions::new(node);
+        let region = regions.alloc("slots", GroupKey::DATA, bytes).of(path)?;
         let redo_bytes = options.locks * layout.redo_words() * 8;
-        let redo = node.alloc(GroupKey::DATA, redo_bytes).of(path)?;
+        regions.alloc("redo", GroupKey::DATA, redo_bytes).of(path)?;
         let reports_bytes = count * count * 8;
-        let reports = node.alloc(GroupKey::SERVICE, reports_bytes).of(path)?;
+        let reports = regions.alloc("reports", GroupKey::SERVICE, reports_bytes).of(path)?;
         let spec = Spec {
             path: path.into(),
             kind: "KvStore",
             layout: format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>()),
             participants: participants.iter().collect(),
-            regions: vec![("slots", region.clone()), ("redo", redo), ("reports", reports.clone())],
+            regions,
             expect: Box::new(move |_| {
                 let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];
                 sizes.into_iter().map(|(region, bytes)| (region.into(), bytes as u64)).collect()
@@ -262,7 +263,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
         let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
         let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));
-        let tracker = Tracker::open(node, path, &participants, &options, followed.0, followed.1, followed.2)?;
+        let tracker = Tracker::open(&object, &participants, &options, followed.0, followed.1, followed.2)?;
         Ok(KvStore {
             object,
             participants,
@@ -586,8 +587,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
     fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
-        let work =
-            Work { tracker: Arc::clone(&self.tracker), index: Arc::clone(&self.index), slots: Arc::clone(&self.slots) };
+        let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
+        let work = Work { tracker, index, slots, own: self.region.clone() };
         Changing::new(self.object.node(), work, locked, key, entry)
     }
 

@@ -20,7 +20,7 @@ use super::index::{Entry, Index};
 use super::slots::Slots;
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress};
+use crate::node::{Hold, Node, Object, Poller, Progress};
 use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 
@@ -73,9 +73,12 @@ pub(super) fn message_bytes_max<K: Key>(key_bytes_max: usize) -> usize {
 /// This node's tracker, and the poller that follows the others'.
 pub(super) struct Tracker<K> {
     /// None if no other node takes part.
-    sending: Option<Sending>,
+    sending: Option<Arc<Sending>>,
+    node: Node,
     message_bytes_max: usize,
     _key: core::marker::PhantomData<fn(K)>,
+    /// What the service thread has still to tell keeps the store open.
+    _open: Hold,
 }
 
 struct Sending {
@@ -91,8 +94,7 @@ struct Sender {
 
 impl<K: Key> Tracker<K> {
     pub(super) fn open(
-        node: &Node,
-        path: &str,
+        store: &Object,
         participants: &Participants,
         options: &KvOptions,
         index: Arc<Index<K>>,
@@ -100,8 +102,9 @@ impl<K: Key> Tracker<K> {
         deaths: Arc<Deaths>,
     ) -> Result<Tracker<K>> {
         let (_key, message_bytes_max) = (core::marker::PhantomData, message_bytes_max::<K>(options.key_bytes_max));
+        let (node, path, _open) = (store.node(), store.path(), store.hold());
         if participants.len() == 1 {
-            return Ok(Tracker { sending: None, message_bytes_max, _key });
+            return Ok(Tracker { sending: None, node: node.for_service(), message_bytes_max, _key, _open });
         }
         // The service thread reads them: they must not keep the node in its session.
         let service = node.for_service();
@@ -127,7 +130,8 @@ impl<K: Key> Tracker<K> {
         let follower = Follower { followed, index: Arc::downgrade(&index), slots, deaths, message: Vec::new() };
         node.add_poller(Box::new(follower));
         let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
-        Ok(Tracker { sending: Some(Sending { sender, acknowledgements }), message_bytes_max, _key })
+        let sending = Arc::new(Sending { sender, acknowledgements });
+        Ok(Tracker { sending: Some(sending), node: service, message_bytes_max, _key, _open })
     }
 
     /// Tells all other nodes that live of a change; the position that they acknowledge when they have applied it.
@@ -158,7 +162,14 @@ impl<K: Key> Tracker<K> {
             // Nobody is left to be told. Nobody acknowledges what was not sent: who waits for that waits until all of them
             // are out for good.
             Err(error) if error.is_gone() => Ok(Some(ring.position() + 1)),
-            sent => Ok(sent?.then(|| ring.position())),
+            sent => {
+                let is_sent = sent?;
+                if ring.is_behind() {
+                    // Others wait until all nodes have applied it.
+                    self.node.add_poller(Box::new(Behind(Arc::clone(sending))));
+                }
+                Ok(is_sent.then(|| ring.position()))
+            }
         }
     }
 
@@ -173,6 +184,24 @@ impl<K: Key> Tracker<K> {
     pub(super) fn is_applied(&self, endpoint: &Endpoint, position: u64) -> bool {
         let sending = self.sending.as_ref();
         sending.is_none_or(|sending| sending.acknowledgements.lowest(endpoint) >= position)
+    }
+}
+
+/// Gives the other nodes what they were refused, on the service thread: by the tracker's own endpoint.
+struct Behind(Arc<Sending>);
+
+impl Poller for Behind {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, _: &Endpoint) -> Progress {
+        let sender = self.0.sender.lock();
+        // Who does not answer is decided about by others.
+        match sender.ring.try_flush(&sender.endpoint) {
+            Err(error) if !error.is_out_of_reach() => Progress::Idle,
+            _ => Progress::Done,
+        }
     }
 }
 
@@ -221,6 +250,7 @@ impl<K: Key> Poller for Follower<K> {
                         }
                         break;
                     }
+                    Err(error) if error.is_refused() => break, // its writer is told later
                     Err(error) => {
                         tracing::error!("node {}: a tracker cannot be followed: {error}", slots.me().0);
                         break;

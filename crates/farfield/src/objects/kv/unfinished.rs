@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::Endpoint;
+use farfield_fabric::{Endpoint, Region};
 
 use super::codec::Key;
 use super::death::Staying;
@@ -31,6 +31,8 @@ pub(super) struct Work<K> {
     pub(super) tracker: Arc<Tracker<K>>,
     pub(super) index: Arc<Index<K>>,
     pub(super) slots: Arc<Slots>,
+    /// This node's slots.
+    pub(super) own: Region,
 }
 
 /// The lock of a key in the middle of an insert or delete. Dropped before [`Changing::finish`], it goes to the service
@@ -65,11 +67,11 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
             false => endpoint.block_on(self.node.fence_living(endpoint, [self.entry.slot.node()].into_iter())),
             true => Ok(Vec::new()),
         };
-        let may_land = fenced.is_ok_and(|lost| !lost.is_empty());
+        let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
         let node = self.node.for_service();
-        let unfinished =
-            Unfinished { node, work, key, entry, lock, may_land, cleared: false, told: None, dropped: false };
+        let (cleared, told, dropped, freed) = (false, None, false, false);
+        let unfinished = Unfinished { node, work, key, entry, lock, may_land, cleared, told, dropped, freed };
         self.node.add_poller(Box::new(unfinished));
     }
 }
@@ -88,13 +90,15 @@ struct Unfinished<K> {
     told: Option<u64>,
     /// All nodes have dropped the key.
     dropped: bool,
+    /// The slot is free, or its allocator was told.
+    freed: bool,
 }
 
 impl<K: Key> Unfinished<K> {
     /// The next step; whether one was possible.
     fn step(&mut self, endpoint: &Endpoint) -> bool {
         let Unfinished { node, work, key, entry, .. } = self;
-        let Work { tracker, index, slots } = work;
+        let Work { tracker, index, slots, own } = work;
         if !self.cleared {
             // If the slot's node is out for good, nobody sees it any more.
             if self.may_land {
@@ -102,9 +106,18 @@ impl<K: Key> Unfinished<K> {
                 return self.cleared;
             }
             let meta = Meta { counter: entry.counter, valid: false }.packed();
+            if entry.slot.node() == node.id() {
+                // Slots have no atomics: here a store does. What is told comes after it (`CW → NLR`).
+                own.word((entry.slot.offset() - own.remote::<u64>(0).offset()) as usize).store(meta);
+                self.cleared = true;
+                return true;
+            }
             let put = endpoint.put_value(entry.slot, meta).wait();
             // A round trip.
             let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
+            if fenced.as_ref().is_err_and(farfield_fabric::Error::is_refused) {
+                return false; // once more, later
+            }
             self.may_land = fenced.is_err();
             self.cleared = fenced.is_ok();
             return true;
@@ -118,16 +131,19 @@ impl<K: Key> Unfinished<K> {
             self.dropped = self.told.is_some_and(|position| tracker.is_applied(endpoint, position));
             return self.dropped;
         }
-        if slots.is_ours(entry.slot) {
-            slots.free(entry.slot);
-        } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
-            return false;
+        if !self.freed {
+            if slots.is_ours(entry.slot) {
+                slots.free(entry.slot);
+            } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
+                return false;
+            }
+            self.freed = true;
         }
-        if let Some((lock, staying)) = self.lock.take() {
-            lock.release(endpoint);
-            drop(staying);
+        let is_released = self.lock.as_ref().is_none_or(|(lock, _)| lock.release(endpoint) == Progress::Done);
+        if is_released {
+            self.lock = None;
         }
-        true
+        is_released
     }
 }
 

@@ -49,7 +49,8 @@
 //!
 //! What the holder has put has to be visible before the lock can be had: a put's completion does not say so, so the release
 //! waits for a get from every node that the holder's endpoint has put to (a global fence). One node is left out: that of the
-//! operation behind, if that is known, since the grant is put to the same node (`NRW → NRW`); else the lock's, since the
+//! operation behind, if that is known, since the grant is put to the same node (`NRW → NRW`; on the own node it is a store, and
+//! none is left out); else the lock's, since the
 //! compare-and-swap that empties the tail comes after earlier puts to its node (`NRW → NAR`), and has flushed them when it
 //! fails. CPU writes come before any operation that is issued later, and before any later CPU write.
 //!
@@ -61,14 +62,15 @@
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `lock`, remote, free | 2 | 1 cas; 1 put and 1 get, posted together |
-//! | `lock`, remote, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put |
+//! | `lock`, remote, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put; none behind one of its node |
 //! | the same, granted 0 | and 1 for each look | 1 put, a get for each look |
 //! | `unlock`, remote, d nodes put to, that one left out | 1 (d = 0) or 2 | at most d gets, 1 cas |
-//! | `unlock`, remote, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
+//! | `unlock`, remote, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put; none before one of its node |
 //! | `lock`, local | 0 | none |
 //! | `unlock`, local, d nodes put to | 0 or 1 | at most d gets |
 //!
-//! Threads on the lock's node need no queue pair to their own node.
+//! No thread needs a queue pair to its own node: not those on the lock's node, which use the CPU, nor those of another node that
+//! wait behind each other, since their descriptors have no words that are updated by atomics.
 //!
 //! # When a node dies
 //!
@@ -92,7 +94,7 @@ use super::queue::{Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told, 
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::Node;
+use crate::node::{Node, Regions};
 use crate::objects::owed::{fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
@@ -254,9 +256,10 @@ impl ALockArray {
     fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>, options: ALockOptions) -> Result<ALockArray> {
         options.check(count).of(path)?;
         let ALockOptions { remote_budget, local_budget, operations_max } = options;
-        let own = node.alloc(GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let mut more = Regions::new(node);
+        let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
         let own_local = match homes.contains(&node.id()) {
-            true => Some(node.alloc(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
+            true => Some(more.alloc_own(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
             false => None,
         };
         let layout = Layout {
@@ -267,12 +270,13 @@ impl ALockArray {
             homes,
             group: GroupKey::SIGNAL,
             options: format!(", budgets={remote_budget}/{local_budget}"),
-            more: Some(("descriptors", own.clone())),
+            more,
+            expected: vec![("descriptors".into(), own.bytes() as u64)],
             after_death: (REPAIRED, u64::MAX), // not what has been told so far
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let queue = Queue::new(node, path, descriptors, Id::NOBODY);
+        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY);
         let local = spread.own.clone().zip(own_local);
         let local = local.map(|(locks, descriptors)| Local::new(locks, descriptors, Arc::clone(&queue)));
         Ok(ALockArray { spread, options, queue, local })

@@ -34,7 +34,7 @@ use super::queue::{Entry, Grant, Place, Queue, Wait};
 use super::{ALockOptions, Layout, LockArray, LockGuard, Spread};
 use crate::error::{Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::Node;
+use crate::node::{Node, Regions};
 use crate::objects::owed::{fence_holder, release_later};
 
 const TAIL: usize = 0;
@@ -78,7 +78,8 @@ impl McsLockArray {
     /// A node that is missing, gone, or opens them differently; no memory; numbers that cannot be.
     pub fn open(node: &Node, path: &str, count: usize, operations_max: usize) -> Result<McsLockArray> {
         ALockOptions { operations_max, ..ALockOptions::default() }.check(count).of(path)?;
-        let own = node.alloc(GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let mut more = Regions::new(node);
+        let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
         let layout = Layout {
             path,
             kind: "McsLockArray",
@@ -87,12 +88,13 @@ impl McsLockArray {
             homes: node.members_for(path),
             group: GroupKey::DATA,
             options: String::new(),
-            more: Some(("descriptors", own.clone())),
+            more,
+            expected: vec![("descriptors".into(), own.bytes() as u64)],
             after_death: (TAIL, Id::NOBODY_AFTER_DEATH.0),
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let queue = Queue::new(node, path, descriptors, Id::NOBODY_AFTER_DEATH);
+        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY_AFTER_DEATH);
         Ok(McsLockArray { spread, queue })
     }
 

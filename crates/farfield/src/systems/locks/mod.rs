@@ -17,7 +17,7 @@ use core::future::Future;
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, memory_fence};
 
 use crate::error::{Of, Result};
-use crate::node::{Node, Object, Spec};
+use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::mutex::{Guard, MutexArray};
 
 pub mod alock;
@@ -172,18 +172,20 @@ struct Layout<'a> {
     group: GroupKey,
     /// What more has to be the same on all nodes.
     options: String,
-    /// Another region of every participant.
-    more: Option<(&'static str, Region)>,
+    /// More regions: of every participant, with their sizes, or of this node alone.
+    more: Regions,
+    expected: Vec<(String, u64)>,
     /// What word of a record, and with which value, says that a holder may have died.
     after_death: (usize, u64),
 }
 
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
-        let Layout { path, kind, count, words_each, homes, group, options, more, after_death } = layout;
+        let Layout { path, kind, count, words_each, homes, group, options, more, expected, after_death } = layout;
+        let mut regions = more;
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
         let own = match homes.contains(&node.id()) {
-            true => Some(node.alloc(group, bytes).of(path)?),
+            true => Some(regions.alloc("locks", group, bytes).of(path)?),
             false => None,
         };
         // Nobody knows where the records are yet: they are announced below.
@@ -192,18 +194,17 @@ impl Spread {
             (0..bytes / 8).skip(word).step_by(words_each).for_each(|word| own.word(word * 8).store(value));
             memory_fence();
         }
-        let more_bytes = more.as_ref().map(|(name, region)| ((*name).to_string(), region.bytes() as u64));
         let spec = Spec {
             path: path.into(),
             kind,
             layout: format!("count={count}, homes={homes:?}{options}"),
             participants: node.members_for(path),
-            regions: own.iter().map(|own| ("locks", own.clone())).chain(more).collect(),
+            regions,
             expect: {
                 let homes = homes.clone();
                 Box::new(move |peer| {
                     let locks = homes.contains(&peer).then(|| ("locks".into(), bytes as u64));
-                    locks.into_iter().chain(more_bytes.clone()).collect()
+                    locks.into_iter().chain(expected.iter().cloned()).collect()
                 })
             },
         };

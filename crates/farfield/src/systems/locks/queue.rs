@@ -3,7 +3,8 @@
 //!
 //! The lock's record has the tail: the name of the last entry. RDMA has no exchange, so an operation enqueues by a
 //! compare-and-swap, and again from what it found if it failed. It then tells the one before it (a put), and waits until
-//! that puts a grant into its descriptor. Who leaves knows the one behind, and puts; or takes itself from the tail by a
+//! that puts a grant into its descriptor. On one node these two are stores: only the record's words are updated by atomics, so
+//! nothing of a descriptor needs the NIC. Who leaves knows the one behind, and puts; or takes itself from the tail by a
 //! compare-and-swap; or, if that fails, waits for the one behind to tell.
 //!
 //! *Why nothing is lost.* A descriptor is written by the CPU before the compare-and-swap that makes it known (`CW → NAR`),
@@ -45,7 +46,7 @@ use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
 use super::descriptor::{self, About, Descriptors, Id, State};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Poller, Progress, Standing};
+use crate::node::{Hold, Node, Object, Poller, Progress, Standing};
 use crate::objects::settle::Settle;
 
 /// How often who waits looks whether nodes that it depends on still live.
@@ -151,6 +152,8 @@ pub(super) struct Queue {
     /// What the tail is when a holder leaves that was told of a death and has not repaired what it left. Otherwise that is
     /// known from elsewhere.
     free_after_death: Id,
+    /// Operations that are left to the service thread keep the locks open.
+    _open: Hold,
 }
 
 /// An operation in a queue, or about to be. Dropped at any moment it goes to the service thread, which does for it what
@@ -190,6 +193,8 @@ enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spared {
     Nothing,
+    /// Nothing: the operation behind it runs on its own node, and is handed the lock by a store, which no put comes before.
+    Here,
     /// What it has put to the lock's node.
     Home(NodeId),
     /// What it has put to the node of the operation behind it.
@@ -258,8 +263,9 @@ struct Seen {
 }
 
 impl Queue {
-    pub(super) fn new(node: &Node, path: &str, descriptors: Descriptors, free_after_death: Id) -> Arc<Queue> {
-        Arc::new(Queue { node: node.for_service(), path: path.into(), descriptors, free_after_death })
+    pub(super) fn new(object: &Object, descriptors: Descriptors, free_after_death: Id) -> Arc<Queue> {
+        let (node, path, _open) = (object.node().for_service(), object.path().into(), object.hold());
+        Arc::new(Queue { node, path, descriptors, free_after_death, _open })
     }
 
     /// An operation that is in no queue yet.
@@ -392,7 +398,7 @@ impl Queue {
             self.descriptors.tell(id, place.lock, State::Queued);
         };
         let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
-        if found.as_ref().is_err_and(is_refusal) {
+        if found.as_ref().is_err_and(fabric::Error::is_refused) {
             self.descriptors.tell(id, place.lock, State::Queued);
         }
         let found = found?;
@@ -403,6 +409,12 @@ impl Queue {
     /// Tells the one before that somebody is behind it. Whether it has, or need not: that one is gone, and will hand over
     /// nothing.
     fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) -> bool {
+        if pred.node() == Some(self.node.id()) && !mutants::is_on(Mutant::McsNotTold) {
+            // It cleared the word before its compare-and-swap was issued (`CW → NAR`), and so before this one has found it.
+            self.descriptors.of(pred).next().store(id.0);
+            endpoint.wake_local();
+            return true;
+        }
         match self.descriptors.next_of(pred) {
             Some(next) if !mutants::is_on(Mutant::McsNotTold) => is_over(endpoint.put_unfenced(next, id.0).detach()),
             _ => true,
@@ -415,6 +427,13 @@ impl Queue {
         let next = Id(self.descriptors.of(operation.id).next().load());
         if next == Id::NOBODY {
             return false;
+        }
+        if next.node() == Some(self.node.id()) {
+            // What the holder has put is visible, what was spared too; what it has stored comes before (`CW → CW`).
+            self.descriptors.of(next).grant().store(operation.hands.0);
+            endpoint.wake_local();
+            self.over(operation);
+            return true;
         }
         let grant = self.descriptors.grant_of(next);
         let is_over = grant.is_none_or(|grant| is_over(endpoint.put_unfenced(grant, operation.hands.0).detach()));
@@ -464,16 +483,10 @@ where
     Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
 }
 
-/// Whether an operation that has ended so was not posted.
-fn is_refusal(error: &fabric::Error) -> bool {
-    use fabric::ErrorKind::{Injected, NoAtomics, PoolExhausted};
-    matches!(error.kind(), PoolExhausted { .. } | NoAtomics { .. } | Injected { .. })
-}
-
 /// Whether a compare-and-swap that has ended so leaves its operation outside of the queue: it was not posted; or the others have
 /// shut this node out, and write into its descriptors no more.
 fn is_outside(error: &fabric::Error) -> bool {
-    is_refusal(error) || matches!(error.kind(), fabric::ErrorKind::Fenced)
+    error.is_refused() || matches!(error.kind(), fabric::ErrorKind::Fenced)
 }
 
 impl<'a> Entry<'a> {
@@ -499,9 +512,10 @@ impl<'a> Entry<'a> {
     }
 
     /// The node whose memory what leaves the head orders by itself after what was put there: that of who is behind, if it
-    /// has said so, since it is handed the lock by a put; else the lock's.
+    /// has said so, since it is handed the lock by a put, unless it is this node; else the lock's.
     pub(super) fn spared(&self) -> Spared {
         match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
+            Some(me) if me == self.queue.node.id() && !mutants::is_on(Mutant::McsSparesOwnNode) => Spared::Here,
             Some(behind) => Spared::Behind(behind),
             None => Spared::Home(self.place().tail.node()),
         }
@@ -597,7 +611,7 @@ impl<'a> Entry<'a> {
                 let claimed = queue.claim(endpoint, self.operation_mut()).await;
                 // What this endpoint is refused the service thread's own may do.
                 let claimed = claimed.inspect_err(|error| {
-                    if !is_refusal(error) {
+                    if !error.is_refused() {
                         self.keep()
                     }
                 });
@@ -621,13 +635,16 @@ impl<'a> Entry<'a> {
     /// visible: the lock stays taken.
     pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        if let Spared::Behind(behind) = spared {
-            // The put comes after what was put to that node before it (`NRW → NRW`).
+        if let Spared::Behind(_) | Spared::Here = spared {
+            // A put comes after what was put to that node before it (`NRW → NRW`).
             if queue.hand_over(endpoint, self.operation()) {
                 self.operation = None;
                 return Ok(());
             }
-            return self.is_refused(behind);
+            return match spared {
+                Spared::Behind(behind) => self.is_refused(behind),
+                _ => Ok(()),
+            };
         }
         let operation = *self.operation();
         // After what was put to the lock's node (`NRW → NAR`). If it fails it has flushed that.
@@ -662,7 +679,7 @@ impl<'a> Entry<'a> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
         let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
-        if found.as_ref().is_err_and(is_refusal) {
+        if found.as_ref().is_err_and(fabric::Error::is_refused) {
             return self.is_refused(operation.place.tail.node());
         }
         let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
@@ -766,7 +783,7 @@ impl Poller for Left {
                 }
                 if queue.is_shut_out(pred) && self.is_time(endpoint) {
                     let claim = self.queue.claim(endpoint, &mut self.operation);
-                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !is_refusal(&error));
+                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !error.is_refused());
                     return if is_lost { Progress::Done } else { Progress::Idle };
                 }
                 Progress::Idle
@@ -778,7 +795,7 @@ impl Poller for Left {
                 let free = queue.free(operation);
                 match endpoint.cas(operation.place.tail, id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
-                    Err(error) if is_refusal(&error) => Progress::Idle,
+                    Err(error) if error.is_refused() => Progress::Idle,
                     _ => Progress::Done,
                 }
             }

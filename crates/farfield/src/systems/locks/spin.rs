@@ -31,8 +31,8 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-use crate::node::{Node, Progress, Standing};
-use crate::objects::owed::{fence_holder, release_later};
+use crate::node::{Node, Regions, Standing};
+use crate::objects::owed::{self, fence_holder, release_later};
 use crate::objects::settle::Settle;
 
 /// The first wait after an attempt that has failed.
@@ -88,7 +88,8 @@ impl SpinLockArray {
             homes: node.members_for(path),
             group: GroupKey::DATA,
             options: String::new(),
-            more: None,
+            more: Regions::new(node),
+            expected: Vec::new(),
             after_death: (0, DIED),
         };
         Spread::open(node, layout).map(|spread| SpinLockArray { spread })
@@ -118,7 +119,7 @@ impl SpinLockArray {
         // Taken for nobody, it is given back.
         let take = Settle::new(endpoint, endpoint.cas(word, from, taken), move |found| {
             if found == from {
-                let _ = endpoint.faa(word, me.wrapping_neg()).detach();
+                owed::add(&self.spread.object, endpoint, word, me.wrapping_neg());
             }
         });
         let found = take.await.of(self.spread.path())?;
@@ -220,15 +221,25 @@ impl SpinGuard<'_> {
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
             self.is_held = false;
+            let open = self.locks.spread.object.hold();
             let release = move |endpoint: &Endpoint| {
-                // Waited for, a round trip: a node that leaves next must not take it along.
-                let _ = endpoint.faa(word, held.wrapping_neg()).wait();
-                Progress::Done
+                let _open = &open;
+                owed::add_once(endpoint, word, held.wrapping_neg())
             };
             return release_later(node, self.endpoint, lost, release).of(path);
         }
         self.is_held = false; // from here on it is released, or its home is gone
-        self.endpoint.faa(word, held.wrapping_neg()).await.map(|_| ()).of(path)
+        match self.endpoint.faa(word, held.wrapping_neg()).await {
+            Err(error) if error.is_refused() => {
+                // The service thread's comes from another endpoint: what was spared is made visible before.
+                self.is_held = true;
+                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                self.is_held = false;
+                owed::add_later(&self.locks.spread.object, word, held.wrapping_neg());
+                Ok(())
+            }
+            released => released.map(|_| ()).of(path),
+        }
     }
 }
 

@@ -1,0 +1,174 @@
+//! Closing: memory comes back when all have closed an object, and not before.
+
+use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey};
+use farfield::{CustomObject, ErrorKind, Node, NodeId, Opening, Result};
+
+use super::death::patiently;
+use crate::Faults;
+use crate::scenario::{Scenario, Stage};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![one_works_on(), anew_at_once(), late(), detached(), suspected(), dies()]
+}
+
+/// An object with one word on each node.
+fn announce(node: &Node) -> Result<CustomObject> {
+    let word = node.alloc(GroupKey::SIGNAL, 8)?;
+    word.word(0).store(u64::from(node.id().0) + 1);
+    Opening::new(node, "object", "Words").region("word", word).announce()
+}
+
+fn connect(node: &Node) -> Result<CustomObject> {
+    let object = announce(node)?;
+    object.wait(node.timeout())?;
+    Ok(object)
+}
+
+/// Connected on all nodes.
+fn opened(stage: &Stage) -> Result<Vec<CustomObject>> {
+    stage.on_each(connect)
+}
+
+/// Finds the word of another node.
+fn finds(object: &CustomObject, ep: &Endpoint, peer: NodeId) -> Result<()> {
+    let found = ep.get(object.remote::<u64>(peer, "word")?).wait()?;
+    assert_eq!(found, u64::from(peer.0) + 1, "the word of {peer}");
+    Ok(())
+}
+
+/// Waits until all memory of a node has come back.
+fn comes_back(node: &Node, ep: &Endpoint) -> Result<()> {
+    let is_back = || (node.metrics().memory_bytes == 0).then_some(());
+    patiently(|| Ok(ep.block_on(ep.wait_until(ep.deadline(), is_back))?))
+}
+
+/// One closes an object at any moment; the other works on with the memory of both. For `closing-freed-early`.
+fn one_works_on() -> Scenario {
+    Scenario::new(
+        "close/one",
+        "who has an object open works on when another closes it; then memory comes back",
+        2,
+        |stage| {
+            for (at, object) in opened(stage)?.into_iter().enumerate() {
+                let node = stage.node(at);
+                stage.thread(at, if at == 0 { "closes" } else { "works" }, move |ep| {
+                    if at == 1 {
+                        finds(&object, ep, NodeId(0))?;
+                        finds(&object, ep, NodeId(0))?;
+                    }
+                    drop(object);
+                    comes_back(&node, ep)
+                });
+            }
+            Ok(())
+        },
+    )
+    .kills(&["closing-freed-early"])
+}
+
+/// What is said of an opening comes late, and is not taken for the next one. For `closing-late-taken`.
+fn anew_at_once() -> Scenario {
+    Scenario::new("close/anew", "an object that is opened again at once has memory of its own", 2, |stage| {
+        let meets = stage.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
+        for (at, object) in opened(stage)?.into_iter().enumerate() {
+            let (node, mine, theirs) = (stage.node(at), meets[at].clone(), meets[1 - at].remote::<u64>(0));
+            stage.thread(at, "opens anew", move |ep| {
+                drop(object);
+                // Not before the other has dropped it, too.
+                ep.put_value(theirs, 1).wait()?;
+                ep.block_on(ep.wait_until(ep.deadline(), || (mine.word(0).load() == 1).then_some(())))?;
+                let object = connect(&node)?;
+                if at == 1 {
+                    finds(&object, ep, NodeId(0))?;
+                    finds(&object, ep, NodeId(0))?;
+                }
+                drop(object);
+                let is_back = || (node.metrics().memory_bytes == 8).then_some(());
+                Ok(ep.block_on(ep.wait_until(ep.deadline(), is_back))?)
+            });
+        }
+        Ok(())
+    })
+    .kills(&["closing-late-taken"])
+}
+
+/// Joins cross with closing: who comes is connected to what is open, or to nothing, and all comes back.
+fn late() -> Scenario {
+    Scenario::new("close/late", "nodes come, open an object and close it, whatever crosses", 2, |stage| {
+        for at in 0..2 {
+            let starter = stage.starter();
+            stage.thread_without_endpoint(at, "comes", move || {
+                let node = starter.start(at)?;
+                drop(announce(&node)?);
+                comes_back(&node, &node.endpoint()?)
+            });
+        }
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// What nobody waits for may be under way to memory that has come back: it changes nothing that lies there later.
+fn detached() -> Scenario {
+    Scenario::new("close/detached", "a put that is under way when memory comes back lands nowhere else", 2, |stage| {
+        for (at, object) in opened(stage)?.into_iter().enumerate() {
+            let node = stage.node(at);
+            stage.thread(at, if at == 0 { "uses it again" } else { "puts" }, move |ep| {
+                if at == 1 {
+                    ep.put_value(object.remote::<u64>(NodeId(0), "word")?, 7).detach()?;
+                }
+                drop(object);
+                comes_back(&node, ep)?;
+                let again = node.alloc(GroupKey::SIGNAL, 8)?;
+                for _ in 0..3 {
+                    assert_eq!(again.word(0).load(), 0, "something of the object has come");
+                    ep.block_on(ep.pause());
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A node that others suspect, or have decided to be dead, works on with what it has open, or is told that it is out of reach
+/// or fenced. For `closing-suspect-not-awaited`.
+fn suspected() -> Scenario {
+    Scenario::new("close/suspected", "who is suspected finds the memory of what it has open", 3, |stage| {
+        for (at, object) in opened(stage)?.into_iter().enumerate() {
+            stage.thread(at, if at == 2 { "works" } else { "closes" }, move |ep| {
+                for _ in 0..2 {
+                    match if at == 2 { finds(&object, ep, NodeId(0)) } else { Ok(()) } {
+                        Err(error) => match error.kind() {
+                            ErrorKind::Fabric(error) => {
+                                assert!(!matches!(error.kind(), FabricError::Freed { .. }), "{error}");
+                            }
+                            _ => return Err(error),
+                        },
+                        Ok(()) => {}
+                    }
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().false_suspicions(1).of([2]))
+    .kills(&["closing-suspect-not-awaited"])
+}
+
+/// One dies at any moment: what it had open keeps nothing.
+fn dies() -> Scenario {
+    Scenario::new("close/dies", "the memory that a dead node has used comes back", 3, |stage| {
+        for (at, object) in opened(stage)?.into_iter().enumerate() {
+            let node = stage.node(at);
+            stage.thread(at, "closes", move |ep| {
+                drop(object);
+                comes_back(&node, ep)
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+}

@@ -1,0 +1,163 @@
+//! Rights: who may reach which groups of this node. Taking one, giving it again, and the end of all of a node's.
+//!
+//! *Giving a right again* takes the peer's part: each of its lanes needs a queue pair, and asks for one when it hears `Permit`. It
+//! answers `Reached` when all that it asked for has been answered, so what an endpoint of the peer posts after that goes by
+//! the new ones: they were handed to the lane before the answer was sent, and a lane looks before it posts. An endpoint that is
+//! just being opened asks for its queue pairs in the same way, and its opening waits for them.
+
+use core::sync::atomic::Ordering;
+
+use super::{Board, Connections, DEAD, LOST};
+use crate::error::{Code, ErrorKind, Result};
+use crate::ptr::{GroupKey, NodeId};
+use crate::verbs::lane::class_of;
+use crate::verbs::message::Message;
+
+impl Connections {
+    /// Takes a peer's right to a group. When it returns, no write of the peer to it can land.
+    pub(in crate::verbs) fn revoke(&self, peer: NodeId, key: GroupKey) {
+        let mut board = self.lock();
+        board.taken.insert((peer, key.0));
+        board.awaited.remove(&(peer, key.0));
+        board.short.remove(&(peer, key.0));
+        if let Some(of) = board.peers.get_mut(&peer) {
+            let targets: Vec<_> = of.targets.extract_if(.., |(_, class), _| *class == key.0).collect();
+            // Refusing first, so that what the peer posts meanwhile ends by that, and not by a timeout.
+            for (_, target) in &targets {
+                let _ = target.permit(false);
+            }
+            drop(targets);
+        }
+        if peer == self.me {
+            self.lose_right(&mut board, peer, key.0);
+        } else {
+            self.tell(&mut board, peer, &Message::Revoke { key: key.0 });
+        }
+        self.changed.notify_all();
+    }
+
+    /// Gives it back, and waits for nobody.
+    pub(in crate::verbs) fn start_permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        let mut board = self.lock();
+        self.check_here(peer)?;
+        let was_taken = board.taken.remove(&(peer, key.0));
+        let was_short = board.short.remove(&(peer, key.0));
+        if peer == self.me {
+            self.own(&mut board).memory.revoke(key, false); // its lanes connect when they need it
+        } else if (was_taken || was_short) && board.peers.get(&peer).is_some_and(|peer| peer.is_linked) {
+            self.tell(&mut board, peer, &Message::Permit { key: key.0 });
+            let said = board.peers.get(&peer).map_or(0, |peer| peer.said);
+            board.awaited.insert((peer, key.0), said);
+        }
+        // Who is not linked yet finds it when it comes: it counts this node as up when all of its lanes are connected.
+        Ok(())
+    }
+
+    /// Gives it back, and waits until the peer can use it.
+    pub(in crate::verbs) fn permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+        if self.is_service() {
+            return Err(
+                ErrorKind::OnServiceThread { what: "permit", instead: "start_permit, then is_permitted" }.into()
+            );
+        }
+        self.start_permit(peer, key)?;
+        let is_taken = |board: &Board| board.taken.contains(&(peer, key.0));
+        let is_open = |board: &Board| !is_taken(board) && matches!(self.right(board, peer, key), Ok(false));
+        let board = self.wait(self.lock(), is_open);
+        match self.right(&board, peer, key)? {
+            true => Ok(()),
+            // Another thread has taken it again.
+            false if is_taken(&board) => Err(ErrorKind::Revoked { node: self.me, key }.into()),
+            false => Err(ErrorKind::Unreachable { node: peer }.into()),
+        }
+    }
+
+    /// Whether a peer can use its right to a group.
+    pub(in crate::verbs) fn is_permitted(&self, peer: NodeId, key: GroupKey) -> Result<bool> {
+        self.right(&self.lock(), peer, key)
+    }
+
+    fn right(&self, board: &Board, peer: NodeId, key: GroupKey) -> Result<bool> {
+        self.check_here(peer)?;
+        let of = (peer, class_of(key).0);
+        if board.taken.contains(&of) {
+            return Ok(false);
+        }
+        if board.short.contains(&of) {
+            return Err(ErrorKind::NoQueuePair { node: peer }.into());
+        }
+        let is_awaited = board.awaited.contains_key(&of);
+        if is_awaited && board.peers.get(&peer).is_some_and(|peer| peer.is_suspected) {
+            return Err(ErrorKind::Unreachable { node: peer }.into());
+        }
+        Ok(!is_awaited)
+    }
+
+    /// The error of a node that is gone, or whose connection is lost.
+    fn check_here(&self, node: NodeId) -> Result<()> {
+        match (self.state(node), self.peer_state(node)) {
+            (LOST, _) => Err(ErrorKind::Unreachable { node }.into()),
+            (_, state) => state.check(node),
+        }
+    }
+
+    /// The lanes of this node have no right to a group of a node's.
+    pub(super) fn lose_right(&self, board: &mut Board, node: NodeId, class: u8) {
+        if let Some(peer) = board.peers.get_mut(&node) {
+            peer.memory.revoke(GroupKey(class), true);
+        }
+        board.asks.retain(|_, ask| (ask.node, ask.class) != (node, class));
+        for lane in board.lanes.values_mut() {
+            if let Some(pair) = lane.pairs.remove(&(node, class)) {
+                pair.end(Code::Revoked);
+            }
+        }
+    }
+
+    /// Shuts a node out for good. When it returns, nothing of it can land here, and this node's operations towards it end.
+    pub(in crate::verbs) fn shut_out(&self, node: NodeId) {
+        self.set_state(node, DEAD);
+        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
+        let mut board = self.lock();
+        self.part(&mut board, node);
+        if let Some(peer) = board.peers.remove(&node) {
+            drop(peer); // and its targets: nothing lands by them any more
+        }
+        drop(board);
+        self.control.hang_up(node);
+    }
+
+    /// This node's operations towards a node end, and nothing is expected of it any more.
+    pub(super) fn part(&self, board: &mut Board, node: NodeId) {
+        if let Some(peer) = board.peers.get_mut(&node) {
+            peer.is_linked = false;
+            peer.owed.clear();
+        }
+        board.asks.retain(|_, ask| ask.node != node);
+        board.awaited.retain(|(of, _), _| *of != node);
+        board.short.retain(|(of, _)| *of != node);
+        for lane in board.lanes.values_mut() {
+            for (_, pair) in lane.pairs.extract_if((node, 0)..=(node, u8::MAX), |_, _| true) {
+                pair.end(Code::Unreachable);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whatever this node's lanes have under way, and post from now on, ends.
+    pub(in crate::verbs) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+        let mut board = self.lock();
+        board.asks.clear();
+        for lane in board.lanes.values_mut() {
+            for pair in core::mem::take(&mut lane.pairs).into_values() {
+                pair.end(Code::Fenced);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    pub(in crate::verbs) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,63 @@
+//! A lane's way to its own node: opened by its first operation there, or by the first after its right was given again.
+
+use super::{Code, Verb, VerbsLane, WorkRequest, class_of};
+use crate::ptr::NodeId;
+use crate::verbs::connections::OwnNode;
+
+impl VerbsLane {
+    /// What opens the way, and closes the lane.
+    pub(in crate::verbs) fn set_own_node(&mut self, own: OwnNode) {
+        self.own_node = Some(own);
+    }
+
+    /// [`VerbsLane::place`] of a request that will be posted: the first one to the own node opens the way there.
+    #[inline]
+    pub(super) fn place_to_post(&mut self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
+        match self.place(request) {
+            Err(code) => self.open_own_node(request, code),
+            placed => placed,
+        }
+    }
+
+    #[cold]
+    fn open_own_node(&mut self, request: &WorkRequest, code: Code) -> Result<(usize, u64, u32), Code> {
+        let Some(own) = self.may_open(request, code)? else { return Err(code) };
+        let class = class_of(request.remote.key());
+        // One that ended when the right was taken, and it was given again: what was under way is over.
+        let ended = self.peers.get(own.index()).and_then(|peer| peer.pair(class));
+        if let Some(pair_at) = ended {
+            self.destroy(pair_at);
+        }
+        self.own_node.as_ref().ok_or(code)?.open(class)?;
+        self.take_arrivals();
+        self.place(request)
+    }
+
+    /// The own node, if a request to it that was refused with a code would open the way there; none if it would not.
+    ///
+    /// # Errors
+    /// What is wrong with the request besides.
+    pub(super) fn may_open(&self, request: &WorkRequest, code: Code) -> Result<Option<NodeId>, Code> {
+        let remote = request.remote;
+        let own = self.own_node.as_ref().filter(|own| own.id() == remote.node());
+        // One that has failed has failed for good: only where there is none yet, or whose right was taken.
+        let Some(own) = own.filter(|_| matches!(code, Code::BadKey | Code::Revoked)) else { return Ok(None) };
+        if own.is_fenced() {
+            return Err(Code::Fenced);
+        }
+        if own.memory().is_revoked(remote.key()) {
+            return Err(Code::Revoked);
+        }
+        if request.verb == Verb::RemoteFence {
+            return Ok(Some(own.id()));
+        }
+        if !remote.offset().is_multiple_of(8) {
+            return Err(Code::Misaligned);
+        }
+        if matches!(request.verb, Verb::Cas | Verb::Faa) && !self.port.device.has_atomics() {
+            return Err(Code::NoAtomics);
+        }
+        own.memory().find(remote, request.len)?;
+        Ok(Some(own.id()))
+    }
+}

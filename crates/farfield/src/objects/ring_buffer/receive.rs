@@ -1,0 +1,157 @@
+//! The readers of a ring.
+
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, Instant, RemotePtr};
+
+use super::{Shared, framed_bytes};
+use crate::error::{ErrorKind, Of, Result};
+use crate::mutants::{self, Mutant};
+
+/// One reader of a ring buffer.
+pub struct RingReceiver {
+    pub(super) shared: Arc<Shared>,
+    /// Where the next message begins.
+    pub(super) position: u64,
+    /// What is before it has been dealt with.
+    dealt_with: u64,
+    /// Up to where the writer was told that it may reuse: less only while telling it was refused.
+    told: u64,
+    tail: Tail,
+}
+
+pub(super) enum Tail {
+    Local(usize),
+    Remote(RemotePtr<u64>),
+}
+
+impl RingReceiver {
+    pub(super) fn new(shared: Arc<Shared>, tail: Tail) -> RingReceiver {
+        RingReceiver { shared, position: 0, dealt_with: 0, told: 0, tail }
+    }
+
+    /// Receives a message if there is one: its bytes replace those of `into`.
+    ///
+    /// # Errors
+    /// The writer's node is gone and has left no more messages. Or there is no message, and the writer could not be told of the
+    /// last ones (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
+    pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let received = self.try_recv_unacknowledged(endpoint, into)?;
+        if received {
+            // If it is refused the next call says so, should that be refused too: the message is the caller's by now.
+            let _ = self.acknowledge(endpoint);
+        }
+        Ok(received)
+    }
+
+    /// Like [`RingReceiver::try_recv`], but the writer is told only by [`RingReceiver::acknowledge`].
+    ///
+    /// # Errors
+    /// As `try_recv`.
+    pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let shared = &*self.shared;
+        let capacity = shared.options.capacity_bytes;
+        let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
+        let len_too_early = mutants::is_on(Mutant::RingLengthBeforeHead).then(|| word_at(self.position).load());
+        if shared.head.word(0).load() <= self.position {
+            self.check_writer(endpoint)?;
+            return self.tell_again(endpoint).map(|()| false);
+        }
+        // The head was read first; what it covers has landed before it.
+        let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
+        if framed_bytes(len.min(capacity)) > capacity {
+            let why = format!("a message of {len} bytes in a ring of {capacity}: its memory was overwritten");
+            return Err(ErrorKind::Config { why }).of(shared.object.path());
+        }
+        if mutants::is_on(Mutant::RingAckBeforeRead) {
+            self.tell_writer(endpoint, self.position + framed_bytes(len) as u64)?;
+        }
+        into.clear();
+        let mut position = self.position + 8;
+        while into.len() < len {
+            into.extend_from_slice(&word_at(position).load().to_le_bytes());
+            position += 8;
+        }
+        into.truncate(len);
+        self.position = position;
+        Ok(true)
+    }
+
+    /// Whether there may be another message, though there is none now.
+    fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
+        let shared = &*self.shared;
+        match shared.object.node().silence_of(endpoint, shared.options.writer) {
+            // It may have sent its last messages just before it went.
+            Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
+            Some(_) => Ok(()),
+            // It goes on with another generation.
+            None => shared.check_unasked(),
+        }
+    }
+
+    /// Tells the writer that everything received so far has been dealt with.
+    ///
+    /// # Errors
+    /// The operation was refused, for want of memory, or because this node was shut out. The writer is told by the next
+    /// `acknowledge`, or the next receive that finds no message.
+    pub fn acknowledge(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.dealt_with = self.position;
+        self.tell_again(endpoint)
+    }
+
+    /// Tells the writer what it has not been told. It waits for that room, for ever if nobody tells it.
+    fn tell_again(&mut self, endpoint: &Endpoint) -> Result<()> {
+        if self.told == self.dealt_with {
+            return Ok(());
+        }
+        let told = self.tell_writer(endpoint, self.dealt_with);
+        if told.is_ok() || mutants::is_on(Mutant::RingAckOnce) {
+            self.told = self.dealt_with;
+        }
+        told
+    }
+
+    /// Gives the writer the room before a position.
+    fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
+        let position = match mutants::is_on(Mutant::RingCreditModulo) {
+            false => position,
+            true => position % self.shared.options.capacity_bytes as u64,
+        };
+        match (&self.tail, &self.shared.tails) {
+            (Tail::Local(offset), Some(tails)) => {
+                tails.word(*offset).store(position);
+                endpoint.wake_local();
+                Ok(())
+            }
+            (Tail::Local(_), None) => Ok(()),
+            (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
+                // Nobody is left to reuse the room.
+                Err(error) if !error.is_out_of_reach() => Err(error).of(self.shared.object.path()),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Receives the next message, waiting for it as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, or as [`RingReceiver::try_recv`].
+    pub async fn recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<()> {
+        self.recv_deadline(endpoint, into, endpoint.deadline()).await
+    }
+
+    /// [`RingReceiver::recv`] with a deadline.
+    ///
+    /// # Errors
+    /// As `recv`.
+    pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
+        let received = endpoint
+            .wait_until(deadline, || match self.try_recv(endpoint, into) {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            })
+            .await;
+        received.waiting_for_nodes("a message", &[self.shared.options.writer]).of(self.shared.object.path())?
+    }
+}
