@@ -51,8 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         serve(&node, &store, &endpoint, round, &mut seen)?;
     }
-    // Nobody leaves while others still read.
-    let mut survivors = Barrier::open(&node, "done", 1)?.thread()?;
+    // Nobody leaves while others still read. The dead do not come to the barrier: it is made anew among those that are left.
+    let mut survivors = node.reopen("filled", |again| Barrier::open(&node, again.path(), 1))?.thread()?;
     endpoint.block_on(survivors.wait(&endpoint))?;
     println!("{}: {} calls, {} of them without {:?}", node.id(), seen.served, seen.served_since, seen.dead);
     if wants_a_death && (seen.dead.is_empty() || seen.served_since < PAIRS) {

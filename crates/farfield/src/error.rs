@@ -119,6 +119,18 @@ pub enum ErrorKind {
         /// That node.
         node: NodeId,
     },
+    /// The object was made anew by [`Node::reopen`](crate::Node::reopen): this handle is the old one.
+    #[error("it was reopened, as generation {generation}: use the handle that `reopen` has returned")]
+    Reopened {
+        /// The generation that has taken its place.
+        generation: u64,
+    },
+    /// Another node has called [`Node::reopen`](crate::Node::reopen) and waits for this one.
+    #[error("{node} reopens it: call `reopen` as well, and go on with the handle that it returns")]
+    Reopens {
+        /// That node.
+        node: NodeId,
+    },
     /// This node or thread does not take part in the object in that role.
     #[error("{why}")]
     NotAParticipant {
@@ -187,7 +199,8 @@ impl Error {
     pub fn node(&self) -> Option<NodeId> {
         match &self.0.kind {
             ErrorKind::Fabric(error) => error.node(),
-            ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } | ErrorKind::Lost { node } => Some(*node),
+            ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } => Some(*node),
+            ErrorKind::Lost { node } | ErrorKind::Reopens { node } => Some(*node),
             ErrorKind::Timeout { missing, .. } => missing.first().copied(),
             ErrorKind::Missed { nodes } => nodes.first().map(|missed| missed.0),
             _ => None,

@@ -71,8 +71,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
 pub use farfield_fabric::{Endpoint, NodeId};
 pub use node::{
-    Announcement, Builder, Config, CustomObject, Metrics, Node, Opening, PARTING_MAX, PORT, Poller, Progress, Standing,
-    local_session, local_session_with, loopback_hosts, on_each,
+    Announcement, Builder, Config, CustomObject, Metrics, Node, Opening, PARTING_MAX, PORT, Poller, Progress,
+    Reopening, Standing, local_session, local_session_with, loopback_hosts, on_each,
 };
 pub use objects::atomic_var::AtomicVar;
 pub use objects::barrier::{Barrier, BarrierThread};

@@ -594,6 +594,24 @@ mutants! {
     /// other, and open it again: an answer to the first join is still under way, and connects to memory that is gone.
     JoinLateAnswerTaken = "join-late-answer-taken" in "Joining": "A message of an opening before is taken for one of this.";
 
+    // ---- Reopening ----
+
+    /// *Missing:* that all living members have opened the generation before one of them returns. No reordering is needed.
+    ///
+    /// *Scenario:* 3 nodes reopen a path; n2 opens it and dies. n0 is connected to n2, and returns; n1 is not, and calls for the
+    /// next generation, for which it waits in vain.
+    ReopenUncommitted = "reopen-uncommitted" in "Reopening": "A node returns before the others have opened the generation.";
+
+    /// *Missing:* that all take the generation to be among the same nodes.
+    ///
+    /// *Scenario:* 3 nodes; n2 dies. n0 knows and reopens a path, n1 does not know yet.
+    ReopenMembersUnchecked = "reopen-members-unchecked" in "Reopening": "A call counts whatever its members are.";
+
+    /// *Missing:* that a node takes part in a generation that others know and it does not.
+    ///
+    /// *Scenario:* 3 nodes; n0 and n1 have reopened a path once, and reopen it with n2.
+    ReopenGenerationOwn = "reopen-generation-own" in "Reopening": "Each node counts generations for itself.";
+
     // ---- deaths ----
 
     /// *Missing:* the others' shutting out. The removed is closed out of the memory of whoever recovers, not of a third node.
@@ -790,7 +808,8 @@ mod tests {
     #[test]
     fn names_are_kebab_case_begin_with_the_object_and_lead_back() {
         let vars = ["AtomicVar", "SharedVar", "OwnedVar"];
-        let others = ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Closing", "Membership"];
+        let others =
+            ["Barrier", "RingBuffer", "Queue", "Mutex", "KvStore", "Joining", "Reopening", "Closing", "Membership"];
         let systems = ["ALock", "SpinLockArray", "McsLockArray", "Transactions"];
         for mutant in Mutant::ALL {
             let name = mutant.name();

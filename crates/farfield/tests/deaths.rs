@@ -140,6 +140,25 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
     session.end([0, 3]);
 }
 
+/// Everything whose home or writer died is made anew by one call; another survivor dies in the middle of that.
+#[test]
+fn survivors_reopen_what_died_and_outlive_another_death_in_the_middle() {
+    let mut session = Session::start("reopens", 4);
+    session.hear(VICTIM, "ready");
+    session.kill(VICTIM);
+    session.hear(NodeId(1), "has opened");
+    session.kill(NodeId(1));
+    session.end([0, 3]);
+}
+
+#[test]
+fn reopening_does_not_wait_for_a_node_that_leaves() {
+    let mut session = Session::start("reopens-alone", 3);
+    session.hear(VICTIM, "ready");
+    session.kill(VICTIM);
+    session.end([0, 1]);
+}
+
 // ---- the children ------------------------------------------------------------------------------------------------------
 
 /// Not a test: what a child does.
@@ -165,6 +184,8 @@ fn node_process() {
         "vars" => vars(node, endpoint),
         "epochs" => epochs(node, endpoint),
         "opened-after" => opened_after(node, endpoint),
+        "reopens" => reopens(node, endpoint),
+        "reopens-alone" => reopens_alone(node, endpoint),
         role => panic!("no role {role}"),
     });
 }
@@ -840,4 +861,111 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     endpoint.block_on(queue.enqueue(endpoint, &u64::from(other.0)))?;
     endpoint.block_on(queue.dequeue(endpoint))?;
     meet_survivors(node, endpoint, "end")
+}
+
+/// What a service of several objects keeps.
+struct Kept {
+    mutex: Mutex,
+    queue: Queue<u64>,
+    ring: RingBuffer,
+    store: KvStore<u64, u64>,
+    barrier: Barrier,
+}
+
+/// Opens them at a path: all that has a home has it on `home`.
+fn keep(node: &Node, path: &str, members: &[NodeId], home: NodeId, old: Option<&Kept>) -> Result<Kept> {
+    let at = |name: &str| format!("{path}/{name}");
+    let options = KvOptions { slots_per_node: 64, locks: 8, placement: Placement::Hash, ..KvOptions::default() };
+    Ok(Kept {
+        mutex: Mutex::open(node, &at("mutex"), home)?,
+        queue: Queue::open(node, &at("queue"), QueueOptions::new(home, 16))?,
+        ring: RingBuffer::open(node, &at("ring"), RingOptions::broadcast_among(members, home, 256))?,
+        store: KvStore::open_with_pairs_of(node, &at("store"), options, old.map(|old| &old.store))?,
+        barrier: Barrier::open(node, &at("barrier"), 1)?,
+    })
+}
+
+fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let old = keep(node, "service", &node.survivors(), VICTIM, None)?;
+    let (me, mut part) = (u64::from(node.id().0), old.barrier.thread()?);
+    for key in 10 * me..10 * me + 10 {
+        assert!(endpoint.block_on(old.store.insert(endpoint, &key, &(key + 1)))?);
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    if node.id() == VICTIM {
+        wait_to_be_killed();
+    }
+    assert_names_the_dead(&endpoint.block_on(part.wait(endpoint)).expect_err("the victim never comes"));
+    let lives_on = |key: &u64| ![NodeId(1), VICTIM].contains(&old.store.home_of(key).expect("placed by hash"));
+    let (again, new) = loop {
+        let (again, new) = node.reopen("service", |again| {
+            let kept = keep(node, again.path(), again.members(), again.home(VICTIM), Some(&old))?;
+            if node.id() == NodeId(1) {
+                println!("has opened");
+                loop {
+                    std::thread::park();
+                }
+            }
+            Ok((again.clone(), kept))
+        })?;
+        // It may count as one that has died just after.
+        if !again.members().contains(&NodeId(1)) {
+            break (again, new);
+        }
+    };
+    assert_eq!((again.members(), again.home(VICTIM)), (&[NodeId(0), NodeId(3)][..], NodeId(3)));
+
+    // The lock is free, and marked. The queue is empty. The ring begins anew.
+    endpoint.block_on(async {
+        let mut guard = new.mutex.lock(endpoint).await?;
+        if guard.is_after_death() {
+            guard.repaired();
+            new.queue.enqueue(endpoint, &7).await?;
+        }
+        guard.unlock().await
+    })?;
+    let mut part = new.barrier.thread()?;
+    endpoint.block_on(part.wait(endpoint))?;
+    let (mut bytes, is_home) = (Vec::new(), node.id() == NodeId(3));
+    if is_home {
+        assert_eq!(endpoint.block_on(new.queue.try_dequeue(endpoint))?, Some(7), "one of the two was the first");
+        assert_eq!(endpoint.block_on(new.queue.try_dequeue(endpoint))?, None);
+        endpoint.block_on(new.ring.sender()?.send(endpoint, b"anew"))?;
+    } else {
+        endpoint.block_on(new.ring.receiver()?.recv(endpoint, &mut bytes))?;
+        assert_eq!(bytes, b"anew");
+    }
+    // Every pair whose value lay on a survivor is there, and no other.
+    let mut there = 0;
+    for key in 0..40 {
+        let found = endpoint.block_on(new.store.get(endpoint, &key))?;
+        assert_eq!(found, lives_on(&key).then_some(key + 1), "key {key}");
+        there += usize::from(found.is_some());
+    }
+    assert_eq!(new.store.len(), there);
+
+    // What was opened before says so.
+    let told = endpoint.block_on(old.mutex.try_lock(endpoint)).map(drop).expect_err("an old handle");
+    assert!(matches!(told.kind(), ErrorKind::Reopened { .. }), "{told}");
+    let told = endpoint.block_on(old.store.update(endpoint, &1, &1)).expect_err("an old handle");
+    assert!(matches!(told.kind(), ErrorKind::Reopened { .. }), "{told}");
+    endpoint.block_on(part.wait(endpoint))
+}
+
+fn reopens_alone(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let old = Barrier::open(node, "meet", 1)?;
+    let mut part = old.thread()?;
+    endpoint.block_on(part.wait(endpoint))?;
+    if node.id() == VICTIM {
+        wait_to_be_killed();
+    }
+    assert_names_the_dead(&endpoint.block_on(part.wait(endpoint)).expect_err("the victim never comes"));
+    if node.id() == NodeId(1) {
+        return Ok(()); // it leaves
+    }
+    // It has left, or does: then this node goes on alone.
+    let members =
+        node.reopen("meet", |again| Barrier::open(node, again.path(), 1).map(|_| again.members().to_vec()))?;
+    assert_eq!(members, [NodeId(0)]);
+    Ok(())
 }

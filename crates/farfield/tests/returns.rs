@@ -201,7 +201,19 @@ fn two(node: &Node, endpoint: &Endpoint) -> Result<()> {
             }
         }
     }
-    wait_for_members(node, [0, 5, 6, 3]);
-    work(node, endpoint, "after", NodeId(6))?;
+    // The survivors and those that return find each other by reopening, whoever comes first.
+    let (again, barrier) = loop {
+        let reopened = node.reopen("after", |again| {
+            let barrier = Barrier::open(node, &format!("{}/all-there", again.path()), 1)?;
+            Ok((again.clone(), barrier))
+        })?;
+        if reopened.0.members().len() == usize::from(PLACES) {
+            break reopened;
+        }
+    };
+    assert_eq!(again.members(), [0, 3, 5, 6].map(NodeId));
+    endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    assert_eq!(again.home(NodeId(2)), NodeId(6));
+    work(node, endpoint, again.path(), again.home(NodeId(2)))?;
     Ok(())
 }

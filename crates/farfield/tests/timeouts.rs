@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use farfield::fabric::NodeId;
 use farfield::{
-    AtomicVar, Barrier, BarrierThread, Endpoint, ErrorKind, KvOptions, KvStore, Mutex, Node, OwnedVar, Queue,
-    QueueOptions, Result, RingBuffer, RingOptions, Standing,
+    AtomicVar, Barrier, BarrierThread, Endpoint, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind,
+    LockOptions, LockTable, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions, Standing,
 };
 
 use session::{STEP_MAX, Session};
@@ -25,6 +25,53 @@ const STOPPED: NodeId = NodeId(1);
 #[test]
 fn who_waits_for_a_stopped_process_is_told_so_in_time() {
     Session::start("stopped", 3).end(0..3);
+}
+
+/// Only one of two reopens: it is told who does not, and what it has open stays as it was.
+#[test]
+fn who_does_not_reopen_is_named_and_nothing_has_changed() -> Result<()> {
+    let nodes = farfield::local_session_with(2, |builder| builder.timeout(TIMEOUT))?;
+    let locks = farfield::on_each(&nodes, |node| Mutex::open(node, "lock", NodeId(1)))?;
+    let reopen = |node: &Node| node.reopen("lock", |again| Mutex::open(node, again.path(), again.home(NodeId(1))));
+    times_out(TIMEOUT, &[NodeId(1)], || reopen(&nodes[0]));
+    let endpoint = nodes[0].endpoint()?;
+    let guard = endpoint.block_on(locks[0].lock(&endpoint))?;
+    assert!(!guard.is_after_death());
+    endpoint.block_on(guard.unlock())?;
+
+    // The attempt that came to nothing is no obstacle, nor is what is open.
+    let new = farfield::on_each(&nodes, reopen)?;
+    assert!(endpoint.block_on(new[0].lock(&endpoint))?.is_after_death());
+    let told = endpoint.block_on(locks[0].lock(&endpoint)).map(drop).expect_err("an old handle");
+    assert!(matches!(told.kind(), ErrorKind::Reopened { .. }), "{told}");
+    Ok(())
+}
+
+/// Every kind of lock is free when it was reopened, and says so until a holder has repaired what it protects.
+#[test]
+fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
+    let nodes = farfield::local_session(2)?;
+    for kind in [LockKind::ALock, LockKind::Spin, LockKind::Mcs, LockKind::Mutex] {
+        let options = || LockOptions::new(kind);
+        let path = format!("locks/{kind}");
+        let locks = farfield::on_each(&nodes, |node| {
+            node.reopen(&path, |again| LockTable::open(node, again.path(), 3, options()))
+        })?;
+        let endpoint = nodes[0].endpoint()?;
+        endpoint.block_on(async {
+            for index in 0..3 {
+                let mut guard = locks[0].lock(&endpoint, index).await?;
+                assert!(guard.is_after_death(), "lock {index} of kind {kind}");
+                guard.repaired();
+                guard.unlock().await?;
+                let guard = locks[0].lock(&endpoint, index).await?;
+                assert!(!guard.is_after_death(), "lock {index} of kind {kind}, repaired");
+                guard.unlock().await?;
+            }
+            Ok::<_, farfield::Error>(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Not a test: what a child does.

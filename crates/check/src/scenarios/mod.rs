@@ -9,6 +9,7 @@ mod locks;
 mod mutex;
 mod queue;
 mod refused;
+mod reopen;
 mod ring;
 mod vars;
 
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Scenario> {
         join::scenarios(),
         close::scenarios(),
         death::scenarios(),
+        reopen::scenarios(),
         refused::scenarios(),
     ];
     let mut all = Vec::new();

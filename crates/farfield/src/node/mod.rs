@@ -19,6 +19,7 @@ use rand::SeedableRng;
 
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
+pub use object::reopen::Reopening;
 pub use object::{Announcement, CustomObject, Opening};
 pub(crate) use object::{Hold, Object, Regions, Spec};
 pub use service::{PARTING_MAX, Poller, Progress, Standing};

@@ -19,6 +19,8 @@ use std::time::Duration;
 use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word};
 use serde::{Deserialize, Serialize};
 
+pub(super) mod reopen;
+
 pub(crate) use self::close::{Hold, Regions};
 use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
@@ -105,6 +107,8 @@ pub(super) enum Message {
     Refuse { answers: u64, path: String, differs: String },
     /// Who belongs to the session.
     Membership(membership::Message),
+    /// A node reopens a path.
+    Reopen(reopen::Call),
     /// An opening ends.
     Close(close::Message),
 }
@@ -161,6 +165,7 @@ impl Message {
                     object.refused(from, differs);
                 }
             }
+            Message::Reopen(call) => shared.service.reopenings.hear(from, call),
             Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
             Message::Close(message) => message.handle(shared, from),
         }
@@ -190,6 +195,8 @@ pub(super) struct OpenObject {
     changes: Word,
     state: LocalMutex<State>,
     callbacks: Callbacks,
+    /// The generation that has taken its place, or 0.
+    reopened: Word,
 }
 
 /// What to run when peers join and connect.
@@ -328,7 +335,8 @@ impl Object {
         let shared = node.shared();
         let opening = shared.service.next_opening();
         let (changes, state) = (Word::new(0), LocalMutex::default());
-        let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks });
+        let reopened = Word::new(0);
+        let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks, reopened });
         // Who comes up meanwhile finds the object, or is found here.
         let up = {
             let mut objects = shared.service.objects.lock();
@@ -361,7 +369,8 @@ impl Object {
             others.filter(|node| !state.connected.contains_key(node)).copied().collect::<Vec<_>>()
         };
         let start = endpoint.now();
-        let (mut seen, mut gone_since) = (u64::MAX, None);
+        let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
+        let reopenings = &self.node.shared().service.reopenings;
         let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
@@ -370,6 +379,11 @@ impl Object {
                 if missing().is_empty() {
                     return Some(Ok(()));
                 }
+            }
+            if std::mem::replace(&mut calls_seen, reopenings.changes()) != calls_seen
+                && let Err(overtaken) = reopenings.check_overtaken(self.path())
+            {
+                return Some(Err(overtaken));
             }
             let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
             if let Some(error) = gone_of(missing()) {
@@ -468,13 +482,14 @@ pub struct Opening {
 pub struct CustomObject(Object);
 
 impl Opening {
-    /// An object of type `kind` at `path`, in which all nodes take part that belong to the session.
+    /// An object of type `kind` at `path`, in which all nodes take part that belong to the session, or to the generation
+    /// of the path ([`Node::reopen`]).
     pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
         let spec = Spec {
             path: path.into(),
             kind,
             layout: String::new(),
-            participants: node.survivors(),
+            participants: node.members_for(path),
             regions: Regions::new(node),
             expect: Box::new(|_| Vec::new()),
         };

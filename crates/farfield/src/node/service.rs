@@ -12,6 +12,7 @@ use farfield_fabric::{
 use super::Shared;
 use super::membership::{Action, Membership};
 use super::object::close::Openings;
+use super::object::reopen::Reopenings;
 use super::object::{Message, OpenObject};
 use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
@@ -56,6 +57,7 @@ pub(super) struct Service {
     opened: Word,
     /// Those that are not over.
     pub(super) openings: LocalMutex<Openings<Region>>,
+    pub(super) reopenings: Reopenings,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
     /// How many nodes the session has at a time.
@@ -321,6 +323,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
                     object.announce(shared, node);
                 }
             }
+            service.reopenings.announce(shared, node);
         }
         ControlEvent::Down(node) => match shared.fabric.peer_state(node) {
             PeerState::Left => {

@@ -14,6 +14,9 @@
 //! | `fetch_add`, `compare_exchange` | 1 | 1 atomic |
 //! | `swap`, `store` | 2, one more for each interference | 1 get, 1 cas each |
 //!
+//! *When the home dies*, the value is gone with it, and every call says so. The survivors reopen it ([`Node::reopen`]), and it
+//! is zero.
+//!
 //! Linearizable. Source: LOCO, `atomic_var`.
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
@@ -52,7 +55,7 @@ impl AtomicVar {
             path: path.into(),
             kind: "AtomicVar",
             layout: format!("home={}", home.0),
-            participants: node.survivors(),
+            participants: node.members_for(path),
             regions,
             expect: Box::new(move |peer| if peer == home { vec![("value".into(), 8)] } else { vec![] }),
         };
@@ -66,6 +69,7 @@ impl AtomicVar {
     /// # Errors
     /// The home node is gone.
     pub async fn load(&self, endpoint: &Endpoint) -> Result<u64> {
+        self.object.check_current()?;
         endpoint.get(self.word).await.of(self.object.path())
     }
 
@@ -77,6 +81,7 @@ impl AtomicVar {
         if mutants::is_on(Mutant::AtomicAddByPut) && self.word.node() == endpoint.me() {
             return mutants::add_by_put(endpoint, self.word, addend).of(self.object.path());
         }
+        self.object.check_current()?;
         endpoint.faa(self.word, addend).await.of(self.object.path())
     }
 
@@ -90,6 +95,7 @@ impl AtomicVar {
         expected: u64,
         new: u64,
     ) -> Result<core::result::Result<u64, u64>> {
+        self.object.check_current()?;
         let found = endpoint.cas(self.word, expected, new).await.of(self.object.path())?;
         Ok(if found == expected { Ok(found) } else { Err(found) })
     }

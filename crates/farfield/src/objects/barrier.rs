@@ -21,8 +21,9 @@
 //!
 //! *When a node dies*, those who wait get an error that names it, as long as anybody is missing: even if it had arrived
 //! itself, since others may know of its death before they come, and then do not. Some may have passed: those that had
-//! seen all arrive. One that leaves after it has arrived has arrived. The survivors go on with a new barrier, opened under
-//! another path: it is one of those that belong to the session then ([`Node::survivors`]).
+//! seen all arrive. One that leaves after it has arrived has arrived. The survivors, and nodes that have
+//! come, reopen it ([`Node::reopen`]). Threads that wait when another node has called that are told so
+//! ([`ErrorKind::Reopens`]).
 //!
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
 
@@ -75,7 +76,7 @@ impl Barrier {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
-        Barrier::open_among(node, path, threads_per_node, &node.survivors())
+        Barrier::open_among(node, path, threads_per_node, &node.members_for(path))
     }
 
     /// Opens the barrier among these nodes, which name the same, and waits for them to do so. So those that are left of
@@ -224,12 +225,14 @@ impl BarrierThread {
                     // Any of those that are left may be gone, and this one wait for it, too. Its row is looked at after its
                     // life: who arrived and then left has arrived. Who arrived and then died has, too, but those that are
                     // left may know of its death since they opened the barrier, and never come.
-                    return arrived.rows().find_map(|row| {
+                    let gone = arrived.rows().find_map(|row| {
                         let error = endpoint.check_alive(row.owner()).err()?;
                         let is_behind = row.try_load().is_none_or(|count| count < round);
                         let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
-                        (is_behind || is_dead).then_some(Err(error))
+                        (is_behind || is_dead).then_some(Err(error.into()))
                     });
+                    // Those that are missing may have gone on to another generation, and never come to this one.
+                    return gone.or_else(|| arrived.check_unasked().err().map(Err));
                 }
                 Some(Ok(()))
             })

@@ -48,7 +48,8 @@
 //! operations of one node may have waited. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
 //! the lock is not.
 //!
-//! *The home's.* The lock is gone with it; every call says so, naming the node.
+//! *The home's.* The lock is gone with it; every call says so, naming the node. The survivors reopen it ([`Node::reopen`]):
+//! it is free then, and marked as after a death. The mark is written before anybody is told where the word lies.
 //!
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
@@ -57,7 +58,7 @@ use core::time::Duration;
 
 use std::collections::HashMap;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -132,7 +133,7 @@ impl Mutex {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
-        MutexArray::open_on(node, path, 1, vec![home], node.survivors()).map(Mutex)
+        MutexArray::open_on(node, path, 1, vec![home], node.members_for(path), node.is_reopening(path)).map(Mutex)
     }
 
     /// Takes the lock, waiting as long as the endpoint's timeout.
@@ -166,12 +167,13 @@ impl MutexArray {
     /// # Errors
     /// A node that is missing, gone, or opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
-        MutexArray::open_among(node, path, count, node.survivors())
+        let members = node.members_for(path);
+        MutexArray::open_on(node, path, count, members.clone(), members, node.is_reopening(path))
     }
 
     /// [`MutexArray::open`] among these nodes: lock `i` has its word on the one at `i mod` their number.
     pub(crate) fn open_among(node: &Node, path: &str, count: usize, participants: Vec<NodeId>) -> Result<MutexArray> {
-        MutexArray::open_on(node, path, count, participants.clone(), participants)
+        MutexArray::open_on(node, path, count, participants.clone(), participants, false)
     }
 
     fn open_on(
@@ -180,11 +182,17 @@ impl MutexArray {
         count: usize,
         homes: Vec<NodeId>,
         participants: Vec<NodeId>,
+        is_after_death: bool,
     ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
         let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            regions.alloc("tickets", GroupKey::DATA, bytes).of(path)?;
+            let words = regions.alloc("tickets", GroupKey::DATA, bytes).of(path)?;
+            if is_after_death {
+                (0..bytes / 8).for_each(|word| words.word(word * 8).store(DIED));
+                // Before anybody is told where they are: from then on there are remote atomics on them only.
+                memory_fence();
+            }
         }
         let spec = Spec {
             path: path.into(),
@@ -255,6 +263,7 @@ impl MutexArray {
         index: usize,
         deadline: Instant,
     ) -> Result<Guard<'a>> {
+        self.object.check_current()?;
         let (word, me) = (self.word(index), self.me());
         let path = self.object.path();
         // A free lock: at most two attempts, since a wrong guess is corrected by the first.
@@ -325,6 +334,7 @@ impl MutexArray {
                 let missing = state.holder().into_iter().collect();
                 return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing }).of(path);
             }
+            self.object.check_unasked()?;
             // In slices, so that the death of the holder's node is noticed.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience));
             match endpoint.wait_remote(word, state.0, slice).await {
@@ -340,6 +350,7 @@ impl MutexArray {
     /// # Errors
     /// The home node is gone.
     pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
+        self.object.check_current()?;
         let (word, me) = (self.word(index), self.me());
         let mut state = State(self.seen[index].load()).freed();
         // Somebody else may take and release it between the attempts; a few are enough to call it taken.

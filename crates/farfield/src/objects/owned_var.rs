@@ -174,7 +174,7 @@ impl<T: Plain> OwnedVar<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
-        let var = OwnedVar::announce(node, path, owner, node.survivors(), wholeness)?;
+        let var = OwnedVar::announce(node, path, owner, node.members_for(path), wholeness)?;
         var.connected(node)?;
         Ok(var)
     }
@@ -281,6 +281,7 @@ impl<T: Plain> OwnedVar<T> {
     /// The owner is gone, or a timeout.
     pub async fn pull(&self, endpoint: &Endpoint) -> Result<T> {
         let shared = &self.0;
+        shared.object.check_current()?;
         let path = shared.object.path();
         let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
         if from.node() == endpoint.me() {
@@ -362,6 +363,7 @@ impl<T: Plain> OwnedWriter<T> {
     /// [`ErrorKind::Missed`] names every node that did not get it, with why: it is gone, or a put was refused. All others got
     /// it. The next push, with another value or without, gives those what they have missed.
     pub async fn push(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.var.object.check_current()?;
         self.send(endpoint)
     }
 

@@ -77,7 +77,8 @@
 //! forgotten (`mem::forget`) in the middle keeps its cell from the others of its node.
 //!
 //! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells
-//! that were its spare ones at first are in slots by now. All open the queue anew.
+//! that were its spare ones at first are in slots by now. All reopen the queue ([`Node::reopen`]), as they do when its home
+//! is gone; it is empty then.
 //!
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
@@ -87,6 +88,7 @@ mod state;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
+use core::time::Duration;
 
 use farfield_fabric::{
     self as fabric, Buf, BufOp, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word, memory_fence,
@@ -160,6 +162,8 @@ pub struct Queue<V: Value> {
     salvaged: LocalMutex<Vec<V>>,
 }
 
+/// How often a call that waits looks whether the queue is being reopened.
+const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The most bytes of all cells.
 const BYTES_MAX: usize = 1 << 40;
 const HEAD: usize = 0;
@@ -192,7 +196,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
     pub fn open(node: &Node, path: &str, options: QueueOptions) -> Result<Queue<V>> {
-        Queue::open_among(node, path, &node.survivors(), options)
+        Queue::open_among(node, path, &node.members_for(path), options)
     }
 
     /// Opens the queue among these nodes, which name the same, and waits for them to do so. Its home is one of them.
@@ -348,6 +352,7 @@ impl<V: Value> Queue<V> {
 
     /// Fills the first position that is not filled; whether there was room, if that is not waited for.
     async fn fill(&self, endpoint: &Endpoint, values: &[V], deadline: Option<Instant>) -> Result<bool> {
+        self.object.check_current()?;
         self.check(values)?;
         if values.is_empty() {
             return Ok(true);
@@ -412,6 +417,7 @@ impl<V: Value> Queue<V> {
 
     /// Takes the first value that is not taken; `None` only if it is not waited for.
     async fn take(&self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<Option<V>> {
+        self.object.check_current()?;
         let path = self.object.path();
         let mut position = self.head.seen.load();
         loop {
@@ -480,8 +486,15 @@ impl<V: Value> Queue<V> {
         what: &str,
     ) -> Result<State> {
         let start = endpoint.now();
-        // It ends with an error when the home node dies.
-        let changed = match endpoint.wait_remote(self.slot(position), state.0, deadline).await {
+        // It ends with an error when the home node dies. In slices, since the queue may be reopened meanwhile.
+        let changed = loop {
+            let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
+            match endpoint.wait_remote(self.slot(position), state.0, slice).await {
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => self.object.check_unasked()?,
+                changed => break changed,
+            }
+        };
+        let changed = match changed {
             Err(error) if error.is_timeout() => {
                 // Nobody is waited for in particular; who is gone may be the reason that nobody came.
                 let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();

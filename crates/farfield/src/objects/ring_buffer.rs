@@ -46,6 +46,9 @@
 //! *The writer's.* Readers get all messages that were whole, which are those that a head was put for; then an error that
 //! names it. For a dead one that is when it is [`Standing::ShutOut`](crate::Standing::ShutOut): before, another message may still land.
 //!
+//! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers read what
+//! is left in the old one before they call it; a writer that lives waits for [`RingSender::wait_acknowledged`] first.
+//!
 //! Source: LOCO §5.2, Fig. 14; what happens at a death is ours.
 
 mod inherit;
@@ -78,8 +81,12 @@ pub struct RingOptions {
 impl RingOptions {
     /// A ring from `writer` to one reader on every other node that belongs to the session.
     pub fn broadcast(node: &Node, writer: NodeId, capacity_bytes: usize) -> RingOptions {
-        let readers =
-            node.survivors().into_iter().filter(|member| *member != writer).map(|member| (member, 1)).collect();
+        RingOptions::broadcast_among(&node.survivors(), writer, capacity_bytes)
+    }
+
+    /// A ring from `writer` to one reader on each other of these nodes.
+    pub fn broadcast_among(members: &[NodeId], writer: NodeId, capacity_bytes: usize) -> RingOptions {
+        let readers = members.iter().filter(|member| **member != writer).map(|member| (*member, 1)).collect();
         RingOptions { writer, readers, capacity_bytes, read_by_service: false }
     }
 
@@ -129,6 +136,14 @@ struct Shared {
     tails: Option<Region>,
     sender_taken: Word,
     receivers_taken: Word,
+}
+
+impl Shared {
+    /// An error if the ring was reopened, or another node waits for that. What service threads read goes on to the end of the
+    /// object that it belongs to.
+    fn check_unasked(&self) -> Result<()> {
+        if self.options.read_by_service { Ok(()) } else { self.object.check_unasked() }
+    }
 }
 
 /// The one writer of a ring buffer.
@@ -297,6 +312,9 @@ impl RingSender {
     /// A message longer than [`RingSender::message_bytes_max`], the nodes of all readers are gone, or what sends it was refused
     /// for all of them. Nothing was sent then, and no reader will see any of it.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
+        if !self.shared.options.read_by_service {
+            self.shared.object.check_current()?;
+        }
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
         let framed = framed_bytes(message.len());
@@ -560,10 +578,13 @@ impl Acknowledgements {
         let start = endpoint.now();
         let look = || {
             doing();
-            (!behind().any(|owner| self.counts(endpoint, owner))).then_some(())
+            match behind().any(|owner| self.counts(endpoint, owner)) {
+                true => self.shared.check_unasked().err().map(Err),
+                false => Some(Ok(())),
+            }
         };
         match endpoint.wait_until(deadline, look).await {
-            Ok(()) => Ok(()),
+            Ok(done) => done,
             Err(_) => {
                 let mut missing: Vec<NodeId> = behind().filter(|owner| self.counts(endpoint, *owner)).collect();
                 missing.dedup();

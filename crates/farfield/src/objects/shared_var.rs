@@ -66,7 +66,7 @@ impl<T: Plain> SharedVar<T> {
         let () = Self::WORD;
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
-        let participants = node.survivors();
+        let participants = node.members_for(path);
         let spec = Spec {
             path: path.into(),
             kind: "SharedVar",
@@ -110,6 +110,7 @@ impl<T: Plain> SharedVar<T> {
     /// [`ErrorKind::Missed`](crate::ErrorKind::Missed) names every node that did not get it, with why: it is gone, or the put
     /// was refused. All others got it.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        self.object.check_current()?;
         // Those that came after it was opened have no copy.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
         // What is pushed is this node's copy.
@@ -139,6 +140,7 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// The node is gone.
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
+        self.object.check_current()?;
         let from = self.object.remote::<T>(node, "copy")?;
         if node == endpoint.me() {
             return Ok(self.load()); // it is there

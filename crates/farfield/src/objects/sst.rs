@@ -36,7 +36,7 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
-        let nodes = node.survivors();
+        let nodes = node.members_for(path);
         Sst::open_among(node, path, &nodes.clone(), nodes)
     }
 
@@ -45,7 +45,7 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owners: &[NodeId]) -> Result<Sst<T>> {
-        Sst::open_among(node, path, owners, node.survivors())
+        Sst::open_among(node, path, owners, node.members_for(path))
     }
 
     pub(crate) fn open_among(node: &Node, path: &str, owners: &[NodeId], participants: Vec<NodeId>) -> Result<Sst<T>> {
@@ -66,6 +66,11 @@ impl<T: Plain> Sst<T> {
         table.connected(&node.endpoint()?, node.timeout())?;
         rows.iter().try_for_each(|row| row.connected(node))?;
         Ok(Sst { table, rows })
+    }
+
+    /// An error if the table was reopened, or another node waits for that.
+    pub(crate) fn check_unasked(&self) -> Result<()> {
+        self.table.check_unasked()
     }
 
     /// The number of rows.

@@ -154,7 +154,7 @@ impl Transactions {
             let why = format!("{cells} cells and {locks} locks: there has to be one of each at least");
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
-        let homes = node.survivors();
+        let homes = node.members_for(path);
         let bytes = cells.div_ceil(homes.len()).saturating_mul(8);
         let mut regions = Regions::new(node);
         let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;

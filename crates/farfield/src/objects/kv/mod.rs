@@ -84,8 +84,8 @@
 //! itself, what the others have changed since, and change it. It can tell none of them: what they do without its
 //! acknowledgement ends when it is shut out by all.
 //!
-//! *A node that comes back* as a new process takes no part in a store that is open. All open another, among those that are
-//! there then.
+//! *A node that comes back* as a new process takes no part in a store that is open: all reopen it
+//! ([`KvStore::open_with_pairs_of`]), and it takes part from then on, with all pairs that are not lost.
 
 mod codec;
 mod death;
@@ -210,7 +210,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
     pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
-        KvStore::open_among(node, path, &node.survivors(), options)
+        KvStore::open_among(node, path, &node.members_for(path), options)
     }
 
     /// Opens the store among these nodes, which name the same, and waits for them to do so.
@@ -278,6 +278,59 @@ impl<K: Key, V: Value> KvStore<K, V> {
             deaths,
             _value: core::marker::PhantomData,
         })
+    }
+
+    /// [`KvStore::open`] with all pairs of a store that is reopened, but for those whose value is lost: for the closure of
+    /// [`Node::reopen`]. A node that has `old` open copies the pairs whose values lie on it; a node that has just been started
+    /// has none. When `reopen` returns, every node has copied its own. Nobody may change `old` from when its node has called
+    /// `reopen`; a change that a dead node had under way has happened or not.
+    ///
+    /// A store goes on without being reopened when a node dies: reopen it so that a node that was started again can use it, or
+    /// to have room and locks only on nodes that live.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::{KvOptions, KvStore, Node};
+    /// let nodes = farfield::local_session(2)?;
+    /// let options = || KvOptions { slots_per_node: 100, ..KvOptions::default() };
+    /// let old = KvStore::<u64, u64>::open;
+    /// let olds = farfield::on_each(&nodes, |node| old(node, "kv", options()))?;
+    /// let ep = nodes[1].endpoint()?;
+    /// ep.block_on(olds[1].insert(&ep, &7, &49))?;
+    ///
+    /// let reopen = |node: &Node| {
+    ///     let old = &olds[usize::from(node.id().0)];
+    ///     node.reopen("kv", |again| KvStore::open_with_pairs_of(node, again.path(), options(), Some(old)))
+    /// };
+    /// let news = farfield::on_each(&nodes, reopen)?;
+    /// assert_eq!(ep.block_on(news[1].get(&ep, &7))?, Some(49));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, and as [`KvStore::insert`]: fewer nodes may have too few slots for all pairs.
+    pub fn open_with_pairs_of(
+        node: &Node,
+        path: &str,
+        options: KvOptions,
+        old: Option<&KvStore<K, V>>,
+    ) -> Result<KvStore<K, V>> {
+        let store = KvStore::open(node, path, options)?;
+        let Some(old) = old else { return Ok(store) };
+        let endpoint = node.endpoint()?;
+        // A pair that is here and valid is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
+        let here = old.index.entries(|_| true).into_iter().filter(|(_, entry)| entry.slot.node() == node.id());
+        let copy = async |key: K| match old.get(&endpoint, &key).await? {
+            Some(value) => store.insert(&endpoint, &key, &value).await.map(drop),
+            None => Ok(()),
+        };
+        let mut copied = Ok(());
+        endpoint.run_window(CHUNK, here.map(|(key, _)| copy(key)), |done: Result<()>| {
+            if copied.is_ok() {
+                copied = done;
+            }
+        });
+        copied.map(|()| store)
     }
 
     /// The number of keys, as this node sees it.

@@ -83,7 +83,9 @@ impl RingReceiver {
         match shared.object.node().silence_of(endpoint, shared.options.writer) {
             // It may have sent its last messages just before it went.
             Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            // It goes on with another generation.
+            None => shared.check_unasked(),
         }
     }
 

@@ -250,7 +250,7 @@ impl ALockArray {
     /// # Errors
     /// A node that is missing, gone, or opens them differently; no memory; options that cannot be.
     pub fn open(node: &Node, path: &str, count: usize, options: ALockOptions) -> Result<ALockArray> {
-        ALockArray::open_on(node, path, count, node.survivors(), options)
+        ALockArray::open_on(node, path, count, node.members_for(path), options)
     }
 
     fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>, options: ALockOptions) -> Result<ALockArray> {
@@ -272,6 +272,7 @@ impl ALockArray {
             options: format!(", budgets={remote_budget}/{local_budget}"),
             more,
             expected: vec![("descriptors".into(), own.bytes() as u64)],
+            after_death: (REPAIRED, u64::MAX), // not what has been told so far
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
@@ -293,6 +294,7 @@ impl ALockArray {
         wait: Wait,
         tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
+        self.spread.check_current()?;
         let record = self.spread.record(index);
         match self.local(record) {
             Some(local) => self.lock_local(local, endpoint, index, wait, tries).await,

@@ -85,11 +85,12 @@ impl McsLockArray {
             kind: "McsLockArray",
             count,
             words_each: WORDS,
-            homes: node.survivors(),
+            homes: node.members_for(path),
             group: GroupKey::DATA,
             options: String::new(),
             more,
             expected: vec![("descriptors".into(), own.bytes() as u64)],
+            after_death: (TAIL, Id::NOBODY_AFTER_DEATH.0),
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
@@ -104,6 +105,7 @@ impl McsLockArray {
         mut wait: Wait,
         tries: bool,
     ) -> Result<Option<McsGuard<'a>>> {
+        self.spread.check_current()?;
         let record = self.spread.record(index);
         let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
         let mut entry = self.queue.entry(endpoint, place)?;

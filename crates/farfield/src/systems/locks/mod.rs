@@ -14,7 +14,7 @@
 
 use core::future::Future;
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr};
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, memory_fence};
 
 use crate::error::{Of, Result};
 use crate::node::{Node, Object, Regions, Spec};
@@ -175,22 +175,30 @@ struct Layout<'a> {
     /// More regions: of every participant, with their sizes, or of this node alone.
     more: Regions,
     expected: Vec<(String, u64)>,
+    /// What word of a record, and with which value, says that a holder may have died.
+    after_death: (usize, u64),
 }
 
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
-        let Layout { path, kind, count, words_each, homes, group, options, more, expected } = layout;
+        let Layout { path, kind, count, words_each, homes, group, options, more, expected, after_death } = layout;
         let mut regions = more;
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
         let own = match homes.contains(&node.id()) {
             true => Some(regions.alloc("locks", group, bytes).of(path)?),
             false => None,
         };
+        // Nobody knows where the records are yet: they are announced below.
+        if let Some(own) = own.as_ref().filter(|_| node.is_reopening(path)) {
+            let (word, value) = after_death;
+            (0..bytes / 8).skip(word).step_by(words_each).for_each(|word| own.word(word * 8).store(value));
+            memory_fence();
+        }
         let spec = Spec {
             path: path.into(),
             kind,
             layout: format!("count={count}, homes={homes:?}{options}"),
-            participants: node.survivors(),
+            participants: node.members_for(path),
             regions,
             expect: {
                 let homes = homes.clone();
@@ -211,6 +219,11 @@ impl Spread {
 
     fn node(&self) -> &Node {
         self.object.node()
+    }
+
+    /// An error if the locks were reopened.
+    fn check_current(&self) -> Result<()> {
+        self.object.check_current()
     }
 
     /// Where another region of each participant lies.

@@ -85,11 +85,12 @@ impl SpinLockArray {
             kind: "SpinLockArray",
             count,
             words_each: 1,
-            homes: node.survivors(),
+            homes: node.members_for(path),
             group: GroupKey::DATA,
             options: String::new(),
             more: Regions::new(node),
             expected: Vec::new(),
+            after_death: (0, DIED),
         };
         Spread::open(node, layout).map(|spread| SpinLockArray { spread })
     }
@@ -147,6 +148,7 @@ impl LockArray for SpinLockArray {
         index: usize,
         deadline: Instant,
     ) -> Result<SpinGuard<'a>> {
+        self.spread.check_current()?;
         let path = self.spread.path();
         let word = self.spread.record(index);
         let start = endpoint.now();
@@ -191,6 +193,7 @@ impl LockArray for SpinLockArray {
     }
 
     async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<SpinGuard<'a>>> {
+        self.spread.check_current()?;
         let word = self.spread.record(index);
         let mut state = 0;
         // Somebody else may take and release it between the attempts; a few are enough to call it taken.
