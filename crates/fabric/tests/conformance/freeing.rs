@@ -1,8 +1,8 @@
 //! Memory that is given back comes back, and a pointer that is late is an error: it never reaches what has its place.
 
-use farfield_fabric::{Bell, Endpoint, Error, ErrorKind, GroupKey, NodeId, Region, RemotePtr, Word};
+use farfield_fabric::{Endpoint, Error, ErrorKind, GroupKey, NodeId, Region, RemotePtr, Word};
 
-use crate::harness::{Harness, Node, alone, eventually, refused, soon, threads};
+use crate::harness::{Harness, Node, alone, eventually, guarded, refused, soon, threads};
 
 /// Every kind of operation on two words of an endpoint's node, and what comes of it.
 fn all_kinds(endpoint: &Endpoint, own: &Region, place: RemotePtr<u64>) -> Vec<(&'static str, Result<(), Error>)> {
@@ -60,7 +60,7 @@ fn again(node: &Node, key: GroupKey, address_before: *const Word, bytes: usize) 
 /// From all nodes, by all kinds of operation, in the middle of the memory too; before and after it is given out again.
 pub(crate) fn late_pointers_are_refused(harness: &Harness) {
     let nodes = harness.session(2);
-    let further = nodes[1].fabric.create_group(Bell::Silent).unwrap();
+    let (further, _) = guarded(&nodes, 1, 64);
     for key in [GroupKey::DATA, GroupKey::SIGNAL, further] {
         let [before, region, after] = [(); 3].map(|()| nodes[1].fabric.alloc(key, 256).unwrap());
         let late = [0, 8, 64, 240].map(|at| region.remote::<u64>(at));
