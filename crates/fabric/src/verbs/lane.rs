@@ -9,11 +9,12 @@
 //!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
 //!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush
 //!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
+//! - **Memory that the peer gives back** is not posted to: what waits is looked at again when it is posted, and what is posted is
+//!   counted for whoever waits until it has ended (`connections/freeing.rs`). What is late fails alone, also if it was accepted:
+//!   its object was closed everywhere, so nothing behind it counts on it.
 //! - **What was accepted fails together with what is behind it** ([`DynLane`]). A request that the device refuses while it is
 //!   posted fails alone. One that had to wait was accepted, and perhaps nobody looks at it any more: if the device refuses it,
 //!   the queue pair is ended.
-//! - **Memory that the peer gives back** is not posted to: what waits is looked at again when it is posted, and what is posted is
-//!   counted for whoever waits until it has ended (`connections/freeing.rs`).
 //! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs that
 //!   are registered as a whole, with the first operation that needs it, and stay so: nothing is copied, no operation
 //!   waits for a place in a staging area, and a slab of 64 KiB costs one registration. Shared cells are

@@ -326,7 +326,10 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
             service.reopenings.announce(shared, node);
         }
         ControlEvent::Down(node) => match shared.fabric.peer_state(node) {
-            PeerState::Left => membership.left(node),
+            PeerState::Left => {
+                membership.left(node);
+                shared.forget_the_gone();
+            }
             PeerState::Dead { .. } => membership.died(node),
             // Its connection has broken, which says nothing of the node.
             PeerState::Up { .. } | PeerState::Absent => membership.suspect(node),

@@ -29,7 +29,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-use farfield_fabric::{Endpoint, GroupKey, NodeId, Region};
+use farfield_fabric::{Endpoint, GroupKey, NodeId, PeerState, Region};
 use serde::{Deserialize, Serialize};
 
 use super::super::service::{Poller, Progress, Standing};
@@ -186,6 +186,10 @@ impl<R> Openings<R> {
 impl Shared {
     /// Whether a node is gone, and nothing of it can land any more.
     fn is_silent(&self, node: NodeId) -> bool {
+        // One that came and left at once may have been no member here at all.
+        if self.fabric.peer_state(node) == PeerState::Left {
+            return true;
+        }
         match self.service.standing_of(node) {
             Some(Standing::Departed | Standing::ShutOut) => true,
             Some(Standing::Suspected | Standing::Dead) => mutants::is_on(Mutant::ClosingSuspectNotAwaited),
@@ -287,9 +291,11 @@ impl Saying {
             self.messages = messages;
             shared.free_all(regions);
         }
-        // The rest in order, when there is room for it.
+        // The rest in order, when there is room for it. Nobody who is gone has to hear of it.
         self.messages.retain(|(to, message)| {
-            !super::Message::Close(message.clone()).send(shared, *to) && !is_gone(*to) && !shared.fabric.is_fenced()
+            let has_gone = matches!(shared.fabric.peer_state(*to), PeerState::Left | PeerState::Dead { .. });
+            let is_over = has_gone || shared.fabric.is_fenced();
+            !is_over && !super::Message::Close(message.clone()).send(shared, *to)
         });
         self.messages.is_empty()
     }
