@@ -602,11 +602,6 @@ mutants! {
     /// next generation, for which it waits in vain.
     ReopenUncommitted = "reopen-uncommitted" in "Reopening": "A node returns before the others have opened the generation.";
 
-    /// *Missing:* that all take the generation to be among the same nodes.
-    ///
-    /// *Scenario:* 3 nodes; n2 dies. n0 knows and reopens a path, n1 does not know yet.
-    ReopenMembersUnchecked = "reopen-members-unchecked" in "Reopening": "A call counts whatever its members are.";
-
     /// *Missing:* that a node takes part in a generation that others know and it does not.
     ///
     /// *Scenario:* 3 nodes; n0 and n1 have reopened a path once, and reopen it with n2.

@@ -60,9 +60,7 @@ enum Step {
 
 impl Call {
     fn is_of(&self, generation: u64, members: &[u16]) -> bool {
-        self.step != Step::GivesUp
-            && self.generation == generation
-            && (self.members == members || mutants::is_on(Mutant::ReopenMembersUnchecked))
+        self.step != Step::GivesUp && self.generation == generation && self.members == members
     }
 
     /// Whether its sender goes past a generation without having opened it. One that has may call again at once.
@@ -508,7 +506,10 @@ impl<'a> Caller<'a> {
     fn end(&self, is_open: bool) {
         let known = &self.node.shared().service.reopenings;
         if !is_open {
-            let own = self.known(|known| known.own.take());
+            let own = self.known(|known| {
+                known.opened = 0; // it drops what it may have opened
+                known.own.take()
+            });
             if let Some(Call { generation, members, .. }) = own {
                 self.say(generation, &members, Step::GivesUp);
             }
