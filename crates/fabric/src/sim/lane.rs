@@ -129,6 +129,8 @@ impl SimLane {
             let (address, generation) = heap::split(offset);
             let (first, end) = (address / 8, address.saturating_add(len as u64).div_ceil(8));
             match node.heap.generation(first).cmp(&generation) {
+                // Across a cut a node that was shut out has not heard that its object was closed.
+                Ordering::Greater if inner.is_cut(me, peer) => return Err(Code::Unreachable),
                 Ordering::Greater => return Err(Code::Freed),
                 Ordering::Less => return Err(Code::OutOfBounds),
                 Ordering::Equal => {}
