@@ -138,14 +138,12 @@ fn suspected() -> Scenario {
         for (at, object) in opened(stage)?.into_iter().enumerate() {
             stage.thread(at, if at == 2 { "works" } else { "closes" }, move |ep| {
                 for _ in 0..2 {
-                    match if at == 2 { finds(&object, ep, NodeId(0)) } else { Ok(()) } {
-                        Err(error) => match error.kind() {
-                            ErrorKind::Fabric(error) => {
-                                assert!(!matches!(error.kind(), FabricError::Freed { .. }), "{error}");
-                            }
-                            _ => return Err(error),
-                        },
-                        Ok(()) => {}
+                    if at != 2 {
+                        continue;
+                    }
+                    if let Err(error) = finds(&object, ep, NodeId(0)) {
+                        let ErrorKind::Fabric(cause) = error.kind() else { return Err(error) };
+                        assert!(!matches!(cause.kind(), FabricError::Freed { .. }), "{cause}");
                     }
                 }
                 Ok(())
