@@ -31,7 +31,7 @@ fn one_of_each(node: &Node, paths: &str) -> Result<()> {
             writer.push(&ep).await?;
         }
         table.row(0).load(&ep).await?;
-        let ring = RingBuffer::open(node, &path("ring"), RingOptions::broadcast(node, home, 1 << 14))?;
+        let ring = RingBuffer::open(node, &path("ring"), RingOptions::broadcast(node, home, 1 << 15))?;
         match node.id() == home {
             true => ring.sender()?.send(&ep, b"hello").await?,
             false => ring.receiver()?.recv(&ep, &mut Vec::new()).await?,
@@ -48,7 +48,7 @@ fn one_of_each(node: &Node, paths: &str) -> Result<()> {
         LockTable::open(node, &path("any"), 3, lock)?.lock(&ep, 1).await?.unlock().await?;
         let cells = Transactions::open(node, &path("cells"), TransactionOptions { cells: 8, locks: 3, lock })?;
         cells.begin(&ep, &[1, 2]).await?.commit().await?;
-        let options = KvOptions { slots_per_node: 16, locks: 8, tracker_bytes: 1 << 12, ..KvOptions::default() };
+        let options = KvOptions { slots_per_node: 16, locks: 8, tracker_bytes: 1 << 14, ..KvOptions::default() };
         let store = KvStore::<u64, u64>::open(node, &path("store"), options)?;
         store.insert(&ep, &u64::from(node.id().0), &1).await?;
         // Who closes a store acknowledges nothing more.
@@ -69,7 +69,7 @@ fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
     for (fabric, rounds) in [(Over::Shm, 1000_usize.div_ceil(KINDS)), (Over::Weak(6), 5)] {
         let _alone = alone("a thousand objects");
         let limited = over(fabric, 3);
-        let nodes = local_session_with(3, |builder| limited(builder).memory_bytes_max(1 << 19)).expect("a session");
+        let nodes = local_session_with(3, |builder| limited(builder).memory_bytes_max(2 << 20)).expect("a session");
         for round in 0..rounds {
             // Every other one under the names of the one before.
             let paths = format!("objects/{}", round / 2);
