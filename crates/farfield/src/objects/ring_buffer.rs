@@ -44,7 +44,7 @@
 //! dead, keeps its room: [`RingSender::try_send`] says `false` then.
 //!
 //! *The writer's.* Readers get all messages that were whole, which are those that a head was put for; then an error that
-//! names it. For a dead one that is when it is [`Standing::ShutOut`](crate::Standing::ShutOut): before, another message may still land.
+//! names it. For a dead one that is when it is [`Standing::ShutOut`]: before, another message may still land.
 //!
 //! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers read what
 //! is left in the old one before they call it; a writer that lives waits for [`RingSender::wait_acknowledged`] first.
