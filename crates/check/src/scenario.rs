@@ -1,5 +1,6 @@
 //! What is checked: a small program over several nodes, and what must be true of it.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -245,6 +246,8 @@ pub struct Stage {
     nodes: RefCell<Vec<Option<Node>>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
     finally: RefCell<VecDeque<Finally>>,
+    /// The bodies of threads, with the objects that they use: dropped when all has been looked at.
+    bodies: RefCell<Vec<Rc<dyn Any>>>,
 }
 
 impl Stage {
@@ -255,6 +258,7 @@ impl Stage {
             handle: Rc::new(handle),
             endpoints: RefCell::default(),
             finally: RefCell::default(),
+            bodies: RefCell::default(),
         };
         let run = || -> Result<()> {
             if !scenario.late_nodes {
@@ -342,11 +346,22 @@ impl Stage {
         results.take().into_iter().flatten().collect()
     }
 
-    /// A thread of a node, with an endpoint of its own. It begins when the stage is set.
+    /// A thread of a node, with an endpoint of its own. It begins when the stage is set. What it uses is kept when it has
+    /// ended: closing objects would be steps of their own to search through.
     ///
     /// # Panics
     /// If there is no such node, or no memory.
-    pub fn thread(&self, node: usize, name: &str, body: impl FnOnce(&Endpoint) -> Result<()> + 'static) {
+    pub fn thread(&self, node: usize, name: &str, body: impl FnMut(&Endpoint) -> Result<()> + 'static) {
+        let body = Rc::new(RefCell::new(body));
+        self.bodies.borrow_mut().push(Rc::clone(&body) as Rc<dyn Any>);
+        self.thread_that_drops(node, name, move |endpoint| (body.borrow_mut())(endpoint));
+    }
+
+    /// A thread of a node as [`thread`](Stage::thread), that drops what it uses when it ends.
+    ///
+    /// # Panics
+    /// If there is no such node, or no memory.
+    pub fn thread_that_drops(&self, node: usize, name: &str, body: impl FnOnce(&Endpoint) -> Result<()> + 'static) {
         let node = self.node(node);
         let endpoint = Rc::new(node.endpoint().expect("a simulated node has endpoints enough"));
         self.endpoints.borrow_mut().push(Rc::clone(&endpoint));

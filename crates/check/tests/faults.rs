@@ -281,7 +281,7 @@ fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
         for me in 0..2 {
             let (own, node, lock) = (own.clone(), stage.node(1), Arc::clone(&lock));
             stage.thread(1, "holds", move |ep| {
-                let _noisy = Noisy { lock: Arc::clone(&lock), node, own: own.clone(), target };
+                let _noisy = Noisy { lock: Arc::clone(&lock), node: node.clone(), own: own.clone(), target };
                 own.word(16).fetch_add(1);
                 {
                     let mut held = lock.lock();

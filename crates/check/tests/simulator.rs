@@ -296,7 +296,7 @@ fn panics_beside_a_holder() -> Scenario {
                     *self.0.lock() += 1;
                 }
             }
-            let _wants = Wants(lock);
+            let _wants = Wants(Arc::clone(&lock));
             assert_eq!(choose(3), 0, "not the first choice");
             Ok(())
         });

@@ -39,6 +39,23 @@ impl Word {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Reads the word as a hint, on which no protocol rests: a simulation does not search for what may happen just before.
+    /// (In network memory it does: there this is [`load`](Word::load).)
+    ///
+    /// ```
+    /// # use farfield_fabric::Word;
+    /// assert_eq!(Word::new(5).glance(), 5);
+    /// ```
+    #[inline]
+    pub fn glance(&self) -> u64 {
+        if hook::is_active()
+            && let Some(value) = hook::glance(&self.0)
+        {
+            return value;
+        }
+        self.0.load(Ordering::Acquire)
+    }
+
     /// Writes the word (`CW`).
     #[inline]
     pub fn store(&self, value: u64) {

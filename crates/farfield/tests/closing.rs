@@ -66,8 +66,13 @@ fn comes_back(node: &Node) {
 }
 
 fn assert_names_the_dead(error: &Error) {
-    let ErrorKind::Fabric(cause) = error.kind() else { panic!("{error:?}") };
-    assert!(matches!(cause.kind(), FabricError::PeerDead { node: VICTIM, .. }), "{error:?}");
+    let causes = match error.kind() {
+        ErrorKind::Fabric(cause) => vec![cause],
+        ErrorKind::Missed { nodes } => nodes.iter().map(|(_, cause)| cause).collect(),
+        _ => panic!("{error:?}"),
+    };
+    let is_of_victim = |cause: &FabricError| matches!(cause, FabricError::PeerDead { node: VICTIM, .. });
+    assert!(!causes.is_empty() && causes.iter().all(|cause| is_of_victim(cause.kind())), "{error:?}");
 }
 
 fn service(node: &Node, endpoint: &Endpoint) -> Result<()> {

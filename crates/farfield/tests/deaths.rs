@@ -341,6 +341,16 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     meet_survivors(node, endpoint, "over")
 }
 
+/// Polls an operation that waits for a lock until it is in the queue. It does not say so itself, but each step towards the
+/// queue is an operation that a fence waits for, and only two others can make it repeat one.
+async fn enters<T>(endpoint: &Endpoint, mut wait: std::pin::Pin<&mut impl Future<Output = T>>) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..8 {
+        assert!(wait.as_mut().poll(&mut context).is_pending(), "the lock is taken");
+        endpoint.global_fence((0..3).map(NodeId)).await.expect("all live");
+    }
+}
+
 /// Several operations wait for a lock when their node is killed, in front of others and behind them.
 fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     const OPERATIONS: usize = 8;
@@ -350,29 +360,15 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     // Lock 1 is on node 1, so that node 0 holds it from elsewhere.
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(locks.lock(endpoint, 1))?) } else { None };
     endpoint.block_on(barrier.thread()?.wait(endpoint))?;
-    let before = endpoint.counts();
-    let do_wait = |operations: usize| {
-        let spent = endpoint.counts() - before;
-        match kind {
-            LockKind::Spin => spent.atomics >= operations as u64,
-            // On the lock's node one enters the queue without an operation, when it is first polled.
-            LockKind::ALock if node.id() == NodeId(1) => true,
-            // Who is in the queue has told the one before it, by a put.
-            _ => spent.puts >= operations as u64,
-        }
-    };
     if node.id() == VICTIM {
-        let operations = (0..=OPERATIONS).map(async |index| {
-            if index < OPERATIONS {
-                let _guard = locks.lock(endpoint, 1).await;
-                panic!("it is killed while it waits");
-            }
-            while !do_wait(OPERATIONS) {
-                endpoint.pause().await;
+        endpoint.block_on(async {
+            let mut waits: Vec<_> = (0..OPERATIONS).map(|_| Box::pin(locks.lock(endpoint, 1))).collect();
+            for wait in &mut waits {
+                enters(endpoint, wait.as_mut()).await;
             }
             waiting.fetch_add(endpoint, 1).await.expect("its home lives");
+            std::future::pending::<()>().await;
         });
-        endpoint.run_window(OPERATIONS + 1, operations, |()| ());
     }
     if guard.is_some() {
         // More of its own, behind the dead.
@@ -384,16 +380,7 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
         })?;
     }
     let mut waits = std::pin::pin!(locks.lock(endpoint, 1));
-    endpoint.block_on(async {
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        loop {
-            assert!(waits.as_mut().poll(&mut context).is_pending());
-            if do_wait(1) {
-                break;
-            }
-            endpoint.pause().await;
-        }
-    });
+    endpoint.block_on(enters(endpoint, waits.as_mut()));
     match guard {
         Some(guard) => {
             println!("all wait");

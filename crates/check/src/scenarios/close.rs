@@ -51,7 +51,7 @@ fn one_works_on() -> Scenario {
         |stage| {
             for (at, object) in opened(stage)?.into_iter().enumerate() {
                 let node = stage.node(at);
-                stage.thread(at, if at == 0 { "closes" } else { "works" }, move |ep| {
+                stage.thread_that_drops(at, if at == 0 { "closes" } else { "works" }, move |ep| {
                     if at == 1 {
                         finds(&object, ep, NodeId(0))?;
                         finds(&object, ep, NodeId(0))?;
@@ -72,7 +72,7 @@ fn anew_at_once() -> Scenario {
         let meets = stage.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
         for (at, object) in opened(stage)?.into_iter().enumerate() {
             let (node, mine, theirs) = (stage.node(at), meets[at].clone(), meets[1 - at].remote::<u64>(0));
-            stage.thread(at, "opens anew", move |ep| {
+            stage.thread_that_drops(at, "opens anew", move |ep| {
                 drop(object);
                 // Not before the other has dropped it, too.
                 ep.put_value(theirs, 1).wait()?;
@@ -113,7 +113,7 @@ fn detached() -> Scenario {
     Scenario::new("close/detached", "a put that is under way when memory comes back lands nowhere else", 2, |stage| {
         for (at, object) in opened(stage)?.into_iter().enumerate() {
             let node = stage.node(at);
-            stage.thread(at, if at == 0 { "uses it again" } else { "puts" }, move |ep| {
+            stage.thread_that_drops(at, if at == 0 { "uses it again" } else { "puts" }, move |ep| {
                 if at == 1 {
                     ep.put_value(object.remote::<u64>(NodeId(0), "word")?, 7).detach()?;
                 }
@@ -136,7 +136,7 @@ fn detached() -> Scenario {
 fn suspected() -> Scenario {
     Scenario::new("close/suspected", "who is suspected finds the memory of what it has open", 3, |stage| {
         for (at, object) in opened(stage)?.into_iter().enumerate() {
-            stage.thread(at, if at == 2 { "works" } else { "closes" }, move |ep| {
+            stage.thread_that_drops(at, if at == 2 { "works" } else { "closes" }, move |ep| {
                 for _ in 0..2 {
                     if at != 2 {
                         continue;
@@ -161,7 +161,7 @@ fn dies() -> Scenario {
     Scenario::new("close/dies", "the memory that a dead node has used comes back", 3, |stage| {
         for (at, object) in opened(stage)?.into_iter().enumerate() {
             let node = stage.node(at);
-            stage.thread(at, "closes", move |ep| {
+            stage.thread_that_drops(at, "closes", move |ep| {
                 drop(object);
                 comes_back(&node, ep)
             });

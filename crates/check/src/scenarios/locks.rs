@@ -26,7 +26,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         mcs_release(),
         neighbours(),
         cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
-        cohorts("alock/remote-queue", &[1, 2]).kills(&["mcs-not-told"]),
+        cohorts("alock/remote-queue", &[1, 2]).small().kills(&["mcs-not-told"]),
         cohorts("alock/both-queues", &[0, 0, 1, 2]),
         turns(),
         budget(),

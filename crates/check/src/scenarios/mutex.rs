@@ -177,6 +177,7 @@ fn third_node() -> Scenario {
             Ok(())
         },
     )
+    .small()
 }
 
 /// A waiter's compare-and-swap against a newcomer's, and its ticket's fetch-and-add against releases: node 0 takes the

@@ -59,7 +59,7 @@ fn twice() -> Scenario {
         let (kept, all) = (kept(stage), all(stage));
         for node in stage.nodes() {
             let (kept, all) = (Rc::clone(&kept), all.clone());
-            stage.thread(node.id().index(), "reopens", move |ep| {
+            stage.thread_that_drops(node.id().index(), "reopens", move |ep| {
                 for time in 1..=2 {
                     let (generation, members, object) = reopen(&node, &all)?;
                     assert_eq!((generation, &members), (time, &all));
@@ -83,7 +83,7 @@ fn reopens(stage: &Stage) -> Result<()> {
     let in_vain = stage.log::<(u16, Vec<NodeId>)>();
     for node in stage.nodes() {
         let (ended, in_vain, all) = (Rc::clone(&ended), in_vain.clone(), all.clone());
-        stage.thread(node.id().index(), "reopens", move |ep| {
+        stage.thread_that_drops(node.id().index(), "reopens", move |ep| {
             let reopened = reopen(&node, &all);
             if !goes_on(&node) {
                 return Ok(());
@@ -143,7 +143,7 @@ fn joined() -> Scenario {
         let (kept, all) = (kept(stage), all(stage));
         for (node, before) in stage.nodes().into_iter().zip(before) {
             let (kept, all) = (Rc::clone(&kept), all.clone());
-            stage.thread(node.id().index(), "reopens", move |ep| {
+            stage.thread_that_drops(node.id().index(), "reopens", move |ep| {
                 let (generation, members, object) = reopen(&node, &all)?;
                 assert_eq!((generation, &members), (2, &all));
                 look(ep, generation, &members, &object)?;
@@ -164,7 +164,7 @@ fn asked() -> Scenario {
         let kept = kept(stage);
         for (node, old) in stage.nodes().into_iter().zip(barriers) {
             let kept = Rc::clone(&kept);
-            stage.thread(node.id().index(), "meets", move |ep| {
+            stage.thread_that_drops(node.id().index(), "meets", move |ep| {
                 let mut old = old.thread()?;
                 if node.id().0 == 0 {
                     let told = ep.block_on(old.wait(ep)).expect_err("the other never comes");

@@ -84,7 +84,7 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
         let done_reading = stage.log();
         for (number, mut reader) in readers.into_iter().enumerate() {
             let done = done_reading.clone();
-            stage.thread(reader.node, "reader", move |ep| {
+            stage.thread_that_drops(reader.node, "reader", move |ep| {
                 (0..plan.waits).try_for_each(|_| reader.wait_for_message(ep))?;
                 (0..plan.looks).try_for_each(|_| reader.look_for_message(ep).map(drop))?;
                 done.push((number, reader));
@@ -94,7 +94,7 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
 
         let done_writing = stage.log();
         let done = done_writing.clone();
-        stage.thread(0, "writer", move |ep| {
+        stage.thread_that_drops(0, "writer", move |ep| {
             let mut messages = before;
             for (at, len) in plan.sends.iter().enumerate() {
                 let message = vec![(plan.before.len() + at) as u8 + 1; *len];

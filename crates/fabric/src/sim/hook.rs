@@ -70,6 +70,22 @@ pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
     })
 }
 
+/// A load that is no step of its own, but belongs to the step before it. What it has seen still tells states apart.
+#[cold]
+pub(crate) fn glance(word: &AtomicU64) -> Option<u64> {
+    with_world(|world| {
+        let Place::Own(address) = place_of(world, word) else { return None };
+        let key = key_of(world, address);
+        let (value, mut inner) = (word.load(Ordering::Acquire), world.inner.borrow_mut());
+        if let Some(me) = inner.current.filter(|_| !world.is_torn_down()) {
+            inner.saw(me, key, value);
+        }
+        Some(value)
+    })
+    .flatten()
+    .or_else(|| load(word))
+}
+
 /// A store; whether a simulation runs here and has done it.
 #[cold]
 pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {

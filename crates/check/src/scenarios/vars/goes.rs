@@ -187,7 +187,7 @@ fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> 
                 x.store(version);
                 x.push_all(ep).await?;
             }
-            x.fence(ep, others).await
+            x.fence(ep, others.clone()).await
         };
         match ep.block_on(push_all()) {
             Ok(()) => fenced.set(true),

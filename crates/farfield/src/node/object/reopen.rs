@@ -533,7 +533,8 @@ impl super::Object {
     /// An error if the object was made anew: this handle is the old one.
     #[inline]
     pub(crate) fn check_current(&self) -> Result<()> {
-        match self.open.reopened.load() {
+        // A call that has just begun might as well have begun before: it goes on with the old object, as others do.
+        match self.open.reopened.glance() {
             0 => Ok(()),
             generation => Err(self.is_old(generation)),
         }
