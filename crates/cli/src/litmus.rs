@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use farfield::fabric::verbs::VerbsOptions;
+use farfield::mutants::Mutant;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::explore;
 use mowgli::litmus::{Implementation, Observable, Test};
@@ -47,9 +48,13 @@ With --run the nodes of a test are in this process, its threads are threads, eac
 printed is litmus7's. The threads begin each iteration together, on fresh words. The fabrics: `shm`, shared memory, which is
 nearly as strong as the processor; `weak`, the same with every delay and reordering that the model allows; `sim`, the code on
 simulated nodes, with choices drawn from a seed; `verbs`, RDMA. (With two devices that are connected, what their nodes send
-each other crosses the wire.) Tests of the libraries above words (sv, bal, balp, rbl, msw) run over the built-in
-implementations, and what their registers hold is compared. A loop that is left by `break` goes on until it is: an iteration
-in which that takes seconds is counted as not finished.
+each other crosses the wire.) A loop that is left by `break` goes on until it is: an iteration in which that takes seconds
+is counted as not finished.
+
+Tests of the libraries above words (sv, bal, balp, rbl, msw) are run twice, or as --over says: with calls of the objects that
+ship (SharedVar, Barrier, RingBuffer, OwnedVar, and global_fence), and over the implementations of LOCO's paper, which are
+texts. Both are compared with what the models of the libraries themselves allow; over texts, what registers hold. What an
+object is not made for, as two writers of an OwnedVar, is not run, and why is printed.
 
 That nothing forbidden was seen proves nothing; that something was is a bug, of the device or of Farfield, or a model that is
 too strong. What is allowed and was never seen is listed; it is no failure.
@@ -84,6 +89,12 @@ pub(crate) struct LitmusArgs {
     /// Run each test on these fabrics, with commas between them, and count the outcomes
     #[arg(long, value_name = "FABRIC", value_enum, value_delimiter = ',', conflicts_with_all = ["machine", "refine", "models", "svg"])]
     run: Vec<run::On>,
+    /// What calls of the libraries above words (sv, bal, balp, rbl, msw) are made on
+    #[arg(long, value_enum, requires = "run", default_value_t = run::Over::Both)]
+    over: run::Over,
+    /// Seed a bug into the objects, to see that it is found
+    #[arg(long, hide = true, requires = "run", value_name = "NAME")]
+    mutant: Option<Mutant>,
     /// How often each test is run [default: 200000 on shm, 100000 on verbs, 10000 on weak and sim]
     #[arg(long, value_name = "N", requires = "run", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
@@ -127,7 +138,8 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
         let with_text = |file: &PathBuf| Ok((file.display().to_string(), read(file)?));
         let tests = files(&args.tests)?.iter().map(with_text).collect::<Result<Vec<_>>>()?;
         let device = device(args)?;
-        let ask = run::Ask { on: args.run.clone(), iterations: args.iterations, seed: args.seed, device };
+        let (on, over, iterations) = (args.run.clone(), args.over, args.iterations);
+        let ask = run::Ask { on, over, mutant: args.mutant, iterations, seed: args.seed, device };
         let main = if args.table { table::main } else { run::main };
         let is_right = main(&tests, &models, &ask, args.json.as_deref(), &mut out)?;
         return Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE });

@@ -101,9 +101,9 @@ fn suite(tests: &[&str]) -> Vec<String> {
 
 /// Runs tests; no outcome is one that the models forbid, and every iteration has finished.
 #[track_caller]
-fn only_what_is_allowed(on: &str, iterations: &str, tests: &[&str]) -> Vec<Value> {
+fn only_what_is_allowed(on: &str, over: &str, iterations: &str, tests: &[&str]) -> Vec<Value> {
     let files = suite(tests);
-    let mut arguments = vec!["--run", on, "--iterations", iterations, "--json", "-"];
+    let mut arguments = vec!["--run", on, "--over", over, "--iterations", iterations, "--json", "-"];
     arguments.extend(files.iter().map(String::as_str));
     let output = litmus(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
@@ -121,7 +121,7 @@ fn only_what_is_allowed(on: &str, iterations: &str, tests: &[&str]) -> Vec<Value
     lines
 }
 
-/// Those of the libraries above words run over their implementations.
+/// Those of the libraries above words run over their implementations, if that is asked for.
 const FROM_EVERY_LIBRARY: [&str; 10] = [
     "x86/SB",
     "x86/MP",
@@ -138,22 +138,87 @@ const FROM_EVERY_LIBRARY: [&str; 10] = [
 #[test]
 fn shared_memory_shows_only_what_is_allowed() {
     // (What is allowed need not be seen: that is the machine's affair.)
-    let lines = only_what_is_allowed("shm", "3000", &FROM_EVERY_LIBRARY);
+    let lines = only_what_is_allowed("shm", "text", "3000", &FROM_EVERY_LIBRARY);
     let over = |at: usize| lines[at]["over"].to_string();
     assert_eq!((over(0), over(7)), ("[]".into(), r#"["rbl_sv","bal_sv","sv_rdma"]"#.into()));
     assert_eq!(lines[0]["condition"], "exists (0:a=0 /\\ 1:b=0)");
-    assert!(lines.iter().all(|line| line["iterations"] == 3000));
+    assert!(lines.iter().all(|line| line["iterations"] == 3000 && line["shipped"] == false));
+}
+
+/// Every object, every method, and gets that a fence or a barrier waits for.
+const ON_OBJECTS: [&str; 15] = [
+    "paper/fig_5",
+    "paper/fig_5_wait",
+    "paper/fig_6",
+    "paper/fig_9a",
+    "paper/fig_12",
+    "paper/fig_13",
+    "paper/fig_22",
+    "paper/fig_23",
+    "paper/msw_get",
+    "paper/msw_put_twice",
+    "paper/msw_get_large",
+    "paper/w1",
+    "stamps/nlw_gf_cr",
+    "stamps/nlw_bar_cr",
+    "stamps/nrr_bar_cw",
+];
+
+#[test]
+fn objects_that_ship_show_only_what_their_models_allow() {
+    for (on, iterations) in [("shm", "800"), ("weak", "320"), ("sim", "300")] {
+        let lines = only_what_is_allowed(on, "shipped", iterations, &ON_OBJECTS);
+        assert!(lines.iter().all(|line| line["shipped"] == true), "{on}");
+        let over: Vec<String> = lines.iter().map(|line| line["over"].to_string()).collect();
+        assert_eq!(
+            (over[0].as_str(), over[5].as_str(), over[7].as_str(), over[8].as_str()),
+            (r#"["SharedVar"]"#, r#"["RingBuffer","global_fence"]"#, r#"["RingBuffer","Barrier"]"#, r#"["OwnedVar"]"#)
+        );
+    }
+}
+
+#[test]
+fn objects_that_ship_are_found_out_if_they_are_broken() {
+    for (mutant, test) in [
+        ("barrier-no-fence", "paper/fig_22"),
+        ("ring-head-first", "paper/fig_13_no_fence"),
+        ("shared-fence-remote", "paper/fig_5"),
+        ("owned-trail-first", "paper/msw_put_twice"),
+        ("owned-load-forward", "paper/msw_put_twice"),
+    ] {
+        let file = format!("{SUITE}/{test}.litmus");
+        let ask = ["--run", "sim", "--over", "shipped", "--iterations", "1000", "--mutant", mutant];
+        let output = litmus(&[&ask[..], &[&file]].concat());
+        assert_eq!(output.status.code(), Some(1), "{mutant}: {}{}", out(&output), err(&output));
+        assert!(out(&output).contains("<-- forbidden but seen\n"), "{mutant}: {}", out(&output));
+        assert!(err(&output).contains("on sim over shipped objects"), "{mutant}: {}", err(&output));
+    }
+}
+
+/// The others go on.
+#[test]
+fn what_objects_are_not_made_for_says_why() {
+    let test = std::env::temp_dir().join(format!("farfield-two-writers-{}", std::process::id()));
+    let text = "msw t { wide x@1 = (0, 0); } P0@1 { Write(x, (1, 1)); } P1@1 { Write(x, (2, 2)); let a = TryRead(x); }
+                exists (1:a=(2,2))";
+    std::fs::write(&test, text).expect("a file");
+    let output = litmus(&[&test.display().to_string(), "--run", "sim", "--iterations", "30", "--json", "-"]);
+    std::fs::remove_file(&test).expect("the file");
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let lines = lines(&output);
+    let why = "`x` does not fit an object that ships: an OwnedVar has one writer, on its owner's node";
+    assert_eq!((&lines[0]["over"][0], &lines[1]["not_run"]), (&"msw_hash".into(), &why.into()));
 }
 
 #[test]
 fn so_does_the_weak_fabric() {
-    only_what_is_allowed("weak", "500", &FROM_EVERY_LIBRARY);
+    only_what_is_allowed("weak", "text", "500", &FROM_EVERY_LIBRARY);
 }
 
 #[test]
 fn the_simulator_shows_only_what_is_allowed_and_all_of_it() {
-    only_what_is_allowed("sim", "500", &FROM_EVERY_LIBRARY);
-    let lines = only_what_is_allowed("sim", "4000", &["paper/fig_4_top", "x86/SB", "x86/MP", "paper/fig_3b"]);
+    only_what_is_allowed("sim", "text", "500", &FROM_EVERY_LIBRARY);
+    let lines = only_what_is_allowed("sim", "text", "4000", &["paper/fig_4_top", "x86/SB", "x86/MP", "paper/fig_3b"]);
     for line in lines {
         assert_eq!(line["never_seen"].as_array().map(Vec::len), Some(0), "{line}");
     }
@@ -257,7 +322,8 @@ fn a_table_has_a_line_for_each_test() {
     let text = out(&output);
     let table: Vec<Vec<&str>> =
         text.lines().take_while(|line| !line.is_empty()).map(|line| line.split_whitespace().collect()).collect();
-    let columns = ["test", "asks", "x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw", "bal", "balp", "sim"];
+    let columns =
+        ["test", "asks", "x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw", "bal", "balp", "sim", "sim:shipped"];
     assert_eq!(table[0], columns, "{text}");
     assert_eq!(table[1][..9], ["SB", "exists", "allow*", "allow", "allow", "allow", "allow", "-", "-"], "{text}");
     assert_eq!(
@@ -265,7 +331,11 @@ fn a_table_has_a_line_for_each_test() {
         ["fig_12", "~exists", "-", "forbid", "forbid*", "-", "forbid", "forbid*", "allow"],
         "{text}"
     );
-    assert_eq!(table[3][2..], ["-", "holds", "holds*", "-", "holds", "holds*", "holds", "200/200"], "{text}");
+    assert_eq!(
+        table[3][2..],
+        ["-", "holds", "holds*", "-", "holds", "holds*", "holds", "200/200", "200/200"],
+        "{text}"
+    );
     assert!(table[4][9].ends_with("/200") && text.contains("\nallow, forbid "), "{text}");
     // Aligned: every line's cells begin where those of the first do.
     let at = |line: &str, cell: &str| line.find(cell).expect("the cell");
@@ -277,6 +347,8 @@ fn a_table_has_a_line_for_each_test() {
     let rows = lines(&litmus(&arguments));
     assert_eq!((rows.len(), &rows[1]["models"]["balp"], &rows[1]["own"][1]), (4, &"allow".into(), &"bal".into()));
     assert_eq!(rows[0]["runs"]["sim"]["forbidden_but_seen"], 0);
+    assert_eq!(rows[1]["runs"]["sim:shipped"]["over"][0], "Barrier");
+    assert!(rows[0]["runs"]["sim:shipped"].is_null());
 }
 
 #[test]

@@ -71,6 +71,7 @@ pub(crate) fn plan(test: &Test, has: impl Fn(&str, &str) -> bool) -> Result<Plan
         NotRunnable::Starts(_, value) => NotThere::Value(value),
         NotRunnable::Method(method) => NotThere::Method(method),
         NotRunnable::Text(_) => unreachable!("the test was read"),
+        NotRunnable::Misfit(..) => unreachable!("its calls are on words"),
     })
 }
 
@@ -250,6 +251,7 @@ impl Driver {
                 let Some(oldest) = oldest.filter(|oldest| is_complete(oldest)) else { return Ok(None) };
                 oldest.is_unpolled = false;
             }
+            Operation::Object(..) => unreachable!("the machine's plans have words only"),
         }
         let at = next.at(thread);
         at.next += 1;

@@ -2,7 +2,8 @@
 //!
 //! What the calls work on is a [`Memory`]; `farfield litmus --run` has those of Farfield's fabrics. The programs are those of
 //! tests over words, with the methods of `x86tso`, `rdmawait`, `rdmatso` and `rdmarmw`, or a model of one's own with such
-//! methods. Tests of the libraries above ([`prepare`]) run over the built-in implementations.
+//! methods. Tests of the libraries above run over the built-in implementations ([`prepare`]), or their calls are made on objects
+//! ([`prepare_on_objects`]).
 //!
 //! A loop that is to be left by `break` goes on in its last round for as long as the memory lets it. That is right for who
 //! waits for something; a loop that counts may come further than the enumeration looks.
@@ -14,6 +15,11 @@ use crate::litmus::{
 };
 use crate::model::{Models, Parameter};
 use crate::trace::{compare, evaluate};
+
+mod objects;
+
+use objects::Objects;
+pub use objects::{ObjectCall, ObjectKind, PlannedObject};
 
 /// What the calls of one thread work on. Places and nodes go by their numbers in the [`Plan`], operations by the number of
 /// their name.
@@ -43,6 +49,9 @@ pub trait Memory {
     fn poll(&mut self, node: usize) -> Result<bool, Self::Error>;
     /// Begins a remote read-modify-write.
     fn rmw(&mut self, rmw: Rmw) -> Result<(), Self::Error>;
+    /// Makes a call on an object, with the value that it is passed; what it returns, or `none`. Only tests that were prepared
+    /// by [`prepare_on_objects`] have such calls.
+    fn on_object(&mut self, call: &ObjectCall, value: Value) -> Result<Value, Self::Error>;
     /// The thread has not found what it loops for: whether it may look again.
     fn again(&mut self) -> Result<bool, Self::Error>;
 }
@@ -87,6 +96,9 @@ pub enum NotRunnable {
     /// Words hold numbers.
     #[error("a word holds a number, and `{0}` is {1} at first")]
     Starts(String, Value),
+    /// An object that is not used as Farfield's is meant to be.
+    #[error("`{0}` does not fit an object that ships: {1}")]
+    Misfit(String, String),
 }
 
 /// Why a thread has not come to its end.
@@ -117,7 +129,7 @@ pub struct Prepared {
     pub test: Test,
     /// Its programs.
     pub plan: Plan,
-    /// The implementations over which it runs.
+    /// The implementations over which it runs; or the kinds of objects that its calls are made on.
     pub over: Vec<String>,
     /// Its condition is about memory that the implementations do not have, so a run does not answer it.
     pub is_open: bool,
@@ -132,6 +144,8 @@ pub struct Plan {
     pub nodes: usize,
     /// The words.
     pub words: Vec<PlannedWord>,
+    /// The objects that calls are made on.
+    pub objects: Vec<PlannedObject>,
     seen: Vec<Seen>,
 }
 
@@ -173,6 +187,22 @@ pub(crate) enum Step {
     Again(usize),
 }
 
+impl Step {
+    /// What ships that it is a call of.
+    fn made_on(&self) -> Option<&'static str> {
+        let Step::Call(_, Operation::Object(call, _)) = self else { return None };
+        Some(match call {
+            ObjectCall::Write(_) | ObjectCall::Read(_) | ObjectCall::Broadcast { .. } => "SharedVar",
+            ObjectCall::GlobalFence(Some(_), _) => "SharedVar",
+            ObjectCall::GlobalFence(None, _) => "global_fence",
+            ObjectCall::Arrive(_) => "Barrier",
+            ObjectCall::Submit(_) | ObjectCall::Receive(_) => "RingBuffer",
+            ObjectCall::WritePair(_) | ObjectCall::TryReadPair(_) | ObjectCall::PushPair(_) => "OwnedVar",
+            ObjectCall::FetchPair { .. } | ObjectCall::ReadFetched(_) => "OwnedVar",
+        })
+    }
+}
+
 /// A step that concerns nobody but its thread.
 #[derive(Clone, Debug)]
 pub(crate) enum Own {
@@ -194,6 +224,7 @@ pub(crate) enum Operation {
     Poll(usize),
     RCas(Rmw, Number, Number),
     RFaa(Rmw, Number),
+    Object(ObjectCall, Option<Expression>),
 }
 
 /// A number that is passed: most are known before.
@@ -234,6 +265,13 @@ impl Program {
                 Step::Own(own) => own.take(&mut at, registers),
                 Step::Again(to) if memory.again()? => at = *to,
                 Step::Again(_) => return Err(Stopped::NotFinished),
+                Step::Call(into, Operation::Object(call, value)) => {
+                    let value = value.as_ref().map_or(Value::None, |value| evaluate(registers, value));
+                    let found = memory.on_object(call, value)?;
+                    if let Some(register) = into {
+                        registers[*register] = found;
+                    }
+                }
                 Step::Call(into, operation) => {
                     let found = call(operation, registers, memory)?;
                     if let Some(register) = into {
@@ -288,6 +326,7 @@ fn call<M: Memory>(
             memory.rmw(Rmw { change, ..*rmw })?;
         }
         Operation::RFaa(rmw, addend) => memory.rmw(Rmw { change: Change::Add(number(addend)?), ..*rmw })?,
+        Operation::Object(..) => unreachable!("a call on an object returns a value, and is made by whoever runs"),
     }
     Ok(None)
 }
@@ -305,12 +344,19 @@ impl Plan {
 
     /// The plan of a test; what `shown` shows of it has the same names there.
     pub(crate) fn of(test: &Test, shown: &Test) -> Result<Plan, NotRunnable> {
+        Plan::with(test, shown, Objects::none(test), test.places())
+    }
+
+    fn with(test: &Test, shown: &Test, objects: Objects, places: Vec<Place>) -> Result<Plan, NotRunnable> {
         let node = |number| test.nodes.binary_search(&number).expect("a test knows its nodes");
-        let (places, mentions) = (test.places(), mentions(test));
+        let mentions = mentions(test);
         let threads = test.threads.iter().map(|thread| {
             let steps = thread.code.iter().map(|instruction| {
                 Ok(match instruction {
-                    Instruction::Call(into, call) => Step::Call(*into, operation(test, &places, &mentions, call)?),
+                    Instruction::Call(into, call) => {
+                        let on_object = objects.operation(test, call).map(Ok);
+                        Step::Call(*into, on_object.unwrap_or_else(|| operation(test, &places, &mentions, call))?)
+                    }
                     Instruction::Set(register, value) => Step::Own(Own::Set(*register, value.clone())),
                     Instruction::Unless(left, comparison, right, to) => {
                         Step::Own(Own::Unless(left.clone(), *comparison, right.clone(), *to))
@@ -339,7 +385,7 @@ impl Plan {
                 Observable::Place(place) => Seen::Word(number_of(&places, *place).expect("it is one of its places")),
             }
         });
-        Ok(Plan { threads, nodes: test.nodes.len(), words, seen: seen.collect() })
+        Ok(Plan { threads, nodes: test.nodes.len(), words, objects: objects.planned, seen: seen.collect() })
     }
 }
 
@@ -471,7 +517,53 @@ pub fn prepare(file: &str, text: &str, models: &Models) -> Result<Prepared, NotR
     Ok(Prepared { test, plan, over, is_open })
 }
 
+/// Reads a test, and plans its run on objects: its calls of the libraries above words stay calls. What words and registers
+/// hold can be compared with what the models say.
+///
+/// ```
+/// # use mowgli::{model::Models, run::prepare_on_objects};
+/// let text = "bal t { barrier b(P0, P1); } P0@1 { BAR(b); } P1@2 { BAR(b); } exists (true)";
+/// let prepared = prepare_on_objects("t.litmus", text, &Models::builtin())?;
+/// assert_eq!((prepared.plan.objects.len(), prepared.over), (1, vec!["Barrier".to_string()]));
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
+///
+/// # Errors
+/// A mistake in the text, a call that is on none of the objects, or one that is not used as the object that ships wants it.
+pub fn prepare_on_objects(file: &str, text: &str, models: &Models) -> Result<Prepared, NotRunnable> {
+    let mut test = Test::parse(file, text, models)?;
+    let objects = Objects::of(&test)?;
+    let is_word = |place: &Place| test.objects[place.0].kind == WORD;
+    let places: Vec<Place> = test.places().into_iter().filter(is_word).collect();
+    let count = test.shown.len();
+    let mut shown = test.shown.clone();
+    let can_be_seen = |shown: &Observable| match shown {
+        Observable::Register(..) => true,
+        Observable::Place(place) => is_word(place),
+    };
+    shown.retain(can_be_seen);
+    let is_open = shown.len() < count;
+    if shown.is_empty() {
+        shown = test.observables();
+        shown.retain(can_be_seen);
+    }
+    test.shown = shown;
+    let plan = Plan::with(&test, &test, objects, places)?;
+    let mut over: Vec<String> = Vec::new();
+    for kind in plan.threads.iter().flat_map(|thread| &thread.steps).filter_map(Step::made_on) {
+        if !over.iter().any(|known| known == kind) {
+            over.push(kind.to_owned());
+        }
+    }
+    Ok(Prepared { test, plan, over, is_open })
+}
+
 impl Prepared {
+    /// Whether calls are made on objects ([`prepare_on_objects`]).
+    pub fn is_on_objects(&self) -> bool {
+        self.plan.threads.iter().flat_map(|thread| &thread.steps).any(|step| step.made_on().is_some())
+    }
+
     /// Whether the test's condition holds of an outcome; none if a run cannot say it.
     ///
     /// # Panics

@@ -1,9 +1,11 @@
 //! `farfield litmus --run`: litmus tests on Farfield's fabrics, and how often each outcome is seen.
 //!
-//! [`fabrics`] runs a test on real memory, [`simulated`] on the simulator; the calls of both are in [`calls`].
+//! [`fabrics`] runs a test on real memory, [`simulated`] on the simulator; the calls of both are in [`calls`], and the objects
+//! that they are made on in [`objects`].
 
 mod calls;
 mod fabrics;
+mod objects;
 mod simulated;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +17,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use farfield::fabric::verbs::VerbsOptions;
+use farfield::mutants::Mutant;
 use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, consistent};
 use mowgli::litmus::Value;
 use mowgli::model::Models;
 use mowgli::report::{Answer, seen};
-use mowgli::run::{NotRunnable, Prepared, prepare};
+use mowgli::run::{NotRunnable, Prepared, prepare, prepare_on_objects};
 use serde_json::json;
 
 use crate::tell;
@@ -58,9 +61,23 @@ impl On {
     }
 }
 
+/// What the calls of the libraries above words are made on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Over {
+    /// The objects that Farfield ships
+    Shipped,
+    /// The implementations of Mowgli, which are texts
+    Text,
+    /// Each, one after the other
+    Both,
+}
+
 /// How tests are run.
 pub(super) struct Ask {
     pub(super) on: Vec<On>,
+    pub(super) over: Over,
+    /// A seeded bug.
+    pub(super) mutant: Option<Mutant>,
     pub(super) iterations: Option<u64>,
     pub(super) seed: u64,
     /// Of RDMA; several names have commas between them.
@@ -71,6 +88,34 @@ impl Ask {
     fn iterations(&self, on: On) -> u64 {
         self.iterations.unwrap_or(on.iterations())
     }
+
+    /// How a test is run: on words, which is the only way if it has nothing else, over the text implementations, and over the
+    /// objects that ship. An error is a mistake in the text.
+    pub(super) fn ways(&self, file: &str, text: &str, models: &Models) -> Result<Vec<Way>> {
+        let (on_words, on_objects) = (prepare(file, text, models), prepare_on_objects(file, text, models));
+        let is_plain = on_words.as_ref().is_ok_and(|prepared| prepared.over.is_empty());
+        // What neither can run is said once.
+        let is_odd = on_words.is_err() && matches!(on_objects, Err(NotRunnable::Method(_)));
+        let mut ways = Vec::new();
+        if is_plain || is_odd || self.over != Over::Shipped {
+            ways.push(Way { is_shipped: false, prepared: on_words });
+        }
+        if !is_plain && !is_odd && self.over != Over::Text {
+            ways.push(Way { is_shipped: true, prepared: on_objects });
+        }
+        for way in &ways {
+            if let Err(NotRunnable::Text(error)) = &way.prepared {
+                return Err(error.clone().into());
+            }
+        }
+        Ok(ways)
+    }
+}
+
+/// A way in which a test is run, or why it is not.
+pub(super) struct Way {
+    pub(super) is_shipped: bool,
+    pub(super) prepared: Result<Prepared, NotRunnable>,
 }
 
 /// What was seen.
@@ -110,23 +155,26 @@ pub(super) fn main(
     let is_json = tell::is_stdout(json);
     let mut forbidden = Vec::new();
     for (file, text) in files {
-        let prepared = match prepare(file, text, models) {
-            Ok(prepared) => prepared,
-            Err(NotRunnable::Text(error)) => return Err(error.into()),
-            Err(why) => {
-                if !is_json {
-                    writeln!(out, "{file} is not run: {why}\n")?;
+        for (way, on) in ask.ways(file, text, models)?.iter().flat_map(|way| ask.on.iter().map(move |on| (way, on))) {
+            let prepared = match &way.prepared {
+                Ok(prepared) => prepared,
+                Err(why) if *on == ask.on[0] => {
+                    let over = if way.is_shipped { " over shipped objects" } else { "" };
+                    if !is_json {
+                        writeln!(out, "{file} is not run{over}: {why}\n")?;
+                    }
+                    let not_run = json!({ "file": file, "shipped": way.is_shipped, "not_run": why.to_string() });
+                    tell::json(json, out, &not_run)?;
+                    continue;
                 }
-                tell::json(json, out, &json!({ "file": file, "not_run": why.to_string() }))?;
-                continue;
-            }
-        };
-        for on in &ask.on {
+                Err(_) => continue,
+            };
             let bar = tell::counting(&format!("{} on {}", prepared.test.name, on.name()), ask.iterations(*on));
-            let ran = Ran::of(&prepared, *on, ask, &bar).with_context(|| format!("{file} on {}", on.name()))?;
+            let ran = Ran::of(prepared, *on, ask, &bar).with_context(|| format!("{file} on {}", on.name()))?;
             bar.finish_and_clear();
             if ran.forbidden().next().is_some() {
-                forbidden.push(format!("{file} on {}", on.name()));
+                let over = if way.is_shipped { " over shipped objects" } else { "" };
+                forbidden.push(format!("{file} on {}{over}", on.name()));
             }
             if !is_json {
                 writeln!(out, "{ran}")?;
@@ -149,7 +197,7 @@ impl<'a> Ran<'a> {
         let allowed: BTreeSet<_> = consistent(test, Detail::Shown)?.states.into_keys().collect();
         let (start, iterations) = (Instant::now(), ask.iterations(on));
         let (counts, listed) = match on {
-            On::Sim => simulated::run(&test.name, plan, iterations, ask.seed, &allowed, bar)?,
+            On::Sim => simulated::run(&test.name, plan, iterations, ask, &allowed, bar)?,
             On::Shm | On::Weak | On::Verbs => (fabrics::run(plan, on, iterations, ask, bar)?, None),
         };
         Ok(Ran { on, prepared, counts, allowed, listed, took_s: start.elapsed().as_secs_f64() })
@@ -201,6 +249,7 @@ impl<'a> Ran<'a> {
             "test": test.name,
             "fabric": self.on.name(),
             "over": self.prepared.over,
+            "shipped": self.prepared.is_on_objects(),
             "iterations": self.counts.iterations,
             "condition": format!("{} {}", test.quantifier, test.question),
             "ok": answers.map(|(positive, negative)| test.quantifier.is_met(positive, negative)),
@@ -221,6 +270,7 @@ impl fmt::Display for Ran<'_> {
         let (test, counts) = (&self.prepared.test, &self.counts);
         let over = match self.prepared.over.as_slice() {
             [] => String::new(),
+            over if self.prepared.is_on_objects() => format!(", over shipped {}", over.join(", ")),
             over => format!(", over {}", over.join(", ")),
         };
         writeln!(f, "Test {} {}", test.name, test.quantifier.kind())?;

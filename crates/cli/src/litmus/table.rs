@@ -1,6 +1,5 @@
 //! `farfield litmus --table`: what each model says of each test, and how often each fabric has shown it.
 
-use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -10,10 +9,9 @@ use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::litmus::{Quantifier, Test};
 use mowgli::model::Models;
-use mowgli::run::{NotRunnable, prepare};
 use serde_json::json;
 
-use super::run::{Ask, Ran};
+use super::run::{Ask, On, Ran};
 use crate::tell;
 
 /// The columns of the built-in models, from the bottom up; others follow.
@@ -22,7 +20,7 @@ const ORDER: [&str; 10] = ["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw", "
 const LEGEND: &str = "\
 allow, forbid   whether the model allows what the test asks for;  of `forall` tests: holds, or fails in some execution
 *               a model of the test itself;  ?  too many executions to look at;  -  the test makes no sense there
-SEEN/OF         how often the fabric has shown what the test asks for
+SEEN/OF         how often the fabric has shown what the test asks for;  :shipped  by calls on the objects that ship
 !               an outcome that the models forbid was seen;  ~  they allow what the test asks for, and it was never seen";
 
 /// What a model says of a test.
@@ -63,15 +61,28 @@ enum Shown {
     Ran { times: String, is_forbidden: bool, is_unseen: bool },
 }
 
+/// A fabric, and whether calls are made on the objects that ship.
+type Column = (On, bool);
+
+/// All that tests may be run on.
+fn columns(ask: &Ask) -> Vec<Column> {
+    ask.on.iter().flat_map(|on| [(*on, false), (*on, true)]).collect()
+}
+
+fn name_of((on, is_shipped): Column) -> String {
+    format!("{}{}", on.name(), if is_shipped { ":shipped" } else { "" })
+}
+
 /// A test.
 struct Row {
     name: String,
     asks: Quantifier,
     verdicts: BTreeMap<String, Verdict>,
     own: Vec<String>,
+    /// On the columns of fabrics, see [`columns`].
     shown: Vec<Shown>,
-    /// What is said of it in JSON.
-    runs: Vec<serde_json::Value>,
+    /// What is said of it in JSON, for each that was asked for.
+    runs: Vec<(Column, serde_json::Value)>,
     /// The test is not answered as it says.
     is_wrong: bool,
 }
@@ -88,7 +99,7 @@ pub(super) fn main(
     let mut rows = Vec::new();
     for (file, text) in files {
         let row = Row::of(file, text, models, ask).with_context(|| file.clone())?;
-        tell::json(json, out, &row.json(ask))?;
+        tell::json(json, out, &row.json())?;
         rows.push(row);
         bar.inc(1);
     }
@@ -119,18 +130,22 @@ impl Row {
             verdicts.extend(verdict.map(|verdict| (model.to_owned(), verdict)));
         }
         let (mut shown, mut runs) = (Vec::new(), Vec::new());
-        let prepared = LazyCell::new(|| prepare(file, text, models));
-        for on in &ask.on {
-            match &*prepared {
+        let ways = if ask.on.is_empty() { Vec::new() } else { ask.ways(file, text, models)? };
+        for column in columns(ask) {
+            let Some(way) = ways.iter().find(|way| way.is_shipped == column.1) else {
+                shown.push(Shown::NotRun);
+                continue;
+            };
+            match &way.prepared {
                 Ok(prepared) => {
-                    let ran = Ran::of(prepared, *on, ask, &ProgressBar::hidden())
-                        .with_context(|| format!("on {}", on.name()))?;
-                    runs.push(ran.json());
+                    let ran = Ran::of(prepared, column.0, ask, &ProgressBar::hidden())
+                        .with_context(|| format!("on {}", name_of(column)))?;
+                    runs.push((column, ran.json()));
                     shown.push(Shown::of(&ran, test.quantifier));
                 }
-                Err(NotRunnable::Text(error)) => return Err(error.clone().into()),
                 Err(why) => {
-                    runs.push(json!({ "fabric": on.name(), "not_run": why.to_string() }));
+                    let not_run = json!({ "fabric": column.0.name(), "shipped": column.1, "not_run": why.to_string() });
+                    runs.push((column, not_run));
                     shown.push(Shown::NotRun);
                 }
             }
@@ -144,9 +159,9 @@ impl Row {
         !self.is_wrong && !self.shown.iter().any(is_forbidden)
     }
 
-    fn json(&self, ask: &Ask) -> serde_json::Value {
+    fn json(&self) -> serde_json::Value {
         let verdicts = self.verdicts.iter().map(|(model, verdict)| (model.clone(), json!(verdict.name())));
-        let runs = ask.on.iter().zip(&self.runs).map(|(on, ran)| (on.name().to_owned(), ran.clone()));
+        let runs = self.runs.iter().map(|(column, ran)| (name_of(*column), ran.clone()));
         json!({
             "test": self.name,
             "asks": self.asks.to_string(),
@@ -185,9 +200,15 @@ fn print(rows: &[Row], ask: &Ask, is_coloured: bool, out: &mut impl Write) -> Re
     }
     models.sort_by_key(|name| (ORDER.iter().position(|known| *known == name.as_str()).unwrap_or(ORDER.len()), *name));
     models.dedup();
+    // Those on which a test was run.
+    let columns = columns(ask).into_iter().enumerate();
+    let has_run = |at: usize| rows.iter().any(|row| matches!(row.shown[at], Shown::Ran { .. }));
+    let columns: Vec<(usize, Column)> = columns.filter(|(at, column)| !column.1 || has_run(*at)).collect();
     let plain = |text: &str| (text.to_owned(), Tone::Plain);
     let mut lines = vec![vec![plain("test"), plain("asks")]];
-    lines[0].extend(models.iter().map(|name| plain(name)).chain(ask.on.iter().map(|on| plain(on.name()))));
+    lines[0].extend(
+        models.iter().map(|name| plain(name)).chain(columns.iter().map(|(_, column)| plain(&name_of(*column)))),
+    );
     for row in rows {
         let mut line = vec![plain(&row.name), plain(&row.asks.to_string())];
         line.extend(models.iter().map(|model| match row.verdicts.get(*model) {
@@ -197,7 +218,7 @@ fn print(rows: &[Row], ask: &Ask, is_coloured: bool, out: &mut impl Write) -> Re
             }
             Some(verdict) => plain(verdict.name()),
         }));
-        line.extend(row.shown.iter().map(|shown| match shown {
+        line.extend(columns.iter().map(|(at, _)| match &row.shown[*at] {
             Shown::NotRun => ("-".to_owned(), Tone::Quiet),
             Shown::Ran { times, is_forbidden: true, .. } => (format!("{times} !"), Tone::Alarm),
             Shown::Ran { times, is_unseen: true, .. } => (format!("{times} ~"), Tone::Quiet),

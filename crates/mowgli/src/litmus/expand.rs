@@ -35,7 +35,7 @@ pub(super) enum Binding {
 const INSIDE_MAX: usize = 8;
 
 impl Parser {
-    /// An initial value: also `x.starts`, while the objects are declared that `x` is made of, and sums.
+    /// An initial value: also `x.starts`, while the objects are declared that `x` is made of, sums, and multiples.
     pub(super) fn starting_value(&mut self) -> Result<Value> {
         let mut all = self.starting_operand()?;
         for _ in 0..OPERANDS_MAX {
@@ -48,6 +48,12 @@ impl Parser {
     }
 
     fn starting_operand(&mut self) -> Result<Value> {
+        if matches!(self.reader.peek(), Token::Number(_)) && matches!(self.reader.peek_at(1), Token::Symbol("*")) {
+            let times = self.reader.number("a factor")?;
+            self.reader.expect("*")?;
+            let value = self.starting_operand()?;
+            return Ok(value.as_number().map_or(Value::None, |number| Value::number(number.wrapping_mul(times))));
+        }
         if let Token::Name(name) = self.reader.peek().clone()
             && let Some(Binding::Object(object)) = self.bound(&name)
         {

@@ -65,6 +65,10 @@ impl Memory for Sequential<'_> {
         };
         Ok(())
     }
+    fn on_object(&mut self, call: &ObjectCall, value: Value) -> Result<Value, String> {
+        self.said.push(format!("{call:?} {value}"));
+        Ok(Value::None)
+    }
     fn again(&mut self) -> Result<bool, String> {
         self.rounds_left = self.rounds_left.checked_sub(1).ok_or("it goes round and round")?;
         Ok(self.rounds_left > 0)
@@ -195,4 +199,48 @@ fn one_thread_after_the_other_is_allowed_everywhere() {
         }
     }
     assert!(ended > 100 && expanded > 10, "{ended} {expanded}");
+}
+
+#[test]
+fn calls_on_objects_stay_calls() {
+    let on_objects = |text: &str| prepare_on_objects("t", text, &Models::builtin());
+    let text = "rdmawait, sv, rbl t { x@1; y@2 = 1; shared s; ring r(P0, P0); }
+        P0@1 { Get(d, x, y); sv.Write(s, 3); Bcast(e, s, {2}); GF({2}); let a = sv.Read(s); let b = Submit(r, (1, 2)); }
+        exists (x=1 /\\ s@1=0)";
+    let prepared = on_objects(text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((&prepared.over[..], prepared.is_open), (&["SharedVar".to_owned(), "RingBuffer".to_owned()][..], true));
+    assert!(prepared.is_on_objects());
+    let (outcome, said) = in_turn(&prepared, 1);
+    let wanted = [
+        "Write(0) 3",
+        "Broadcast { id: 1, object: 0, nodes: [1] } none",
+        "GlobalFence(Some(0), [1]) none",
+        "Read(0) none",
+        "Submit(1) (1,2)",
+    ];
+    assert_eq!((outcome, said), (Ok(vec![Value::number(1)]), wanted.map(str::to_owned).to_vec()));
+
+    for (text, why) in [
+        (
+            "bal t { barrier b(P0, P1, P2); } P0@1 { BAR(b); } P1@1 { BAR(b); } P2@2 { BAR(b); } exists (true)",
+            "`b` does not fit an object that ships: a Barrier has as many threads on each of its nodes",
+        ),
+        (
+            "bal t { barrier b(P0, P1); } P0@1 { BAR(b); } P1@2 { let a = 1; if a == 1 { BAR(b); } } exists (true)",
+            "has an `if` or a `loop`",
+        ),
+        ("msw t { wide x@1 = (1, 1); } P0@1 { Write(x, (2, 2)); } exists (true)", "which are 0 at first"),
+        (
+            "msw t { wide x@1 = (0, 0); wide y@2 = (0, 0); } P0@1 { Get(d, x, y); let a = TryRead(x); } exists (true)",
+            "`Wait` follows the `Get`",
+        ),
+        (
+            "msw t { wide x@1 = (0, 0); wide y@2 = (0, 0); wide z@3 = (0, 0); } P0@1 { Put(d, y, x); Put(d, z, x); }
+             exists (true)",
+            "put to several places",
+        ),
+    ] {
+        let error = on_objects(text).expect_err(why).to_string();
+        assert!(error.contains(why), "{error}");
+    }
 }

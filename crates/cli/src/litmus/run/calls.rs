@@ -8,13 +8,19 @@
 //! has ended; if others look at that word, that is fenced, and what follows towards the same node waits for it. That is
 //! stronger than the model. Where nobody looks, as in most tests, it cannot be told.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use farfield::fabric::{self, Op, Plain, Region, RemotePtr, Span, Word, memory_fence};
 use farfield::{Endpoint, NodeId};
-use mowgli::run::{Change, Memory, NAMELESS, Plan, Rmw};
+use mowgli::litmus::Value;
+use mowgli::run::{Change, Memory, NAMELESS, ObjectCall, Plan, Rmw};
+
+use super::objects::{Objects, Parts, of_message, to_message, value_of, words};
 
 /// Each word has a line of the cache of its own.
 const LINE_BYTES: usize = 64;
@@ -100,16 +106,23 @@ impl std::error::Error for Elsewhere {}
 pub(super) struct Calls<'s> {
     endpoint: &'s Endpoint,
     layout: &'s Layout,
+    objects: &'s Objects,
+    parts: Parts,
     pace: Pace<'s>,
     instance: usize,
     /// In the order in which they were posted.
     under_way: Vec<UnderWay<'s>>,
+    /// Pushes of shared variables that nobody has waited for: by the name that they have.
+    pushes: Vec<(usize, Push<'s>)>,
+    message: Vec<u8>,
     spins: u32,
     /// The moment at which this iteration began to wait for long.
     waits_since: Option<Instant>,
     /// In a simulation, the moment at which it ends to.
     waits_until: fabric::Instant,
 }
+
+type Push<'s> = Pin<Box<dyn Future<Output = farfield::Result<()>> + 's>>;
 
 struct UnderWay<'s> {
     id: usize,
@@ -124,10 +137,34 @@ enum Operation<'s> {
 }
 
 impl<'s> Calls<'s> {
-    pub(super) fn new(endpoint: &'s Endpoint, layout: &'s Layout, pace: Pace<'s>) -> Calls<'s> {
-        let under_way = Vec::with_capacity(64);
-        let waits_until = fabric::Instant::NEVER;
-        Calls { endpoint, layout, pace, instance: 0, under_way, spins: 0, waits_since: None, waits_until }
+    pub(super) fn new(
+        endpoint: &'s Endpoint,
+        layout: &'s Layout,
+        objects: &'s Objects,
+        parts: Parts,
+        pace: Pace<'s>,
+    ) -> Calls<'s> {
+        let (under_way, pushes, message) = (Vec::with_capacity(64), Vec::new(), Vec::new());
+        let (spins, waits_since, waits_until) = (0, None, fabric::Instant::NEVER);
+        Calls {
+            endpoint,
+            layout,
+            objects,
+            parts,
+            pace,
+            instance: 0,
+            under_way,
+            pushes,
+            message,
+            spins,
+            waits_since,
+            waits_until,
+        }
+    }
+
+    /// Brings the thread's parts of the objects back to where they began.
+    pub(super) fn reset(&mut self, plan: &Plan, instances: usize) -> Result<()> {
+        self.parts.reset(plan, self.objects, self.endpoint, instances)
     }
 
     /// What follows is on this instance of the words.
@@ -140,7 +177,22 @@ impl<'s> Calls<'s> {
 
     /// Waits for all that is under way.
     pub(super) fn finish(&mut self) -> Result<()> {
-        self.complete(|_| true)
+        self.complete(|_| true)?;
+        self.pushed(|_| true)
+    }
+
+    /// Waits for those pushes of whose names it is asked.
+    fn pushed(&mut self, is_meant: impl Fn(usize) -> bool) -> Result<()> {
+        let mut at = 0;
+        while let Some((id, _)) = self.pushes.get(at) {
+            if is_meant(*id) {
+                let (_, push) = self.pushes.remove(at);
+                self.endpoint.block_on(push)?;
+            } else {
+                at += 1;
+            }
+        }
+        Ok(())
     }
 
     /// A step of waiting; whether there is time left.
@@ -273,7 +325,8 @@ impl Memory for Calls<'_> {
     }
 
     fn wait(&mut self, id: usize) -> Result<()> {
-        self.complete(|other| other.id == id)
+        self.complete(|other| other.id == id)?;
+        self.pushed(|other| other == id)
     }
 
     fn poll(&mut self, node: usize) -> Result<bool> {
@@ -290,6 +343,58 @@ impl Memory for Calls<'_> {
             Change::Add(addend) => self.endpoint.faa(at, addend.cast_unsigned()),
         };
         self.posted(rmw.id, node, Operation::Rmw(op, rmw))
+    }
+
+    fn on_object(&mut self, call: &ObjectCall, value: Value) -> Result<Value> {
+        let (objects, endpoint, instance) = (self.objects, self.endpoint, self.instance);
+        let nodes = |all: &[usize]| all.iter().map(|node| NodeId(*node as u16)).collect::<Vec<_>>();
+        match call {
+            ObjectCall::Write(object) => {
+                let [word] = words(&value)?;
+                objects.shared(instance, *object)?.store(word);
+            }
+            ObjectCall::Read(object) => {
+                return Ok(Value::number(objects.shared(instance, *object)?.load().cast_signed()));
+            }
+            ObjectCall::Broadcast { id, object, nodes: to } => {
+                // The first poll posts the puts. It is waited for by who calls `Wait`, or when the iteration has ended.
+                let mut push: Push<'_> = Box::pin(objects.shared(instance, *object)?.push(endpoint, nodes(to)));
+                match endpoint.block_on(poll_fn(|context| Poll::Ready(push.as_mut().poll(context)))) {
+                    Poll::Ready(pushed) => pushed?,
+                    Poll::Pending => self.pushes.push((*id, push)),
+                }
+            }
+            ObjectCall::GlobalFence(Some(object), over) => {
+                endpoint.block_on(objects.shared(instance, *object)?.fence(endpoint, nodes(over)))?;
+            }
+            ObjectCall::GlobalFence(None, over) => endpoint.block_on(endpoint.global_fence(nodes(over)))?,
+            ObjectCall::Arrive(object) => endpoint.block_on(self.parts.barrier(*object)?.wait(endpoint))?,
+            ObjectCall::Submit(object) => {
+                let message = to_message(&value)?;
+                let is_sent = self.parts.sender(instance, *object)?.try_send(endpoint, &message)?;
+                return Ok(Value::number(i64::from(is_sent)));
+            }
+            ObjectCall::Receive(object) => {
+                let receiver = self.parts.receiver(instance, *object)?;
+                if receiver.try_recv(endpoint, &mut self.message)? {
+                    return Ok(of_message(&self.message));
+                }
+            }
+            ObjectCall::WritePair(object) => self.parts.writer(instance, *object)?.store(words(&value)?),
+            ObjectCall::TryReadPair(object) => {
+                return Ok(objects.pair(instance, *object)?.try_load().map_or(Value::None, value_of));
+            }
+            // (It sends a copy and waits for nothing.)
+            ObjectCall::PushPair(object) => {
+                endpoint.block_on(self.parts.writer(instance, *object)?.push(endpoint))?;
+            }
+            ObjectCall::FetchPair { object, into } => {
+                let pulled = endpoint.block_on(objects.pair(instance, *object)?.pull(endpoint))?;
+                *self.parts.fetched(instance, *into) = pulled;
+            }
+            ObjectCall::ReadFetched(object) => return Ok(value_of(*self.parts.fetched(instance, *object))),
+        }
+        Ok(Value::None)
     }
 
     fn again(&mut self) -> Result<bool> {

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use farfield::fabric::verbs::VerbsOptions;
 use farfield::fabric::weak::weaken;
 use farfield::fabric::{GroupKey, memory_fence};
-use farfield::{Node, NodeId, local_session_with, loopback_hosts};
+use farfield::mutants;
+use farfield::{Node, NodeId, local_session_with, loopback_hosts, on_each};
 use indicatif::ProgressBar;
 use mowgli::litmus::Value;
 use mowgli::run::{Plan, Stopped};
@@ -19,11 +20,14 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::calls::{Calls, Elsewhere, GIVEN_UP_MAX, Layout, Pace};
+use super::objects::{Objects, Parts};
 use super::{Ask, Counts, On};
 use crate::place::{FabricChoice, SILENCE};
 
 /// Instances of a batch.
 const BATCH: usize = 256;
+/// The same of a test with objects, each of which has to be opened.
+const BATCH_OF_OBJECTS: usize = 16;
 /// How long threads wait for each other.
 const MEETING_MAX: Duration = Duration::from_secs(60);
 /// All nodes live as long as this process, so none has to be suspected soon.
@@ -57,7 +61,10 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
 struct Shared<'p> {
     plan: &'p Plan,
     layout: Layout,
+    /// Of each node.
+    objects: Vec<Objects>,
     iterations: u64,
+    batch: usize,
     /// How often somebody has come to a meeting.
     arrived: AtomicUsize,
     /// Operations are complete when they have been posted.
@@ -81,14 +88,18 @@ struct Shared<'p> {
 /// Runs a plan.
 pub(super) fn run(plan: &Plan, on: On, iterations: u64, ask: &Ask, bar: &ProgressBar) -> Result<Counts> {
     let nodes = session(on, plan.nodes, ask)?;
-    let instances = BATCH.min(usize::try_from(iterations).unwrap_or(BATCH));
+    let batch = if plan.objects.is_empty() { BATCH } else { BATCH_OF_OBJECTS };
+    let instances = batch.min(usize::try_from(iterations).unwrap_or(batch));
     let layout = Layout::new(plan, instances, |(node, bytes)| nodes[node].alloc(GroupKey::DATA, bytes));
+    let objects = on_each(&nodes, |node| Objects::open(plan, instances, node)).context("opening the objects")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let registers = |count| Mutex::new(vec![vec![Value::None; count]; instances]);
     let shared = Shared {
         plan,
         layout: layout.context("memory for the test")?,
+        objects,
         iterations,
+        batch,
         arrived: AtomicUsize::new(0),
         at_once: on == On::Shm,
         stop: AtomicBool::new(false),
@@ -105,7 +116,8 @@ pub(super) fn run(plan: &Plan, on: On, iterations: u64, ask: &Ask, bar: &Progres
         let spawn = |me: usize| {
             let (shared, nodes) = (&shared, &nodes);
             scope.spawn(move || {
-                let ended = shared.thread(me, nodes, ask.seed);
+                let ended = mutants::enable(ask.mutant).map_err(Into::into);
+                let ended = ended.and_then(|()| shared.thread(me, nodes, ask.seed));
                 if ended.is_err() {
                     shared.stop.store(true, Ordering::Relaxed);
                 }
@@ -135,14 +147,20 @@ impl Shared<'_> {
         let endpoint = nodes[program.node].endpoint()?;
         let Shared { spins, at_once, stop, given_up, .. } = self;
         let pace = Pace::Spinning { spins: *spins, at_once: *at_once, stop, given_up };
-        let mut calls = Calls::new(&endpoint, &self.layout, pace);
+        let objects = &self.objects[program.node];
+        let parts = Parts::take(self.plan, me, objects)?;
+        let mut calls = Calls::new(&endpoint, &self.layout, objects, parts, pace);
         let mut rng = SmallRng::seed_from_u64(seed ^ (me as u64) << 32);
         let mut meetings = 0;
         let mut left = self.iterations;
         while left > 0 && !self.is_over.load(Ordering::Relaxed) {
-            let batch = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+            let batch = self.batch.min(usize::try_from(left).unwrap_or(self.batch));
             left -= batch as u64;
             self.reset(me, batch);
+            if !self.plan.objects.is_empty() {
+                calls.reset(self.plan, batch)?;
+                endpoint.block_on(endpoint.global_fence(self.nodes()))?;
+            }
             {
                 let mut registers = lock(&self.registers[me]);
                 for (instance, registers) in registers.iter_mut().take(batch).enumerate() {
@@ -164,7 +182,7 @@ impl Shared<'_> {
                 }
             }
             // All that it has put is in memory, and all that it has stored.
-            endpoint.block_on(endpoint.global_fence((0..self.plan.nodes).map(|node| NodeId(node as u16))))?;
+            endpoint.block_on(endpoint.global_fence(self.nodes()))?;
             memory_fence();
             self.meet(&mut meetings)?;
             if me == 0 {
@@ -173,6 +191,10 @@ impl Shared<'_> {
             self.meet(&mut meetings)?;
         }
         Ok(())
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        (0..self.plan.nodes).map(|node| NodeId(node as u16))
     }
 
     /// Sets this thread's share of the words to what they hold at first: who stores last to a word has it in its cache, and

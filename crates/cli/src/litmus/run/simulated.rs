@@ -1,30 +1,34 @@
 //! Runs of litmus tests on simulated nodes: the code of endpoints that ships, over a machine whose choices are drawn at random
 //! from a seed. The same seed gives the same executions.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use farfield::fabric::{GroupKey, memory_fence, sim};
-use farfield_check::{Budget, Scenario, check_with, replay, timeline_of};
+use farfield::mutants;
+use farfield_check::{Budget, Scenario, check_with, choose, replay, timeline_of};
 use indicatif::ProgressBar;
 use mowgli::litmus::Value;
-use mowgli::run::{Plan, Stopped};
+use mowgli::run::{ObjectKind, Plan, Stopped};
 
-use super::Counts;
 use super::calls::{Calls, Layout, Pace};
+use super::objects::{Objects, Parts};
+use super::{Ask, Counts};
 
 /// Runs a plan. Of the first execution whose outcome is not `allowed`, it also lists what happened.
 pub(super) fn run(
     name: &str,
     plan: &Plan,
     iterations: u64,
-    seed: u64,
+    ask: &Ask,
     allowed: &BTreeSet<Vec<Value>>,
     bar: &ProgressBar,
 ) -> Result<(Counts, Option<String>)> {
+    mutants::enable(ask.mutant)?;
+    let seed = ask.seed;
     let counts: Arc<Mutex<Counts>> = Arc::default();
     let counted = Arc::clone(&counts);
     let all = scenario(name, plan, move |outcome| {
@@ -63,21 +67,34 @@ pub(super) fn run(
 fn scenario(name: &str, plan: &Plan, ended: impl Fn(Option<Vec<Value>>) + Send + Sync + 'static) -> Scenario {
     let (plan, ended) = (Arc::new(plan.clone()), Arc::new(ended));
     Scenario::new(&format!("litmus/{name}"), "a litmus test", plan.nodes, move |stage| {
-        let layout = Layout::new(&plan, 1, |(node, bytes)| stage.node(node).alloc(GroupKey::DATA, bytes))?;
+        // A pair is kept whole in two ways. All threads take the same, which the first of them has chosen.
+        let has_pairs = plan.objects.iter().any(|object| matches!(object.kind, ObjectKind::Owned { .. }));
+        let instances = if has_pairs { 2 } else { 1 };
+        let chosen: Rc<OnceCell<usize>> = Rc::default();
+        let layout = Layout::new(&plan, instances, |(node, bytes)| stage.node(node).alloc(GroupKey::DATA, bytes))?;
         let layout = Rc::new(layout);
         for (at, word) in plan.words.iter().enumerate() {
-            layout.word(at, 0).store(word.starts.cast_unsigned());
+            (0..instances).for_each(|instance| layout.word(at, instance).store(word.starts.cast_unsigned()));
         }
+        let objects: Rc<Vec<Objects>> = Rc::new(if plan.objects.is_empty() {
+            (0..plan.nodes).map(|_| Objects::default()).collect()
+        } else {
+            let plan = Arc::clone(&plan);
+            stage.on_each(move |node| Objects::open(&plan, instances, node))?
+        });
         memory_fence();
         let registers: Rc<RefCell<Vec<Vec<Value>>>> = Rc::default();
         let is_finished = Rc::new(Cell::new(true));
         for (at, program) in plan.threads.iter().enumerate() {
             registers.borrow_mut().push(vec![Value::None; program.registers]);
-            let (plan, layout) = (Arc::clone(&plan), Rc::clone(&layout));
+            let parts = Parts::take(&plan, at, &objects[program.node])?;
+            let (plan, layout, objects) = (Arc::clone(&plan), Rc::clone(&layout), Rc::clone(&objects));
+            let (node, chosen) = (program.node, Rc::clone(&chosen));
             let (registers, is_finished) = (Rc::clone(&registers), Rc::clone(&is_finished));
             stage.thread(program.node, &format!("P{at}"), move |endpoint| {
-                let mut calls = Calls::new(endpoint, &layout, Pace::Simulated);
-                calls.begin(0);
+                let mut calls = Calls::new(endpoint, &layout, &objects[node], parts, Pace::Simulated);
+                let choice = if instances > 1 { choose(instances) } else { 0 };
+                calls.begin(*chosen.get_or_init(|| choice));
                 let mut own = vec![Value::None; plan.threads[at].registers];
                 let ran = plan.threads[at].run(&mut own, &mut calls);
                 match ran {
@@ -95,7 +112,9 @@ fn scenario(name: &str, plan: &Plan, ended: impl Fn(Option<Vec<Value>>) + Send +
         stage.finally(move || {
             let registers = registers.borrow();
             let register = |thread: usize, at: usize| registers[thread][at].clone();
-            let word = |at| layout.word(at, 0).load().cast_signed();
+            let instance = chosen.get().copied().unwrap_or(0);
+            let word = |at| layout.word(at, instance).load().cast_signed();
+            drop(objects);
             ended(is_finished.get().then(|| plan.outcome(register, word)));
             Ok(())
         });
