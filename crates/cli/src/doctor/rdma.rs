@@ -86,7 +86,8 @@ fn device(info: &DeviceInfo, used: Result<Used, VerbsError>) -> Vec<Check> {
                 AddressKind::InfiniBand => "InfiniBand",
             };
             let gid = Ipv6Addr::from(address.gid).to_string();
-            (format!("GID {}: {gid} ({kind})", address.index), Some((address.index, gid, kind)))
+            let lid = if port.link == Link::InfiniBand { format!("LID {}, ", port.lid) } else { String::new() };
+            (format!("{lid}GID {}: {gid} ({kind})", address.index), Some((address.index, gid, kind)))
         }
         None => (format!("LID {}", port.lid), None),
     };

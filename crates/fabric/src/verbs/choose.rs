@@ -1,8 +1,8 @@
 //! Which device, port and address a node uses.
 //!
 //! Without options, the first device with an active port is taken, hardware before software, and on it the best
-//! address: RoCE v2 before v1, IPv4 before IPv6, addresses of a link last. InfiniBand ports are addressed by LID, and
-//! by GID too where the port demands it. The MTU is the port's active one, cut to the peer's on connecting.
+//! address: RoCE v2 before v1, IPv4 before IPv6, addresses of a link last. InfiniBand ports are addressed by LID, and by
+//! GID too where that is not enough (see `route`). The MTU is the port's active one, cut to the peer's on connecting.
 
 use super::device::{VerbsError, VerbsOptions};
 use super::info::{Address, AddressKind, DeviceInfo, Link, PortInfo};
@@ -64,7 +64,7 @@ pub(super) fn choose(devices: &[DeviceInfo], options: &VerbsOptions) -> Result<C
     best.map(|(choice, _)| choice).ok_or(VerbsError::NoPort { devices, why: why.join("; ") })
 }
 
-/// The address to use on a port, `None` if its LID will do; or why the port cannot be used.
+/// The address to use on a port, which none has to have where its LID will do; or why the port cannot be used.
 fn fit(device: &DeviceInfo, port: &PortInfo, options: &VerbsOptions) -> Result<Option<Address>, String> {
     if device.is_iwarp {
         return Err("speaks iWARP, which is not supported".into());
@@ -76,12 +76,15 @@ fn fit(device: &DeviceInfo, port: &PortInfo, options: &VerbsOptions) -> Result<O
         let address = port.addresses.iter().find(|address| address.index == index);
         return address.map(|address| Some(*address)).ok_or(format!("has no GID {index}"));
     }
-    if port.link == Link::InfiniBand && !port.needs_gid {
-        return Ok(None);
-    }
     // Of equals the first.
     let best = port.addresses.iter().rev().max_by_key(|address| address.rank());
-    best.map(|address| Some(*address)).ok_or_else(|| "has no address: give its network interface one".into())
+    match best {
+        None if port.needs_gid || port.link != Link::InfiniBand => {
+            Err("has no address: give its network interface one".into())
+        }
+        None if port.lid == 0 => Err("has no LID: is there a subnet manager?".into()),
+        address => Ok(address.copied()),
+    }
 }
 
 #[cfg(test)]
@@ -161,12 +164,20 @@ mod tests {
 
     #[test]
     fn infiniband_needs_no_gid_unless_the_port_says_so() {
+        let chosen = |change: &dyn Fn(&mut PortInfo)| {
+            let mut port = port(Link::InfiniBand, Vec::new());
+            change(&mut port);
+            choose(&[device("ib", false, vec![port])], &VerbsOptions::default())
+        };
         let gid = address(0, AddressKind::InfiniBand, &[0xfe, 0x80]);
-        let mut ports = vec![port(Link::InfiniBand, vec![gid])];
-        let chosen = choose(&[device("ib", false, ports.clone())], &VerbsOptions::default()).unwrap();
-        assert_eq!(chosen.address, None);
-        ports[0].needs_gid = true;
-        let chosen = choose(&[device("ib", false, ports)], &VerbsOptions::default()).unwrap();
-        assert_eq!(chosen.address, Some(gid));
+        assert_eq!(chosen(&|_| ()).unwrap().address, None);
+        for needs_gid in [false, true] {
+            let with = chosen(&|port| (port.addresses, port.needs_gid) = (vec![gid], needs_gid)).unwrap();
+            assert_eq!(with.address, Some(gid));
+        }
+        let why = chosen(&|port| port.needs_gid = true).unwrap_err().to_string();
+        assert!(why.contains("has no address"), "{why}");
+        let why = chosen(&|port| port.lid = 0).unwrap_err().to_string();
+        assert!(why.contains("subnet manager"), "{why}");
     }
 }

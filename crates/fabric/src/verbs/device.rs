@@ -85,6 +85,14 @@ pub enum VerbsError {
         /// The limit.
         limit: u64,
     },
+    /// No packet from the port reaches the peer's.
+    #[error("{device} has no way to the peer: {why}")]
+    NoWay {
+        /// The device.
+        device: String,
+        /// What is missing, and what to do.
+        why: String,
+    },
     /// A call failed.
     #[error("{what} on {device}: {source}")]
     Call {
@@ -175,7 +183,7 @@ impl Device {
         &self.port
     }
 
-    /// The address that is used, if the LID is not enough.
+    /// The address that is used: on InfiniBand where the LID is not enough.
     #[must_use]
     pub fn address(&self) -> Option<Address> {
         self.address

@@ -69,12 +69,13 @@ mod tests {
     use super::*;
 
     fn address() -> impl Strategy<Value = QueuePairAddress> {
-        (any::<(u32, u32, u16, Option<[u8; 16]>, u16, u8, bool)>()).prop_map(
-            |(queue_pair, first_packet, lid, gid, mtu_bytes, reads_in_max, has_atomics)| QueuePairAddress {
+        (any::<(u32, u32, u16, Option<[u8; 16]>, bool, u16, u8, bool)>()).prop_map(
+            |(queue_pair, first_packet, lid, gid, needs_gid, mtu_bytes, reads_in_max, has_atomics)| QueuePairAddress {
                 queue_pair,
                 first_packet,
                 lid,
                 gid,
+                needs_gid,
                 mtu_bytes,
                 reads_in_max,
                 has_atomics,

@@ -4,7 +4,7 @@
 //!   other for it. [`control`]: the connections between nodes over TCP by which they do.
 //! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
 //!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
-//!   connected and ended. `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a
+//!   connected and ended; `route`: the way to a peer's port. `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a
 //!   file of their own; `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
 //!
 //! # Order
@@ -58,6 +58,7 @@ mod message;
 mod peer;
 mod post;
 mod queue;
+mod route;
 mod status;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use farfield_verbs_sys::*;
 use serde::{Deserialize, Serialize};
 
 use super::device::{Device, VerbsError};
-use super::info::Link;
+use super::route::way;
 use crate::error::Code;
 
 /// Work requests of one queue pair that are under way.
@@ -81,8 +81,10 @@ pub struct QueuePairAddress {
     pub first_packet: u32,
     /// The port's address in an InfiniBand subnet.
     pub lid: u16,
-    /// The port's GID, if one is used.
+    /// The port's GID, if it has one.
     pub gid: Option<[u8; 16]>,
+    /// Packets to the port need a global header, on InfiniBand too.
+    pub needs_gid: bool,
     /// Bytes in a packet.
     pub mtu_bytes: u16,
     /// Reads and atomics that it has open as their target.
@@ -348,6 +350,7 @@ impl QueuePair {
             first_packet: self.first_packet,
             lid: self.device.port.lid,
             gid: self.device.address.map(|address| address.gid),
+            needs_gid: self.device.port.needs_gid,
             mtu_bytes: self.device.port.mtu_bytes as u16,
             reads_in_max: self.device.info.reads_in_max.min(READS_MAX),
             has_atomics: self.device.has_atomics(),
@@ -375,21 +378,9 @@ impl QueuePair {
     /// What the device says, for example that there is no way to the peer.
     pub fn connect(&mut self, peer: &QueuePairAddress) -> Result<(), VerbsError> {
         let port = &self.device.port;
-        let mut way = ibv_ah_attr { dlid: peer.lid, port_num: port.number, ..Default::default() };
-        if let (Some(own), Some(gid)) = (self.device.address, peer.gid) {
-            way.is_global = 1;
-            way.grh = ibv_global_route {
-                dgid: ibv_gid { raw: gid },
-                sgid_index: own.index,
-                hop_limit: 64,
-                ..Default::default()
-            };
-        } else if port.link == Link::Ethernet {
-            return Err(self.device.call("connecting to a peer without a GID", libc::EADDRNOTAVAIL));
-        }
         let receive = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
-            ah_attr: way,
+            ah_attr: way(&self.device, peer)?,
             path_mtu: mtu_of(port.mtu_bytes.min(usize::from(peer.mtu_bytes))),
             dest_qp_num: peer.queue_pair,
             rq_psn: peer.first_packet & 0x00ff_ffff,

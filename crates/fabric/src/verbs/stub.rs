@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfield_verbs_sys::*;
 
+use super::choose::choose;
 use super::device::{Device, VerbsOptions};
 use super::info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
 
@@ -206,22 +207,15 @@ impl Stub {
             reads_out_max: 16,
             reads_in_max: 16,
             device_memory_bytes: 0,
-            ports: vec![port.clone()],
+            ports: vec![port],
         };
         let mut options = VerbsOptions { holds_back: Some(false), ..VerbsOptions::default() };
         change(&mut info, &mut options);
+        let address = choose(core::slice::from_ref(&info), &options).unwrap().address;
+        let port = info.ports[0].clone();
         let pd = Box::leak(Box::new(ibv_pd { context, handle: 0 }));
         let verbs = Box::leak(Box::new(table));
-        let device = Arc::new(Device {
-            verbs,
-            context,
-            pd,
-            info,
-            port,
-            address: Some(address),
-            options,
-            asks_for_events: false,
-        });
+        let device = Arc::new(Device { verbs, context, pd, info, port, address, options, asks_for_events: false });
         Stub { device, state }
     }
 
