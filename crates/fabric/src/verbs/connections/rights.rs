@@ -20,17 +20,18 @@ impl Connections {
         board.taken.insert((peer, key.0));
         board.awaited.remove(&(peer, key.0));
         board.short.remove(&(peer, key.0));
-        if let Some(of) = board.peers.get_mut(&peer) {
-            let targets: Vec<_> = of.targets.extract_if(.., |(_, class), _| *class == key.0).collect();
-            // Refusing first, so that what the peer posts meanwhile ends by that, and not by a timeout.
-            for (_, target) in &targets {
-                let _ = target.permit(false);
-            }
-            drop(targets);
+        let of = board.peers.get_mut(&peer);
+        let targets = of.map(|of| of.targets.extract_if(.., |(_, class), _| *class == key.0).collect::<Vec<_>>());
+        // Refusing first, so that what the peer posts meanwhile ends by that, and not by a timeout.
+        for (_, target) in targets.iter().flatten() {
+            let _ = target.permit(false);
         }
         if peer == self.me {
+            // Before its targets are gone, for the same reason.
             self.lose_right(&mut board, peer, key.0);
-        } else {
+        }
+        drop(targets);
+        if peer != self.me {
             self.tell(&mut board, peer, &Message::Revoke { key: key.0 });
         }
         self.changed.notify_all();
