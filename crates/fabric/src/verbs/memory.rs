@@ -27,7 +27,8 @@ use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::shm::clear;
-use crate::shm::sys::memory::{STEP_BYTES, check_room, free_huge_bytes};
+use crate::shm::sys::memory::STEP_BYTES;
+use crate::shm::sys::pages::{check_room, free_huge_bytes};
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, set_generation};
 
 /// Slots that an offset of 44 bits can lie in.
