@@ -204,12 +204,9 @@ impl World {
 
     /// Unwinds the running thread, unless it is being unwound already.
     fn unwind(&self, me: usize) -> Turn {
-        let begins = {
-            let mut inner = self.inner.borrow_mut();
-            // Another thread of the crashed node may be in the middle of its unwinding; this one's stack is not.
-            let may_panic = inner.is_dead(me) || !std::thread::panicking();
-            !core::mem::replace(&mut inner.threads[me].unwinding, true) && may_panic
-        };
+        // A panic of its own marks it where it happens. If another one is in the middle of its unwinding, this one's stack is not:
+        // it must not go on as if nothing were, or one that waits for all others would never stop.
+        let begins = !core::mem::replace(&mut self.inner.borrow_mut().threads[me].unwinding, true);
         if begins {
             resume_unwind(Box::new(Teardown));
         }
