@@ -45,3 +45,4 @@ pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};
 pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};
 pub use rand::rngs::SmallRng as Rng;
+pub use shm::HugePages;

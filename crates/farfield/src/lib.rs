@@ -69,7 +69,7 @@ pub mod systems;
 
 pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
-pub use farfield_fabric::{Endpoint, NodeId};
+pub use farfield_fabric::{Endpoint, HugePages, NodeId};
 pub use node::{
     Announcement, Builder, Config, CustomObject, Metrics, Node, Opening, PARTING_MAX, PORT, Poller, Progress,
     Reopening, Standing, local_session, local_session_with, loopback_hosts, on_each,

@@ -57,6 +57,8 @@ fn the_ring_buffer_over_shared_variables() {
     for test in ["fig_13", "fig_13_no_fence", "fig_23", "w1"] {
         is_sound(test, &["rbl_sv"]);
     }
+    // Messages of other sizes.
+    is_sound("rbl_pair", &["rbl_sv"]);
     is_sound("fig_23", &["rbl_sv", "bal_sv"]);
     // The outcome that the paper's own `so` would forbid.
     let refinement = refined("w1", &["rbl_sv"]);

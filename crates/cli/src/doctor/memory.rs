@@ -148,7 +148,8 @@ pub(super) fn huge_pages() -> Check {
         let advice = "optional: a kernel with CONFIG_HUGETLBFS lets large arenas cost fewer TLB misses";
         return Check::note("huge pages", "not supported by this kernel", advice).data(data);
     }
-    let advice = "optional, for large arenas; 1 GiB of them: echo 512 | sudo tee /proc/sys/vm/nr_hugepages";
+    let advice = "optional: Farfield takes those of 2 MiB as far as they go; 512 make 1 GiB: \
+                  echo 512 | sudo tee /proc/sys/vm/nr_hugepages";
     let reserved = pools.iter().any(|(_, total, _)| *total > 0);
     let value = if reserved { value } else { "none reserved".into() };
     Check::note("huge pages", value, advice).data(data)

@@ -252,9 +252,10 @@ impl Control {
                     2 => Bell::Service,
                     _ => Bell::Silent,
                 };
-                // The memory, and its generations.
-                let Ok(fds) = <[OwnedFd; 2]>::try_from(std::mem::take(&mut service.fds)) else { return };
-                let attached = fabric.attach_peer_group(from, GroupKey(key), bell, reserve, fds);
+                // The memory, part by part, and its generations.
+                let mut parts = std::mem::take(&mut service.fds);
+                let Some(generations) = parts.pop() else { return };
+                let attached = fabric.attach_peer_group(from, GroupKey(key), bell, reserve, parts, generations);
                 if let Err(error) = attached {
                     event(ControlEvent::Refused(from, error));
                 } else if key == GroupKey::SERVICE.0 {
@@ -458,7 +459,8 @@ fn send_groups(link: &mut Link, groups: &[OwnGroup]) {
         let mut message = vec![GROUP, link.groups_sent as u8, group.bell as u8];
         message.extend_from_slice(&(group.arena.reserve() as u64).to_le_bytes());
         // What a full socket does not take is sent by a later `serve`.
-        if conn.send(&message, &[group.arena.fd(), group.generations.fd()]) != SendOutcome::Sent {
+        let fds: Vec<_> = group.arena.fds().chain([group.generations.fd()]).collect();
+        if conn.send(&message, &fds) != SendOutcome::Sent {
             break;
         }
         link.groups_sent += 1;

@@ -17,6 +17,7 @@ use super::sys::fence::heavy_fence;
 use super::sys::generations::Generations;
 use super::sys::liveness;
 use super::sys::memory::Arena;
+use super::sys::pages::HugePages;
 use super::{Memory, RESERVED_BYTES, ShmFabric, lock, system};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Bell, Region};
@@ -52,9 +53,17 @@ struct Write {
 }
 
 impl OwnGroup {
-    pub(super) fn create(session: &str, me: NodeId, key: GroupKey, bell: Bell, bytes_max: usize) -> Result<OwnGroup> {
+    pub(super) fn create(
+        session: &str,
+        me: NodeId,
+        key: GroupKey,
+        bell: Bell,
+        bytes_max: usize,
+        pages: HugePages,
+    ) -> Result<OwnGroup> {
         let name = |what: &str| format!("farfield-{what}{session}-{}-{}", me.0, key.0);
-        let arena = Arena::create(&name(""), bytes_max, bytes_max).map_err(|why| system("memory of a group")(&why))?;
+        let arena = Arena::create(&name(""), bytes_max, bytes_max, pages.kinds());
+        let arena = arena.map_err(|why| system("memory of a group")(&why))?;
         let generations = Generations::create(&name("generations-"), arena.reserve());
         let generations = generations.map_err(|why| system("generations of a group")(&why))?;
         let group = OwnGroup {

@@ -92,7 +92,7 @@ impl ShmLane {
         }
         let (address, generation) = match window.len.load(Ordering::Relaxed).checked_sub(offset) {
             Some(room) if len as u64 <= room => (offset, 0),
-            _ => Self::beyond(window, offset, len)?,
+            _ => self.beyond(remote.window(), window, offset, len)?,
         };
         let at = window.base.load(Ordering::Relaxed).wrapping_add(address as usize);
         let granule = (address / GRANULE_BYTES) as usize;
@@ -109,17 +109,14 @@ impl ShmLane {
     /// Address and generation of an offset beyond the bytes that were known: the memory was given out before, or may have
     /// grown since this process last looked.
     #[inline(never)]
-    fn beyond(window: &Window, offset: u64, len: usize) -> Result<(u64, u8), Code> {
+    fn beyond(&self, index: usize, window: &Window, offset: u64, len: usize) -> Result<(u64, u8), Code> {
         let mask = window.mask.load(Ordering::Relaxed);
         let (address, generation) = (offset & mask, (offset >> mask.count_ones()) as u8);
         let fits = |bytes: u64| bytes.checked_sub(address).is_some_and(|room| len as u64 <= room);
         if fits(window.len.load(Ordering::Relaxed)) {
             return Ok((address, generation));
         }
-        // SAFETY: as for `life` in `place`.
-        let now = unsafe { &*window.len_now.load(Ordering::Relaxed) }.load(Ordering::Acquire);
-        window.len.store(now, Ordering::Relaxed);
-        if fits(now) { Ok((address, generation)) } else { Err(Code::OutOfBounds) }
+        if fits(self.windows.look_again(index, window)?) { Ok((address, generation)) } else { Err(Code::OutOfBounds) }
     }
 
     /// Does a write under this lane's mark, which `revoke` waits for.

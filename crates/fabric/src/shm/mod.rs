@@ -12,6 +12,7 @@ pub(crate) mod sys;
 mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use self::sys::generations::{Generations, reserve_for};
 use self::sys::liveness::{self, LifeCell};
 use self::sys::lives::{Entry, Places};
 use self::sys::memory::{Arena, Mapping};
+pub use self::sys::pages::HugePages;
 use self::sys::session::{CardMapping, Claim, SessionDir};
 use self::window::{Attach, Windows};
 use crate::alarm::{Alarm, NodeBell};
@@ -55,6 +57,8 @@ pub struct ShmOptions {
     pub places: usize,
     /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken as it is needed.
     pub group_bytes_max: usize,
+    /// Which pages its memory is made of.
+    pub huge_pages: HugePages,
     /// The layout to announce; another one than [`LAYOUT`] is for tests of the refusal.
     pub layout: String,
     /// Seed of random choices; random if none is given.
@@ -69,6 +73,7 @@ impl ShmOptions {
             place,
             places,
             group_bytes_max: 64 << 30,
+            huge_pages: HugePages::default(),
             layout: LAYOUT.into(),
             seed: None,
         }
@@ -81,6 +86,7 @@ pub struct ShmFabric {
     places: usize,
     session: String,
     seed: u64,
+    huge_pages: HugePages,
     memory: Arc<Memory>,
     groups: Mutex<Vec<OwnGroup>>,
     free_lanes: Arc<Mutex<Vec<usize>>>,
@@ -93,16 +99,15 @@ pub struct ShmFabric {
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
 struct Memory {
-    /// Before the mappings: it points into them.
+    /// Before what it points into.
     windows: Arc<Windows>,
     own: Arc<OwnCard>,
     /// By their numbers. None for one that was gone before it could be seen.
     peers: Vec<OnceLock<Option<CardMapping>>>,
     /// One more than the highest number of a node that has been heard of.
     known: AtomicUsize,
-    /// Arenas of this node and mappings of the others', only ever added to.
+    /// Arenas of this node, only ever added to.
     arenas: Mutex<Vec<(Arc<Arena>, Arc<Generations>)>>,
-    mappings: Mutex<Vec<Mapping>>,
 }
 
 /// This node's card, and its place in the session directory.
@@ -194,7 +199,6 @@ impl ShmFabric {
             peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
             known: AtomicUsize::new(places),
             arenas: Mutex::default(),
-            mappings: Mutex::default(),
         });
         for node in [u32::from(me.0)].iter().chain(&here).chain(&gone) {
             memory.know(NodeId(*node as u16));
@@ -212,6 +216,7 @@ impl ShmFabric {
             places,
             session: session.clone(),
             seed,
+            huge_pages: options.huge_pages,
             memory,
             groups: Mutex::default(),
             free_lanes: Arc::new(Mutex::new((0..LANES_MAX).rev().collect())),
@@ -233,7 +238,7 @@ impl ShmFabric {
         let Some(key) = u8::try_from(groups.len()).ok().map(GroupKey) else {
             return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
         };
-        let group = OwnGroup::create(&self.session, self.me, key, bell, bytes_max)?;
+        let group = OwnGroup::create(&self.session, self.me, key, bell, bytes_max, self.huge_pages)?;
         let (arena, generations) = (&group.arena, &group.generations);
         lock(&self.memory.arenas).push((Arc::clone(arena), Arc::clone(generations)));
         let card = self.memory.own.card();
@@ -267,15 +272,18 @@ impl ShmFabric {
         key: GroupKey,
         bell: Bell,
         reserve: usize,
-        [fd, generations]: [std::os::fd::OwnedFd; 2],
+        parts: Vec<OwnedFd>,
+        generations: OwnedFd,
     ) -> Result<()> {
         let Some(mapped) = self.memory.peer(peer) else {
             return Err(ErrorKind::NotConnected { node: peer }.into());
         };
-        let mapping = Mapping::attach(fd, reserve).map_err(|why| system("memory of a peer")(&why))?;
-        let generations = Mapping::attach(generations, reserve_for(reserve));
-        let generations = generations.map_err(|why| system("generations of a peer's memory")(&why))?;
         let card = Card::of(mapped);
+        // The owner says in `len_now` how long its memory is; it has made it that long before.
+        let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
+        let mapping = Mapping::attach(parts, reserve).map_err(|why| system("memory of a peer")(&why))?;
+        let generations = Mapping::attach(vec![generations], reserve_for(reserve));
+        let generations = generations.map_err(|why| system("generations of a peer's memory")(&why))?;
         let attach = Attach {
             base: mapping.base(),
             life: card.life.word(),
@@ -285,8 +293,6 @@ impl ShmFabric {
             generations: generations.base(),
             offsets: Offsets::new(reserve as u64),
         };
-        // The owner says in `len_now` how long its memory is; it has made it that long before.
-        let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
         let real = mapping.len();
         if said > real as u64 {
             return Err(system("memory of a peer")(&format!("{said} bytes are said to be there, {real} are")));
@@ -294,11 +300,13 @@ impl ShmFabric {
         if said / GRANULE_BYTES >= generations.len() as u64 {
             return Err(system("memory of a peer")(&format!("of {said} bytes not all have a generation")));
         }
-        lock(&self.memory.mappings).extend([mapping, generations]);
-        // SAFETY: `Memory` keeps the mappings and the card as long as the windows. The peer grows its memory and then its
-        // generations (sealed against shrinking) before it says so in `len_now`, and never beyond its reservation, all of it
-        // mapped.
-        unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(peer, key, 0).window(), &attach) };
+        // SAFETY: the windows keep the mappings, and `Memory` the card as long as the windows. The peer grows its memory and then
+        // its generations (sealed against shrinking) before it says so in `len_now`, and never beyond its reservation. All of
+        // its first file is mapped, and the windows map the others when it says more than there was in this one.
+        unsafe {
+            let window = RemotePtr::<u8>::new(peer, key, 0).window();
+            self.memory.windows.attach_peer(window, &attach, [mapping, generations]);
+        }
         self.close_if_fenced();
         Ok(())
     }
@@ -706,5 +714,45 @@ impl NodeBell for WaitersBell {
 
     fn ring(&self) {
         lane::ring(self.bell());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endpoint, EndpointOptions};
+
+    #[test]
+    fn memory_of_several_kinds_of_pages_is_one_memory_to_peers() {
+        let session = format!("test-pages-{}", std::process::id());
+        let nodes = [0, 1].map(|place| {
+            let options = ShmOptions { huge_pages: HugePages::Scarce, ..ShmOptions::new(session.clone(), place, 2) };
+            ShmFabric::join(&options).expect("a place in the session")
+        });
+        let (mut up, start) = ([false; 2], std::time::Instant::now());
+        while up != [true; 2] {
+            for (at, node) in nodes.iter().enumerate() {
+                node.serve(Duration::ZERO, &mut |event| up[at] |= matches!(event, ControlEvent::Up(_)));
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "they see each other");
+        }
+        let endpoints = nodes.each_ref().map(|node| {
+            let fabric: Arc<dyn Fabric> = Arc::clone(node) as _;
+            Endpoint::open(fabric, EndpointOptions::default()).expect("an endpoint")
+        });
+        // Each a step larger than the one before, until it is beyond all that is scarce.
+        let regions: Vec<Region> = (0..8).map(|_| nodes[0].alloc(GroupKey::DATA, 2 << 20).expect("memory")).collect();
+        for (at, region) in regions.iter().enumerate() {
+            for word in [0, 1 << 10, (2 << 20) / 8 - 1] {
+                let (place, value) = (region.remote::<u64>(word), (at << 20 | word) as u64);
+                endpoints[1].put_value(place, value).wait().expect("a put");
+                assert_eq!(region.word(word).load(), value);
+                region.word(word).store(value + 1);
+                assert_eq!(
+                    endpoints.each_ref().map(|endpoint| endpoint.get(place).wait().expect("a get")),
+                    [value + 1; 2]
+                );
+            }
+        }
     }
 }

@@ -3,8 +3,14 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
 use super::card::{DoorBell, SILENT};
+use super::lock;
+use super::sys::memory::Mapping;
 use crate::GroupKey;
+use crate::error::Code;
 use crate::space::Offsets;
 
 /// A window on one permission group of one node.
@@ -51,7 +57,11 @@ impl Window {
 }
 
 /// The windows on all groups of all nodes of the session, indexed by `RemotePtr::window`.
-pub(super) struct Windows(Box<[Window]>);
+pub(super) struct Windows {
+    all: Box<[Window]>,
+    /// What those on peers point into: their memory, and its generations.
+    mappings: Mutex<HashMap<usize, [Mapping; 2]>>,
+}
 
 /// The pointers of one window. All must stay valid as long as the `Windows`.
 pub(super) struct Attach<'a> {
@@ -66,36 +76,65 @@ pub(super) struct Attach<'a> {
 
 impl Windows {
     pub(super) fn new(nodes: usize) -> Windows {
-        Windows(std::iter::repeat_with(Window::closed).take(nodes * GroupKey::COUNT_MAX).collect())
+        let all = std::iter::repeat_with(Window::closed).take(nodes * GroupKey::COUNT_MAX).collect();
+        Windows { all, mappings: Mutex::default() }
     }
 
     #[inline(always)]
     pub(super) fn get(&self, index: usize) -> Option<&Window> {
-        self.0.get(index)
+        self.all.get(index)
+    }
+
+    /// The bytes that exist in a window by now, all of them mapped.
+    ///
+    /// # Errors
+    /// [`Code::Device`] if the kernel does not map what has come since.
+    #[cold]
+    pub(super) fn look_again(&self, index: usize, window: &Window) -> Result<u64, Code> {
+        // SAFETY: the pointer is to a static or was attached under the contract of `attach`.
+        let now = unsafe { &*window.len_now.load(Ordering::Relaxed) }.load(Ordering::Acquire);
+        if now > window.len.load(Ordering::Relaxed)
+            && let Some([memory, _]) = lock(&self.mappings).get(&index)
+            && let Err(why) = memory.reach()
+        {
+            tracing::error!("memory of a peer cannot be mapped: {why}");
+            return Err(Code::Device);
+        }
+        window.len.store(now, Ordering::Relaxed);
+        Ok(now)
     }
 
     /// Closes all windows for good: whatever is posted finds nobody alive, and what is about to write has no right to.
     pub(super) fn close(&self) {
-        for window in &self.0 {
+        for window in &self.all {
             window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release);
             window.right.store(ptr::from_ref(&NO_RIGHT).cast_mut(), Ordering::Release);
         }
     }
 
-    /// Opens a window.
+    /// Opens a window on a peer's memory, and keeps its mappings.
+    ///
+    /// # Safety
+    /// As for [`attach`](Windows::attach), but that of the memory only what was there when it was attached has to be mapped.
+    pub(super) unsafe fn attach_peer(&self, index: usize, attach: &Attach<'_>, mappings: [Mapping; 2]) {
+        lock(&self.mappings).insert(index, mappings);
+        // SAFETY: the caller's promise; what comes later is mapped before it is used (`look_again`).
+        unsafe { self.attach(index, attach) };
+    }
+
+    /// Opens a window. Its first use looks how many bytes there are.
     ///
     /// # Safety
     /// What `attach` points to stays mapped as long as `self`: `base` for as many bytes as `len_now` will ever say, and
     /// `generations` for as many granules and one more.
     pub(super) unsafe fn attach(&self, index: usize, attach: &Attach<'_>) {
-        let Some(window) = self.0.get(index) else { return };
+        let Some(window) = self.all.get(index) else { return };
         window.base.store(attach.base, Ordering::Relaxed);
         window.right.store(ptr::from_ref(attach.right).cast_mut(), Ordering::Relaxed);
         window.bell.store(ptr::from_ref(attach.bell).cast_mut(), Ordering::Relaxed);
         window.len_now.store(ptr::from_ref(attach.len_now).cast_mut(), Ordering::Relaxed);
         window.generations.store(attach.generations.cast(), Ordering::Relaxed);
         window.mask.store(attach.offsets.mask(), Ordering::Relaxed);
-        window.len.store(attach.len_now.load(Ordering::Acquire), Ordering::Relaxed);
         // Last: a lane that sees the owner alive sees the rest (it loads this pointer first, with acquire).
         window.life.store(ptr::from_ref(attach.life).cast_mut(), Ordering::Release);
     }

@@ -1,7 +1,8 @@
 //! Address space, and the pages in it: mapped and registered in one step, on the largest pages that there are.
 //!
-//! Memory that is a whole number of 1 GiB pages lies on such pages if the kernel has them free, or else on pages of 2 MiB, or
-//! else on ordinary ones, which the kernel is asked to make huge as it can. Fewer and larger pages take fewer entries in the
+//! Which pages those may be says [`VerbsOptions::huge_pages`](super::VerbsOptions::huge_pages). Memory that is a whole number of
+//! pages of 1 GiB lies on such pages if the kernel has them free, or else on pages of 2 MiB, or else on ordinary ones, which
+//! the kernel is asked to make huge as it can. Fewer and larger pages take fewer entries in the
 //! tables of the processor and of the device. Huge pages are allocated before they are mapped, so a lack of them is an
 //! error here, and never a signal later.
 
@@ -15,18 +16,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use super::device::Device;
 use super::memory::MemoryRegion;
-use crate::shm::sys::memory::{STEP_BYTES, check_room};
+use crate::shm::sys::memory::STEP_BYTES;
+use crate::shm::sys::pages::{Pages, check_room};
 
 pub(super) const GIB: usize = 1 << 30;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pages {
-    /// 1 GiB.
-    Gigantic,
-    /// 2 MiB.
-    Huge,
-    Ordinary,
-}
 
 /// A range of addresses of this process that nothing else uses. What was made usable of it goes with it.
 pub(super) struct AddressRange {
@@ -94,7 +87,7 @@ impl AddressRange {
         // SAFETY: inside the range.
         let start = unsafe { self.base.add(offset) }.as_ptr();
         let mut why = String::new();
-        for pages in [Pages::Gigantic, Pages::Huge, Pages::Ordinary] {
+        for &pages in device.options.huge_pages.kinds() {
             // SAFETY: the part is inside the range, and nobody uses it, by the contract of this function.
             match unsafe { map(start, bytes, pages) } {
                 Ok(true) => {}
@@ -139,23 +132,19 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
     // Shared, so that a child of this process does not make it copy-on-write under the device.
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
     let may = ProtFlags::READ | ProtFlags::WRITE;
-    let (page_bytes, size) = match pages {
-        Pages::Gigantic => (GIB, MemfdFlags::HUGE_1GB),
-        Pages::Huge => (STEP_BYTES, MemfdFlags::HUGE_2MB),
-        Pages::Ordinary => {
-            check_room(bytes, false).map_err(|why| why.to_string())?;
-            // SAFETY: by the contract of this function.
-            let mapped = unsafe { mmap_anonymous(start.cast(), bytes, may, flags) };
-            mapped.map_err(|errno| format!("mmap: {errno}"))?;
-            // SAFETY: just mapped; a wish, which leaves contents alone and which the kernel may ignore.
-            let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
-            return Ok(true);
-        }
-    };
-    if !bytes.is_multiple_of(page_bytes) || !start.addr().is_multiple_of(page_bytes) {
+    if !pages.flags().contains(MemfdFlags::HUGETLB) {
+        check_room(bytes, false).map_err(|why| why.to_string())?;
+        // SAFETY: by the contract of this function.
+        let mapped = unsafe { mmap_anonymous(start.cast(), bytes, may, flags) };
+        mapped.map_err(|errno| format!("mmap: {errno}"))?;
+        // SAFETY: just mapped; a wish, which leaves contents alone and which the kernel may ignore.
+        let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+        return Ok(true);
+    }
+    if !bytes.is_multiple_of(pages.bytes()) || !start.addr().is_multiple_of(pages.bytes()) {
         return Ok(false);
     }
-    let Some(file) = huge_file(bytes, size) else { return Ok(false) };
+    let Some(file) = huge_file(bytes, pages) else { return Ok(false) };
     // SAFETY: by the contract of this function. The file has all its pages, so nothing that reads or writes here meets a signal.
     let mapped = unsafe { mmap(start.cast(), bytes, may, flags, &file, 0) };
     mapped.map(|_| true).map_err(|errno| format!("mmap of huge pages: {errno}"))
@@ -163,8 +152,8 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
 
 /// A file whose pages are all allocated. Mapping anonymous memory instead would find out too late that there are none: when
 /// the addresses are no longer reserved, or by a signal at the first access.
-fn huge_file(bytes: usize, size: MemfdFlags) -> Option<OwnedFd> {
-    let file = memfd_create("farfield-verbs", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | size).ok()?;
+fn huge_file(bytes: usize, pages: Pages) -> Option<OwnedFd> {
+    let file = memfd_create("farfield-verbs", MemfdFlags::CLOEXEC | pages.flags()).ok()?;
     ftruncate(&file, bytes as u64).ok()?;
     fallocate(&file, FallocateFlags::empty(), 0, bytes as u64).ok()?;
     Some(file)

@@ -5,7 +5,7 @@
 //! a cache; with few, none drops out of it.
 //!
 //! The first chunk has 2 MiB. Each further one has as much as all before it together, up to 1 GiB, and from then on each has
-//! 1 GiB: one page, where the kernel has such pages (`pages`). Where less can be registered (`ulimit -l`), less is, down to
+//! 1 GiB: one page, where the kernel has such pages and they are wanted (`pages`). Where less can be registered (`ulimit -l`), less is, down to
 //! what is asked for. Pieces are powers of two, and what is given back is put together again with its other half (a buddy
 //! allocator). A chunk stays registered until the node goes.
 //!

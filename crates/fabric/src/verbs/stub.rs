@@ -32,7 +32,8 @@ pub(super) struct State {
     pub(super) posted: VecDeque<Posted>,
     /// The batch of the extended calls that is open.
     open: Vec<Posted>,
-    completions: VecDeque<ibv_wc>,
+    /// Each with its completion queue's address: several lanes may poll theirs at a time.
+    completions: VecDeque<(usize, ibv_wc)>,
     /// How many of the next work requests are posted, and the errno value for the one that follows.
     pub(super) refusals: VecDeque<(usize, c_int)>,
     /// Polling fails.
@@ -86,7 +87,10 @@ impl State {
             posted.execute();
         }
         if status != IBV_WC_SUCCESS || posted.flags & IBV_SEND_SIGNALED != 0 {
-            self.completions.push_back(ibv_wc { wr_id: posted.wr_id, status, ..Default::default() });
+            // SAFETY: queue pairs of the stub are never freed.
+            let queue = unsafe { (*(posted.qp as *const StubPair)).ex.qp_base.send_cq };
+            let completion = ibv_wc { wr_id: posted.wr_id, status, ..Default::default() };
+            self.completions.push_back((queue as usize, completion));
         }
     }
 }
@@ -317,6 +321,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> 
         state.queue_pairs += 1;
         let qp: &mut StubPair = Box::leak(Box::new(core::mem::zeroed()));
         qp.ex.qp_base.context = (*pd).context;
+        qp.ex.qp_base.send_cq = (*attr).send_cq;
         qp.ex.qp_base.qp_num = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         LIVE.lock().unwrap().insert(qp.ex.qp_base.qp_num);
         (&raw mut *qp).cast()
@@ -330,7 +335,7 @@ unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_i
             *libc::__errno_location() = libc::EOPNOTSUPP;
             return core::ptr::null_mut();
         }
-        let mut classic = ibv_qp_init_attr { cap: (*attr).cap, ..Default::default() };
+        let mut classic = ibv_qp_init_attr { cap: (*attr).cap, send_cq: (*attr).send_cq, ..Default::default() };
         let raw = create_qp((*attr).pd, &mut classic);
         if raw.is_null() {
             return raw;
@@ -385,12 +390,16 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> 
     if state.is_broken {
         return -1;
     }
-    let count = (count as usize).min(state.completions.len());
-    for (at, completion) in state.completions.drain(..count).enumerate() {
+    let mut taken = 0;
+    while taken < count as usize
+        && let Some(at) = state.completions.iter().position(|(queue, _)| *queue == cq as usize)
+        && let Some((_, completion)) = state.completions.remove(at)
+    {
         // SAFETY: the caller has room for that many.
-        unsafe { wc.add(at).write(completion) };
+        unsafe { wc.add(taken).write(completion) };
+        taken += 1;
     }
-    count as c_int
+    taken as c_int
 }
 
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {

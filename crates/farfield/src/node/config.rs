@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
-use farfield_fabric::{self as fabric, Fabric};
+use farfield_fabric::{self as fabric, Fabric, HugePages};
 use serde::Deserialize;
 
 use super::{Node, config_error};
@@ -26,6 +26,7 @@ pub struct Config {
     pub(crate) names: Vec<String>,
     pub(crate) timeout: Duration,
     pub(crate) memory_bytes_max: usize,
+    pub(crate) huge_pages: HugePages,
     pub(crate) pool_bytes_max: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) fabric: Choice,
@@ -73,6 +74,7 @@ impl Config {
         let Hosts { addresses, life, secret, device, silence } = &self.hosts;
         let listen = addresses[usize::from(self.node)];
         let (mut limits, mut device) = (Limits::default(), device.clone());
+        device.huge_pages = self.huge_pages;
         if let Some(silence) = *silence {
             (limits.silence, limits.beat, device.patience) = (silence, silence / 5, silence);
         }
@@ -113,6 +115,7 @@ impl Default for Builder {
                 names: Vec::new(),
                 timeout: Duration::from_secs(30),
                 memory_bytes_max: 64 << 30,
+                huge_pages: HugePages::default(),
                 pool_bytes_max: 256 << 20,
                 seed: None,
                 fabric: Choice::Shm,
@@ -133,6 +136,7 @@ struct File {
     nodes: Vec<FileNode>,
     timeout_ms: Option<u64>,
     memory_bytes_max: Option<usize>,
+    huge_pages: Option<HugePages>,
     pool_bytes_max: Option<usize>,
     seed: Option<u64>,
     rdma: Option<FileRdma>,
@@ -200,6 +204,14 @@ impl Builder {
     /// The most network memory of each permission group, in bytes. Taken only as it is needed.
     pub fn memory_bytes_max(mut self, bytes: usize) -> Builder {
         self.config.memory_bytes_max = bytes;
+        self
+    }
+
+    /// Which pages network memory is made of. Of 2 MiB as long as the machine has free ones, unless set. In a file
+    /// `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It holds for shared memory and RDMA, and
+    /// takes the place of [`VerbsOptions::huge_pages`].
+    pub fn huge_pages(mut self, pages: HugePages) -> Builder {
+        self.config.huge_pages = pages;
         self
     }
 
@@ -346,13 +358,14 @@ impl Builder {
         config.node = file.node.unwrap_or(config.node);
         config.timeout = file.timeout_ms.map_or(config.timeout, Duration::from_millis);
         config.memory_bytes_max = file.memory_bytes_max.unwrap_or(config.memory_bytes_max);
+        config.huge_pages = file.huge_pages.unwrap_or(config.huge_pages);
         config.pool_bytes_max = file.pool_bytes_max.unwrap_or(config.pool_bytes_max);
         config.seed = file.seed.or(config.seed);
         Ok(self)
     }
 
     /// Reads the environment: `FARFIELD_NODE`, `FARFIELD_NODES` and `FARFIELD_SESSION` (as `farfield run` sets them),
-    /// or what `mpirun` and `srun` say. What it does not say stays.
+    /// or what `mpirun` and `srun` say; and `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]. What it does not say stays.
     ///
     /// With `FARFIELD_HOSTS`, the addresses of the nodes of all places, separated by commas, they are on RDMA. Then there
     /// may be `FARFIELD_SECRET`, or a file of it, `FARFIELD_SECRET_FILE`; `FARFIELD_DEVICE`, one for all nodes or several,
@@ -374,6 +387,10 @@ impl Builder {
             text.map(parse).transpose()
         };
         self = self.rdma_variables(&variable)?;
+        if let Some(pages) = variable("FARFIELD_HUGE_PAGES") {
+            let unknown = |why| config_error(format!("FARFIELD_HUGE_PAGES: {why}"));
+            self.config.huge_pages = pages.trim().parse().map_err(unknown)?;
+        }
         for (node, nodes, session) in LAUNCHERS {
             let (Some(node), Some(nodes)) = (number(node)?, number(nodes)?) else { continue };
             (self.config.node, self.config.nodes) = (node, nodes);
@@ -519,12 +536,26 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_are_named() {
+        assert_eq!(from(&[]).unwrap().huge_pages, HugePages::TwoMib);
+        assert_eq!(from(&[("FARFIELD_HUGE_PAGES", "1G")]).unwrap().huge_pages, HugePages::OneGib);
+        assert!(from(&[("FARFIELD_HUGE_PAGES", "4K")]).is_err());
+        let file = Node::builder().toml("huge_pages = 'none'\n[[nodes]]\nname = 'a'").unwrap().config;
+        assert_eq!(file.huge_pages, HugePages::Never);
+    }
+
+    #[test]
     fn addresses_put_a_node_on_rdma() {
         let text =
             "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[[nodes]]\nname='b'\naddress='[fd99::2]:1'\n[rdma]\nport=2";
         let config = Node::builder().toml(text).unwrap().config;
         assert!(matches!(config.fabric, Choice::Verbs) && config.hosts.addresses[1].is_ipv6());
         assert_eq!((config.nodes, config.hosts.device.port), (2, Some(2)));
+        let huge = Node::builder().toml(&format!("huge_pages='1G'\n{text}")).unwrap().config;
+        assert_eq!(
+            (config.rdma().device.huge_pages, huge.rdma().device.huge_pages),
+            (HugePages::TwoMib, HugePages::OneGib)
+        );
         assert!(Node::builder().toml(&text.replace("address='10.0.0.1:1'", "")).is_err(), "one without an address");
 
         let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1, 127.0.0.3:1");

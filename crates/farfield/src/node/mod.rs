@@ -116,6 +116,7 @@ impl Node {
             Choice::Shm => {
                 let mut options = ShmOptions::new(config.session.clone(), config.node, usize::from(config.nodes));
                 options.group_bytes_max = config.memory_bytes_max;
+                options.huge_pages = config.huge_pages;
                 options.seed = config.seed;
                 ShmFabric::join(&options)?
             }

@@ -91,7 +91,7 @@ fn scenario(name: &str, plan: &Plan, ended: impl Fn(Option<Vec<Value>>) + Send +
             let (plan, layout, objects) = (Arc::clone(&plan), Rc::clone(&layout), Rc::clone(&objects));
             let (node, chosen) = (program.node, Rc::clone(&chosen));
             let (registers, is_finished) = (Rc::clone(&registers), Rc::clone(&is_finished));
-            stage.thread(program.node, &format!("P{at}"), move |endpoint| {
+            stage.thread_that_drops(program.node, &format!("P{at}"), move |endpoint| {
                 let mut calls = Calls::new(endpoint, &layout, &objects[node], parts, Pace::Simulated);
                 let choice = if instances > 1 { choose(instances) } else { 0 };
                 calls.begin(*chosen.get_or_init(|| choice));

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 
-use super::memory::{MemoryError, Range, STEP_BYTES, check_room, system};
+use super::memory::{MemoryError, Range, STEP_BYTES, system};
+use super::pages::check_room;
 use crate::space::GRANULE_BYTES;
 
 /// It grows in steps of so many bytes, for 4 MiB of memory each.
@@ -91,7 +92,7 @@ mod tests {
         let own = Generations::create("test", 1 << 30).unwrap();
         own.grow_to(2 << 20).unwrap();
         own.grow_to(1 << 20).unwrap();
-        let peer = Mapping::attach(own.fd().try_clone_to_owned().unwrap(), reserve_for(1 << 30)).unwrap();
+        let peer = Mapping::attach(vec![own.fd().try_clone_to_owned().unwrap()], reserve_for(1 << 30)).unwrap();
         assert_eq!(peer.len(), STEP);
         own.grow_to(8 << 20).unwrap();
         let last = own.of((8 << 20) - 64, 64);

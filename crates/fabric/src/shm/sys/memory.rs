@@ -1,31 +1,44 @@
-//! Arenas: the registered memory of one permission group, shared with peers as a sealed memfd.
+//! Arenas: the registered memory of one permission group, shared with peers as sealed memfds.
 //!
 //! ```text
 //! base                    len (grown)              limit            reserve
 //!  |  allocated, usable    |  address space only, SIGBUS if touched  |
 //! ```
 //!
-//! The whole future length is mapped at once, by the owner and by every peer, so that growing needs no remapping and
-//! no pointer ever moves. Growing allocates pages with `fallocate`, which fails with an error where a first write
-//! beyond the machine's memory would be a signal; and it looks at the machine's and the control group's room before,
-//! since the kernel would otherwise kill a process to make room. Nothing is left behind by a crash: the memory goes
-//! with the last process that maps it.
+//! The whole future length is mapped at once, by the owner and by every peer, so that no pointer ever moves. Growing
+//! allocates pages with `fallocate`, which fails with an error where a first write beyond the machine's memory would be a
+//! signal; and it looks at the machine's and the control group's room before, since the kernel would otherwise kill a
+//! process to make room. Nothing is left behind by a crash: the memory goes with the last process that maps it.
+//!
+//! **Huge pages** are taken first, as long as there are free ones, and then ordinary ones: one file for each kind of page,
+//! and one part of the arena from each, in this order. A file's offsets are those of the arena.
+//!
+//! ```text
+//!  base            seam                  len
+//!  |  2 MiB pages   |  ordinary pages     |  …
+//!  |  file 0        |  file 1             |
+//! ```
+//!
+//! A part begins when nothing more can be had of the kind before it: then the owner maps the next file from there on. A
+//! peer, which has all files from the beginning, does the same when it hears of memory beyond what it has mapped
+//! ([`Mapping::reach`]). It needs no word from the owner: how much was allocated of a file is final when the next one has
+//! pages.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{
-    FallocateFlags, FileType, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create,
+    FallocateFlags, FileType, MemfdFlags, SealFlags, Stat, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+    memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-use super::cgroup;
+use super::pages::{Pages, check_room};
 
 /// Arenas start, grow and are aligned in units of this size, the larger page size of x86-64.
 pub(crate) const STEP_BYTES: usize = 2 << 20;
@@ -33,8 +46,6 @@ pub(crate) const STEP_BYTES: usize = 2 << 20;
 const AHEAD_BYTES_MAX: usize = 256 << 20;
 /// Allocated between two looks at the room left; several nodes may be growing at once. Takes about 16 ms.
 const CHUNK_BYTES: usize = 64 << 20;
-/// One part in this many of the room is left to everybody else.
-const SPARE_PART: u64 = 16;
 
 /// Why memory could not be had or was not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -82,47 +93,122 @@ pub(super) fn system(what: &'static str) -> impl FnOnce(Errno) -> MemoryError {
 #[derive(Debug)]
 pub(crate) struct Arena {
     range: Range,
-    fd: OwnedFd,
+    /// One after the other; the last is of ordinary pages.
+    parts: Vec<Part>,
     len: AtomicUsize,
     limit_bytes: usize,
-    huge: bool,
-    /// Held while growing.
-    growing: Mutex<()>,
+    /// The part that grows. Held while growing.
+    growing: Mutex<usize>,
+}
+
+/// Memory of one kind of page.
+#[derive(Debug)]
+struct Part {
+    pages: Pages,
+    fd: OwnedFd,
+}
+
+impl Part {
+    fn create(name: &str, pages: Pages) -> Result<Part, MemoryError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages.flags();
+        let fd = memfd_create(name, flags).map_err(system("memfd_create"))?;
+        // Peers rely on the length never shrinking, or their accesses would be signals.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL).map_err(system("sealing a memfd"))?;
+        Ok(Part { pages, fd })
+    }
+
+    /// Bytes of it that are allocated.
+    fn taken(&self) -> usize {
+        fstat(&self.fd).map_or(0, |stat| allocated(&stat))
+    }
+
+    /// What can be had of the pages of a pool.
+    fn free_bytes(&self) -> u64 {
+        self.pages.free_bytes(|| self.taken())
+    }
+
+    /// Allocates up to `wanted` bytes from `len` on, but at least one page, and not beyond `ceiling`; how many.
+    fn allocate(&self, len: usize, wanted: usize, ceiling: usize) -> Result<usize, MemoryError> {
+        let page = self.pages.bytes();
+        let most = self.free_bytes().min((ceiling - len) as u64) as usize;
+        let chunk = wanted.min(CHUNK_BYTES).next_multiple_of(page).min(most - most % page);
+        let exhausted = |asked: usize| MemoryError::Exhausted {
+            asked: asked as u64,
+            available: 0,
+            what_limits: if self.pages == Pages::Ordinary { "the kernel" } else { "the pool of huge pages" }.to_owned(),
+            hint: "free memory on this machine, or lower the session's memory limit",
+        };
+        if chunk == 0 {
+            return Err(exhausted(wanted));
+        }
+        if self.pages == Pages::Ordinary {
+            check_room(chunk, false)?;
+        }
+        check_file_size(len, chunk)?;
+        loop {
+            match fallocate(&self.fd, FallocateFlags::empty(), len as u64, chunk as u64) {
+                Ok(()) => return Ok(chunk),
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    // The file of huge pages keeps those that it got.
+                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    if self.pages != Pages::Ordinary {
+                        fallocate(&self.fd, punch, len as u64, chunk as u64).map_err(system("giving pages back"))?;
+                    }
+                    return Err(match errno {
+                        Errno::NOSPC | Errno::NOMEM => exhausted(wanted),
+                        errno => system("fallocate on a memfd")(errno),
+                    });
+                }
+            }
+        }
+    }
 }
 
 impl Arena {
     /// Reserves address space for an arena that may grow up to `limit_bytes`, and allocates nothing yet.
     ///
-    /// `name` shows in `/proc/<pid>/maps`. `reserve_bytes` is rounded up to 2 MiB; a limit beyond it is cut to it.
-    /// Huge pages are used if the administrator has set aside enough for the whole limit.
-    pub(crate) fn create(name: &str, reserve_bytes: usize, limit_bytes: usize) -> Result<Self, MemoryError> {
+    /// `name` shows in `/proc/<pid>/maps`. `reserve_bytes` is rounded up to 2 MiB; a limit beyond it is cut to it. Pages are
+    /// taken of the `kinds`, in this order; a kind of which there is none now is left out.
+    pub(crate) fn create(
+        name: &str,
+        reserve_bytes: usize,
+        limit_bytes: usize,
+        kinds: &[Pages],
+    ) -> Result<Self, MemoryError> {
         let reserve_bytes = round_reserve(reserve_bytes)?;
         let limit_bytes = limit_bytes.min(reserve_bytes);
-        // An arena cannot change its kind of page later, and running out of huge pages while there is plenty of
-        // ordinary memory would be a poor failure.
-        let enough_huge = limit_bytes > 0 && free_huge_bytes() >= limit_bytes as u64;
-        if enough_huge && let Ok(arena) = Self::create_with(name, reserve_bytes, limit_bytes, true) {
-            return Ok(arena);
-        }
-        Self::create_with(name, reserve_bytes, limit_bytes, false)
-    }
-
-    fn create_with(name: &str, reserve_bytes: usize, limit_bytes: usize, huge: bool) -> Result<Self, MemoryError> {
-        let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        if huge {
-            flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        }
         // The kernel takes names of up to 249 bytes without a zero byte.
         let name: String = name.chars().filter(|c| *c != '\0').take(60).collect();
-        let fd = memfd_create(name.as_str(), flags).map_err(system("memfd_create"))?;
-        // Peers rely on the length never shrinking, or their accesses would be signals.
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL).map_err(system("sealing a memfd"))?;
-        let range = Range::map(fd.as_fd(), reserve_bytes)?;
-        if !huge {
-            // A wish, which the machine's configuration may ignore.
-            let _ = range.advise(Advice::LinuxHugepage);
+        let mut parts = Vec::new();
+        for pages in kinds {
+            let page = pages.bytes();
+            if *pages != Pages::Ordinary && (page > limit_bytes || pages.free_bytes(|| 0) < page as u64) {
+                continue;
+            }
+            match Part::create(&name, *pages) {
+                // A kernel without such pages.
+                Err(_) if *pages != Pages::Ordinary => {}
+                part => parts.push(part?),
+            }
         }
-        Ok(Self { range, fd, len: AtomicUsize::new(0), limit_bytes, huge, growing: Mutex::new(()) })
+        let range = Range::reserve(reserve_bytes, parts.iter().map(|part| part.pages.bytes()).max())?;
+        while let Err(why) = range.map_from(parts[0].fd.as_fd(), 0, parts[0].pages.bytes()) {
+            if parts.len() == 1 {
+                return Err(why);
+            }
+            parts.remove(0);
+        }
+        let arena = Self { range, parts, len: AtomicUsize::new(0), limit_bytes, growing: Mutex::new(0) };
+        arena.advise(0);
+        Ok(arena)
+    }
+
+    /// Asks for large pages in what is left, if those are ordinary ones. A wish, which the machine's configuration may ignore.
+    fn advise(&self, part: usize) {
+        if self.parts[part].pages == Pages::Ordinary {
+            let _ = self.range.advise(self.len(), Advice::LinuxHugepage);
+        }
     }
 
     /// Makes at least the first `bytes` bytes usable; they are zero at first.
@@ -134,12 +220,12 @@ impl Arena {
             return Ok(());
         }
         // The lock guards no data that a panic could leave half-changed.
-        let _growing = self.growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut part = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let len = self.len();
         if bytes <= len {
             return Ok(());
         }
-        let ceiling = self.limit_bytes - self.limit_bytes % STEP_BYTES;
+        let ceiling = self.ceiling();
         let needed = bytes.checked_next_multiple_of(STEP_BYTES).filter(|needed| *needed <= ceiling);
         let Some(needed) = needed else {
             return Err(MemoryError::Exhausted {
@@ -150,55 +236,47 @@ impl Arena {
             });
         };
         let wished = needed.max(len + len.min(AHEAD_BYTES_MAX)).min(ceiling);
-        if wished > needed && self.check_room(wished - len).is_ok() && self.allocate_to(wished).is_ok() {
+        if wished > needed
+            && self.check_room(*part, wished - len).is_ok()
+            && self.allocate_to(&mut part, wished).is_ok()
+        {
             return Ok(());
         }
-        let missing = needed.saturating_sub(self.len());
-        self.check_room(missing)?;
-        self.allocate_to(needed)
+        self.check_room(*part, needed.saturating_sub(self.len()))?;
+        self.allocate_to(&mut part, needed)
     }
 
-    /// Allocates up to `end`, a chunk at a time.
-    fn allocate_to(&self, end: usize) -> Result<(), MemoryError> {
+    /// The bytes up to which it grows.
+    fn ceiling(&self) -> usize {
+        self.limit_bytes - self.limit_bytes % STEP_BYTES
+    }
+
+    /// Allocates up to `end` or somewhat more, a chunk at a time, and goes on to the next part where one has no more pages.
+    fn allocate_to(&self, part: &mut usize, end: usize) -> Result<(), MemoryError> {
         while self.len() < end {
             let len = self.len();
-            let chunk = (end - len).min(CHUNK_BYTES);
-            self.check_room(chunk)?;
             // On success this also moves the file's end, on failure it gives back what it took: the file's length is
             // at any time the usable length.
-            match fallocate(&self.fd, FallocateFlags::empty(), len as u64, chunk as u64) {
+            match (self.parts[*part].allocate(len, end - len, self.ceiling()), self.parts.get(*part + 1)) {
                 // Release: whoever learns the new length may use the memory below it.
-                Ok(()) => self.len.store(len + chunk, Ordering::Release),
-                Err(Errno::INTR) => {}
-                Err(Errno::NOSPC | Errno::NOMEM) => {
-                    return Err(MemoryError::Exhausted {
-                        asked: (end - len) as u64,
-                        available: 0,
-                        what_limits: if self.huge { "the pool of huge pages" } else { "the kernel" }.to_owned(),
-                        hint: "free memory on this machine, or lower the session's memory limit",
-                    });
+                (Ok(bytes), _) => self.len.store(len + bytes, Ordering::Release),
+                (Err(_), Some(next)) => {
+                    self.range.map_from(next.fd.as_fd(), len, next.pages.bytes())?;
+                    *part += 1;
+                    self.advise(*part);
                 }
-                Err(errno) => return Err(system("fallocate on a memfd")(errno)),
+                (Err(why), None) => return Err(why),
             }
         }
         Ok(())
     }
 
     /// Whether `more` bytes can be added without asking for trouble.
-    fn check_room(&self, more: usize) -> Result<(), MemoryError> {
-        check_room(more, self.huge)?;
-        // Beyond this limit the kernel would send SIGXFSZ.
-        let file_limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        let free = file_limit.saturating_sub(self.len() as u64);
-        if more as u64 > free {
-            return Err(MemoryError::Exhausted {
-                asked: more as u64,
-                available: free,
-                what_limits: "this process's limit on file sizes".to_owned(),
-                hint: "raise it: ulimit -f unlimited",
-            });
-        }
-        Ok(())
+    fn check_room(&self, part: usize, more: usize) -> Result<(), MemoryError> {
+        let pools = self.parts[part..].iter().filter(|part| part.pages != Pages::Ordinary);
+        let huge: u64 = pools.map(Part::free_bytes).sum();
+        check_room((more as u64).saturating_sub(huge) as usize, false)?;
+        check_file_size(self.len(), more)
     }
 
     /// Where the arena starts; fixed for its life, aligned to 2 MiB.
@@ -223,63 +301,122 @@ impl Arena {
         self.limit_bytes
     }
 
-    /// The file to send to peers.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// The files to send to peers, in order.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.parts.iter().map(|part| part.fd.as_fd())
     }
 
-    /// Whether the memory comes from the machine's pool of huge pages.
+    /// How many bytes there are of a kind of page.
     #[cfg(test)]
-    pub(crate) fn uses_huge_pages(&self) -> bool {
-        self.huge
+    fn bytes_of(&self, pages: Pages) -> usize {
+        self.parts.iter().filter(|part| part.pages == pages).map(Part::taken).sum()
     }
 }
 
-/// A peer's arena, mapped here.
+/// Whether a file of `len` bytes may have `more`. Beyond the limit the kernel would send SIGXFSZ.
+fn check_file_size(len: usize, more: usize) -> Result<(), MemoryError> {
+    let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+    let free = limit.saturating_sub(len as u64);
+    if more as u64 > free {
+        return Err(MemoryError::Exhausted {
+            asked: more as u64,
+            available: free,
+            what_limits: "this process's limit on file sizes".to_owned(),
+            hint: "raise it: ulimit -f unlimited",
+        });
+    }
+    Ok(())
+}
+
+/// Allocated bytes of a file.
+fn allocated(stat: &Stat) -> usize {
+    // Mapping a file of huge pages moves its end to that of the mapping, without pages behind it, and a part that is not
+    // the first begins with a hole: the blocks count what is allocated, without gaps.
+    usize::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
+}
+
+/// A peer's memory, mapped here.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     range: Range,
     len: usize,
+    /// Files of which nothing is mapped yet, after the one that is mapped last, which has a start.
+    files: Mutex<Files>,
+}
+
+#[derive(Debug)]
+struct Files {
+    /// Where the last part begins that is mapped.
+    start: usize,
+    /// Its file, if others follow, and those.
+    rest: std::collections::VecDeque<OwnedFd>,
 }
 
 impl Mapping {
-    /// Maps the memory that a peer has sent, with the reserve that the peer has named.
+    /// Maps the memory that a peer has sent, file by file, with the reserve that the peer has named.
     ///
     /// Refuses what could turn an access into a signal: a file that is no memfd, may shrink or is longer than its
     /// reserve. The peer runs under our user (the socket has checked) and could do worse if it wanted to; this
     /// guards against mistakes.
-    pub(crate) fn attach(fd: OwnedFd, reserve_bytes: usize) -> Result<Self, MemoryError> {
+    pub(crate) fn attach(fds: Vec<OwnedFd>, reserve_bytes: usize) -> Result<Self, MemoryError> {
         let rejected = |why: String| MemoryError::Rejected { why };
         if reserve_bytes == 0 || !reserve_bytes.is_multiple_of(STEP_BYTES) {
             return Err(rejected(format!("a reserve of {reserve_bytes} bytes is no multiple of 2 MiB")));
         }
-        // Only memfds (and files of the kernel's own tmpfs) know seals.
-        let seals = fcntl_get_seals(&fd).map_err(|_| rejected("the file is no memfd".to_owned()))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(rejected("the file is not sealed against shrinking".to_owned()));
+        let Some(first) = fds.first() else { return Err(rejected("no file was sent".to_owned())) };
+        for fd in &fds {
+            // Only memfds (and files of the kernel's own tmpfs) know seals.
+            let seals = fcntl_get_seals(fd).map_err(|_| rejected("the file is no memfd".to_owned()))?;
+            if !seals.contains(SealFlags::SHRINK) {
+                return Err(rejected("the file is not sealed against shrinking".to_owned()));
+            }
+            if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+                return Err(rejected("the file is sealed against writing".to_owned()));
+            }
+            let stat = fstat(fd).map_err(system("fstat of a peer's memory"))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(rejected("the file is not regular".to_owned()));
+            }
+            let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+            if size > reserve_bytes as u64 {
+                return Err(rejected(format!("{size} bytes exceed the reserve of {reserve_bytes}")));
+            }
         }
-        if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
-            return Err(rejected("the file is sealed against writing".to_owned()));
-        }
-        let stat = fstat(&fd).map_err(system("fstat of a peer's memory"))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(rejected("the file is not regular".to_owned()));
-        }
-        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-        if size > reserve_bytes as u64 {
-            return Err(rejected(format!("{size} bytes exceed the reserve of {reserve_bytes}")));
-        }
-        let range = Range::map(fd.as_fd(), reserve_bytes)?;
+        let pages = fds.iter().map(page_bytes).collect::<Result<Vec<_>, _>>()?;
+        let range = Range::reserve(reserve_bytes, pages.iter().max().copied())?;
+        range.map_from(first.as_fd(), 0, pages[0])?;
         // A core dump of this process need not hold every peer's memory; while dumping, a process is not yet dead.
-        let _ = range.advise(Advice::LinuxDontDump);
-        let stat = fstat(&fd).map_err(system("fstat of a peer's memory"))?;
-        // Mapping a file of huge pages moves its end to that of the mapping, without pages behind it; the blocks count
-        // what is allocated, from the start on and without holes. For ordinary pages both say the same.
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        let len = usize::try_from(size.min(allocated)).unwrap_or(0).min(range.len);
-        // The file is closed here: the mapping keeps the memory.
-        Ok(Self { range, len })
+        let _ = range.advise(0, Advice::LinuxDontDump);
+        let mapping = Self { range, len: 0, files: Mutex::new(Files { start: 0, rest: fds.into() }) };
+        let len = mapping.reach()?;
+        Ok(Self { len, ..mapping })
+    }
+
+    /// Maps all files that have pages by now; where the memory ends. What its owner has said before is mapped then.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn reach(&self) -> Result<usize, MemoryError> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let stat = |fd: &OwnedFd| fstat(fd).map_err(system("fstat of a peer's memory"));
+        while let (Some(last), Some(next)) = (files.rest.front(), files.rest.get(1)) {
+            // In this order: a file that has a follower with pages grows no more.
+            if allocated(&stat(next)?) == 0 {
+                break;
+            }
+            let seam = files.start + allocated(&stat(last)?);
+            self.range.map_from(next.as_fd(), seam, page_bytes(next)?)?;
+            let _ = self.range.advise(seam, Advice::LinuxDontDump);
+            files.start = seam;
+            files.rest.pop_front();
+        }
+        let Some(last) = files.rest.front() else { return Ok(self.range.len) };
+        let end = files.start + allocated(&stat(last)?);
+        if files.rest.len() == 1 {
+            // Nothing follows; the mapping keeps the memory.
+            files.rest.clear();
+        }
+        Ok(end.min(self.range.len))
     }
 
     /// Where it is mapped here; fixed for its life, aligned to 2 MiB.
@@ -299,7 +436,13 @@ impl Mapping {
     }
 }
 
-/// A shared mapping of a file, which may be shorter.
+/// The size of the pages of a file, or that of a step, if it is larger.
+fn page_bytes(fd: &OwnedFd) -> Result<usize, MemoryError> {
+    let stat = fstat(fd).map_err(system("fstat of a peer's memory"))?;
+    Ok(usize::try_from(stat.st_blksize).unwrap_or(0).max(STEP_BYTES))
+}
+
+/// Address space, into which files are mapped that may be shorter.
 #[derive(Debug)]
 pub(super) struct Range {
     base: NonNull<u8>,
@@ -309,33 +452,31 @@ pub(super) struct Range {
 // SAFETY: a range is an address and a length; the memory behind it stays mapped until the only owner drops it, and
 // all access goes through raw pointers, for which whoever dereferences them answers.
 unsafe impl Send for Range {}
-// SAFETY: as above; no method reads or writes the memory or changes the fields.
+// SAFETY: as above; no method reads or writes the memory. `map_from` replaces what nobody uses yet.
 unsafe impl Sync for Range {}
 
 impl Range {
-    /// Maps `len` bytes of the file, a multiple of 2 MiB, at an address aligned to 2 MiB (or no huge page would fit).
+    /// Maps `len` bytes of a file of ordinary pages, a multiple of 2 MiB.
     pub(super) fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let padded = len.checked_add(STEP_BYTES).ok_or(MemoryError::BadReserve { reserve_bytes: len })?;
+        let range = Range::reserve(len, None)?;
+        range.map_from(fd, 0, STEP_BYTES)?;
+        Ok(range)
+    }
+
+    /// Reserves `len` bytes, a multiple of 2 MiB, at an address aligned to `align` or to 2 MiB (or no huge page would fit).
+    fn reserve(len: usize, align: Option<usize>) -> Result<Self, MemoryError> {
+        let align = align.unwrap_or(STEP_BYTES).max(STEP_BYTES);
+        let padded = len.checked_add(align).ok_or(MemoryError::BadReserve { reserve_bytes: len })?;
         // SAFETY: the kernel chooses an address range that nothing uses.
         let space = unsafe {
             mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
         };
         let space = space.map_err(system("reserving address space (ulimit -v?)"))?.cast::<u8>();
-        let before = space.align_offset(STEP_BYTES);
+        let before = space.align_offset(align);
         let base = space.wrapping_add(before);
-        // SAFETY: the target lies within `space`, reserved just above and used by nobody else; `before` is less than
-        // the padding.
-        let mapped =
-            unsafe { mmap(base.cast(), len, access, MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED, fd, 0) };
-        if let Err(errno) = mapped {
-            // SAFETY: the reservation is ours, whole, and nobody has its address.
-            let _ = unsafe { munmap(space.cast(), padded) };
-            return Err(system("mapping shared memory")(errno));
-        }
-        let after = STEP_BYTES - before;
-        // SAFETY: both pieces are rests of our reservation, left and right of the mapping, page-aligned since `space`
-        // and 2 MiB are; nobody has their addresses. A rest that stays costs address space only.
+        let after = align - before;
+        // SAFETY: both pieces are rests of our reservation, left and right of the range, page-aligned since `space`, the
+        // alignment and the length are; nobody has their addresses. A rest that stays costs address space only.
         let _ = unsafe { if before > 0 { munmap(space.cast(), before) } else { Ok(()) } };
         // SAFETY: as above; `after` is positive.
         let _ = unsafe { munmap(base.wrapping_add(len).cast(), after) };
@@ -343,14 +484,32 @@ impl Range {
         Ok(Self { base, len })
     }
 
+    /// Maps a file from `from` on, an offset of the range and of the file, up to the end or to its last whole page.
+    ///
+    /// Nobody may use what lies there yet.
+    fn map_from(&self, fd: BorrowedFd<'_>, from: usize, page_bytes: usize) -> Result<(), MemoryError> {
+        let len = self.len.saturating_sub(from);
+        let len = len - len % page_bytes;
+        if len == 0 {
+            return Ok(());
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        let at = self.base.as_ptr().wrapping_add(from);
+        // SAFETY: the target lies within this range, which is ours, and holds nothing that is used: lengths are published
+        // only after this.
+        let mapped = unsafe { mmap(at.cast(), len, access, flags, fd, from as u64) };
+        mapped.map(drop).map_err(system("mapping shared memory"))
+    }
+
     /// Where it begins.
     pub(super) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is mapped; only advice that leaves contents alone is given here.
-        unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) }
+    fn advise(&self, from: usize, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: the range is mapped or reserved; only advice that leaves contents alone is given here.
+        unsafe { madvise(self.base.as_ptr().wrapping_add(from).cast(), self.len - from, advice) }
     }
 }
 
@@ -368,72 +527,39 @@ fn round_reserve(reserve_bytes: usize) -> Result<usize, MemoryError> {
     rounded.ok_or(MemoryError::BadReserve { reserve_bytes })
 }
 
-/// Whether the machine, and the control group of this process, have room for `more` bytes.
-pub(crate) fn check_room(more: usize, huge: bool) -> Result<(), MemoryError> {
-    let more = more as u64;
-    let exhausted =
-        |available, what_limits, hint| Err(MemoryError::Exhausted { asked: more, available, what_limits, hint });
-    if huge {
-        let free = free_huge_bytes();
-        if more > free {
-            let hint = "set aside more huge pages (/proc/sys/vm/nr_hugepages), or none";
-            return exhausted(free, "free huge pages of 2 MiB".to_owned(), hint);
-        }
-        return Ok(());
-    }
-    // Where /proc is not mounted, nothing is known and the kernel decides.
-    let free = meminfo_bytes("MemAvailable:").map_or(u64::MAX, |free| free - free / SPARE_PART);
-    if more > free {
-        let hint = "close other programs, use a larger machine, or open smaller objects";
-        return exhausted(free, "memory available on this machine, less a reserve".to_owned(), hint);
-    }
-    if let Some(room) = cgroup::memory_room() {
-        let free = room.bytes - room.bytes / SPARE_PART;
-        if more > free {
-            let limit = format!("memory limit of control group {}, less a reserve", room.group.display());
-            let hint = "raise the limit of the container or service (memory.max), or open smaller objects";
-            return exhausted(free, limit, hint);
-        }
-    }
-    Ok(())
-}
-
-/// Bytes of a line of `/proc/meminfo`.
-fn meminfo_bytes(field: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    parse_meminfo(&text, field)
-}
-
-fn parse_meminfo(text: &str, field: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(field))?;
-    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// Bytes in free huge pages of 2 MiB that nobody has reserved.
-pub(crate) fn free_huge_bytes() -> u64 {
-    let read = |name: &str| -> Option<u64> {
-        let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
-        fs::read_to_string(path).ok()?.trim().parse().ok()
-    };
-    let free = read("free_hugepages").unwrap_or(0);
-    let reserved = read("resv_hugepages").unwrap_or(0);
-    free.saturating_sub(reserved).saturating_mul(STEP_BYTES as u64)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::pages::{HugePages, free_huge_bytes};
     use super::*;
 
     const MIB: usize = 1 << 20;
 
+    const ORDINARY: &[Pages] = &[Pages::Ordinary];
+
+    fn fds(arena: &Arena) -> Vec<OwnedFd> {
+        arena.fds().map(|fd| fd.try_clone_to_owned().unwrap()).collect()
+    }
+
     fn attach(arena: &Arena) -> Mapping {
-        Mapping::attach(arena.fd().try_clone_to_owned().unwrap(), arena.reserve()).unwrap()
+        Mapping::attach(fds(arena), arena.reserve()).unwrap()
+    }
+
+    /// Writes to the last word below each 2 MiB of the one, and reads it in the others.
+    fn all_is_shared(arena: &Arena, peers: &[&Mapping]) {
+        for end in (STEP_BYTES..=arena.len()).step_by(STEP_BYTES) {
+            // SAFETY: both addresses are the last usable word of a step, in mappings that live; nothing else touches it.
+            unsafe {
+                arena.base().add(end - 8).cast::<usize>().write_volatile(end);
+                for peer in peers {
+                    assert_eq!(peer.base().add(end - 8).cast::<usize>().read_volatile(), end);
+                }
+            }
+        }
     }
 
     #[test]
     fn grows_in_place_and_peers_see_it() {
-        let arena = Arena::create("test", 1 << 30, 1 << 30).unwrap();
+        let arena = Arena::create("test", 1 << 30, 1 << 30, ORDINARY).unwrap();
         assert_eq!((arena.len(), arena.reserve(), arena.limit()), (0, 1 << 30, 1 << 30));
         assert_eq!(arena.base().align_offset(STEP_BYTES), 0);
         let peer = attach(&arena);
@@ -461,7 +587,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_an_error_that_says_so() {
-        let arena = Arena::create("test", 64 * MIB, 5 * MIB).unwrap();
+        let arena = Arena::create("test", 64 * MIB, 5 * MIB, ORDINARY).unwrap();
         arena.grow_to(4 * MIB).unwrap();
         let error = arena.grow_to(5 * MIB).unwrap_err();
         let MemoryError::Exhausted { asked, available, .. } = &error else { panic!("{error}") };
@@ -473,7 +599,7 @@ mod tests {
 
     #[test]
     fn more_than_the_machine_has_is_an_error_and_not_a_kill() {
-        let arena = Arena::create("test", 1 << 46, 1 << 46).unwrap();
+        let arena = Arena::create("test", 1 << 46, 1 << 46, ORDINARY).unwrap();
         arena.grow_to(1).unwrap();
         let error = arena.grow_to(1 << 45).unwrap_err();
         let MemoryError::Exhausted { asked, available, what_limits, .. } = &error else { panic!("{error}") };
@@ -484,17 +610,15 @@ mod tests {
 
     #[test]
     fn it_cannot_shrink_and_the_file_ends_where_the_arena_does() {
-        let arena = Arena::create("test", 16 * MIB, 16 * MIB).unwrap();
+        let arena = Arena::create("test", 16 * MIB, 16 * MIB, ORDINARY).unwrap();
         arena.grow_to(2 * MIB).unwrap();
-        assert_eq!(rustix::fs::ftruncate(arena.fd(), 0), Err(Errno::PERM));
-        if !arena.uses_huge_pages() {
-            assert_eq!(fstat(arena.fd()).unwrap().st_size, 2 << 20);
-        }
+        assert_eq!(rustix::fs::ftruncate(&fds(&arena)[0], 0), Err(Errno::PERM));
+        assert_eq!(fstat(&fds(&arena)[0]).unwrap().st_size, 2 << 20);
     }
 
     #[test]
     fn unfit_files_are_refused() {
-        let why = |fd: OwnedFd, reserve| match Mapping::attach(fd, reserve) {
+        let why = |fd: OwnedFd, reserve| match Mapping::attach(vec![fd], reserve) {
             Err(MemoryError::Rejected { why }) => why,
             other => panic!("{other:?}"),
         };
@@ -504,9 +628,9 @@ mod tests {
         assert!(why(pipe, STEP_BYTES).contains("no memfd"));
         let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         assert!(why(open, STEP_BYTES).contains("shrinking"));
-        let arena = Arena::create("test", 8 * MIB, 8 * MIB).unwrap();
+        let arena = Arena::create("test", 8 * MIB, 8 * MIB, ORDINARY).unwrap();
         arena.grow_to(4 * MIB).unwrap();
-        let fd = || arena.fd().try_clone_to_owned().unwrap();
+        let fd = || fds(&arena).remove(0);
         assert!(why(fd(), 2 * MIB).contains("exceed"));
         assert!(why(fd(), MIB).contains("multiple"));
         assert!(why(fd(), 0).contains("multiple"));
@@ -518,15 +642,15 @@ mod tests {
     #[test]
     fn impossible_reserves_are_errors() {
         for reserve_bytes in [0, 1 << 47, usize::MAX] {
-            let answer = Arena::create("test", reserve_bytes, MIB);
+            let answer = Arena::create("test", reserve_bytes, MIB, ORDINARY);
             assert!(matches!(answer, Err(MemoryError::BadReserve { .. })), "{reserve_bytes}");
         }
-        assert_eq!(Arena::create("a\0b", 1, 1).unwrap().reserve(), STEP_BYTES);
+        assert_eq!(Arena::create("a\0b", 1, 1, ORDINARY).unwrap().reserve(), STEP_BYTES);
     }
 
     #[test]
     fn threads_may_grow_it_together() {
-        let arena = Arena::create("test", 64 * MIB, 64 * MIB).unwrap();
+        let arena = Arena::create("test", 64 * MIB, 64 * MIB, ORDINARY).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let arena = &arena;
@@ -538,9 +662,69 @@ mod tests {
     }
 
     #[test]
-    fn meminfo_is_read() {
-        assert_eq!(parse_meminfo("MemTotal:  5 kB\nMemAvailable:   12 kB\n", "MemAvailable:"), Some(12 << 10));
-        assert_eq!(parse_meminfo("MemTotal:  5 kB\n", "MemAvailable:"), None);
-        assert!(meminfo_bytes("MemAvailable:").is_some_and(|bytes| bytes > 0));
+    fn what_is_scarce_comes_first_and_ordinary_pages_follow() {
+        const KINDS: &[Pages] = &[Pages::Scarce(4 * MIB), Pages::Scarce(6 * MIB), Pages::Ordinary];
+        let arena = Arena::create("test", 64 * MIB, 64 * MIB, KINDS).unwrap();
+        let early = attach(&arena);
+        arena.grow_to(MIB).unwrap();
+        let (before, base) = (attach(&arena), arena.base());
+        assert_eq!((before.len(), early.reach().unwrap()), (2 * MIB, 2 * MIB));
+        all_is_shared(&arena, &[&early, &before]);
+        // Into the second part, and through it into the third.
+        arena.grow_to(5 * MIB).unwrap();
+        assert_eq!((arena.len(), attach(&arena).len()), (6 * MIB, 6 * MIB));
+        assert_eq!(before.reach().unwrap(), 6 * MIB);
+        all_is_shared(&arena, &[&before, &attach(&arena)]);
+        arena.grow_to(20 * MIB).unwrap();
+        assert_eq!(arena.len(), 20 * MIB);
+        let late = attach(&arena);
+        assert_eq!([&early, &before, &late].map(|peer| peer.reach().unwrap()), [20 * MIB; 3]);
+        assert_eq!(late.len(), 20 * MIB);
+        all_is_shared(&arena, &[&early, &before, &late]);
+        let taken = [4, 6, 10].map(|mib| mib * MIB);
+        assert_eq!([KINDS[0], KINDS[1], KINDS[2]].map(|kind| arena.bytes_of(kind)), taken);
+        // What has ended grows no more, and nothing has moved.
+        arena.grow_to(40 * MIB).unwrap();
+        assert_eq!((early.reach().unwrap(), arena.base()), (arena.len(), base));
+        all_is_shared(&arena, &[&early, &before, &late]);
+        assert!(arena.grow_to(65 * MIB).unwrap_err().to_string().contains("memory limit"));
+    }
+
+    #[test]
+    fn pages_of_which_there_are_none_are_left_out() {
+        let kinds = [Pages::Scarce(0), Pages::Scarce(128 * MIB), Pages::Ordinary];
+        let arena = Arena::create("test", 64 * MIB, 64 * MIB, &kinds).unwrap();
+        assert_eq!(arena.fds().count(), 2);
+        arena.grow_to(64 * MIB).unwrap();
+        assert_eq!(arena.bytes_of(kinds[1]), 64 * MIB, "all of it");
+        assert_eq!(attach(&arena).len(), 64 * MIB);
+        let small = Arena::create("test", STEP_BYTES, STEP_BYTES, HugePages::OneGib.kinds()).unwrap();
+        assert!(small.fds().count() <= 2, "less than a page of 1 GiB");
+    }
+
+    /// On machines with huge pages: a part of what is free, in several arenas at once, and beyond what is free.
+    #[test]
+    fn huge_pages_of_the_machine_are_taken_until_there_are_none() {
+        if std::env::var_os("FARFIELD_NEED_HUGE_PAGES").is_some() {
+            assert!(free_huge_bytes() >= 16 * MIB as u64, "huge pages are set aside");
+        }
+        let free = free_huge_bytes().min(1 << 30) as usize;
+        let limit = free + 64 * MIB;
+        let arenas = [(); 2].map(|()| Arena::create("test", limit, limit, HugePages::TwoMib.kinds()).unwrap());
+        let early = arenas.each_ref().map(attach);
+        for step in 1..=4 {
+            for arena in &arenas {
+                arena.grow_to(step * (free / 8 + MIB)).unwrap();
+            }
+        }
+        let taken: usize = arenas.iter().map(|arena| arena.bytes_of(Pages::Huge)).sum();
+        // Others may take some meanwhile.
+        assert!(free == 0 || taken >= free / 2, "{taken} of {free}");
+        for (arena, early) in arenas.iter().zip(&early) {
+            assert_eq!((early.reach().unwrap(), attach(arena).len()), (arena.len(), arena.len()));
+            all_is_shared(arena, &[early, &attach(arena)]);
+        }
+        drop((arenas, early));
+        assert!(free_huge_bytes() as usize >= free / 2, "they come back");
     }
 }

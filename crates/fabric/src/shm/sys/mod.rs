@@ -5,6 +5,7 @@
 //! | `fence`    | process-wide fences (`membarrier`), futexes shared between processes, usable cores         |
 //! | `liveness` | a word in shared memory which the kernel marks when its holder dies (robust list)          |
 //! | `memory`   | arenas of registered memory: sealed memfds that grow in place and fail with a typed error  |
+//! | `pages`    | ordinary, huge and gigantic pages, and how much is free of each                             |
 //! | `generations` | which generation of each granule of that memory holds                                        |
 //! | `session`  | the directory in which the nodes of a session find each other, and its cleaning            |
 //! | `lives`    | which life of its place a node begins that joins a session                                 |
@@ -20,5 +21,6 @@ pub(crate) mod generations;
 pub(crate) mod liveness;
 pub(crate) mod lives;
 pub(crate) mod memory;
+pub(crate) mod pages;
 pub(crate) mod session;
 pub(crate) mod socket;
