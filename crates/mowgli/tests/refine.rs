@@ -148,6 +148,8 @@ fn random_clients_see_nothing_that_the_specification_forbids() {
     let models = Models::builtin();
     for (library, implementations) in CLIENTS {
         let implementations = named(implementations);
+        // A message is two cells, so a client of rings takes as long as five others.
+        let clients = if library == "rbl" { clients / 5 } else { clients };
         let (mut too_large, mut less, mut outcomes) = (0, 0, 0);
         for seed in 0..clients {
             let text = client(library, seed);

@@ -725,24 +725,35 @@ mod tests {
     #[test]
     fn memory_of_several_kinds_of_pages_is_one_memory_to_peers() {
         let session = format!("test-pages-{}", std::process::id());
-        let nodes = [0, 1].map(|place| {
+        let (stop, up) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let start = |place| {
             let options = ShmOptions { huge_pages: HugePages::Scarce, ..ShmOptions::new(session.clone(), place, 2) };
-            ShmFabric::join(&options).expect("a place in the session")
-        });
-        let (mut up, start) = ([false; 2], std::time::Instant::now());
-        while up != [true; 2] {
-            for (at, node) in nodes.iter().enumerate() {
-                node.serve(Duration::ZERO, &mut |event| up[at] |= matches!(event, ControlEvent::Up(_)));
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "they see each other");
+            let fabric = ShmFabric::join(&options).expect("a place in the session");
+            let (node, stop, up) = (Arc::clone(&fabric), Arc::clone(&stop), Arc::clone(&up));
+            let body = move || {
+                while !stop.load(Ordering::Acquire) {
+                    node.serve(Duration::from_millis(5), &mut |event| {
+                        up.fetch_add(usize::from(matches!(event, ControlEvent::Up(_))), Ordering::AcqRel);
+                    });
+                }
+                node.leave();
+            };
+            let service = Fabric::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(body));
+            (fabric, service.expect("a thread"))
+        };
+        let [(owner, owners), (peer, peers)] = [start(0), start(1)];
+        let began = std::time::Instant::now();
+        while up.load(Ordering::Acquire) < 2 {
+            assert!(began.elapsed() < Duration::from_secs(20), "they see each other");
+            std::thread::yield_now();
         }
-        let endpoints = nodes.each_ref().map(|node| {
+        let endpoints = [&owner, &peer].map(|node| {
             let fabric: Arc<dyn Fabric> = Arc::clone(node) as _;
             Endpoint::open(fabric, EndpointOptions::default()).expect("an endpoint")
         });
-        // Each a step larger than the one before, until it is beyond all that is scarce.
-        let regions: Vec<Region> = (0..8).map(|_| nodes[0].alloc(GroupKey::DATA, 2 << 20).expect("memory")).collect();
-        for (at, region) in regions.iter().enumerate() {
+        // One after the other, until they are beyond all that is scarce.
+        for at in 0..8 {
+            let region = owner.alloc(GroupKey::DATA, 2 << 20).expect("memory");
             for word in [0, 1 << 10, (2 << 20) / 8 - 1] {
                 let (place, value) = (region.remote::<u64>(word), (at << 20 | word) as u64);
                 endpoints[1].put_value(place, value).wait().expect("a put");
@@ -754,5 +765,7 @@ mod tests {
                 );
             }
         }
+        stop.store(true, Ordering::Release);
+        [owners, peers].into_iter().for_each(|service| service.join().expect("its end"));
     }
 }

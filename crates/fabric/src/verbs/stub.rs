@@ -32,8 +32,8 @@ pub(super) struct State {
     pub(super) posted: VecDeque<Posted>,
     /// The batch of the extended calls that is open.
     open: Vec<Posted>,
-    /// Each with its completion queue's address: several lanes may poll theirs at a time.
-    completions: VecDeque<(usize, ibv_wc)>,
+    /// With the addresses of their completion queues.
+    completions: Vec<(usize, ibv_wc)>,
     /// How many of the next work requests are posted, and the errno value for the one that follows.
     pub(super) refusals: VecDeque<(usize, c_int)>,
     /// Polling fails.
@@ -88,9 +88,8 @@ impl State {
         }
         if status != IBV_WC_SUCCESS || posted.flags & IBV_SEND_SIGNALED != 0 {
             // SAFETY: queue pairs of the stub are never freed.
-            let queue = unsafe { (*(posted.qp as *const StubPair)).ex.qp_base.send_cq };
-            let completion = ibv_wc { wr_id: posted.wr_id, status, ..Default::default() };
-            self.completions.push_back((queue as usize, completion));
+            let queue = unsafe { (*(posted.qp as *const StubPair)).ex.qp_base.send_cq } as usize;
+            self.completions.push((queue, ibv_wc { wr_id: posted.wr_id, status, ..Default::default() }));
         }
     }
 }
@@ -390,16 +389,17 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> 
     if state.is_broken {
         return -1;
     }
-    let mut taken = 0;
-    while taken < count as usize
-        && let Some(at) = state.completions.iter().position(|(queue, _)| *queue == cq as usize)
-        && let Some((_, completion)) = state.completions.remove(at)
-    {
-        // SAFETY: the caller has room for that many.
-        unsafe { wc.add(taken).write(completion) };
-        taken += 1;
-    }
-    taken as c_int
+    let mut found = 0;
+    state.completions.retain(|(queue, completion)| {
+        let is_taken = *queue == cq as usize && found < count;
+        if is_taken {
+            // SAFETY: the caller has room for that many.
+            unsafe { wc.add(found as usize).write(*completion) };
+            found += 1;
+        }
+        !is_taken
+    });
+    found
 }
 
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {

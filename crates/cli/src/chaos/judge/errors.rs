@@ -1,8 +1,18 @@
 //! What calls failed with: only deaths of nodes that were killed, and timeouts while somebody was stopped or had just
 //! died. A timeout comes neither before its time nor long after it, and nothing else takes longer either.
+//!
+//! A machine that is busy with something else may be too slow for the limits. It is not asked how slow it is, but measured:
+//! by the calls of all nodes that are one round trip each, at the time of the timeout. What a timeout waited for takes some
+//! round trips; if the median of those leaves no time for them, that is the reason. A grant that is lost is none: round
+//! trips take no longer for it.
 
 use super::{DECIDED_NS, Findings, Story};
 use crate::chaos::log::{Call, Failure, Op};
+
+/// Round trips in one turn of a node at a lock: it takes the lock, looks, changes two words, and releases it.
+const TURN_ROUND_TRIPS: u64 = 8;
+/// Fewer calls do not tell how long a round trip takes.
+const SAMPLES_MIN: usize = 5;
 
 /// Calls take no longer than so many times their limit.
 pub(super) const LIMITS_MAX: u64 = 10;
@@ -15,6 +25,25 @@ impl Story {
         let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(aftermath_ns);
         self.death_of(node).is_some_and(|at_ns| overlaps(at_ns, at_ns))
             || self.stops.iter().any(|stop| stop.0 == node && overlaps(stop.1, stop.2))
+    }
+
+    /// How long a round trip took in a span, where nodes are on a network: the median of the calls that are one.
+    fn round_trip_ns(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
+        let is_one = |call: &&Call| matches!(call.op, Op::Add { .. } | Op::Pull { .. });
+        let took_ns = |call: &Call| {
+            let (end_ns, outcome) = call.end.as_ref()?;
+            let has_waited = outcome.as_ref().err().is_none_or(Failure::is_timeout);
+            (has_waited && call.begin_ns <= to_ns && *end_ns >= from_ns).then(|| end_ns - call.begin_ns)
+        };
+        let mut all: Vec<u64> = self.calls.iter().filter(is_one).filter_map(took_ns).collect();
+        all.sort_unstable();
+        (self.detection_ns > 0 && all.len() >= SAMPLES_MIN).then(|| all[all.len() / 2])
+    }
+
+    /// Whether round trips took so long in a span that turns of all nodes take longer than a limit.
+    fn is_too_slow(&self, from_ns: u64, to_ns: u64, limit_ns: u64) -> bool {
+        let turns = TURN_ROUND_TRIPS * self.members.len() as u64;
+        self.round_trip_ns(from_ns, to_ns).is_some_and(|one_ns| one_ns.saturating_mul(turns) >= limit_ns)
     }
 
     /// How long a node was stopped in a span.
@@ -51,7 +80,10 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             let wrong = judge_failure(story, call, *at_ns, failure);
             findings.verify("errors by variant and node", wrong.is_none(), || {
                 let why = wrong.unwrap_or_default();
-                format!("node {}: {:?} failed with `{}`: {why}", call.node, call.op, failure.text)
+                let round_trip = story.round_trip_ns(call.begin_ns, *at_ns);
+                let slowness = round_trip.map(|ns| format!(", and a round trip took {} ms", ms(ns)));
+                let slowness = slowness.unwrap_or_default();
+                format!("node {}: {:?} failed with `{}`: {why}{slowness}", call.node, call.op, failure.text)
             });
         }
     }
@@ -97,7 +129,8 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             // While the survivors find out about a death, they wait for each other, too.
             let find_out = story.detection_ns > 0 && story.members.iter().any(was_harmed);
             let is_gone = |node: u16| story.death_of(node).is_some_and(|it| it <= at_ns);
-            let may_be_missing = |node: &u16| find_out || was_harmed(node) || is_gone(*node);
+            let is_slow = story.is_too_slow(call.begin_ns, at_ns, call.limit_ns);
+            let may_be_missing = |node: &u16| find_out || is_slow || was_harmed(node) || is_gone(*node);
             // That nothing comes from a queue needs no reason. Who holds a lock may himself wait for one that was harmed.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock =
@@ -105,7 +138,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             if let Some(named) = failure.nodes.iter().find(|node| !is_of_lock && !may_be_missing(node)) {
                 return Some(format!("node {named} was not stopped"));
             }
-            let has_reason = is_dequeue || story.members.iter().any(was_harmed);
+            let has_reason = is_dequeue || is_slow || story.members.iter().any(was_harmed);
             (!has_reason).then(|| "nobody was stopped or had died".into())
         }
         _ => Some("no such error may come of what was done".into()),
@@ -116,6 +149,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
 mod tests {
     use super::super::tests::{call, death_of, found, story};
     use super::*;
+    use crate::chaos::log::Answer;
 
     fn failed(begin_ns: u64, end_ns: u64, failure: Failure) -> Call {
         call(0, begin_ns, Op::Add { counter: 2 }, Some((end_ns, Err(failure))))
@@ -158,6 +192,27 @@ mod tests {
         let mut findings = Findings::default();
         judge(&stopped, &mut findings);
         assert_eq!(findings.violations, [""; 0]);
+    }
+
+    #[test]
+    fn a_machine_that_is_too_slow_is_measured_by_round_trips() {
+        let waits = |round_trip_ns: u64, detection_ns: u64| {
+            let locked = Failure { object: Some("chaos/0/locks".into()), ..timeout(&[1]) };
+            let add = |begin_ns| {
+                let end = Some((begin_ns + round_trip_ns, Ok(Answer::Done)));
+                call(1, begin_ns, Op::Add { counter: 2 }, end)
+            };
+            let mut calls = vec![call(0, 100, Op::Lock { lock: 1, turn: 0 }, Some((200, Err(locked))))];
+            calls.extend((0..SAMPLES_MIN as u64).map(|at| add(101 + at)));
+            let mut slow = story(calls);
+            slow.detection_ns = detection_ns;
+            let mut findings = Findings::default();
+            judge(&slow, &mut findings);
+            findings.violations.len()
+        };
+        let enough = 100_u64.div_ceil(3 * TURN_ROUND_TRIPS);
+        assert_eq!((waits(enough, 1), waits(enough - 1, 1)), (0, 1));
+        assert_eq!(waits(enough, 0), 1, "on one host there is no network");
     }
 
     #[test]

@@ -352,6 +352,30 @@ struct Files {
     rest: std::collections::VecDeque<OwnedFd>,
 }
 
+impl Files {
+    /// Maps all that have pages by now; where the memory ends.
+    fn map(&mut self, range: &Range) -> Result<usize, MemoryError> {
+        let bytes = |fd: &OwnedFd| fstat(fd).map(|stat| allocated(&stat)).map_err(system("fstat of a peer's memory"));
+        while let (Some(last), Some(next)) = (self.rest.front(), self.rest.get(1)) {
+            // In this order: a file that has a follower with pages grows no more.
+            if bytes(next)? == 0 {
+                break;
+            }
+            let seam = self.start + bytes(last)?;
+            range.map_from(next.as_fd(), seam, page_bytes(next)?)?;
+            let _ = range.advise(seam, Advice::LinuxDontDump);
+            self.start = seam;
+            self.rest.pop_front();
+        }
+        let end = self.rest.front().map_or(Ok(0), bytes)?;
+        if self.rest.len() == 1 {
+            // Nothing follows; the mapping keeps the memory.
+            self.rest.clear();
+        }
+        Ok((self.start + end).min(range.len))
+    }
+}
+
 impl Mapping {
     /// Maps the memory that a peer has sent, file by file, with the reserve that the peer has named.
     ///
@@ -387,36 +411,17 @@ impl Mapping {
         range.map_from(first.as_fd(), 0, pages[0])?;
         // A core dump of this process need not hold every peer's memory; while dumping, a process is not yet dead.
         let _ = range.advise(0, Advice::LinuxDontDump);
-        let mapping = Self { range, len: 0, files: Mutex::new(Files { start: 0, rest: fds.into() }) };
-        let len = mapping.reach()?;
-        Ok(Self { len, ..mapping })
+        let mut files = Files { start: 0, rest: fds.into() };
+        let len = files.map(&range)?;
+        Ok(Self { range, len, files: Mutex::new(files) })
     }
 
-    /// Maps all files that have pages by now; where the memory ends. What its owner has said before is mapped then.
+    /// Maps all files that have pages by now: what the owner has said before is mapped then.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn reach(&self) -> Result<usize, MemoryError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let stat = |fd: &OwnedFd| fstat(fd).map_err(system("fstat of a peer's memory"));
-        while let (Some(last), Some(next)) = (files.rest.front(), files.rest.get(1)) {
-            // In this order: a file that has a follower with pages grows no more.
-            if allocated(&stat(next)?) == 0 {
-                break;
-            }
-            let seam = files.start + allocated(&stat(last)?);
-            self.range.map_from(next.as_fd(), seam, page_bytes(next)?)?;
-            let _ = self.range.advise(seam, Advice::LinuxDontDump);
-            files.start = seam;
-            files.rest.pop_front();
-        }
-        let Some(last) = files.rest.front() else { return Ok(self.range.len) };
-        let end = files.start + allocated(&stat(last)?);
-        if files.rest.len() == 1 {
-            // Nothing follows; the mapping keeps the memory.
-            files.rest.clear();
-        }
-        Ok(end.min(self.range.len))
+    pub(crate) fn reach(&self) -> Result<(), MemoryError> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).map(&self.range).map(drop)
     }
 
     /// Where it is mapped here; fixed for its life, aligned to 2 MiB.
@@ -668,24 +673,26 @@ mod tests {
         let early = attach(&arena);
         arena.grow_to(MIB).unwrap();
         let (before, base) = (attach(&arena), arena.base());
-        assert_eq!((before.len(), early.reach().unwrap()), (2 * MIB, 2 * MIB));
+        early.reach().unwrap();
+        assert_eq!(before.len(), 2 * MIB);
         all_is_shared(&arena, &[&early, &before]);
         // Into the second part, and through it into the third.
         arena.grow_to(5 * MIB).unwrap();
         assert_eq!((arena.len(), attach(&arena).len()), (6 * MIB, 6 * MIB));
-        assert_eq!(before.reach().unwrap(), 6 * MIB);
+        before.reach().unwrap();
         all_is_shared(&arena, &[&before, &attach(&arena)]);
         arena.grow_to(20 * MIB).unwrap();
         assert_eq!(arena.len(), 20 * MIB);
         let late = attach(&arena);
-        assert_eq!([&early, &before, &late].map(|peer| peer.reach().unwrap()), [20 * MIB; 3]);
+        [&early, &before, &late].into_iter().for_each(|peer| peer.reach().unwrap());
         assert_eq!(late.len(), 20 * MIB);
         all_is_shared(&arena, &[&early, &before, &late]);
         let taken = [4, 6, 10].map(|mib| mib * MIB);
         assert_eq!([KINDS[0], KINDS[1], KINDS[2]].map(|kind| arena.bytes_of(kind)), taken);
         // What has ended grows no more, and nothing has moved.
         arena.grow_to(40 * MIB).unwrap();
-        assert_eq!((early.reach().unwrap(), arena.base()), (arena.len(), base));
+        early.reach().unwrap();
+        assert_eq!(arena.base(), base);
         all_is_shared(&arena, &[&early, &before, &late]);
         assert!(arena.grow_to(65 * MIB).unwrap_err().to_string().contains("memory limit"));
     }
@@ -721,7 +728,8 @@ mod tests {
         // Others may take some meanwhile.
         assert!(free == 0 || taken >= free / 2, "{taken} of {free}");
         for (arena, early) in arenas.iter().zip(&early) {
-            assert_eq!((early.reach().unwrap(), attach(arena).len()), (arena.len(), arena.len()));
+            early.reach().unwrap();
+            assert_eq!(attach(arena).len(), arena.len());
             all_is_shared(arena, &[early, &attach(arena)]);
         }
         drop((arenas, early));
