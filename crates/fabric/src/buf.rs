@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorKind, Result};
 use crate::ptr::Plain;
+use crate::verbs::{BufferStore, Piece};
 
 /// A piece of registered memory with a count of the operations that still use it.
 pub(crate) struct Block {
@@ -33,11 +34,13 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
-/// Memory that blocks lie in. A device that needs memory to be registered registers a slab as a whole, with the first
-/// operation on one of its blocks, and the slab stays registered as long as it lives.
+/// Memory that blocks lie in. Where a device needs memory to be registered, slabs are pieces of its node's registered memory
+/// ([`BufferStore`]). A slab of other memory is registered as a whole, with the first operation on one of its blocks.
 pub(crate) struct Slab {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
+    /// How it was allocated, if it is not a piece of a store.
+    layout: Option<Layout>,
     registration: OnceLock<Registration>,
 }
 
@@ -45,7 +48,7 @@ pub(crate) struct Slab {
 pub(crate) struct Registration {
     /// The local key.
     pub(crate) key: u32,
-    /// Ends the registration when dropped.
+    /// Ends the registration when dropped, or gives the memory back to its store.
     #[allow(dead_code, reason = "held for its drop only")]
     pub(crate) keep: Box<dyn Any + Send + Sync>,
 }
@@ -63,12 +66,19 @@ impl Slab {
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Arc::new(Slab { start, layout, registration: OnceLock::new() })
+        Arc::new(Slab { start, bytes: layout.size(), layout: Some(layout), registration: OnceLock::new() })
+    }
+
+    /// Memory that is registered already.
+    pub(crate) fn of_piece(piece: Piece) -> Arc<Slab> {
+        let (start, bytes, key) = (piece.start(), piece.bytes(), piece.key());
+        let registration = OnceLock::from(Registration { key, keep: Box::new(piece) });
+        Arc::new(Slab { start, bytes, layout: None, registration })
     }
 
     /// The block of `bytes` bytes at `offset`. The caller gives no byte to two blocks.
-    fn block(self: &Arc<Slab>, offset: usize, bytes: usize) -> Arc<Block> {
-        assert!(offset + bytes <= self.layout.size(), "a block lies inside its slab");
+    pub(crate) fn block(self: &Arc<Slab>, offset: usize, bytes: usize) -> Arc<Block> {
+        assert!(offset + bytes <= self.bytes, "a block lies inside its slab");
         // SAFETY: the offset lies inside the slab's allocation.
         let start = unsafe { self.start.add(offset) };
         Arc::new(Block { start, bytes, in_flight: AtomicU32::new(0), slab: Arc::clone(self) })
@@ -79,8 +89,10 @@ impl Drop for Slab {
     fn drop(&mut self) {
         // A device is told before the memory goes.
         self.registration.take();
-        // SAFETY: allocated in `new` with this layout; blocks keep their slab, so nobody has its address any more.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated in `new` with this layout; blocks keep their slab, so nobody has its address any more.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
     }
 }
 
@@ -108,7 +120,7 @@ impl Block {
         if let Some(known) = self.slab.registration.get() {
             return Ok(known.key);
         }
-        let made = register(self.slab.start.as_ptr(), self.slab.layout.size())?;
+        let made = register(self.slab.start.as_ptr(), self.slab.bytes)?;
         Ok(self.slab.registration.get_or_init(|| made).key)
     }
 
@@ -161,16 +173,19 @@ pub(crate) struct Pool {
     slab: RefCell<Option<(Arc<Slab>, usize)>>,
     allocated_bytes: Cell<usize>,
     limit_bytes: usize,
+    /// Where slabs come from, if the device needs registered memory.
+    store: Option<Arc<BufferStore>>,
 }
 
 impl Pool {
-    pub(crate) fn new(limit_bytes: usize) -> Pool {
+    pub(crate) fn new(limit_bytes: usize, store: Option<Arc<BufferStore>>) -> Pool {
         Pool {
             free: std::array::from_fn(|_| RefCell::new(Vec::new())),
             parked: RefCell::new(Vec::new()),
             slab: RefCell::new(None),
             allocated_bytes: Cell::new(0),
             limit_bytes,
+            store,
         }
     }
 
@@ -203,22 +218,30 @@ impl Pool {
         if class >= CLASSES || self.allocated_bytes.get().saturating_add(bytes) > self.limit_bytes {
             return Err(ErrorKind::PoolExhausted { asked_bytes, limit_bytes: self.limit_bytes }.into());
         }
+        let block = if bytes <= SHARED_BYTES_MAX { self.cut(bytes)? } else { self.slab(bytes)?.block(0, bytes) };
         self.allocated_bytes.set(self.allocated_bytes.get() + bytes);
-        Ok(if bytes <= SHARED_BYTES_MAX { self.cut(bytes) } else { Block::new(bytes) })
+        Ok(block)
+    }
+
+    fn slab(&self, bytes: usize) -> Result<Arc<Slab>> {
+        Ok(match &self.store {
+            Some(store) => Slab::of_piece(store.take(bytes)?),
+            None => Slab::new(bytes),
+        })
     }
 
     /// A small block of a shared slab.
-    fn cut(&self, bytes: usize) -> Arc<Block> {
+    fn cut(&self, bytes: usize) -> Result<Arc<Block>> {
         let mut slab = self.slab.borrow_mut();
-        let used_up = slab.as_ref().is_none_or(|(slab, used)| used + bytes > slab.layout.size());
+        let used_up = slab.as_ref().is_none_or(|(slab, used)| used + bytes > slab.bytes);
         if used_up {
-            let last = slab.as_ref().map_or(0, |(slab, _)| slab.layout.size());
+            let last = slab.as_ref().map_or(0, |(slab, _)| slab.bytes);
             let next = (2 * last).clamp(bytes.max(PAGE_BYTES), SLAB_BYTES_MAX);
-            *slab = Some((Slab::new(next), 0));
+            *slab = Some((self.slab(next).or_else(|_| self.slab(bytes))?, 0));
         }
         let (slab, used) = slab.as_mut().expect("just made");
         let offset = core::mem::replace(used, *used + bytes);
-        slab.block(offset, bytes)
+        Ok(slab.block(offset, bytes))
     }
 
     #[inline]
@@ -321,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_parked_block_comes_back_only_when_its_operations_have_ended() {
-        let pool = Pool::new(64);
+        let pool = Pool::new(64, None);
         let block = pool.take(8).unwrap();
         let handle = Arc::clone(&block);
         handle.begin();
@@ -333,7 +356,7 @@ mod tests {
 
     #[test]
     fn small_blocks_share_slabs_and_their_registration() {
-        let pool = Pool::new(1 << 20);
+        let pool = Pool::new(1 << 20, None);
         let blocks: Vec<_> = (0..64).map(|_| pool.take(8).unwrap()).collect();
         let register = |start: *mut u8, bytes| {
             assert_eq!((start.align_offset(PAGE_BYTES), bytes), (0, PAGE_BYTES));

@@ -156,6 +156,14 @@ pub enum ErrorKind {
         /// The limit.
         limit_bytes: usize,
     },
+    /// Buffers have to be registered with the device, and no more memory can be.
+    #[error("no registered memory for {asked_bytes} more bytes of buffers: {why}")]
+    NoBufferMemory {
+        /// Bytes asked for.
+        asked_bytes: usize,
+        /// Which limit was met, and what to do.
+        why: String,
+    },
     /// No memory left for a region.
     #[error("no memory for {asked_bytes} more bytes in group {}: {why}", .key.0)]
     OutOfMemory {
@@ -310,8 +318,9 @@ impl Error {
     /// assert!(!Error::from(ErrorKind::Unreachable { node: NodeId(1) }).is_refused());
     /// ```
     pub fn is_refused(&self) -> bool {
-        use ErrorKind::{Injected, NoAtomics, NoQueuePair, PoolExhausted};
-        matches!(*self.0, PoolExhausted { .. } | NoQueuePair { .. } | NoAtomics { .. } | Injected { .. })
+        use ErrorKind::{Injected, NoAtomics, NoBufferMemory, NoQueuePair, PoolExhausted};
+        let is_short = matches!(*self.0, PoolExhausted { .. } | NoBufferMemory { .. } | NoQueuePair { .. });
+        is_short || matches!(*self.0, NoAtomics { .. } | Injected { .. })
     }
 
     /// Whether a deadline passed.
@@ -369,4 +378,6 @@ pub enum Code {
     NoQueuePair,
     /// The owner has given the memory back.
     Freed,
+    /// No more memory can be registered for it.
+    NoBufferMemory,
 }

@@ -8,6 +8,7 @@ use crate::error::Code;
 use crate::fabric::Fabric;
 use crate::lane::{DynLane, Status, WorkRequest};
 use crate::ptr::NodeId;
+use crate::verbs::BufferStore;
 
 /// Which operations of a faulty fabric fail.
 ///
@@ -100,6 +101,10 @@ impl DynLane for FaultLane {
             return Err(Code::Injected);
         }
         self.inner.check(request)
+    }
+
+    fn store(&self) -> Option<Arc<BufferStore>> {
+        self.inner.store()
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {

@@ -8,7 +8,7 @@ use crate::buf::Block;
 use crate::error::Code;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::shm::ShmLane;
-use crate::verbs::VerbsLane;
+use crate::verbs::{BufferStore, VerbsLane};
 
 /// The private lane of one endpoint: a queue pair to each peer and a completion queue.
 ///
@@ -30,6 +30,15 @@ impl Lane {
             Lane::Shm(lane) => Box::new(lane),
             Lane::Verbs(lane) => lane,
             Lane::Dyn(lane) => lane,
+        }
+    }
+
+    /// As [`DynLane::store`].
+    pub(crate) fn store(&self) -> Option<Arc<BufferStore>> {
+        match self {
+            Lane::Shm(_) => None,
+            Lane::Verbs(lane) => lane.store(),
+            Lane::Dyn(lane) => lane.store(),
         }
     }
 }
@@ -153,6 +162,11 @@ pub trait DynLane: Send + sealed::Sealed {
     /// Whether something was posted that has not started, for want of room or because it has to wait for others.
     fn has_backlog(&self) -> bool {
         false
+    }
+
+    /// Where buffers of its operations come from, if they have to lie in registered memory.
+    fn store(&self) -> Option<Arc<BufferStore>> {
+        None
     }
 
     /// Makes progress: reaps completions.

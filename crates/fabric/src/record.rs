@@ -8,6 +8,7 @@ use crate::fabric::Fabric;
 use crate::lane::{DynLane, Status, Verb, WorkRequest};
 use crate::local::LocalMutex;
 use crate::ptr::{NodeId, RemotePtr};
+use crate::verbs::BufferStore;
 
 /// One posted operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +48,10 @@ impl crate::lane::sealed::Sealed for RecordLane {}
 impl DynLane for RecordLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.inner.check(request)
+    }
+
+    fn store(&self) -> Option<Arc<BufferStore>> {
+        self.inner.store()
     }
 
     fn post(&mut self, request: WorkRequest) -> u64 {

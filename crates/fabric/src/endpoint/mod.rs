@@ -168,10 +168,12 @@ impl Endpoint {
     /// Opens an endpoint of a fabric.
     ///
     /// # Errors
-    /// [`ErrorKind::TooMany`] when the node's lanes are used up.
+    /// [`ErrorKind::TooMany`] when the node's lanes are used up; [`ErrorKind::NoBufferMemory`].
     pub fn open(fabric: Arc<dyn Fabric>, options: EndpointOptions) -> Result<Endpoint> {
         let nodes = fabric.nodes();
-        let inner = match fabric.open_lane(options.background)? {
+        let lane = fabric.open_lane(options.background)?;
+        let store = lane.store();
+        let inner = match lane {
             Lane::Shm(lane) => Inner::Shm(lane, ShmMarks::new(nodes)),
             Lane::Verbs(lane) => Inner::Dyn(DynState::new(OtherLane::Verbs(lane), nodes)),
             Lane::Dyn(lane) => Inner::Dyn(DynState::new(OtherLane::Dyn(lane), nodes)),
@@ -180,8 +182,8 @@ impl Endpoint {
             inner,
             me: fabric.me(),
             fabric,
-            pool: Pool::new(options.pool_bytes_max),
-            words: Pool::new(options.pool_bytes_max.max(WORDS_BYTES_MIN)),
+            pool: Pool::new(options.pool_bytes_max, store.clone()),
+            words: Pool::new(options.pool_bytes_max.max(WORDS_BYTES_MIN), store),
             counters: Arc::default(),
             depth: Cell::new(0),
             progress: Cell::new(0),
@@ -227,7 +229,7 @@ impl Endpoint {
     /// A buffer of `len` elements from the pool. Its contents are what an earlier user left, or zero.
     ///
     /// # Errors
-    /// [`ErrorKind::PoolExhausted`].
+    /// [`ErrorKind::PoolExhausted`]; [`ErrorKind::NoBufferMemory`] where buffers have to be registered, and no more can be.
     #[inline]
     pub fn buf<T: Plain>(&self, len: usize) -> Result<Buf<'_, T>> {
         Buf::new(self, len)
@@ -298,7 +300,7 @@ impl Endpoint {
         dst: RemotePtr<T>,
         value: T,
     ) -> Result<Pending<'e>, Code> {
-        let block = self.dyn_block(size_of::<T>()).map_err(|_| Code::PoolExhausted)?;
+        let block = self.dyn_block(size_of::<T>())?;
         block.write(value);
         let local = Local::block(&block);
         let (remote, len) = (dst.cast(), size_of::<T>());
@@ -623,7 +625,7 @@ impl Endpoint {
         len: usize,
         operands: [u64; 2],
     ) -> Result<Pending<'e>, Code> {
-        let block = self.dyn_block(len).map_err(|_| Code::PoolExhausted)?;
+        let block = self.dyn_block(len)?;
         let local = Local::block(&block);
         let landing = Landing::new(self, Arc::clone(&block));
         let sequence = self.post_raw(state, verb, remote, len, operands, local, Some(block));
@@ -631,9 +633,12 @@ impl Endpoint {
     }
 
     /// A scratch block for an operation of a dynamic lane.
-    fn dyn_block(&self, bytes: usize) -> Result<Arc<Block>> {
+    fn dyn_block(&self, bytes: usize) -> Result<Arc<Block>, Code> {
         self.poll_lane();
-        self.scratch(bytes).take(bytes.max(8))
+        self.scratch(bytes).take(bytes.max(8)).map_err(|error| match error.kind() {
+            ErrorKind::NoBufferMemory { .. } => Code::NoBufferMemory,
+            _ => Code::PoolExhausted,
+        })
     }
 
     #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]

@@ -37,7 +37,7 @@ impl Bare {
     /// # Errors
     /// The lane does not reach the word.
     pub(super) fn new(mut lane: VerbsLane, word: RemotePtr<u64>) -> Result<Bare, Code> {
-        let local = Block::new(8);
+        let local = lane.new_block()?;
         let lkey = lane.register(&local)?;
         let (pair, address, rkey) = lane.way_to(word)?;
         let (qp, qp_ex, can_inline) = (pair.raw, pair.raw_ex, pair.info.inline_bytes_max >= 8);

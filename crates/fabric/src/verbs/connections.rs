@@ -41,6 +41,7 @@ use super::lane::{LanePort, VerbsLane, class_of};
 use super::memory::{GroupMemory, PeerMemory};
 use super::message::Message;
 use super::queue::{CompletionQueue, QueuePair, QueuePairSwitch};
+use super::store::BufferStore;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{ControlEvent, PeerState, Region};
 use crate::ptr::{GroupKey, NodeId};
@@ -59,6 +60,7 @@ const BASE: GroupKey = GroupKey::SIGNAL;
 pub(super) struct Connections {
     me: NodeId,
     device: Arc<Device>,
+    store: Arc<BufferStore>,
     control: Control,
     /// By numbers of nodes.
     states: Box<[PeerWord]>,
@@ -225,6 +227,7 @@ impl Connections {
         Ok(Connections {
             me,
             device: Arc::clone(device),
+            store: BufferStore::new(device),
             control,
             states: std::iter::repeat_with(PeerWord::default).take(nodes).collect(),
             known: AtomicUsize::new(0),
@@ -389,7 +392,7 @@ impl Connections {
 
     /// A lane that reaches all other nodes that are up, and opens its way to this one when it needs it.
     pub(super) fn open_lane(self: &Arc<Self>) -> Result<VerbsLane> {
-        let mut lane = VerbsLane::open(&self.device)?;
+        let mut lane = VerbsLane::open(&self.store)?;
         let mut board = self.lock();
         if board.lanes.len() >= LANES_MAX {
             return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());

@@ -10,6 +10,7 @@ use farfield_verbs_sys::*;
 use super::choose::choose;
 use super::info::{Address, Atomics, DeviceInfo, PortInfo, describe, text};
 use super::queue::{CompletionQueue, QueueInfo, QueuePair};
+use crate::shm::HugePages;
 
 /// How a node uses its devices. The default chooses everything by itself.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct VerbsOptions {
     pub holds_back: Option<bool>,
     /// For how long the transport tries to reach a peer before it gives up on it, roughly.
     pub patience: Duration,
+    /// Which huge pages registered memory may lie on. Those of 1 GiB are for pieces of memory of a whole number of them.
+    pub huge_pages: HugePages,
 }
 
 impl Default for VerbsOptions {
@@ -39,6 +42,7 @@ impl Default for VerbsOptions {
             in_order: None,
             holds_back: None,
             patience: Duration::from_millis(500),
+            huge_pages: HugePages::default(),
         }
     }
 }

@@ -15,10 +15,9 @@
 //! - **What was accepted fails together with what is behind it** ([`DynLane`]). A request that the device refuses while it is
 //!   posted fails alone. One that had to wait was accepted, and perhaps nobody looks at it any more: if the device refuses it,
 //!   the queue pair is ended.
-//! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs that
-//!   are registered as a whole, with the first operation that needs it, and stay so: nothing is copied, no operation
-//!   waits for a place in a staging area, and a slab of 64 KiB costs one registration. Shared cells are
-//!   registered with their chunk.
+//! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs of the
+//!   node's registered memory (`store`): nothing is copied, no operation waits for a place in a staging area, and none
+//!   registers anything. Shared cells are registered with their chunk.
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,8 +32,9 @@ use super::peer::{Ends, Operation, Pair, Peer};
 use super::post::{BATCH_MAX, LocalKey, Poster, Work, WorkId};
 use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::status::{Refusal, code_of, refusal_of};
-use crate::buf::Block;
-use crate::error::Code;
+use super::store::BufferStore;
+use crate::buf::{Block, SMALLEST_BYTES, Slab};
+use crate::error::{Code, Result};
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::Allocation;
@@ -89,6 +89,7 @@ pub struct VerbsLane {
     /// Dropped after the queue pairs, as what follows.
     own_node: Option<OwnNode>,
     kept: Vec<Box<dyn Send>>,
+    store: Arc<BufferStore>,
 }
 
 /// The side of a lane that other threads use: through it the control plane hands over connections.
@@ -161,11 +162,13 @@ impl LanePort {
 }
 
 impl VerbsLane {
-    /// A lane without peers.
+    /// A lane without peers, whose endpoint has its buffers in `store`.
     ///
     /// # Errors
-    /// The device has no more completion queues.
-    pub fn open(device: &Arc<Device>) -> Result<VerbsLane, VerbsError> {
+    /// The device has no more completion queues, or no more memory can be registered.
+    pub fn open(store: &Arc<BufferStore>) -> Result<VerbsLane> {
+        let device = store.device();
+        let own = Slab::of_piece(store.take(Words::BYTES + SMALLEST_BYTES)?);
         let port = LanePort {
             device: Arc::clone(device),
             completions: Arc::new(CompletionQueue::new(device, COMPLETIONS)?),
@@ -183,8 +186,8 @@ impl VerbsLane {
             outstanding: 0,
             backlog: Vec::new(),
             poster: Poster::new(),
-            scratch: Block::new(8),
-            words: Words::new(),
+            scratch: own.block(Words::BYTES, SMALLEST_BYTES),
+            words: Words::new(own.block(0, Words::BYTES)),
             route: Route::SHUT,
             newest_word: WorkId::NONE,
             polls: 0,
@@ -192,6 +195,7 @@ impl VerbsLane {
             reaped: Box::new([ibv_wc::default(); REAPED_MAX]),
             own_node: None,
             kept: Vec::new(),
+            store: Arc::clone(store),
         })
     }
 
@@ -213,6 +217,12 @@ impl VerbsLane {
         })?;
         let queue = self.pairs[pair_at].queue.as_ref().ok_or(Code::Unreachable)?;
         Ok((queue, address, rkey))
+    }
+
+    /// A block of registered memory, for a word.
+    pub(super) fn new_block(&self) -> Result<Arc<Block>, Code> {
+        let piece = self.store.take(SMALLEST_BYTES).map_err(|_| Code::NoBufferMemory)?;
+        Ok(Slab::of_piece(piece).block(0, SMALLEST_BYTES))
     }
 
     /// The local key of a block.
@@ -312,6 +322,7 @@ impl VerbsLane {
 
     fn block_key(&self, block: &Block) -> Result<LocalKey, Code> {
         let device = &self.port.device;
+        // One of a store is registered. The copies that decorators make are not.
         // SAFETY: the slab keeps the registration and drops it before its memory, which operations use as `buf` says.
         let key = block.local_key(|start, bytes| unsafe { MemoryRegion::of_slab(device, start, bytes) });
         key.map(LocalKey::Registered).map_err(|_| Code::Device)
@@ -740,6 +751,10 @@ impl DynLane for VerbsLane {
         if peer.holds == 0 {
             self.start(at, 0);
         }
+    }
+
+    fn store(&self) -> Option<Arc<BufferStore>> {
+        Some(Arc::clone(&self.store))
     }
 
     fn ring(&mut self) {

@@ -13,22 +13,20 @@
 //! slots that were passed over serve smaller regions later. So an operation that crosses chunks is outside of every
 //! region, and is refused as out of bounds.
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use farfield_verbs_sys::*;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
 use super::device::{Device, VerbsError, locked_memory_limit};
+use super::pages::AddressRange;
 use crate::buf::Registration;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::shm::clear;
 use crate::shm::sys::memory::STEP_BYTES;
-use crate::shm::sys::pages::{check_room, free_huge_bytes};
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, set_generation};
 
 /// Slots that an offset of 44 bits can lie in.
@@ -342,7 +340,7 @@ impl MemoryRegion {
     /// # Safety
     /// The memory stays mapped while the region lives, and bears it that the device reads and writes it, within what
     /// `access` allows.
-    unsafe fn register(
+    pub(super) unsafe fn register(
         device: &Arc<Device>,
         start: *mut u8,
         bytes: usize,
@@ -364,7 +362,19 @@ impl MemoryRegion {
         })
     }
 
-    /// Registers a slab of a pool: memory that only this node's operations use.
+    /// The key by which this node's operations name it.
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: the region is alive.
+        unsafe { (*self.raw).lkey }
+    }
+
+    /// The key by which those of peers name it.
+    fn remote_key(&self) -> u32 {
+        // SAFETY: the region is alive.
+        unsafe { (*self.raw).rkey }
+    }
+
+    /// Registers a slab that is of no store: memory that only this node's operations use.
     ///
     /// # Safety
     /// The memory stays allocated while the registration lives, and is used by operations under the rules of `buf`.
@@ -375,9 +385,7 @@ impl MemoryRegion {
     ) -> Result<Registration, VerbsError> {
         // SAFETY: by the contract of this function.
         let region = unsafe { Self::register(device, start, bytes, IBV_ACCESS_LOCAL_WRITE) }?;
-        // SAFETY: the region is alive.
-        let key = unsafe { (*region.raw).lkey };
-        Ok(Registration { key, keep: Box::new(region) })
+        Ok(Registration { key: region.local_key(), keep: Box::new(region) })
     }
 }
 
@@ -392,19 +400,14 @@ impl Drop for MemoryRegion {
 pub struct GroupMemory {
     key: GroupKey,
     device: Arc<Device>,
-    base: NonNull<u8>,
-    reserve_bytes: usize,
     limit_bytes: usize,
     /// By local keys, and by those that peers need.
     own: Table,
     remote: Table,
     grown: Mutex<Grown>,
+    /// Goes after what is registered of it. Regions keep this memory, so nobody has an address in it any more.
+    range: AddressRange,
 }
-
-// SAFETY: an address and tables; the memory behind it is reached by atomics only, through `Region`s.
-unsafe impl Send for GroupMemory {}
-// SAFETY: as above.
-unsafe impl Sync for GroupMemory {}
 
 struct Grown {
     registered: [Option<MemoryRegion>; SLOTS],
@@ -423,26 +426,17 @@ impl GroupMemory {
         // So that a region of any size up to the limit finds a slot.
         let last = (0..SLOTS).find(|slot| slot_bytes(*slot) >= limit_bytes as u64).unwrap_or(SLOTS - 1);
         let reserve_bytes = (slot_first(last) + slot_bytes(last)) as usize;
-        // SAFETY: the kernel chooses an address range that nothing uses.
-        let space = unsafe {
-            let padded = reserve_bytes + STEP_BYTES;
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            mmap_anonymous(core::ptr::null_mut(), padded, ProtFlags::empty(), flags)
-        };
-        let space = space.map_err(|errno| out_of_memory(format!("no address space (ulimit -v?): {errno}")))?;
-        // The padding stays: it costs address space only.
-        let base = space.cast::<u8>().wrapping_add(space.cast::<u8>().align_offset(STEP_BYTES));
+        let range = AddressRange::reserve(reserve_bytes).map_err(out_of_memory)?;
         let mut used = [0; SLOTS];
         used[0] = RESERVED_BYTES;
         let memory = GroupMemory {
             key,
             device: Arc::clone(device),
-            base: NonNull::new(base).expect("a mapping is not at address zero"),
-            reserve_bytes,
             limit_bytes,
             own: Table::default(),
             remote: Table::default(),
             grown: Mutex::new(Grown { registered: [const { None }; SLOTS], used, spaces: Default::default() }),
+            range,
         };
         memory.grow(&mut memory.grown.lock().unwrap_or_else(PoisonError::into_inner), 0, RESERVED_BYTES)?;
         Ok(Arc::new(memory))
@@ -471,7 +465,7 @@ impl GroupMemory {
                 let fits = |slot: &usize| {
                     grown.registered[*slot].is_none()
                         && slot_bytes(*slot) >= asked
-                        && slot_first(*slot) + slot_bytes(*slot) <= self.reserve_bytes as u64
+                        && slot_first(*slot) + slot_bytes(*slot) <= self.range.bytes() as u64
                 };
                 let Some(slot) = (0..SLOTS).find(fits) else {
                     return Err(self.exhausted(asked, "its address space is used up".into()));
@@ -498,7 +492,7 @@ impl GroupMemory {
         self.remote.set_generation(news);
         drop(grown); // zeroing much memory takes long
         // SAFETY: the range lies in a chunk, is aligned to 64, and nobody has it: see `Connections::free`.
-        unsafe { clear(self.base.as_ptr().add(start as usize), asked as usize) };
+        unsafe { clear(self.range.base().as_ptr().add(start as usize), asked as usize) };
         Some((self.region(me, start, bytes, generation), is_news.then_some(news)))
     }
 
@@ -524,7 +518,7 @@ impl GroupMemory {
     }
 
     fn offsets(&self) -> Offsets {
-        Offsets::new(self.reserve_bytes as u64)
+        Offsets::new(self.range.bytes() as u64)
     }
 
     fn address_bits(&self) -> u8 {
@@ -534,7 +528,7 @@ impl GroupMemory {
     fn region(self: &Arc<Self>, me: NodeId, offset: u64, bytes: usize, generation: u8) -> Region {
         let whole = (bytes as u64).next_multiple_of(GRANULE_BYTES);
         // SAFETY: the offset lies inside the reserved range.
-        let base = unsafe { self.base.add(offset as usize) };
+        let base = unsafe { self.range.base().add(offset as usize) };
         let remote = RemotePtr::new(me, self.key, self.offsets().offset(offset, generation));
         let keep = Allocation::new(offset, whole, generation, Arc::clone(self) as _);
         // SAFETY: nobody else has the range, which lies in a chunk that is mapped as long as this memory, which the
@@ -555,7 +549,7 @@ impl GroupMemory {
 
     /// The local key of `len` bytes at `at`.
     pub(super) fn local_key(&self, at: *const u8, len: usize) -> Result<u32, Code> {
-        let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
+        let offset = (at as usize).wrapping_sub(self.range.base().as_ptr() as usize);
         self.own.find(offset as u64, len).map(|(_, key)| key)
     }
 
@@ -572,33 +566,14 @@ impl GroupMemory {
     }
 
     fn grow_by(&self, grown: &mut Grown, slot: usize, bytes: usize) -> Result<(), String> {
-        let huge = bytes.is_multiple_of(STEP_BYTES) && free_huge_bytes() >= bytes as u64;
-        check_room(bytes, huge).map_err(|why| why.to_string())?;
         let first = slot_first(slot);
-        // SAFETY: the slot lies inside the reserved range.
-        let start = unsafe { self.base.add(first as usize) }.as_ptr();
-        let map = |more| {
-            // Shared, so that a child of this process does not make it copy-on-write under the device.
-            let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED | more;
-            // SAFETY: the range is part of our reservation and not usable yet, so nobody uses it.
-            unsafe { mmap_anonymous(start.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
-        };
-        let mapped = if huge {
-            map(MapFlags::HUGETLB | MapFlags::HUGE_2MB).or_else(|_| map(MapFlags::empty()))
-        } else {
-            map(MapFlags::empty())
-        };
-        mapped.map_err(|errno| format!("mmap: {errno}"))?;
-        // SAFETY: just mapped; a wish, which leaves contents alone and which the kernel may ignore.
-        let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
-        // SAFETY: the memory stays mapped until `self` is dropped, which drops the registrations first; it is shared by
-        // nature, and all access to it is atomic or an operation's.
-        let region = unsafe { MemoryRegion::register(&self.device, start, bytes, SHARED) };
-        let region = region.map_err(|error| error.to_string())?;
-        // SAFETY: the region is alive.
-        let (lkey, rkey) = unsafe { ((*region.raw).lkey, (*region.raw).rkey) };
+        // SAFETY: the slot is not usable yet, so nobody uses it. Registrations are dropped before the range; the memory is
+        // shared by nature, and all access to it is atomic or an operation's.
+        let region = unsafe { self.range.register(&self.device, first as usize, bytes, SHARED) }?;
+        let (lkey, rkey) = (region.local_key(), region.remote_key());
+        let start = self.range.base().as_ptr() as u64 + first;
         grown.registered[slot] = Some(region);
-        let chunk = ChunkInfo { first, bytes: bytes as u64, address: start as u64, rkey };
+        let chunk = ChunkInfo { first, bytes: bytes as u64, address: start, rkey };
         self.own.add(ChunkInfo { rkey: lkey, ..chunk });
         self.remote.add(chunk);
         Ok(())
@@ -607,15 +582,6 @@ impl GroupMemory {
     #[cold]
     fn exhausted(&self, asked: u64, why: String) -> Error {
         ErrorKind::OutOfMemory { key: self.key, asked_bytes: asked as usize, why }.into()
-    }
-}
-
-impl Drop for GroupMemory {
-    fn drop(&mut self) {
-        self.grown.get_mut().unwrap_or_else(PoisonError::into_inner).registered.fill_with(|| None);
-        // SAFETY: our own reservation; regions keep this memory, so nobody has an address in it any more, and no device
-        // knows it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserve_bytes) };
     }
 }
 

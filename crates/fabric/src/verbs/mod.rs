@@ -3,7 +3,8 @@
 //! - `fabric`: [`VerbsFabric`], one node. `connections`: which lanes reach which memory, and `message`: what nodes tell each
 //!   other for it. [`control`]: the connections between nodes over TCP by which they do.
 //! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
-//!   registered memory of a permission group, and where that of peers lies. `queue`: queue pairs, how they are
+//!   registered memory of a permission group, and where that of peers lies; `store`: that of buffers, which all lanes share;
+//!   `pages`: what both lie on. `queue`: queue pairs, how they are
 //!   connected and ended; `route`: the way to a peer's port. `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a
 //!   file of their own; `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
 //!
@@ -55,11 +56,13 @@ mod info;
 mod lane;
 mod memory;
 mod message;
+mod pages;
 mod peer;
 mod post;
 mod queue;
 mod route;
 mod status;
+mod store;
 
 #[cfg(test)]
 mod cost;
@@ -78,3 +81,5 @@ pub use lane::{LanePort, VerbsLane};
 pub(crate) use lane::{WordOrigin, WordTicket};
 pub use memory::{ChunkInfo, GenerationInfo, GroupMemory, PeerMemory};
 pub use queue::{QueueInfo, QueuePair, QueuePairAddress, QueuePairSwitch};
+pub use store::BufferStore;
+pub(crate) use store::Piece;

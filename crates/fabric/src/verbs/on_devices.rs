@@ -18,6 +18,7 @@ use super::device::{Device, VerbsOptions};
 use super::lane::VerbsLane;
 use super::memory::{GroupMemory, PeerMemory};
 use super::queue::{QueuePair, QueuePairSwitch};
+use super::store::BufferStore;
 use super::tests::{PEER, request, span_request};
 use crate::buf::Block;
 use crate::error::Code;
@@ -74,7 +75,7 @@ impl Connection {
         let own = GroupMemory::create(from, GroupKey::DATA, 16 << 20).unwrap().alloc(NodeId(0), REGION_BYTES).unwrap();
         let memory = PeerMemory::new();
         assert!(group.chunks().into_iter().all(|chunk| memory.add(GroupKey::DATA, chunk)));
-        let lane = VerbsLane::open(from).unwrap();
+        let lane = VerbsLane::open(&BufferStore::new(from)).unwrap();
         let port = lane.port();
         let mut pair = port.new_pair().unwrap();
         let mut target = QueuePair::target(to).unwrap();

@@ -40,7 +40,8 @@ pub(super) struct State {
     pub(super) is_broken: bool,
     pub(super) doorbells: usize,
     pub(super) registered: Vec<usize>,
-    pub(super) registering_fails: bool,
+    /// How many bytes may be registered, all in all.
+    pub(super) registered_bytes_max: Option<usize>,
     pub(super) modified: Vec<(ibv_qp_state, ibv_qp_attr)>,
     pub(super) destroyed: usize,
     /// Queue pairs that there are, and that there can be.
@@ -269,7 +270,8 @@ unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, a
     // SAFETY: the stub's domain is never freed.
     let context = unsafe { (*pd).context };
     let mut state = state_of(context);
-    if state.registering_fails {
+    let registered: usize = state.registered.iter().sum();
+    if state.registered_bytes_max.is_some_and(|max| registered + length > max) {
         // SAFETY: the location of this thread's errno is valid to write.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return core::ptr::null_mut();

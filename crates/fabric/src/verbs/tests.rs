@@ -14,6 +14,7 @@ use super::fabric::{JoinOptions, VerbsFabric};
 use super::lane::{VerbsLane, WordOrigin, WordTicket};
 use super::memory::{GroupMemory, PeerMemory};
 use super::queue::{QueuePair, QueuePairSwitch};
+use super::store::BufferStore;
 use super::stub::Stub;
 use crate::buf::Block;
 use crate::error::Code;
@@ -75,7 +76,7 @@ impl Drop for Rig {
 
 impl Rig {
     fn on(stub: Stub) -> Rig {
-        let lane = VerbsLane::open(&stub.device).unwrap();
+        let lane = VerbsLane::open(&BufferStore::new(&stub.device)).unwrap();
         let group = GroupMemory::create(&stub.device, GroupKey::DATA, 2 << 20).unwrap();
         let region = group.alloc(PEER, 1 << 20).unwrap();
         let memory = PeerMemory::new();
@@ -508,7 +509,7 @@ fn what_is_wrong_here_is_refused_before_posting() {
     assert_eq!(code(&mut rig, Verb::Get, RemotePtr::new(PEER, GroupKey(9), 0)), Status::Failed(Code::BadKey));
     assert_eq!(code(&mut rig, Verb::Get, RemotePtr::new(NodeId(9), GroupKey::DATA, 0)), Status::Failed(Code::BadKey));
     assert_eq!(code(&mut rig, Verb::Cas, place(64)), Status::Failed(Code::NoAtomics));
-    rig.stub.state().registering_fails = true;
+    rig.stub.state().registered_bytes_max = Some(0);
     assert_eq!(code(&mut rig, Verb::Get, place(64)), Status::Failed(Code::Device));
     assert_eq!(rig.stub.state().posted.len(), 0);
 }
@@ -618,7 +619,7 @@ fn a_lane_that_is_dropped_ends_what_is_under_way() {
     rig.put(0, 1);
     rig.lane.post(request(Verb::Faa, rig.at(0), &[0; 8], [1, 0]).0);
     assert!(rig.lane.has_backlog());
-    let lane = core::mem::replace(&mut rig.lane, VerbsLane::open(&rig.stub.device).unwrap());
+    let lane = core::mem::replace(&mut rig.lane, VerbsLane::open(&BufferStore::new(&rig.stub.device)).unwrap());
     std::thread::scope(|scope| {
         let dropping = scope.spawn(move || drop(lane));
         while !dropping.is_finished() {

@@ -74,6 +74,7 @@ impl Config {
         let Hosts { addresses, life, secret, device, silence } = &self.hosts;
         let listen = addresses[usize::from(self.node)];
         let (mut limits, mut device) = (Limits::default(), device.clone());
+        device.huge_pages = self.huge_pages;
         if let Some(silence) = *silence {
             (limits.silence, limits.beat, device.patience) = (silence, silence / 5, silence);
         }
@@ -207,7 +208,8 @@ impl Builder {
     }
 
     /// Which pages network memory is made of. Of 2 MiB as long as the machine has free ones, unless set. In a file
-    /// `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`.
+    /// `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It holds for shared memory and RDMA, and
+    /// takes the place of [`VerbsOptions::huge_pages`].
     pub fn huge_pages(mut self, pages: HugePages) -> Builder {
         self.config.huge_pages = pages;
         self
@@ -549,6 +551,11 @@ mod tests {
         let config = Node::builder().toml(text).unwrap().config;
         assert!(matches!(config.fabric, Choice::Verbs) && config.hosts.addresses[1].is_ipv6());
         assert_eq!((config.nodes, config.hosts.device.port), (2, Some(2)));
+        let huge = Node::builder().toml(&format!("huge_pages='1G'\n{text}")).unwrap().config;
+        assert_eq!(
+            (config.rdma().device.huge_pages, huge.rdma().device.huge_pages),
+            (HugePages::TwoMib, HugePages::OneGib)
+        );
         assert!(Node::builder().toml(&text.replace("address='10.0.0.1:1'", "")).is_err(), "one without an address");
 
         let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1, 127.0.0.3:1");

@@ -290,8 +290,12 @@ enum Place {
 }
 
 impl Words {
-    pub(super) fn new() -> Words {
-        let block = Block::new(8 * PLACES);
+    /// What the places take.
+    pub(super) const BYTES: usize = 8 * PLACES;
+
+    /// In a block of [`Words::BYTES`].
+    pub(super) fn new(block: Arc<Block>) -> Words {
+        assert!(block.bytes() >= Words::BYTES, "every place has its word");
         Words {
             memory: NonNull::new(block.as_ptr().cast()).expect("a block has memory"),
             block,

@@ -176,6 +176,65 @@ fn queue_pairs_are_counted_and_none_is_to_the_own_node_before_it_is_used() {
     until("lanes are closed", || nodes.iter().all(|node| node.stub.state().queue_pairs == 0));
 }
 
+/// Works with memory of all kinds that a thread uses: its buffers, those of the pool for words, and its lane's.
+fn work(endpoint: &Endpoint, word: RemotePtr<u64>) {
+    for len in [1, 64, 4000] {
+        let buf = endpoint.buf::<u64>(len).unwrap();
+        endpoint.put(word, &buf).wait().unwrap();
+    }
+    endpoint.put_value(word.cast(), [7_u64; 32]).wait().unwrap();
+    assert_eq!((endpoint.faa(word, 1).wait().unwrap(), endpoint.get(word).wait().unwrap()), (7, 8));
+}
+
+/// Every endpoint registered the slabs of its own pool, and a device has tables for few.
+#[test]
+fn the_number_of_registrations_does_not_grow_with_threads() {
+    let nodes = Served::session("registrations", 2);
+    let region = nodes[1].fabric.alloc(GroupKey::DATA, 64 << 10).unwrap();
+    let word = region.remote::<u64>(0);
+    let registered = || nodes[0].stub.state().registered.clone();
+    let groups = registered();
+    for round in 0..3 {
+        let endpoints: Vec<_> = (0..8).map(|_| nodes[0].endpoint()).collect();
+        endpoints.iter().for_each(|endpoint| work(endpoint, word));
+        assert_eq!(registered()[groups.len()..], [2 << 20], "round {round}");
+    }
+    // Much more memory takes few, however many endpoints share it, and those that come later use it again.
+    for round in 0..2 {
+        let endpoints: Vec<_> = (0..8).map(|_| nodes[0].endpoint()).collect();
+        let many: Vec<_> =
+            endpoints.iter().flat_map(|one| (0..16).map(|_| one.buf::<u64>(16 << 10).unwrap())).collect();
+        assert_eq!(registered()[groups.len()..], [2 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20], "round {round}");
+        drop(many);
+    }
+}
+
+#[test]
+fn without_room_for_buffers_an_operation_is_refused_and_the_lane_goes_on() {
+    let nodes = Served::session("no room", 2);
+    let word = nodes[1].fabric.alloc(GroupKey::DATA, 64 << 10).unwrap().remote::<u64>(0);
+    let endpoint = nodes[0].endpoint();
+    work(&endpoint, word);
+    let there_is: usize = nodes[0].stub.state().registered.iter().sum();
+    nodes[0].stub.state().registered_bytes_max = Some(there_is);
+    let kind = refused(endpoint.buf::<u64>(1 << 20));
+    assert!(matches!(kind, ErrorKind::NoBufferMemory { asked_bytes: 8_388_608, .. }), "{kind:?}");
+    let held: Vec<_> = std::iter::from_fn(|| endpoint.buf::<u64>(32 << 10).ok()).collect();
+    let small: Vec<_> = std::iter::from_fn(|| endpoint.buf::<u64>(256).ok()).collect();
+    assert!(!held.is_empty() && !small.is_empty());
+    let error = endpoint.put_value(word.cast(), [0_u64; 200]).wait().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoBufferMemory { asked_bytes: 1600, .. }) && error.is_refused());
+    // Another thread finds no place for what it needs itself, and says so when it opens.
+    let open = || Endpoint::open(Arc::clone(&nodes[0].fabric) as Arc<dyn Fabric>, EndpointOptions::default());
+    let mut others = Vec::new();
+    let kind = refused((0..32).try_for_each(|_| open().map(|other| others.push(other))));
+    assert!(matches!(kind, ErrorKind::NoBufferMemory { .. }), "{kind:?}");
+    drop(others);
+    assert_eq!(endpoint.faa(word, 1).wait().unwrap(), 8);
+    drop((held, small));
+    work(&endpoint, word);
+}
+
 #[test]
 fn without_a_queue_pair_an_operation_is_refused_and_the_lane_goes_on() {
     let nodes = Served::session("short", 2);
