@@ -133,7 +133,7 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
     let may = ProtFlags::READ | ProtFlags::WRITE;
     if !pages.flags().contains(MemfdFlags::HUGETLB) {
-        check_room(bytes, false).map_err(|why| why.to_string())?;
+        check_room(bytes).map_err(|why| why.to_string())?;
         // SAFETY: by the contract of this function.
         let mapped = unsafe { mmap_anonymous(start.cast(), bytes, may, flags) };
         mapped.map_err(|errno| format!("mmap: {errno}"))?;

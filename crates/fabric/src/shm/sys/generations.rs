@@ -47,7 +47,7 @@ impl Generations {
             return Ok(());
         }
         let more = needed.next_multiple_of(STEP) - count;
-        check_room(more, false)?;
+        check_room(more)?;
         loop {
             match fallocate(&self.fd, FallocateFlags::empty(), count as u64, more as u64) {
                 Ok(()) => break,

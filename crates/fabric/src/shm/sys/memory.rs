@@ -142,7 +142,7 @@ impl Part {
             return Err(exhausted(wanted));
         }
         if self.pages == Pages::Ordinary {
-            check_room(chunk, false)?;
+            check_room(chunk)?;
         }
         check_file_size(len, chunk)?;
         loop {
@@ -275,7 +275,7 @@ impl Arena {
     fn check_room(&self, part: usize, more: usize) -> Result<(), MemoryError> {
         let pools = self.parts[part..].iter().filter(|part| part.pages != Pages::Ordinary);
         let huge: u64 = pools.map(Part::free_bytes).sum();
-        check_room((more as u64).saturating_sub(huge) as usize, false)?;
+        check_room((more as u64).saturating_sub(huge) as usize)?;
         check_file_size(self.len(), more)
     }
 
@@ -534,7 +534,7 @@ fn round_reserve(reserve_bytes: usize) -> Result<usize, MemoryError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pages::{HugePages, free_huge_bytes};
+    use super::super::pages::HugePages;
     use super::*;
 
     const MIB: usize = 1 << 20;
@@ -713,9 +713,9 @@ mod tests {
     #[test]
     fn huge_pages_of_the_machine_are_taken_until_there_are_none() {
         if std::env::var_os("FARFIELD_NEED_HUGE_PAGES").is_some() {
-            assert!(free_huge_bytes() >= 16 * MIB as u64, "huge pages are set aside");
+            assert!(Pages::Huge.free_bytes(|| 0) >= 16 * MIB as u64, "huge pages are set aside");
         }
-        let free = free_huge_bytes().min(1 << 30) as usize;
+        let free = Pages::Huge.free_bytes(|| 0).min(1 << 30) as usize;
         let limit = free + 64 * MIB;
         let arenas = [(); 2].map(|()| Arena::create("test", limit, limit, HugePages::TwoMib.kinds()).unwrap());
         let early = arenas.each_ref().map(attach);
@@ -733,6 +733,6 @@ mod tests {
             all_is_shared(arena, &[early, &attach(arena)]);
         }
         drop((arenas, early));
-        assert!(free_huge_bytes() as usize >= free / 2, "they come back");
+        assert!(Pages::Huge.free_bytes(|| 0) as usize >= free / 2, "they come back");
     }
 }

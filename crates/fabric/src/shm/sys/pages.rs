@@ -110,24 +110,11 @@ fn free_in_pool(page_bytes: u64) -> u64 {
     free.saturating_sub(reserved).saturating_mul(page_bytes)
 }
 
-/// Bytes in free huge pages of 2 MiB that nobody has reserved.
-pub(crate) fn free_huge_bytes() -> u64 {
-    free_in_pool(STEP_BYTES as u64)
-}
-
-/// Whether the machine, and the control group of this process, have room for `more` bytes in ordinary pages, or in huge ones.
-pub(crate) fn check_room(more: usize, huge: bool) -> Result<(), MemoryError> {
+/// Whether the machine, and the control group of this process, have room for `more` bytes in ordinary pages.
+pub(crate) fn check_room(more: usize) -> Result<(), MemoryError> {
     let more = more as u64;
     let exhausted =
         |available, what_limits, hint| Err(MemoryError::Exhausted { asked: more, available, what_limits, hint });
-    if huge {
-        let free = free_huge_bytes();
-        if more > free {
-            let hint = "set aside more huge pages (/proc/sys/vm/nr_hugepages), or none";
-            return exhausted(free, "free huge pages of 2 MiB".to_owned(), hint);
-        }
-        return Ok(());
-    }
     // Where /proc is not mounted, nothing is known and the kernel decides.
     let free = meminfo_bytes("MemAvailable:").map_or(u64::MAX, |free| free - free / SPARE_PART);
     if more > free {
