@@ -755,7 +755,7 @@ mod tests {
         for at in 0..8 {
             let region = owner.alloc(GroupKey::DATA, 2 << 20).expect("memory");
             for word in [0, 1 << 10, (2 << 20) / 8 - 1] {
-                let (place, value) = (region.remote::<u64>(word), (at << 20 | word) as u64);
+                let (place, value) = (region.remote::<u64>(8 * word), (at << 20 | word) as u64);
                 endpoints[1].put_value(place, value).wait().expect("a put");
                 assert_eq!(region.word(word).load(), value);
                 region.word(word).store(value + 1);
