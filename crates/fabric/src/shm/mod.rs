@@ -754,11 +754,11 @@ mod tests {
         // One after the other, until they are beyond all that is scarce.
         for at in 0..8 {
             let region = owner.alloc(GroupKey::DATA, 2 << 20).expect("memory");
-            for word in [0, 1 << 10, (2 << 20) / 8 - 1] {
-                let (place, value) = (region.remote::<u64>(8 * word), (at << 20 | word) as u64);
+            for offset in [0, 8 << 10, (2 << 20) - 8] {
+                let (place, value) = (region.remote::<u64>(offset), (at << 32 | offset) as u64);
                 endpoints[1].put_value(place, value).wait().expect("a put");
-                assert_eq!(region.word(word).load(), value);
-                region.word(word).store(value + 1);
+                assert_eq!(region.word(offset).load(), value);
+                region.word(offset).store(value + 1);
                 assert_eq!(
                     endpoints.each_ref().map(|endpoint| endpoint.get(place).wait().expect("a get")),
                     [value + 1; 2]
