@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, Words};
 use crate::lane::{DynLane, Lane};
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -50,6 +50,9 @@ impl Fabric for Decorated {
     }
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
         self.inner.alloc(group, bytes)
+    }
+    fn alloc_words(&self, group: GroupKey, count: usize, pattern: &[u64]) -> Result<Words> {
+        self.inner.alloc_words(group, count, pattern)
     }
     fn free(&self, region: Region) -> Result<()> {
         self.inner.free(region)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::alarm::Alarm;
-use crate::cell::{Slot, Word};
+use crate::cell::{Slot, Word, memory_fence};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
@@ -50,6 +50,35 @@ pub trait Fabric: Any + Send + Sync {
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a peer that counts as up and does not
     /// take note of new memory in time.
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
+
+    /// Words of this node that operations work on, and its processor never does: of locks and counters, which remote atomics
+    /// alone change. Word `i` is `pattern[i % pattern.len()]` at first, and 0 with an empty pattern. Where the node's device has memory of its own, they lie in it, and an
+    /// operation on them does not cross the bus; elsewhere, or when that memory is used up, in the machine's.
+    ///
+    /// ```no_run
+    /// use farfield_fabric::{Fabric, GroupKey, shm::{ShmFabric, ShmOptions}};
+    /// # fn main() -> farfield_fabric::Result<()> {
+    /// let node = ShmFabric::join(&ShmOptions::new("session", 0, 1))?;
+    /// let counters = node.alloc_words(GroupKey::DATA, 16, &[])?;
+    /// let third = counters.remote(2); // for atomics, gets and puts of all nodes, this one included
+    /// # let _ = third;
+    /// node.free_words(counters)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Fabric::alloc`].
+    fn alloc_words(&self, group: GroupKey, count: usize, pattern: &[u64]) -> Result<Words> {
+        Ok(Words::of_region(self.alloc(group, count.saturating_mul(8))?, count, pattern))
+    }
+
+    /// Gives words back, as [`Fabric::free`] does memory.
+    ///
+    /// # Errors
+    /// As [`Fabric::free`].
+    fn free_words(&self, words: Words) -> Result<()> {
+        self.free(words.region)
+    }
 
     /// Gives memory of this node back. From its call on, operations towards the region's pointers end in
     /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others: on these as soon as they hear of it, which
@@ -499,6 +528,56 @@ impl Region {
 impl core::fmt::Debug for Region {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Region({:?}, {} bytes)", self.remote, self.bytes)
+    }
+}
+
+/// Words of this node that are reached by operations alone: see [`Fabric::alloc_words`].
+#[derive(Clone, Debug)]
+pub struct Words {
+    /// Without bytes where they lie on the device.
+    region: Region,
+    count: usize,
+}
+
+impl Words {
+    /// Those that a region was made for.
+    pub(crate) fn new(region: Region, count: usize) -> Words {
+        Words { region, count }
+    }
+
+    /// Those of ordinary memory, which is zeroed, and of which nobody knows yet.
+    pub(crate) fn of_region(region: Region, count: usize, pattern: &[u64]) -> Words {
+        if pattern.iter().any(|value| *value != 0) {
+            let words = region.words(0, count).iter().zip(pattern.iter().cycle());
+            words.filter(|(_, value)| **value != 0).for_each(|(word, value)| word.store(*value));
+            // Before anybody is told where they are.
+            memory_fence();
+        }
+        Words::new(region, count)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Their size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.count * 8
+    }
+
+    /// A pointer to the first of them, or to where it would be if there were one.
+    pub fn start(&self) -> RemotePtr<u8> {
+        self.region.remote(0)
+    }
+
+    /// A pointer that this and other nodes use to reach one of them.
+    ///
+    /// # Panics
+    /// If there is no such word, as indexing a slice does.
+    pub fn remote(&self, index: usize) -> RemotePtr<u64> {
+        assert!(index < self.count, "word {index} of {}", self.count);
+        self.region.remote(index * 8)
     }
 }
 

@@ -39,7 +39,7 @@ pub use buf::Buf;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
 pub use endpoint::{Batch, Counts, CountsReader, Endpoint, EndpointOptions};
 pub use error::{Code, Error, ErrorKind, Result};
-pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Waiting};
+pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Waiting, Words};
 pub use lane::{DynLane, Lane, Status, Verb, WorkRequest};
 pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};

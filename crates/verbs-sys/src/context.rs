@@ -9,8 +9,9 @@ use core::mem::offset_of;
 
 use crate::declare::{c_constants, c_types};
 use crate::{
-    Skipped, SkippedFn, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_mw, ibv_mw_type,
-    ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_wc,
+    Skipped, SkippedFn, ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex,
+    ibv_dm, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input,
+    ibv_recv_wr, ibv_send_wr, ibv_wc,
 };
 
 c_constants! {
@@ -112,9 +113,19 @@ c_types! {
         attach_counters_point_flow: SkippedFn,
         create_counters: SkippedFn,
         destroy_counters: SkippedFn,
-        reg_dm_mr: SkippedFn,
-        alloc_dm: SkippedFn,
-        free_dm: SkippedFn,
+        reg_dm_mr: Option<
+            unsafe extern "C" fn(
+                pd: *mut ibv_pd,
+                dm: *mut ibv_dm,
+                dm_offset: u64,
+                length: usize,
+                access: c_uint
+            ) -> *mut ibv_mr
+        >,
+        alloc_dm: Option<
+            unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm
+        >,
+        free_dm: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> c_int>,
         modify_flow_action_esp: SkippedFn,
         destroy_flow_action: SkippedFn,
         create_flow_action_esp: SkippedFn,

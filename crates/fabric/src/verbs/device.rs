@@ -31,6 +31,10 @@ pub struct VerbsOptions {
     pub patience: Duration,
     /// Which huge pages registered memory may lie on. Those of 1 GiB are for pieces of memory of a whole number of them.
     pub huge_pages: HugePages,
+    /// The most bytes of the device's own memory that each group of the node takes for its words
+    /// ([`Fabric::alloc_words`](crate::Fabric::alloc_words)): 64 KiB. With 0, or where the device has none left, words lie in the
+    /// machine's memory.
+    pub device_memory_bytes: usize,
 }
 
 impl Default for VerbsOptions {
@@ -43,6 +47,7 @@ impl Default for VerbsOptions {
             holds_back: None,
             patience: Duration::from_millis(500),
             huge_pages: HugePages::default(),
+            device_memory_bytes: 64 << 10,
         }
     }
 }

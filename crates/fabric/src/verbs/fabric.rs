@@ -12,7 +12,9 @@ use super::device::{Device, VerbsOptions};
 use super::message::LAYOUT;
 use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
+use crate::fabric::{
+    Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, Words, explain,
+};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -330,6 +332,13 @@ impl Fabric for VerbsFabric {
 
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
         self.connections.alloc(group, bytes)
+    }
+
+    fn alloc_words(&self, group: GroupKey, count: usize, pattern: &[u64]) -> Result<Words> {
+        match self.connections.alloc_words(group, count, pattern)? {
+            Some(region) => Ok(Words::new(region, count)),
+            None => Ok(Words::of_region(self.alloc(group, count.saturating_mul(8))?, count, pattern)),
+        }
     }
 
     fn free(&self, region: Region) -> Result<()> {

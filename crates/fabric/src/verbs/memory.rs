@@ -8,11 +8,15 @@
 //!        │ slot 0 │ slot 1   │ slot 2              │ slot 3 …
 //! ```
 //!
+//! Behind the last slot, one more is for words in the device's own memory, where it has some (`device_memory`): they have no
+//! address in this process.
+//!
 //! The slot of an offset is a matter of its highest bit, so finding a peer's key takes a shift, a count of zeros and
 //! one line of a table. **No region crosses slots**: one that does not fit gets a slot that is large enough, and the
 //! slots that were passed over serve smaller regions later. So an operation that crosses chunks is outside of every
 //! region, and is refused as out of bounds.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -20,6 +24,7 @@ use farfield_verbs_sys::*;
 use serde::{Deserialize, Serialize};
 
 use super::device::{Device, VerbsError, locked_memory_limit};
+use super::device_memory::DeviceMemory;
 use super::pages::AddressRange;
 use crate::buf::Registration;
 use crate::error::{Code, Error, ErrorKind, Result};
@@ -368,8 +373,16 @@ impl MemoryRegion {
         unsafe { (*self.raw).lkey }
     }
 
+    /// One that was registered otherwise.
+    ///
+    /// # Safety
+    /// It is of the device, and nothing else ends it.
+    pub(super) unsafe fn of_raw(device: &Arc<Device>, raw: *mut ibv_mr) -> MemoryRegion {
+        MemoryRegion { device: Arc::clone(device), raw }
+    }
+
     /// The key by which those of peers name it.
-    fn remote_key(&self) -> u32 {
+    pub(super) fn remote_key(&self) -> u32 {
         // SAFETY: the region is alive.
         unsafe { (*self.raw).rkey }
     }
@@ -401,6 +414,9 @@ pub struct GroupMemory {
     key: GroupKey,
     device: Arc<Device>,
     limit_bytes: usize,
+    /// The slot of the device's own memory, and the most bytes of it.
+    on_device: Option<(usize, usize)>,
+    offsets: Offsets,
     /// By local keys, and by those that peers need.
     own: Table,
     remote: Table,
@@ -411,6 +427,7 @@ pub struct GroupMemory {
 
 struct Grown {
     registered: [Option<MemoryRegion>; SLOTS],
+    on_device: Option<DeviceMemory>,
     /// Bytes given out of each slot at least once, and what of them may be given out again.
     used: [u64; SLOTS],
     spaces: [Space; SLOTS],
@@ -429,13 +446,25 @@ impl GroupMemory {
         let range = AddressRange::reserve(reserve_bytes).map_err(out_of_memory)?;
         let mut used = [0; SLOTS];
         used[0] = RESERVED_BYTES;
+        let device_bytes = usize::try_from(device.info.device_memory_bytes).unwrap_or(usize::MAX);
+        let device_bytes = device_bytes.min(device.options.device_memory_bytes) / GRANULE_BYTES as usize;
+        let on_device = (device.has_atomics() && device_bytes > 0 && last + 1 < SLOTS)
+            .then_some((last + 1, device_bytes * GRANULE_BYTES as usize));
+        let space_bytes = if on_device.is_some() { 2 * reserve_bytes } else { reserve_bytes };
         let memory = GroupMemory {
             key,
             device: Arc::clone(device),
             limit_bytes,
+            on_device,
+            offsets: Offsets::new(space_bytes as u64),
             own: Table::default(),
             remote: Table::default(),
-            grown: Mutex::new(Grown { registered: [const { None }; SLOTS], used, spaces: Default::default() }),
+            grown: Mutex::new(Grown {
+                registered: [const { None }; SLOTS],
+                on_device: None,
+                used,
+                spaces: Default::default(),
+            }),
             range,
         };
         memory.grow(&mut memory.grown.lock().unwrap_or_else(PoisonError::into_inner), 0, RESERVED_BYTES)?;
@@ -484,22 +513,75 @@ impl GroupMemory {
     pub fn alloc_again(self: &Arc<Self>, me: NodeId, bytes: usize) -> Option<(Region, Option<GenerationInfo>)> {
         let asked = (bytes as u64).checked_next_multiple_of(GRANULE_BYTES)?;
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
-        let (start, generation) = grown.spaces.iter_mut().find_map(|space| space.take(asked))?;
-        let news = GenerationInfo { address_bits: self.address_bits(), first: start, bytes: asked, generation };
-        let is_news = (start..start + asked)
-            .step_by(GRANULE_BYTES as usize)
-            .any(|address| self.remote.generation(address) != generation);
-        self.remote.set_generation(news);
+        let here = self.on_device.map_or(SLOTS, |(slot, _)| slot);
+        let (start, generation) = grown.spaces[..here].iter_mut().find_map(|space| space.take(asked))?;
+        let news = self.renew(start, asked, generation);
         drop(grown); // zeroing much memory takes long
         // SAFETY: the range lies in a chunk, is aligned to 64, and nobody has it: see `Connections::free`.
         unsafe { clear(self.range.base().as_ptr().add(start as usize), asked as usize) };
-        Some((self.region(me, start, bytes, generation), is_news.then_some(news)))
+        Some((self.region(me, start, bytes, generation), news))
+    }
+
+    /// Words in the device's own memory, with a pattern of values, as a region without bytes: no address here leads to them. None
+    /// where the device has no memory, or none left. What it returns besides is to be told to the peers, as new chunks are.
+    pub(super) fn alloc_words(
+        self: &Arc<Self>,
+        me: NodeId,
+        count: usize,
+        pattern: &[u64],
+    ) -> Option<(Region, Option<GenerationInfo>)> {
+        let (slot, most) = self.on_device?;
+        let asked = (count as u64).checked_mul(8)?.max(1).checked_next_multiple_of(GRANULE_BYTES)?;
+        let least = usize::try_from(asked).ok().filter(|asked| *asked <= most)?;
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = grown.spaces[slot].take(asked);
+        if again.is_none() && grown.on_device.is_none() {
+            let taken = DeviceMemory::take(&self.device, least, most, SHARED);
+            let memory = taken.map_err(|why| tracing::debug!("words lie in the machine's memory: {why}")).ok()?;
+            let (bytes, rkey) = (memory.bytes() as u64, memory.remote_key());
+            self.remote.add(ChunkInfo { first: slot_first(slot), bytes, address: 0, rkey });
+            grown.on_device = Some(memory);
+        }
+        let Grown { on_device, used, spaces, .. } = &mut *grown;
+        let memory = on_device.as_ref()?;
+        let (start, generation) = match again {
+            Some(again) => again,
+            None if memory.bytes() as u64 - used[slot] < asked => return None,
+            None => {
+                used[slot] += asked;
+                (slot_first(slot) + used[slot] - asked, 0)
+            }
+        };
+        let pattern = if pattern.is_empty() { &[0] } else { pattern };
+        let values: Vec<u64> = pattern.iter().copied().cycle().take(least / 8).collect();
+        if let Err(why) = memory.write(start - slot_first(slot), &values) {
+            tracing::warn!("words lie in the machine's memory: {why}");
+            spaces[slot].give(start, asked, generation);
+            return None;
+        }
+        let news = self.renew(start, asked, generation);
+        let remote = RemotePtr::new(me, self.key, self.offsets.offset(start, generation));
+        let keep = Allocation::new(start, asked, generation, Arc::clone(self) as _);
+        // SAFETY: a region without bytes reaches no memory.
+        let region = unsafe { Region::new(NonNull::<u64>::dangling().cast(), 0, remote, keep) };
+        Some((region, news))
+    }
+
+    /// Memory is given out with a generation: what the peers are to be told, if it had another one.
+    fn renew(&self, first: u64, bytes: u64, generation: u8) -> Option<GenerationInfo> {
+        let is_other = |address| self.remote.generation(address) != generation;
+        let is_news = (first..first + bytes).step_by(GRANULE_BYTES as usize).any(is_other);
+        let news = GenerationInfo { address_bits: self.address_bits(), first, bytes, generation };
+        is_news.then(|| {
+            self.remote.set_generation(news);
+            news
+        })
     }
 
     /// Memory is given back: its next generation, which the peers are to be told.
     pub(super) fn give_back(&self, allocation: &Allocation) -> GenerationInfo {
         let Allocation { start, bytes, generation, .. } = *allocation;
-        let generation = self.offsets().next(generation);
+        let generation = self.offsets.next(generation);
         let news = GenerationInfo { address_bits: self.address_bits(), first: start, bytes, generation };
         self.remote.set_generation(news);
         news
@@ -517,19 +599,15 @@ impl GroupMemory {
         self.remote.generations()
     }
 
-    fn offsets(&self) -> Offsets {
-        Offsets::new(self.range.bytes() as u64)
-    }
-
     fn address_bits(&self) -> u8 {
-        self.offsets().mask().count_ones() as u8
+        self.offsets.mask().count_ones() as u8
     }
 
     fn region(self: &Arc<Self>, me: NodeId, offset: u64, bytes: usize, generation: u8) -> Region {
         let whole = (bytes as u64).next_multiple_of(GRANULE_BYTES);
         // SAFETY: the offset lies inside the reserved range.
         let base = unsafe { self.range.base().add(offset as usize) };
-        let remote = RemotePtr::new(me, self.key, self.offsets().offset(offset, generation));
+        let remote = RemotePtr::new(me, self.key, self.offsets.offset(offset, generation));
         let keep = Allocation::new(offset, whole, generation, Arc::clone(self) as _);
         // SAFETY: nobody else has the range, which lies in a chunk that is mapped as long as this memory, which the
         // region keeps, and is aligned to 64; access is by atomics and by operations only.

@@ -4,7 +4,7 @@
 //!   other for it. [`control`]: the connections between nodes over TCP by which they do.
 //! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
 //!   registered memory of a permission group, and where that of peers lies; `store`: that of buffers, which all lanes share;
-//!   `pages`: what both lie on. `queue`: queue pairs, how they are
+//!   `pages`: what both lie on; `device_memory`: memory of the device itself. `queue`: queue pairs, how they are
 //!   connected and ended; `route`: the way to a peer's port. `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a
 //!   file of their own; `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
 //!
@@ -51,6 +51,7 @@ mod choose;
 mod connections;
 pub mod control;
 mod device;
+mod device_memory;
 mod fabric;
 mod info;
 mod lane;

@@ -1,11 +1,11 @@
 //! A device that tests made: its functions are ours, so every failure can be had, and nothing happens by itself.
 //!
 //! What is posted lies in a list until the test says how it ends: [`Stub::complete`], [`Stub::fail`], [`Stub::flush`].
-//! Remote addresses are this process's own.
+//! Remote addresses are this process's own, but for those in memory of a device ([`State::device_memory`]).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfield_verbs_sys::*;
@@ -47,6 +47,10 @@ pub(super) struct State {
     /// Queue pairs that there are, and that there can be.
     pub(super) queue_pairs: usize,
     pub(super) queue_pairs_max: Option<usize>,
+    /// How many bytes of its own memory the device has left.
+    pub(super) device_memory_left: usize,
+    /// What was allocated of it.
+    pub(super) device_memory: Vec<usize>,
     /// Work requests are done as they are posted; or fail, where the other side is gone.
     pub(super) is_prompt: bool,
 }
@@ -125,6 +129,27 @@ impl Posted {
 static LIVE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 static LAST: AtomicU32 = AtomicU32::new(6);
 
+/// Where memory of devices lies that is registered, by its key.
+static ON_DEVICES: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+/// Other keys are lower.
+const KEY_ON_DEVICE_MIN: u32 = 1 << 24;
+static LAST_ON_DEVICE: AtomicU32 = AtomicU32::new(KEY_ON_DEVICE_MIN);
+
+/// The address in this process that a key and an address of a work request mean.
+fn address_of(rkey: u32, address: u64) -> u64 {
+    match rkey {
+        ..KEY_ON_DEVICE_MIN => address,
+        _ => ON_DEVICES.lock().unwrap()[&rkey] as u64 + address,
+    }
+}
+
+#[repr(C)]
+struct StubMemory {
+    dm: ibv_dm,
+    /// `u64`s, so that words are aligned.
+    words: Box<[u64]>,
+}
+
 #[repr(C)]
 struct StubPair {
     ex: ibv_qp_ex,
@@ -156,7 +181,7 @@ fn stub_of(context: *mut ibv_context) -> *mut StubContext {
 /// A device whose functions are here.
 pub(super) struct Stub {
     pub(super) device: Arc<Device>,
-    state: Arc<Mutex<State>>,
+    pub(super) state: Arc<Mutex<State>>,
 }
 
 impl Stub {
@@ -171,6 +196,9 @@ impl Stub {
         stub.verbs.context.ops.post_send = Some(post_send);
         stub.verbs.context.ops.poll_cq = Some(poll_cq);
         stub.verbs.create_qp_ex = Some(create_qp_ex);
+        stub.verbs.alloc_dm = Some(alloc_dm);
+        stub.verbs.free_dm = Some(free_dm);
+        stub.verbs.reg_dm_mr = Some(reg_dm_mr);
         let context = (&raw mut *stub).wrapping_byte_add(core::mem::offset_of!(verbs_context, context)).cast();
         let table = Verbs {
             ibv_close_device: close_device,
@@ -215,6 +243,7 @@ impl Stub {
         };
         let mut options = VerbsOptions { holds_back: Some(false), ..VerbsOptions::default() };
         change(&mut info, &mut options);
+        state.lock().unwrap().device_memory_left = info.device_memory_bytes as usize;
         let address = choose(core::slice::from_ref(&info), &options).unwrap().address;
         let port = info.ports[0].clone();
         let pd = Box::leak(Box::new(ibv_pd { context, handle: 0 }));
@@ -281,7 +310,64 @@ unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, a
     Box::leak(Box::new(ibv_mr { context, pd, addr, length, handle: 0, lkey: key, rkey: 1000 + key }))
 }
 
-unsafe extern "C" fn dereg_mr(_: *mut ibv_mr) -> c_int {
+unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: registrations of the stub are never freed.
+    ON_DEVICES.lock().unwrap().remove(unsafe { &(*mr).rkey });
+    0
+}
+
+unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
+    // SAFETY: the caller's attributes are valid.
+    let bytes = unsafe { (*attr).length };
+    let mut state = state_of(context);
+    if state.device_memory_left < bytes {
+        // SAFETY: the location of this thread's errno is valid to write.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return core::ptr::null_mut();
+    }
+    state.device_memory_left -= bytes;
+    state.device_memory.push(bytes);
+    let (memcpy_to_dm, memcpy_from_dm) = (Some(memcpy_to_dm as _), Some(memcpy_from_dm as _));
+    let dm = ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 };
+    // What was there before is not cleared.
+    Box::into_raw(Box::new(StubMemory { dm, words: vec![!0; bytes / 8].into() })).cast()
+}
+
+unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: it came from `alloc_dm`, and is freed once.
+    let memory = unsafe { Box::from_raw(dm.cast::<StubMemory>()) };
+    let base = memory.words.as_ptr() as usize;
+    assert!(!ON_DEVICES.lock().unwrap().values().any(|registered| *registered == base), "it is registered");
+    state_of(memory.dm.context).device_memory_left += size_of_val(&*memory.words);
+    0
+}
+
+unsafe extern "C" fn reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, at: u64, length: usize, access: u32) -> *mut ibv_mr {
+    assert!(at == 0 && access & IBV_ACCESS_ZERO_BASED != 0 && access & IBV_ACCESS_REMOTE_ATOMIC != 0);
+    let key = LAST_ON_DEVICE.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the memory came from `alloc_dm`, and the stub's domain is never freed.
+    let (context, base) = unsafe { ((*pd).context, (*dm.cast::<StubMemory>()).words.as_ptr() as usize) };
+    ON_DEVICES.lock().unwrap().insert(key, base);
+    Box::leak(Box::new(ibv_mr { context, pd, addr: core::ptr::null_mut(), length, handle: 0, lkey: key, rkey: key }))
+}
+
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, at: u64, from: *const c_void, bytes: usize) -> c_int {
+    // SAFETY: the memory came from `alloc_dm`, the caller's bytes are valid, and what they are copied to is asserted.
+    unsafe {
+        let words = &mut (*dm.cast::<StubMemory>()).words;
+        assert!(at as usize + bytes <= size_of_val(&**words));
+        words.as_mut_ptr().cast::<u8>().add(at as usize).copy_from(from.cast(), bytes);
+    }
+    0
+}
+
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, at: u64, bytes: usize) -> c_int {
+    // SAFETY: as in `memcpy_to_dm`.
+    unsafe {
+        let words = &(*dm.cast::<StubMemory>()).words;
+        assert!(at as usize + bytes <= size_of_val(&**words));
+        words.as_ptr().cast::<u8>().add(at as usize).copy_to(to.cast(), bytes);
+    }
     0
 }
 
@@ -418,7 +504,13 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *m
                 flags: request.send_flags,
                 local,
                 inline: is_inline.then(bytes),
-                remote_addr: request.wr.atomic.remote_addr,
+                remote_addr: address_of(
+                    match request.opcode {
+                        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ => request.wr.rdma.rkey,
+                        _ => request.wr.atomic.rkey,
+                    },
+                    request.wr.atomic.remote_addr,
+                ),
                 operands: [request.wr.atomic.compare_add, request.wr.atomic.swap],
                 qp: qp as usize,
             });
@@ -446,20 +538,20 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     state.accept(&requests, true).1
 }
 
-unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, _: u32, remote_addr: u64) {
-    open(qp, IBV_WR_RDMA_WRITE, remote_addr, [0; 2]);
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    open(qp, IBV_WR_RDMA_WRITE, address_of(rkey, remote_addr), [0; 2]);
 }
 
-unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, _: u32, remote_addr: u64) {
-    open(qp, IBV_WR_RDMA_READ, remote_addr, [0; 2]);
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    open(qp, IBV_WR_RDMA_READ, address_of(rkey, remote_addr), [0; 2]);
 }
 
-unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, _: u32, remote_addr: u64, compare: u64, swap: u64) {
-    open(qp, IBV_WR_ATOMIC_CMP_AND_SWP, remote_addr, [compare, swap]);
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    open(qp, IBV_WR_ATOMIC_CMP_AND_SWP, address_of(rkey, remote_addr), [compare, swap]);
 }
 
-unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, _: u32, remote_addr: u64, add: u64) {
-    open(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, remote_addr, [add, 0]);
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    open(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, address_of(rkey, remote_addr), [add, 0]);
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -1,6 +1,6 @@
 //! Remote atomics: atomic among themselves, from any node and thread.
 
-use farfield_fabric::{Endpoint, RemotePtr};
+use farfield_fabric::{Bell, Endpoint, GroupKey, RemotePtr};
 
 use crate::harness::{Harness, threads};
 
@@ -101,4 +101,27 @@ pub(crate) fn fetch_and_add_and_compare_and_swap_exclude_each_other(harness: &Ha
     };
     threads([(&nodes[0], &add), (&nodes[1], &swap)]);
     assert_eq!(counter.word(0).load(), 2 * each);
+}
+
+/// Words that operations alone work on, of several groups: each node does, the own one included, and each operation.
+pub(crate) fn words_begin_with_a_pattern_and_are_worked_on_by_all(harness: &Harness) {
+    let nodes = harness.session(2);
+    let own_group = nodes[0].fabric.create_group(Bell::Silent).unwrap();
+    for group in [GroupKey::DATA, own_group] {
+        let words = nodes[0].fabric.alloc_words(group, 20, &[5, 0, u64::MAX]).unwrap();
+        assert_eq!((words.count(), words.bytes()), (20, 160));
+        let zeros = nodes[0].fabric.alloc_words(group, 1, &[]).unwrap();
+        assert_eq!(nodes[1].endpoint().get(zeros.remote(0)).wait().unwrap(), 0);
+        for node in &nodes {
+            let endpoint = node.endpoint();
+            let all: Vec<u64> = (0..20).map(|at| endpoint.get(words.remote(at)).wait().unwrap()).collect();
+            let pattern = [5, 0, u64::MAX].into_iter().cycle().take(20).collect::<Vec<_>>();
+            assert_eq!(all, pattern);
+            assert_eq!(endpoint.faa(words.remote(2), 2).wait().unwrap(), u64::MAX);
+            assert_eq!(endpoint.cas(words.remote(2), 1, 7).wait().unwrap(), 1);
+            endpoint.put_value(words.remote(3).cast(), [6_u64, 1]).wait().unwrap();
+            assert_eq!([2, 3, 4].map(|at| endpoint.get(words.remote(at)).wait().unwrap()), [7, 6, 1]);
+            endpoint.put_value(words.remote(2).cast(), [u64::MAX, 5, 0]).wait().unwrap();
+        }
+    }
 }

@@ -57,6 +57,26 @@ fn again(node: &Node, key: GroupKey, address_before: *const Word, bytes: usize) 
     (found, others)
 }
 
+/// Words come back as memory does: with other pointers, their pattern, and nothing of what comes late.
+pub(crate) fn words_given_back_come_back(harness: &Harness) {
+    let nodes = harness.session(2);
+    let alloc = || nodes[0].fabric.alloc_words(GroupKey::DATA, 9, &[4]).unwrap();
+    let words = alloc();
+    let late = words.remote(8);
+    assert_eq!(nodes[1].endpoint().faa(late, 1).wait().unwrap(), 4);
+    nodes[0].fabric.free_words(words).unwrap();
+    for node in &nodes {
+        until_freed(&node.endpoint(), late);
+    }
+    // As many as can be had of the place meanwhile: all begin anew.
+    let again: Vec<_> = (0..20).map(|_| alloc()).collect();
+    for (words, node) in again.iter().zip(nodes.iter().cycle()) {
+        let endpoint = node.endpoint();
+        assert!(words.remote(8) != late && endpoint.faa(words.remote(8), 1).wait().unwrap() == 4);
+        assert!(matches!(refused(endpoint.faa(late, 1).wait()).kind(), ErrorKind::Freed { .. }));
+    }
+}
+
 /// From all nodes, by all kinds of operation, in the middle of the memory too; before and after it is given out again.
 pub(crate) fn late_pointers_are_refused(harness: &Harness) {
     let nodes = harness.session(2);

@@ -70,6 +70,7 @@ suite! {
         compare_and_swap_locks_exclude
         compare_and_swap_tells_and_fails_without_writing
         fetch_and_add_wraps
+        words_begin_with_a_pattern_and_are_worked_on_by_all
         fetch_and_add_and_compare_and_swap_exclude_each_other;
     tearing:
         words_are_never_torn
@@ -86,6 +87,7 @@ suite! {
         late_pointers_are_refused
         memory_of_others_is_not_given_back
         memory_given_back_comes_back
+        words_given_back_come_back
         late_puts_change_nothing_that_is_given_out_later
         late_gets_bring_nothing_of_what_is_given_out_later;
     rights:

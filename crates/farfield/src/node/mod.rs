@@ -12,7 +12,7 @@ use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
-    PeerState, Region, Rng, Thread, Word,
+    PeerState, Region, Rng, Thread, Word, Words,
 };
 
 use rand::SeedableRng;
@@ -24,6 +24,7 @@ pub use object::{Announcement, CustomObject, Opening};
 pub(crate) use object::{Hold, Object, Regions, Spec};
 pub use service::{PARTING_MAX, Poller, Progress, Standing};
 
+use self::object::Memory;
 use self::service::Service;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -321,7 +322,37 @@ impl Node {
     /// # Errors
     /// The region is another node's, or what the system says.
     pub fn free(&self, region: Region) -> Result<()> {
-        self.shared().free(region)
+        self.shared().free(Memory::Region(region))
+    }
+
+    /// Words of this node in a permission group, which operations alone work on: of locks and counters. Word `i` is
+    /// `pattern[i % pattern.len()]` at first, and 0 with an empty pattern. A device that has memory of its own keeps them in it
+    /// ([`Fabric::alloc_words`]; LOCO, appendix C.2).
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::GroupKey;
+    /// let node = farfield::Node::builder().session("doc-words").start()?;
+    /// let counters = node.alloc_words(GroupKey::DATA, 4, &[10])?;
+    /// assert_eq!(node.endpoint()?.faa(counters.remote(3), 1).wait()?, 10);
+    /// node.free_words(counters)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc_words(&self, group: GroupKey, count: usize, pattern: &[u64]) -> Result<Words> {
+        let words = self.shared().fabric.alloc_words(group, count, pattern)?;
+        self.shared().memory_bytes.fetch_add(words.bytes() as u64);
+        Ok(words)
+    }
+
+    /// Gives words back, as [`Node::free`] does memory.
+    ///
+    /// # Errors
+    /// As [`Node::free`].
+    pub fn free_words(&self, words: Words) -> Result<()> {
+        self.shared().free(Memory::Words(words))
     }
 
     /// Waits until these nodes have come.

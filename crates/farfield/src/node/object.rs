@@ -16,11 +16,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word};
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word, Words};
 use serde::{Deserialize, Serialize};
 
 pub(super) mod reopen;
 
+pub(super) use self::close::Memory;
 pub(crate) use self::close::{Hold, Regions};
 use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
@@ -319,9 +320,9 @@ impl Object {
         if !numbers.contains(&node.id().0) {
             return refuse(format!("{} opens it but is not one of its participants", node.id()));
         }
-        let told = |(name, region): (&str, &Region)| {
-            node.fabric().label(region.remote(0), region.bytes(), format_args!("{path}.{name}"));
-            (name.to_string(), region.remote::<u8>(0).packed(), region.bytes() as u64)
+        let told = |(name, memory): (&str, &Memory)| {
+            node.fabric().label(memory.remote(), memory.bytes(), format_args!("{path}.{name}"));
+            (name.to_string(), memory.remote().packed(), memory.bytes() as u64)
         };
         let own = Announcement {
             path: path.clone(),
@@ -512,6 +513,12 @@ impl Opening {
     /// given back when all who were told of it have closed the object, and at once if this opening is never announced.
     pub fn region(mut self, name: &'static str, region: Region) -> Opening {
         self.spec.regions.add(name, region);
+        self
+    }
+
+    /// Words of this node that peers may ask for by name, as [`Opening::region`] does with memory ([`Node::alloc_words`]).
+    pub fn words(mut self, name: &'static str, words: Words) -> Opening {
+        self.spec.regions.add_words(name, words);
         self
     }
 

@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{
-    ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, NodeId, PeerState, Region, Waiting, Word,
-};
+use farfield_fabric::{ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, NodeId, PeerState, Waiting, Word};
 
 use super::Shared;
 use super::membership::{Action, Membership};
 use super::object::close::Openings;
 use super::object::reopen::Reopenings;
-use super::object::{Message, OpenObject};
+use super::object::{Memory, Message, OpenObject};
 use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
 
@@ -56,7 +54,7 @@ pub(super) struct Service {
     /// Openings of objects so far.
     opened: Word,
     /// Those that are not over.
-    pub(super) openings: LocalMutex<Openings<Region>>,
+    pub(super) openings: LocalMutex<Openings<Memory>>,
     pub(super) reopenings: Reopenings,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,

@@ -8,6 +8,8 @@
 //!                                      └───────┘
 //! ```
 //!
+//! Over RDMA the word lies in the memory of the device, where it has some.
+//!
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `load` | 1 | 1 get |
@@ -49,7 +51,7 @@ impl AtomicVar {
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<AtomicVar> {
         let mut regions = Regions::new(node);
         if node.id() == home {
-            regions.alloc("value", GroupKey::DATA, 8).of(path)?;
+            regions.alloc_words("value", GroupKey::DATA, 1, &[]).of(path)?;
         }
         let spec = Spec {
             path: path.into(),

@@ -58,7 +58,7 @@ use core::time::Duration;
 
 use std::collections::HashMap;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -187,12 +187,8 @@ impl MutexArray {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
         let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            let words = regions.alloc("tickets", GroupKey::DATA, bytes).of(path)?;
-            if is_after_death {
-                (0..bytes / 8).for_each(|word| words.word(word * 8).store(DIED));
-                // Before anybody is told where they are: from then on there are remote atomics on them only.
-                memory_fence();
-            }
+            let first = if is_after_death { DIED } else { 0 };
+            regions.alloc_words("tickets", GroupKey::DATA, bytes / 8, &[first]).of(path)?;
         }
         let spec = Spec {
             path: path.into(),

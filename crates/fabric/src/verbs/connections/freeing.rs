@@ -137,12 +137,34 @@ impl Connections {
         board.reclaim(key);
         let Some((region, news)) = memory.alloc_again(self.me, bytes) else { return Ok(Err(board)) };
         if let Some(info) = news {
-            self.own(&mut board).memory.set_generation(key, info);
-            self.tell_all(&mut board, &Message::Generation { id: 0, key: key.0, info });
-            self.await_reached(&mut board, key);
+            self.tell_generation(&mut board, key, info);
             self.wait_until_reached(board, class_of(key).0)?;
         }
         Ok(Ok(region))
+    }
+
+    /// Words in the device's own memory, as a region without bytes; none where it has none left.
+    pub(in crate::verbs) fn alloc_words(&self, key: GroupKey, count: usize, pattern: &[u64]) -> Result<Option<Region>> {
+        let mut board = self.lock();
+        let Some(group) = board.groups.get(usize::from(key.0)) else {
+            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
+        };
+        let memory = Arc::clone(&group.memory);
+        board.reclaim(key);
+        let Some((region, news)) = memory.alloc_words(self.me, count, pattern) else { return Ok(None) };
+        self.tell_chunks(&mut board, key);
+        if let Some(info) = news {
+            self.tell_generation(&mut board, key, info);
+        }
+        self.wait_until_reached(board, class_of(key).0)?;
+        Ok(Some(region))
+    }
+
+    /// Memory is given out again with a generation that it did not have as a whole.
+    fn tell_generation(&self, board: &mut Board, key: GroupKey, info: GenerationInfo) {
+        self.own(board).memory.set_generation(key, info);
+        self.tell_all(board, &Message::Generation { id: 0, key: key.0, info });
+        self.await_reached(board, key);
     }
 
     /// Nothing new is left: waits for what was given back, if there is any.

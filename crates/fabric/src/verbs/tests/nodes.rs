@@ -1,4 +1,4 @@
-//! Whole nodes on devices that tests made: which queue pairs there are, and rights, whatever the peers do.
+//! Whole nodes on devices that tests made: which queue pairs and registrations there are, and rights, whatever the peers do.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::net::Ipv4Addr;
@@ -12,6 +12,8 @@ use crate::local::Thread;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::verbs::fabric::{JoinOptions, VerbsFabric};
 use crate::verbs::stub::Stub;
+
+mod words;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -28,7 +30,10 @@ struct Served {
 
 impl Served {
     fn join(session: &str, place: u16, places: u16) -> Served {
-        let stub = Stub::new(false, |_, _| ());
+        Served::join_on(Stub::new(false, |_, _| ()), session, place, places)
+    }
+
+    fn join_on(stub: Stub, session: &str, place: u16, places: u16) -> Served {
         stub.state().is_prompt = true;
         let mut options = JoinOptions::new(session, place, places, (Ipv4Addr::LOCALHOST, 0).into());
         options.group_bytes_max = 4 << 20;
@@ -62,11 +67,15 @@ impl Served {
 
     fn session(session: &str, count: u16) -> Vec<Served> {
         let nodes: Vec<_> = (0..count).map(|place| Served::join(session, place, count)).collect();
-        meet(&nodes);
-        for node in &nodes {
+        Served::until_all_are_up(&nodes);
+        nodes
+    }
+
+    fn until_all_are_up(nodes: &[Served]) {
+        meet(nodes);
+        for node in nodes {
             until("all are up", || nodes.iter().all(|peer| is_up(node, peer.fabric.me())));
         }
-        nodes
     }
 
     fn endpoint(&self) -> Endpoint {

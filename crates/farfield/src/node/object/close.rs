@@ -29,7 +29,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-use farfield_fabric::{Endpoint, GroupKey, NodeId, PeerState, Region};
+use farfield_fabric::{Endpoint, GroupKey, NodeId, PeerState, Region, RemotePtr, Words};
 use serde::{Deserialize, Serialize};
 
 use super::super::service::{Poller, Progress, Standing};
@@ -198,16 +198,19 @@ impl Shared {
     }
 
     /// Gives memory back, and counts it.
-    pub(in crate::node) fn free(&self, region: Region) -> Result<()> {
-        let bytes = region.bytes() as u64;
-        self.fabric.free(region)?;
+    pub(in crate::node) fn free(&self, memory: Memory) -> Result<()> {
+        let bytes = memory.bytes() as u64;
+        match memory {
+            Memory::Region(region) => self.fabric.free(region),
+            Memory::Words(words) => self.fabric.free_words(words),
+        }?;
         self.memory_bytes.fetch_add(bytes.wrapping_neg());
         Ok(())
     }
 
-    fn free_all(&self, regions: Vec<Region>) {
-        for region in regions {
-            if let Err(why) = self.free(region) {
+    fn free_all(&self, all: Vec<Memory>) {
+        for memory in all {
+            if let Err(why) = self.free(memory) {
                 tracing::error!("memory of a closed object is not given back: {why}");
             }
         }
@@ -310,10 +313,34 @@ impl Poller for Saying {
     }
 }
 
+/// Memory of an object: cells of this node, or words that operations alone reach.
+#[derive(Clone)]
+pub(in crate::node) enum Memory {
+    Region(Region),
+    Words(Words),
+}
+
+impl Memory {
+    /// Where it lies.
+    pub(super) fn remote(&self) -> RemotePtr<u8> {
+        match self {
+            Memory::Region(region) => region.remote(0),
+            Memory::Words(words) => words.start(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Memory::Region(region) => region.bytes(),
+            Memory::Words(words) => words.bytes(),
+        }
+    }
+}
+
 /// The regions of an object that is being opened. Those of one that is never announced are given back at once.
 pub(crate) struct Regions {
     node: Node,
-    all: Vec<(Option<&'static str>, Region)>,
+    all: Vec<(Option<&'static str>, Memory)>,
 }
 
 impl Regions {
@@ -328,25 +355,43 @@ impl Regions {
         Ok(region)
     }
 
+    /// Words that the others are told of, and that are reached by operations alone.
+    pub(crate) fn alloc_words(
+        &mut self,
+        name: &'static str,
+        group: GroupKey,
+        count: usize,
+        pattern: &[u64],
+    ) -> Result<()> {
+        let words = self.node.alloc_words(group, count, pattern)?;
+        self.add_words(name, words);
+        Ok(())
+    }
+
     /// A region that only this node knows.
     pub(crate) fn alloc_own(&mut self, group: GroupKey, bytes: usize) -> Result<Region> {
         let region = self.node.alloc(group, bytes)?;
-        self.all.push((None, region.clone()));
+        self.all.push((None, Memory::Region(region.clone())));
         Ok(region)
     }
 
     /// One that was allocated before.
     pub(super) fn add(&mut self, name: &'static str, region: Region) {
-        self.all.push((Some(name), region));
+        self.all.push((Some(name), Memory::Region(region)));
+    }
+
+    /// Words that were allocated before.
+    pub(super) fn add_words(&mut self, name: &'static str, words: Words) {
+        self.all.push((Some(name), Memory::Words(words)));
     }
 
     /// Those that the others are told of.
-    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &Region)> {
-        self.all.iter().filter_map(|(name, region)| Some(((*name)?, region)))
+    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &Memory)> {
+        self.all.iter().filter_map(|(name, memory)| Some(((*name)?, memory)))
     }
 
     /// They belong to an opening from now on.
-    pub(super) fn take(mut self) -> Vec<Region> {
+    pub(super) fn take(mut self) -> Vec<Memory> {
         core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect()
     }
 }

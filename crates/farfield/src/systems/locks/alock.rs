@@ -270,6 +270,7 @@ impl ALockArray {
             homes,
             group: GroupKey::SIGNAL,
             options: format!(", budgets={remote_budget}/{local_budget}"),
+            is_local: true,
             more,
             expected: vec![("descriptors".into(), own.bytes() as u64)],
             after_death: (REPAIRED, u64::MAX), // not what has been told so far

@@ -88,6 +88,7 @@ impl McsLockArray {
             homes: node.members_for(path),
             group: GroupKey::DATA,
             options: String::new(),
+            is_local: false,
             more,
             expected: vec![("descriptors".into(), own.bytes() as u64)],
             after_death: (TAIL, Id::NOBODY_AFTER_DEATH.0),

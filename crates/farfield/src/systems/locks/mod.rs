@@ -157,7 +157,7 @@ struct Spread {
     words_each: usize,
     /// Record `i` lies at `bases[i mod homes]` plus `i / homes` records.
     bases: Vec<RemotePtr<u64>>,
-    /// The records of this node, if it is a home.
+    /// The records of this node, if it is a home and works on them itself.
     own: Option<Region>,
 }
 
@@ -172,6 +172,8 @@ struct Layout<'a> {
     group: GroupKey,
     /// What more has to be the same on all nodes.
     options: String,
+    /// Whether a home's processor works on its records, besides operations.
+    is_local: bool,
     /// More regions: of every participant, with their sizes, or of this node alone.
     more: Regions,
     expected: Vec<(String, u64)>,
@@ -181,19 +183,32 @@ struct Layout<'a> {
 
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
-        let Layout { path, kind, count, words_each, homes, group, options, more, expected, after_death } = layout;
+        let Layout { path, kind, count, words_each, homes, group, options, is_local, more, expected, after_death } =
+            layout;
         let mut regions = more;
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
-        let own = match homes.contains(&node.id()) {
-            true => Some(regions.alloc("locks", group, bytes).of(path)?),
-            false => None,
-        };
-        // Nobody knows where the records are yet: they are announced below.
-        if let Some(own) = own.as_ref().filter(|_| node.is_reopening(path)) {
+        let mut record = vec![0; words_each];
+        if node.is_reopening(path) {
             let (word, value) = after_death;
-            (0..bytes / 8).skip(word).step_by(words_each).for_each(|word| own.word(word * 8).store(value));
-            memory_fence();
+            record[word] = value;
         }
+        let own = match (homes.contains(&node.id()), is_local) {
+            (true, true) => {
+                let own = regions.alloc("locks", group, bytes).of(path)?;
+                if node.is_reopening(path) {
+                    // Nobody knows where the records are yet: they are announced below.
+                    let (word, value) = after_death;
+                    (word..bytes / 8).step_by(words_each).for_each(|word| own.word(word * 8).store(value));
+                    memory_fence();
+                }
+                Some(own)
+            }
+            (true, false) => {
+                regions.alloc_words("locks", group, bytes / 8, &record).of(path)?;
+                None
+            }
+            _ => None,
+        };
         let spec = Spec {
             path: path.into(),
             kind,

@@ -88,6 +88,7 @@ impl SpinLockArray {
             homes: node.members_for(path),
             group: GroupKey::DATA,
             options: String::new(),
+            is_local: false,
             more: Regions::new(node),
             expected: Vec::new(),
             after_death: (0, DIED),
