@@ -1,6 +1,8 @@
 //! Memory of the device itself (`ibv_alloc_dm`), for words that operations alone work on.
 //!
-//! An atomic there does not cross the bus to the machine's memory. The processor has no address for it: a value is copied in
+//! An atomic there does not cross the bus to the machine's memory. Order stays as it was: what the device has written to the
+//! machine's memory before is on its way over the bus, and whatever it writes or reads there later, the completion or the answer
+//! of the atomic included, comes behind it (memory is registered without relaxed ordering). The processor has no address for it: a value is copied in
 //! before anybody is told where the words are, and from then on the device alone reads and writes them. A region of it is
 //! registered with addresses that begin at 0.
 
