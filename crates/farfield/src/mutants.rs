@@ -664,6 +664,12 @@ mutants! {
     /// has opened with n2, too. n0 is told of the death and opens it anew.
     JoinEpochUnchecked = "join-epoch-unchecked" in "Joining": "A join or an answer of another epoch is accepted.";
 
+    /// *Missing:* that a node that joins what is open uses the memory of its home.
+    ///
+    /// *Scenario:* 2 places; n0 dies. Its next life joins a variable whose home is n1; n1 closes it, and the next life finds the
+    /// word gone.
+    JoinReturnedUntold = "join-returned-untold" in "Joining": "A node that has returned does not count among those that an object is open on.";
+
     // ---- Closing ----
 
     /// *Missing:* that others who have the object open use this node's memory.

@@ -6,13 +6,13 @@ mod session;
 
 use std::time::Duration;
 
-use farfield::fabric::{ErrorKind as FabricError, NodeId};
+use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, Placement, Queue, QueueOptions,
-    Result, RingBuffer, RingOptions, Standing,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, Opening, Placement, Queue,
+    QueueOptions, Result, RingBuffer, RingOptions, Standing,
 };
 
-use session::Session;
+use session::{STEP_MAX, Session};
 
 const PLACES: u16 = 4;
 /// The place that is replaced after each round, and whether its node is killed or leaves. In the end nobody is left of those
@@ -53,12 +53,27 @@ fn two_return_at_once() {
     session.end(0..PLACES);
 }
 
+/// Who returns joins what the others have open, where nothing of it lies on it; what has memory on every node says what to do.
+#[test]
+fn who_returns_joins_what_is_open() {
+    let mut session = Session::start("joins", PLACES);
+    for place in [2, 2, 3] {
+        let victim = NodeId(place);
+        session.hear(victim, "ready");
+        session.kill(victim);
+        session.begin(place);
+        session.hear(victim, "joined");
+    }
+    session.end(0..PLACES);
+}
+
 /// Not a test: what a child does.
 #[test]
 fn node_process() {
     session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "rounds" => rounds(node, endpoint),
         "two" => two(node, endpoint),
+        "joins" => joins(node, endpoint),
         role => panic!("no role {role}"),
     });
 }
@@ -216,4 +231,82 @@ fn two(node: &Node, endpoint: &Endpoint) -> Result<()> {
     assert_eq!(again.home(NodeId(2)), NodeId(6));
     work(node, endpoint, again.path(), again.home(NodeId(2)))?;
     Ok(())
+}
+
+/// How often each life adds under the lock.
+const ADDITIONS: u64 = 50;
+/// Those of the first four lives, of two at place 2, and one at place 3.
+const TURNS: u64 = 7;
+
+/// A lock, a sum and a count that node 0 has; those that die do so when they have added.
+fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let home = NodeId(0);
+    let (sum, lock) = (AtomicVar::open(node, "sum", home)?, Mutex::open(node, "lock", home)?);
+    let turns = AtomicVar::open(node, "turns", home)?;
+    let everywhere = |layout: &'static str| {
+        let word = node.alloc(GroupKey::DATA, 8)?;
+        Opening::new(node, layout, "Words").layout(layout).region("word", word).announce()
+    };
+    // One that takes in whoever fits; this node says so.
+    let elsewhere = |home: u16| {
+        let opening = Opening::new(node, "elsewhere", "Elsewhere").layout(if home == 0 { "home=0" } else { "home=1" });
+        opening.takes_in_returned().announce()
+    };
+    let has_returned = node.id().0 >= PLACES;
+    let objects = if has_returned {
+        for (object, why) in [(everywhere("words")?, "a part for each node"), (elsewhere(1)?, "its layout")] {
+            let error = object.wait(Duration::from_millis(500)).expect_err("the others have it open");
+            assert!(error.is_timeout(), "{error}");
+            assert!([why, "Node::reopen"].iter().all(|part| error.to_string().contains(part)), "{error}");
+        }
+        println!("joined");
+        Vec::new()
+    } else {
+        vec![everywhere("words")?, elsewhere(0)?]
+    };
+    for object in &objects {
+        object.wait(STEP_MAX)?;
+    }
+    for _ in 0..ADDITIONS {
+        let guard = endpoint.block_on(lock.lock(endpoint))?;
+        let before = endpoint.block_on(sum.load(endpoint))?;
+        endpoint.block_on(sum.store(endpoint, before + 1))?;
+        endpoint.block_on(guard.unlock())?;
+    }
+    endpoint.block_on(turns.fetch_add(endpoint, 1))?;
+    // The lives that die: the first two of place 2, and the first of place 3.
+    if [2, 2 + PLACES, 3].contains(&node.id().0) {
+        println!("ready");
+        loop {
+            std::thread::park();
+        }
+    }
+    while endpoint.block_on(turns.load(endpoint))? < TURNS {
+        std::thread::yield_now();
+    }
+    assert_eq!(endpoint.block_on(sum.load(endpoint))?, TURNS * ADDITIONS);
+    drop(objects);
+    // The home closes it first: its memory stays for those that have joined.
+    if node.id() == home {
+        drop((sum, lock));
+        endpoint.block_on(turns.fetch_add(endpoint, 1))?;
+    } else {
+        endpoint.block_on(async {
+            while turns.load(endpoint).await? == TURNS {
+                endpoint.pause().await;
+            }
+            sum.fetch_add(endpoint, 1).await?;
+            lock.lock(endpoint).await?.unlock().await
+        })?;
+    }
+    endpoint.block_on(turns.fetch_add(endpoint, 1))?;
+    loop {
+        match endpoint.block_on(turns.load(endpoint)) {
+            Ok(count) if count < TURNS + 1 + u64::from(PLACES) => std::thread::yield_now(),
+            Ok(_) => return Ok(()),
+            // The home has seen it, and left.
+            Err(error) if node.id() != home && error.is_gone() => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
 }

@@ -47,7 +47,7 @@ pub(super) fn comes_of_faults(error: &Error) -> bool {
 }
 
 /// What a thread did, if nothing that a fault may cause kept it from it.
-fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
+pub(super) fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if comes_of_faults(&error) => Ok(None),

@@ -5,13 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use farfield::fabric::GroupKey;
-use farfield::{AtomicVar, CustomObject, ErrorKind, Node, NodeId, Opening, Result};
+use farfield::fabric::{DeathRule, Endpoint, GroupKey, Instant, Word};
+use farfield::{AtomicVar, CustomObject, ErrorKind, Mutex, Node, NodeId, Opening, Result};
+
+use super::death::unless_faults;
+use crate::Faults;
 
 use crate::scenario::{Scenario, Stage};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![present(), coming(), third(), mismatch(), callbacks(), variable(), anew()]
+    vec![present(), coming(), third(), mismatch(), callbacks(), variable(), anew(), returned()]
 }
 
 /// What the nodes of an execution keep until its end, so that nobody leaves while another connects.
@@ -213,4 +216,66 @@ fn anew() -> Scenario {
         Ok(())
     })
     .kills(&["join-late-answer-taken"])
+}
+
+/// A node dies, and its next life joins what the other has open: it works with it, and on when the other closes it.
+/// For `join-returned-untold`.
+fn returned() -> Scenario {
+    const HOME: NodeId = NodeId(1);
+    let open = |node: &Node| Ok((AtomicVar::open(node, "sum", HOME)?, Mutex::open(node, "lock", HOME)?));
+    // No addition is lost under the lock, whoever dies in the middle.
+    let add = |(sum, lock): &(AtomicVar, Mutex), ep: &Endpoint| -> Result<u64> {
+        ep.block_on(async {
+            let mut guard = lock.lock(ep).await?;
+            guard.repaired();
+            let before = sum.load(ep).await?;
+            sum.store(ep, before + 1).await?;
+            guard.unlock().await?;
+            Ok(before + 1)
+        })
+    };
+    let about = "a node dies, and its next life joins a variable and a lock that the others have open, and close";
+    Scenario::new("join/returned", about, 4, move |stage| {
+        let mut opened = stage.on_each(open)?.into_iter();
+        let mut next = || opened.next().expect("one for each");
+        let dies = next();
+        stage.thread_that_drops(0, "dies", move |ep| {
+            unless_faults(add(&dies, ep))?;
+            drop(dies);
+            Ok(())
+        });
+        // 1: the next life has joined; 2: nobody has died, or it is not let in in time.
+        let came = Rc::new(Word::new(0));
+        for node in [1, 2] {
+            let (stays, came) = (next(), Rc::clone(&came));
+            stage.thread_that_drops(node, "closes", move |ep| {
+                ep.block_on(ep.wait_until(Instant::NEVER, || (came.load() != 0).then_some(())))?;
+                drop(stays);
+                Ok(())
+            });
+        }
+        let starter = stage.starter();
+        let kept = kept(stage);
+        stage.thread_without_endpoint(3, "returns", move || {
+            let node = match starter.start(3) {
+                Ok(node) => node,
+                Err(error) if error.is_timeout() => {
+                    came.store(2);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+            let joined = open(&node)?;
+            came.store(1);
+            let (first, second) = (add(&joined, &node.endpoint()?)?, add(&joined, &node.endpoint()?)?);
+            assert!(first < second && second <= 3, "{first}, {second}");
+            kept.borrow_mut().push((node, joined));
+            Ok(())
+        });
+        Ok(())
+    })
+    .places(3)
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().crashes(1).of([0]))
+    .kills(&["join-returned-untold"])
 }

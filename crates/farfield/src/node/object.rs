@@ -9,10 +9,14 @@
 //! openings are numbered: an answer counts only if it is to this opening's join, and a join only if it is of a later
 //! opening than the one that an earlier object of this path was connected to. How an opening ends, and when its memory comes
 //! back, is [`close`]'s matter.
+//!
+//! A node that returns is another node, and what the others have open was opened with the one that it replaces. It joins all
+//! the same where nothing of the object lies on a node but its homes ([`Spec::takes_in`]) and these live: nobody needs memory
+//! of it. Elsewhere it is told why not. It waits on: the others may be about to open the path anew, with it.
 
 pub(super) mod close;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,23 +62,39 @@ impl Announcement {
         !differing.is_empty() && differing.iter().all(|node| is_gone(node) || replaces(*node))
     }
 
+    /// Whether the participants differ at most by nodes that are gone, and by those that have returned.
+    fn differs_by_lives(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
+        let is_common = |node: &u16| self.participants.contains(node) && theirs.participants.contains(node);
+        let is_past = |node: &u16| *node >= places || gone.contains(node) || theirs.gone.contains(node);
+        self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
+    }
+
     /// What differs from another node's, if anything.
     fn differs(&self, theirs: &Announcement) -> Option<Difference> {
-        let differ = |what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug| {
-            Some(Difference { what: what.into(), here: format!("{here:?}"), there: format!("{there:?}") })
-        };
         if self.kind != theirs.kind {
-            return differ("its type", &self.kind, &theirs.kind);
+            return Difference::new("its type", &self.kind, &theirs.kind);
         }
         if self.layout != theirs.layout {
-            return differ("its layout", &self.layout, &theirs.layout);
+            return Difference::new("its layout", &self.layout, &theirs.layout);
         }
         if self.participants != theirs.participants {
-            return differ("the set of participants", &self.participants, &theirs.participants);
+            return Difference::new("the set of participants", &self.participants, &theirs.participants);
         }
+        self.differs_in_regions(theirs)
+    }
+
+    /// What differs from another node's besides the participants, if anything.
+    fn differs_otherwise(&self, theirs: &Announcement) -> Option<Difference> {
+        let participants = self.participants.clone();
+        self.differs(&Announcement { participants, ..theirs.clone() })
+    }
+
+    fn differs_in_regions(&self, theirs: &Announcement) -> Option<Difference> {
         let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
         let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
-        unfit.and_then(|(name, bytes)| differ(&format!("region `{name}` in bytes"), &bytes_of(name), &Some(bytes)))
+        unfit.and_then(|(name, bytes)| {
+            Difference::new(&format!("region `{name}` in bytes"), &bytes_of(name), &Some(bytes))
+        })
     }
 }
 
@@ -86,6 +106,10 @@ struct Difference {
 }
 
 impl Difference {
+    fn new(what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug) -> Option<Difference> {
+        Some(Difference { what: what.into(), here: format!("{here:?}"), there: format!("{there:?}") })
+    }
+
     /// As it looks from this node.
     fn seen_here(&self) -> String {
         format!("{} is {} here and {} there", self.what, self.here, self.there)
@@ -106,6 +130,8 @@ pub(super) enum Message {
     Connect { answers: u64, opening: u64, theirs: Announcement },
     /// The other answer: what differs, as it looks from there.
     Refuse { answers: u64, path: String, differs: String },
+    /// To the join of that number, of a node that has returned: why it cannot join what is open here.
+    Outside { answers: u64, path: String, why: String },
     /// Who belongs to the session.
     Membership(membership::Message),
     /// A node reopens a path.
@@ -133,7 +159,13 @@ impl Message {
         let find = |path: &str| shared.service.objects.lock().get(path).cloned();
         match self {
             Message::Join { opening, theirs } => {
-                let Some(object) = find(&theirs.path) else { return };
+                let Some(object) = find(&theirs.path) else {
+                    let has_returned = from.index() >= shared.fabric.places();
+                    if has_returned && shared.service.reopenings.is_past(&theirs.path) {
+                        leave_outside(shared, from, opening, theirs.path, REOPENED.into());
+                    }
+                    return;
+                };
                 let is_late = shared.service.openings.lock().is_late(&theirs.path, from, opening);
                 if is_late || !object.check(shared, from, opening, &theirs) {
                     return;
@@ -141,7 +173,10 @@ impl Message {
                 {
                     // Before it is told: what it was told of is used until it says otherwise.
                     let mut openings = shared.service.openings.lock();
-                    if !openings.uses(object.opening, from, opening) || !openings.tells(object.opening, from) {
+                    let untold = !object.is_of(from) && mutants::is_on(Mutant::JoinReturnedUntold);
+                    if !openings.uses(object.opening, from, opening)
+                        || !(untold || openings.tells(object.opening, from))
+                    {
                         return;
                     }
                 }
@@ -150,6 +185,7 @@ impl Message {
                     Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
                 }
                 object.connect(from, opening, theirs, true);
+                object.take_in_those_that_wait(shared);
             }
             Message::Connect { answers, opening, theirs } => {
                 let Some(object) = find(&theirs.path) else { return };
@@ -159,11 +195,17 @@ impl Message {
                     && shared.service.openings.lock().uses(object.opening, from, opening)
                 {
                     object.connect(from, opening, theirs, false);
+                    object.take_in_those_that_wait(shared);
                 }
             }
             Message::Refuse { answers, path, differs } => {
                 if let Some(object) = find(&path).filter(|object| object.opening == answers) {
                     object.refused(from, differs);
+                }
+            }
+            Message::Outside { answers, path, why } => {
+                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
+                    object.state.lock().outside.insert(from, why);
                 }
             }
             Message::Reopen(call) => shared.service.reopenings.hear(from, call),
@@ -184,6 +226,8 @@ pub(crate) struct Spec {
     pub(crate) participants: Vec<NodeId>,
     pub(crate) regions: Regions,
     pub(crate) expect: Expect,
+    /// Whether nodes that return may join it while it is open: nobody but its homes has memory of it.
+    pub(crate) takes_in: bool,
 }
 
 /// An object that is open on this node, as the service thread sees it.
@@ -192,6 +236,7 @@ pub(super) struct OpenObject {
     /// Its number among those of this node.
     opening: u64,
     expect: Expect,
+    takes_in: bool,
     /// Grows with every change of `state`, so that waiters need not take the lock to look.
     changes: Word,
     state: LocalMutex<State>,
@@ -213,6 +258,10 @@ struct State {
     connected: HashMap<NodeId, (u64, Announcement)>,
     /// The openings whose joins have come.
     joined: HashMap<NodeId, u64>,
+    /// Who has it open without this node, which has returned, and why it does not join there.
+    outside: BTreeMap<NodeId, String>,
+    /// Joins of nodes that have returned, until the object is open.
+    waiting: BTreeMap<NodeId, (u64, Announcement)>,
     mismatch: Option<(NodeId, String)>,
 }
 
@@ -234,20 +283,74 @@ impl OpenObject {
     }
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
-        if self.own.is_of_another_epoch(theirs, &shared.gone(), shared.fabric.places() as u16) {
-            return mutants::is_on(Mutant::JoinEpochUnchecked);
+        let (gone, places) = (shared.gone(), shared.fabric.places() as u16);
+        // One of the two has come since the other has it open.
+        let has_returned = !self.is_of(from) || !theirs.participants.contains(&shared.fabric.me().0);
+        if has_returned && shared.service.reopenings.is_past(&self.own.path) {
+            self.leave_outside(shared, from, opening, REOPENED.into());
+            return false;
         }
-        match self.own.differs(theirs).or_else(|| self.moved(from, opening)) {
+        let differs = if has_returned && self.takes_in && self.own.differs_by_lives(theirs, &gone, places) {
+            if let Some(differs) = self.own.differs_otherwise(theirs) {
+                self.leave_outside(shared, from, opening, differs.seen_there());
+                return false;
+            }
+            // An opening that may yet fail takes nobody in: it would be made anew, with the one that has returned.
+            if !self.is_of(from) && !self.is_complete() {
+                self.state.lock().waiting.insert(from, (opening, theirs.clone()));
+                return false;
+            }
+            None
+        } else if self.own.is_of_another_epoch(theirs, &gone, places) {
+            if has_returned {
+                let why = "an object of its kind has a part for each node that it was opened with";
+                self.leave_outside(shared, from, opening, why.into());
+                return false;
+            }
+            return mutants::is_on(Mutant::JoinEpochUnchecked);
+        } else {
+            self.own.differs(theirs)
+        };
+        match differs.or_else(|| self.moved(from, opening)) {
             None => true,
             Some(differs) => {
                 let (path, differs_there) = (self.own.path.clone(), differs.seen_there());
                 Message::Refuse { answers: opening, path, differs: differs_there }.send(shared, from);
                 // Who does not take part here cannot keep those that do from it: it may have come after they opened it.
-                if self.own.participants.contains(&from.0) {
+                if self.is_of(from) {
                     self.refused(from, differs.seen_here());
                 }
                 false
             }
+        }
+    }
+
+    /// Whether a node is one of those that it was opened among.
+    fn is_of(&self, node: NodeId) -> bool {
+        self.own.participants.contains(&node.0)
+    }
+
+    /// Whether all that it was opened among are connected.
+    fn is_complete(&self) -> bool {
+        let state = self.state.lock();
+        let connected = self.own.participants.iter().filter(|node| state.connected.contains_key(&NodeId(**node)));
+        connected.count() + 1 >= self.own.participants.len()
+    }
+
+    /// Answers those that have returned while it was being opened.
+    fn take_in_those_that_wait(&self, shared: &Arc<Shared>) {
+        if self.takes_in && self.is_complete() {
+            let waiting = core::mem::take(&mut self.state.lock().waiting);
+            for (from, (opening, theirs)) in waiting {
+                Message::Join { opening, theirs }.handle(shared, from);
+            }
+        }
+    }
+
+    fn leave_outside(&self, shared: &Shared, to: NodeId, answers: u64, why: String) {
+        // Where it is the other way round, the other one is told.
+        if !self.is_of(to) {
+            leave_outside(shared, to, answers, self.own.path.clone(), why);
         }
     }
 
@@ -290,6 +393,14 @@ impl OpenObject {
     }
 }
 
+/// Why a node that has returned finds nothing to join.
+const REOPENED: &str = "it has been reopened since";
+
+/// Tells a node that has returned why it cannot join.
+fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: String) {
+    Message::Outside { answers, path, why }.send(shared, to);
+}
+
 /// An object on this node: its regions, and those of the other participants.
 pub(crate) struct Object {
     hold: Hold,
@@ -306,7 +417,7 @@ impl Object {
     }
 
     fn announce_with(node: &Node, spec: Spec, callbacks: Callbacks) -> Result<Object> {
-        let Spec { path, kind, layout, participants, regions, expect } = spec;
+        let Spec { path, kind, layout, participants, regions, expect, takes_in } = spec;
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -337,7 +448,7 @@ impl Object {
         let opening = shared.service.next_opening();
         let (changes, state) = (Word::new(0), LocalMutex::default());
         let reopened = Word::new(0);
-        let open = Arc::new(OpenObject { own, opening, expect, changes, state, callbacks, reopened });
+        let open = Arc::new(OpenObject { own, opening, expect, takes_in, changes, state, callbacks, reopened });
         // Who comes up meanwhile finds the object, or is found here.
         let up = {
             let mut objects = shared.service.objects.lock();
@@ -387,7 +498,18 @@ impl Object {
                 return Some(Err(overtaken));
             }
             let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
-            if let Some(error) = gone_of(missing()) {
+            let (mut missing, mut forgone) = (missing(), false);
+            if self.open.takes_in {
+                // Nobody needs those that are gone, if nothing of the object lies on them.
+                let is_needed =
+                    |node: &NodeId| endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty();
+                forgone = !missing.iter().all(is_needed);
+                missing.retain(is_needed);
+            }
+            if forgone && missing.is_empty() {
+                return Some(Ok(()));
+            }
+            if let Some(error) = gone_of(missing) {
                 return Some(Err(error.into()));
             }
             // One that was there is gone. Whoever is missing knows, or will before it comes, and then it opens the object
@@ -399,7 +521,14 @@ impl Object {
         let waited = match waited {
             Ok(result) => result,
             Err(_) => {
-                let what = "all participants have opened it".into();
+                let mut what = String::from("all participants have opened it");
+                if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
+                    what += &format!(
+                        " ({node} has had it open since before {} came, which cannot join it: {why}. Reopen it on all nodes, with \
+                         `Node::reopen`)",
+                        self.node.id()
+                    );
+                }
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: missing() }.into())
             }
         };
@@ -436,7 +565,12 @@ impl Object {
             self.open.state.lock().connected.get(&node).and_then(|(_, announcement)| find(announcement))
         };
         found.ok_or_else(|| {
-            let why = format!("{node} has no region `{region}` in it, or is not connected");
+            let why = match self.node.shared().is_gone(node) {
+                true => {
+                    format!("{node} is gone, and its `{region}` with it: reopen it on all nodes, with `Node::reopen`")
+                }
+                false => format!("{node} has no region `{region}` in it, or is not connected"),
+            };
             Error::from(ErrorKind::NotAParticipant { why }).of(self.path())
         })
     }
@@ -493,6 +627,7 @@ impl Opening {
             participants: node.members_for(path),
             regions: Regions::new(node),
             expect: Box::new(|_| Vec::new()),
+            takes_in: false,
         };
         Opening { node: node.clone(), spec, callbacks: Callbacks::default() }
     }
@@ -525,6 +660,26 @@ impl Opening {
     /// Which regions, of how many bytes, this node needs of a peer.
     pub fn expect(mut self, of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static) -> Opening {
         self.spec.expect = Box::new(of);
+        self
+    }
+
+    /// Nodes that return may join the object while it is open, among the others or in the place of one that has gone: its
+    /// memory lies on nodes that live, and nobody needs any of those that come. Without this such a node waits until the
+    /// object is reopened ([`Node::reopen`]). Who it is, [`Opening::on_join`] says.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::GroupKey;
+    /// let node = farfield::Node::builder().session("doc-takes-in").start()?;
+    /// let home = node.id();
+    /// let count = node.alloc_words(GroupKey::DATA, 1, &[])?; // on the home only
+    /// let expect = move |peer| if peer == home { vec![("count".to_string(), 8)] } else { vec![] };
+    /// let opening = farfield::Opening::new(&node, "app/count", "Count").words("count", count).expect(expect);
+    /// let object = opening.takes_in_returned().announce()?;
+    /// # drop(object); Ok(()) }
+    /// ```
+    pub fn takes_in_returned(mut self) -> Opening {
+        self.spec.takes_in = true;
         self
     }
 

@@ -17,7 +17,7 @@
 //! | `swap`, `store` | 2, one more for each interference | 1 get, 1 cas each |
 //!
 //! *When the home dies*, the value is gone with it, and every call says so. The survivors reopen it ([`Node::reopen`]), and it
-//! is zero.
+//! is zero. A node that returns may open it while the others have it open, and finds its value.
 //!
 //! Linearizable. Source: LOCO, `atomic_var`.
 
@@ -58,6 +58,7 @@ impl AtomicVar {
             kind: "AtomicVar",
             layout: format!("home={}", home.0),
             participants: node.members_for(path),
+            takes_in: true,
             regions,
             expect: Box::new(move |peer| if peer == home { vec![("value".into(), 8)] } else { vec![] }),
         };

@@ -51,6 +51,8 @@
 //! *The home's.* The lock is gone with it; every call says so, naming the node. The survivors reopen it ([`Node::reopen`]):
 //! it is free then, and marked as after a death. The mark is written before anybody is told where the word lies.
 //!
+//! *A node that returns* may open a [`Mutex`] while the others have it open, if its home lives.
+//!
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
 use core::future::Future;
@@ -195,6 +197,7 @@ impl MutexArray {
             kind: "MutexArray",
             layout: format!("count={count}, homes={homes:?}"),
             participants,
+            takes_in: true,
             regions,
             expect: {
                 let homes = homes.clone();
@@ -399,7 +402,8 @@ impl MutexArray {
             Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
             None => {
                 let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
-                let is_lost = self.object.others().any(is_gone) && !mutants::is_on(Mutant::MutexTurnKept);
+                // Of all that ever were members: one that has returned waits behind its own life before, too.
+                let is_lost = node.members().any(is_gone) && !mutants::is_on(Mutant::MutexTurnKept);
                 (!state.nobody_waits() && is_lost).then(|| state.passed_over())
             }
         }

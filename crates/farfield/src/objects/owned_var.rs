@@ -196,6 +196,7 @@ impl<T: Plain> OwnedVar<T> {
             kind: "OwnedVar",
             layout: format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0),
             participants,
+            takes_in: false,
             regions,
             expect: Box::new(move |_| vec![("copy".into(), bytes as u64)]),
         };

@@ -244,6 +244,7 @@ impl<V: Value> Queue<V> {
             kind: "Queue",
             layout: format!("{options:?}, values of {} words", V::words(value_bytes_max)),
             participants: participants.iter().collect(),
+            takes_in: false,
             regions,
             expect: Box::new(expect),
         };

@@ -222,6 +222,7 @@ impl RingBuffer {
             kind: "RingBuffer",
             layout: format!("{options:?}"),
             participants,
+            takes_in: false,
             regions,
             expect: Box::new(expect),
         };

@@ -72,6 +72,7 @@ impl<T: Plain> SharedVar<T> {
             kind: "SharedVar",
             layout: core::any::type_name::<T>().into(),
             participants: participants.clone(),
+            takes_in: false,
             regions,
             expect: Box::new(|_| vec![("copy".into(), 8)]),
         };

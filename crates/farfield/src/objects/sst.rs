@@ -54,6 +54,7 @@ impl<T: Plain> Sst<T> {
             kind: "Sst",
             layout: format!("{}, owners={owners:?}", core::any::type_name::<T>()),
             participants: participants.clone(),
+            takes_in: false,
             regions: Regions::new(node),
             expect: Box::new(|_| Vec::new()),
         };

@@ -163,6 +163,7 @@ impl Transactions {
             kind: "Transactions",
             layout: format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind),
             participants: homes.clone(),
+            takes_in: false,
             regions,
             expect: Box::new(move |_| vec![("cells".into(), bytes as u64)]),
         };

@@ -166,6 +166,12 @@ impl Reopenings {
         }
     }
 
+    /// Whether this node has reopened what a path belongs to, so that it is of an earlier generation.
+    pub(super) fn is_past(&self, path: &str) -> bool {
+        let paths = self.paths.lock();
+        paths.iter().any(|(base, known)| generation_of(path, base).is_some_and(|it| it < known.last))
+    }
+
     /// A node that calls for another generation of what a path belongs to.
     fn asking_for(&self, shared: &Shared, path: &str) -> Option<NodeId> {
         if self.asked.load() == 0 {

@@ -247,6 +247,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             kind: "KvStore",
             layout: format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>()),
             participants: participants.iter().collect(),
+            takes_in: false,
             regions,
             expect: Box::new(move |_| {
                 let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];

@@ -214,6 +214,7 @@ impl Spread {
             kind,
             layout: format!("count={count}, homes={homes:?}{options}"),
             participants: node.members_for(path),
+            takes_in: false,
             regions,
             expect: {
                 let homes = homes.clone();
