@@ -1,8 +1,8 @@
 //! Remote atomics: atomic among themselves, from any node and thread.
 
-use farfield_fabric::{Bell, Endpoint, GroupKey, RemotePtr};
+use farfield_fabric::{Endpoint, GroupKey, RemotePtr};
 
-use crate::harness::{Harness, threads};
+use crate::harness::{Harness, guarded, threads};
 
 /// Every addition counts once, from threads of several nodes and several threads of one; each old value is seen once.
 pub(crate) fn fetch_and_adds_add_up(harness: &Harness) {
@@ -106,7 +106,7 @@ pub(crate) fn fetch_and_add_and_compare_and_swap_exclude_each_other(harness: &Ha
 /// Words that operations alone work on, of several groups: each node does, the own one included, and each operation.
 pub(crate) fn words_begin_with_a_pattern_and_are_worked_on_by_all(harness: &Harness) {
     let nodes = harness.session(2);
-    let own_group = nodes[0].fabric.create_group(Bell::Silent).unwrap();
+    let (own_group, _) = guarded(&nodes, 0, 8);
     for group in [GroupKey::DATA, own_group] {
         let words = nodes[0].fabric.alloc_words(group, 20, &[5, 0, u64::MAX]).unwrap();
         assert_eq!((words.count(), words.bytes()), (20, 160));
