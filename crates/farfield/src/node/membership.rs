@@ -21,11 +21,10 @@ use crate::mutants::{self, Mutant};
 
 /// How much later each next node proposes what all suspect: the first one is rarely disturbed.
 const STAGGER: Duration = Duration::from_millis(5);
-/// Who has proposed, or takes part in another's ballot, proposes after so long, and up to as much more, if nothing was decided:
-/// twice as long each time, up to so many times. A proposal overtakes the one before it, whose answers come in the end,
-/// however late on a busy machine: only where a node was not connected yet, or stands still, is another one needed.
-const RETRY: Duration = Duration::from_millis(640);
-const RETRY_DOUBLED_MAX: u32 = 2;
+/// A proposal that has come to nothing is made again after so long, and up to as much more: twice as long each time, up to
+/// so many times, since a proposal overtakes the one before it, and on busy machines its answers may take longer than that.
+const RETRY: Duration = Duration::from_millis(20);
+const RETRY_DOUBLED_MAX: u32 = 6;
 /// A node that has been out of reach of a quorum for so long gives up: the others may have gone on without it.
 pub(super) const ISOLATED_MAX: Duration = Duration::from_millis(500);
 
@@ -123,8 +122,6 @@ pub(super) struct Membership {
     accepted: Option<(Ballot, View)>,
     proposal: Option<Proposal>,
     propose_at: Option<Instant>,
-    /// Another's ballot goes on.
-    gives_way: bool,
     /// Of this node, since the last decision or suspicion.
     proposals: u32,
     /// Nodes that this one still has to shut out; and up to which epoch each member has.
@@ -168,7 +165,6 @@ impl Membership {
             accepted: None,
             proposal: None,
             propose_at: None,
-            gives_way: false,
             proposals: 0,
             to_shut_out: BTreeSet::new(),
             shut_out: BTreeMap::new(),
@@ -338,7 +334,7 @@ impl Membership {
         if concerns && self.suspects.insert(node.0) {
             self.has_changed = true;
             // What was proposed before may wait for this one.
-            (self.proposals, self.propose_at, self.gives_way) = (0, None, false);
+            (self.proposals, self.propose_at) = (0, None);
         }
     }
 
@@ -400,9 +396,6 @@ impl Membership {
             return;
         }
         self.isolated_since = None;
-        if std::mem::take(&mut self.gives_way) {
-            self.propose_at = Some(self.retry_at(now));
-        }
         let at = match self.propose_at {
             Some(at) => at,
             None => now + STAGGER * self.rank(),
@@ -411,15 +404,11 @@ impl Membership {
             self.propose_at = Some(at);
             return;
         }
-        self.propose_at = Some(self.retry_at(now));
+        let retry = RETRY * (1 << self.proposals.min(RETRY_DOUBLED_MAX));
         self.proposals += 1;
+        self.propose_at = Some(now + retry + retry.mul_f64(self.rng.random_range(0.0..1.0)));
         let view = self.wanted();
         self.propose(view);
-    }
-
-    fn retry_at(&mut self, now: Instant) -> Instant {
-        let retry = RETRY * (1 << self.proposals.min(RETRY_DOUBLED_MAX));
-        now + retry + retry.mul_f64(self.rng.random_range(0.0..1.0))
     }
 
     /// How many members come before this one in proposing.
@@ -513,14 +502,12 @@ impl Membership {
         match message {
             Message::Prepare { ballot, .. } if ballot > self.promised => {
                 self.promised = ballot;
-                self.gives_way |= from.0 != self.me;
                 let accepted = self.accepted.clone();
                 self.reply(from, Message::Promise { epoch, ballot, accepted });
             }
             // Even its own removal: what others have accepted must find a quorum among those that are left.
             Message::Accept { ballot, view, .. } if ballot >= self.promised => {
                 self.promised = ballot;
-                self.gives_way |= from.0 != self.me;
                 self.accepted = Some((ballot, view));
                 self.reply(from, Message::Accepted { epoch, ballot });
             }
@@ -532,7 +519,6 @@ impl Membership {
             Message::Overtaken { ballot, .. } => {
                 // The next proposal of this node is in a higher one.
                 self.promised = self.promised.max(ballot);
-                self.gives_way = true;
                 self.proposal = None;
             }
             Message::Decided { .. } | Message::ShutOut { .. } | Message::Fenced | Message::Welcome { .. } => {}
@@ -637,7 +623,6 @@ impl Membership {
         self.forget_strangers();
         // Ballots go on: what was said in one of an epoch before is never taken for one of this.
         (self.accepted, self.proposal, self.propose_at, self.proposals) = (None, None, None, 0);
-        self.gives_way = false;
         if !self.members.contains(&self.me) && !self.has_departed() {
             self.fence();
         }
