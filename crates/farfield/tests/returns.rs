@@ -67,6 +67,32 @@ fn who_returns_joins_what_is_open() {
     session.end(0..PLACES);
 }
 
+/// More often than a table of 256 numbers had room for; each life joins what the first one opened.
+#[test]
+fn a_place_is_filled_again_and_again() {
+    const LIVES: u16 = 150;
+    let name = format!("test-lives-{}", std::process::id());
+    let start = |place| Node::builder().session(&name).node(place).nodes(2).start().expect("the node starts");
+    let open = |node: &Node| AtomicVar::open(node, "sum", NodeId(0)).expect("it is open, or all open it");
+    let (stays, first) = (start(0), start(1));
+    let kept = std::thread::scope(|scope| {
+        let kept = scope.spawn(|| open(&stays));
+        drop(open(&first));
+        kept.join().expect("no panic")
+    });
+    first.leave();
+    for life in 1..LIVES {
+        let node = start(1);
+        assert_eq!(node.id(), NodeId(1 + 2 * life));
+        let (sum, endpoint) = (open(&node), node.endpoint().expect("an endpoint"));
+        assert_eq!(endpoint.block_on(sum.fetch_add(&endpoint, 1)).expect("its home lives"), u64::from(life) - 1);
+        drop((sum, endpoint));
+        node.leave();
+    }
+    let endpoint = stays.endpoint().expect("an endpoint");
+    assert_eq!(endpoint.block_on(kept.load(&endpoint)).expect("it is here"), u64::from(LIVES) - 1);
+}
+
 /// Not a test: what a child does.
 #[test]
 fn node_process() {

@@ -11,16 +11,20 @@
 //!    320         64      lanes open, incarnation
 //!    384     256·8       bytes of each group's memory
 //!   2432   256·64        a mark for each lane: odd while it is in the middle of a write
-//!  18816   256·256       rights: [group][peer], 1 if the peer may access the group
+//!  18816  4095·256       rights: [peer][group], 1 if the peer's right to the group was taken
 //! ```
+//!
+//! Rights have a place for every number of a node. Their pages are taken when a peer of that number comes: a read of a page
+//! that is not there takes one, and on a full disk would be a signal.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
 use super::NODES_MAX;
 use super::sys::liveness::{LifeCell, is_alive};
-use super::sys::session::CardMapping;
+use super::sys::session::{CardFile, CardMapping};
 use crate::{GroupKey, NodeId};
 
 /// Most lanes (threads) of one node.
@@ -42,7 +46,7 @@ pub(crate) struct Card {
     pub(crate) incarnation: AtomicU64,
     pub(crate) group_bytes: GroupBytes,
     pub(crate) marks: [Mark; LANES_MAX],
-    // `rights` follow.
+    // `rights` follow: see `Card::rights_of`.
 }
 
 // The drawing above. Fields begin cache lines through the alignment of their neighbours; none may ask for more than the
@@ -57,6 +61,9 @@ const _: () = {
     assert!(HEADER_BYTES + offset_of!(Card, marks) == 2432);
     assert!(HEADER_BYTES + size_of::<Card>() == 18816);
 };
+
+/// A right that was taken.
+pub(crate) const TAKEN: u8 = 1;
 
 /// How many bytes of each group's memory exist by now.
 #[repr(C, align(64))]
@@ -89,9 +96,20 @@ impl Card {
         is_alive(life.word().load(core::sync::atomic::Ordering::Acquire))
     }
 
+    /// What a card file has: its length, and how much of it is there from the start.
+    pub(crate) fn file() -> CardFile {
+        CardFile { bytes: Card::file_bytes(), there: Card::rights_of(NodeId(0)).start }
+    }
+
     /// The length of a card file.
     pub(crate) fn file_bytes() -> usize {
-        HEADER_BYTES + size_of::<Card>() + GroupKey::COUNT_MAX * NODES_MAX
+        Card::rights_of(NodeId(NODES_MAX as u16)).start
+    }
+
+    /// Where the rights of a peer lie in the file.
+    pub(crate) fn rights_of(peer: NodeId) -> Range<usize> {
+        let start = HEADER_BYTES + size_of::<Card>() + peer.index() * GroupKey::COUNT_MAX;
+        start..start + GroupKey::COUNT_MAX
     }
 
     /// The card in a mapped card file.
@@ -107,10 +125,9 @@ impl Card {
         unsafe { &*at }
     }
 
-    /// The right of `peer` to a group.
+    /// The right of `peer` to a group: [`TAKEN`], or it may access it.
     pub(crate) fn right(mapping: &CardMapping, group: GroupKey, peer: NodeId) -> &AtomicU8 {
-        let index = usize::from(group.0) * NODES_MAX + peer.index();
-        let offset = HEADER_BYTES + size_of::<Card>() + index;
+        let offset = Card::rights_of(peer).start + usize::from(group.0);
         assert!(peer.index() < NODES_MAX && offset < mapping.len(), "a right of a member");
         // SAFETY: in bounds by the assertion; a byte-sized atomic needs no alignment; the mapping outlives the borrow.
         unsafe { &*mapping.base().wrapping_add(offset).cast::<AtomicU8>() }

@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use super::card::Card;
@@ -44,7 +44,8 @@ pub(super) struct Control {
     waker: Waker,
     greeting: Vec<u8>,
     layout: String,
-    links: Vec<Mutex<Link>>,
+    /// By the numbers of nodes: of those that were heard of.
+    links: Vec<OnceLock<Box<Mutex<Link>>>>,
     /// Touched by the service thread only.
     service: Mutex<Service>,
 }
@@ -92,7 +93,7 @@ impl Control {
             waker: Waker::new().map_err(|why| why.to_string())?,
             greeting: greeting.encode(),
             layout: options.layout.clone(),
-            links: std::iter::repeat_with(Mutex::default).take(NODES_MAX).collect(),
+            links: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
             service: Mutex::new(Service {
                 to_call,
                 strangers: Vec::new(),
@@ -109,7 +110,7 @@ impl Control {
 
     /// A new group of this node goes to all peers that are there; the others get it when they come.
     pub(super) fn announce_groups(&self, fabric: &ShmFabric, groups: &[OwnGroup]) {
-        for link in self.known_links(fabric) {
+        for (_, link) in self.known_links(fabric) {
             let mut link = lock(link);
             if link.up {
                 send_groups(&mut link, groups);
@@ -117,8 +118,13 @@ impl Control {
         }
     }
 
-    fn known_links(&self, fabric: &ShmFabric) -> &[Mutex<Link>] {
-        &self.links[..fabric.memory.known_peers().len()]
+    fn known_links(&self, fabric: &ShmFabric) -> impl Iterator<Item = (NodeId, &Mutex<Link>)> {
+        let known = &self.links[..fabric.memory.known_peers().len()];
+        known.iter().enumerate().filter_map(|(node, link)| Some((NodeId(node as u16), link.get()?.as_ref())))
+    }
+
+    fn link(&self, node: NodeId) -> &Mutex<Link> {
+        self.links[node.index()].get_or_init(Box::default)
     }
 
     pub(super) fn send(&self, fabric: &ShmFabric, to: NodeId, message: &[u8]) -> Result<()> {
@@ -126,7 +132,7 @@ impl Control {
         if message.len() > CONTROL_BYTES_MAX {
             return refuse(format!("{} bytes are more than {CONTROL_BYTES_MAX}", message.len()));
         }
-        let mut link = lock(&self.links[to.index()]);
+        let mut link = lock(self.link(to));
         if !link.up || link.down {
             return Err(fabric.explain_unreachable(to));
         }
@@ -142,7 +148,7 @@ impl Control {
     }
 
     pub(super) fn goodbye(&self) {
-        for link in &self.links {
+        for link in self.links.iter().filter_map(OnceLock::get) {
             let mut link = lock(link);
             flush(&mut link);
             link.conn = None;
@@ -172,7 +178,7 @@ impl Control {
     /// Sends the groups that a full socket did not take at first.
     fn send_missing_groups(&self, fabric: &ShmFabric) {
         let groups = lock(&fabric.groups);
-        for link in self.known_links(fabric) {
+        for (_, link) in self.known_links(fabric) {
             let mut link = lock(link);
             if link.up && !link.down {
                 send_groups(&mut link, &groups);
@@ -182,7 +188,7 @@ impl Control {
 
     /// Waits until something can be received.
     fn wait(&self, fabric: &ShmFabric, service: &Service, timeout: Duration) {
-        let links: Vec<_> = self.known_links(fabric).iter().map(|link| lock(link)).collect();
+        let links: Vec<_> = self.known_links(fabric).map(|(_, link)| lock(link)).collect();
         // The descriptors are duplicated so that no lock is held while waiting.
         let owned: Vec<OwnedFd> = links
             .iter()
@@ -200,8 +206,7 @@ impl Control {
     }
 
     fn receive(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
-        for (index, link) in self.known_links(fabric).iter().enumerate() {
-            let node = NodeId(index as u16);
+        for (node, link) in self.known_links(fabric) {
             loop {
                 let mut guard = lock(link);
                 flush(&mut guard);
@@ -274,7 +279,7 @@ impl Control {
     }
 
     fn refuse(&self, node: NodeId, error: Error, event: &mut dyn FnMut(ControlEvent)) {
-        let mut link = lock(&self.links[node.index()]);
+        let mut link = lock(self.link(node));
         link.conn = None;
         // Reported once. A right build that takes its place is another node.
         if !std::mem::replace(&mut link.refused, true) {
@@ -307,7 +312,7 @@ impl Control {
         }
         service.last_try = now;
         service.to_call.retain(|node| {
-            let mut link = lock(&self.links[*node as usize]);
+            let mut link = lock(self.link(NodeId(*node as u16)));
             if link.up || link.down || link.refused {
                 return false;
             }
@@ -345,7 +350,7 @@ impl Control {
                             };
                             let _ = conn.send(&[&[REFUSAL], why.as_bytes()].concat(), &[]);
                             if greeting.node.index() < self.links.len() {
-                                let mut link = lock(&self.links[greeting.node.index()]);
+                                let mut link = lock(self.link(greeting.node));
                                 let first = !std::mem::replace(&mut link.refused, true);
                                 drop(link);
                                 if first {
@@ -369,7 +374,7 @@ impl Control {
     ) {
         let node = greeting.node;
         let slot = &fabric.memory.peers[node.index()];
-        if lock(&self.links[node.index()]).up || matches!(slot.get(), Some(None)) {
+        if lock(self.link(node)).up || matches!(slot.get(), Some(None)) {
             // Each life of a place has a number of its own: it is not what it says.
             let error: Error = ErrorKind::Control { node, why: "it was here before".into() }.into();
             if let Some(conn) = conn {
@@ -388,13 +393,16 @@ impl Control {
             Ok(card) => card,
             Err(why) => return event(ControlEvent::Refused(node, ErrorKind::Control { node, why }.into())),
         };
+        if let Err(why) = fabric.memory.admit(node) {
+            return event(ControlEvent::Refused(node, why));
+        }
         self.bury_earlier_lives(fabric, node, event);
         // It may be known already: who joins maps the cards of all that live.
         let _ = slot.set(Some(card));
         fabric.memory.know(node);
         // The groups are locked first, as in `new_group`: a group is either sent here or announced by it.
         let groups = lock(&fabric.groups);
-        let mut link = lock(&self.links[node.index()]);
+        let mut link = lock(self.link(node));
         if let Some(conn) = conn {
             let _ = conn.send(&self.greeting, &[]);
             link.conn = Some(conn);
@@ -421,7 +429,7 @@ impl Control {
             if life.is_some_and(liveness::is_alive) {
                 continue;
             }
-            let mut link = lock(&self.links[index]);
+            let mut link = lock(self.link(NodeId(index as u16)));
             if !std::mem::replace(&mut link.down, true) {
                 link.queue.clear();
                 drop(link);

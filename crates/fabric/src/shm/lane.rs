@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::Arc;
 
 use super::LanePlace;
-use super::card::DoorBell;
+use super::card::{DoorBell, TAKEN};
 use super::sys::{fence::futex_wake_all, liveness};
 use super::window::{Window, Windows};
 use crate::error::Code;
@@ -134,7 +134,7 @@ impl ShmLane {
         compiler_fence(Ordering::SeqCst); // the processor's share is the revoker's heavy fence
         // SAFETY: as for `life` in `place`.
         let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
-        if right.load(Ordering::Relaxed) == 0 {
+        if right.load(Ordering::Relaxed) == TAKEN {
             mark.store(even + 2, Ordering::Relaxed);
             return Err(Code::Revoked);
         }
@@ -158,7 +158,7 @@ impl ShmLane {
     fn may(window: &Window) -> Result<(), Code> {
         // SAFETY: as for `life` in `place`.
         let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
-        if right.load(Ordering::Relaxed) == 0 { Err(Code::Revoked) } else { Ok(()) }
+        if right.load(Ordering::Relaxed) == TAKEN { Err(Code::Revoked) } else { Ok(()) }
     }
 
     /// Puts a value; 8 bytes in one store.

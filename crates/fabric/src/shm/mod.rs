@@ -12,6 +12,7 @@ pub(crate) mod sys;
 mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use std::time::Duration;
 pub use lane::ShmLane;
 pub(crate) use lane::clear;
 
-use self::card::{Card, DoorBell, LANES_MAX, SILENT};
+use self::card::{Card, DoorBell, LANES_MAX, SILENT, TAKEN};
 use self::control::Control;
 use self::groups::OwnGroup;
 use self::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
@@ -40,11 +41,13 @@ use crate::space::{GRANULE_BYTES, Offsets};
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to what they mean.
-pub const LAYOUT: &str = concat!("farfield-shm-5/", env!("CARGO_PKG_VERSION"));
+pub const LAYOUT: &str = concat!("farfield-shm-6/", env!("CARGO_PKG_VERSION"));
 
-/// The most nodes of one session on one host, those that were there before included: a session of 4 has 64 lives for each
-/// of its places.
-pub const NODES_MAX: usize = 256;
+/// The most nodes of one session on one host at a time.
+pub const PLACES_MAX: usize = 256;
+/// The most numbers of nodes of one session on one host, of those that were there before included. The last one that a pointer
+/// could name stays free: a lock's word names its holder by one more.
+pub const NODES_MAX: usize = NodeId::COUNT_MAX - 1;
 
 /// How a node joins a session on shared memory.
 #[derive(Clone, Debug)]
@@ -106,6 +109,8 @@ struct Memory {
     peers: Vec<OnceLock<Option<CardMapping>>>,
     /// One more than the highest number of a node that has been heard of.
     known: AtomicUsize,
+    /// Whose rights have pages on this node's card.
+    admitted: Mutex<BTreeSet<NodeId>>,
     /// Arenas of this node, only ever added to.
     arenas: Mutex<Vec<(Arc<Arena>, Arc<Generations>)>>,
 }
@@ -172,8 +177,8 @@ impl ShmFabric {
         let (place, places) = (*place, *places);
         let session_error =
             |why: &dyn core::fmt::Display| ErrorKind::Session { session: session.clone(), why: why.to_string() };
-        if places == 0 || places > NODES_MAX {
-            return Err(session_error(&format!("{places} nodes: a session on one host has 1 to {NODES_MAX}")).into());
+        if places == 0 || places > PLACES_MAX {
+            return Err(session_error(&format!("{places} nodes: a session on one host has 1 to {PLACES_MAX}")).into());
         }
         if usize::from(place) >= places {
             return Err(ErrorKind::UnknownNode { node: NodeId(place), nodes: places }.into());
@@ -183,9 +188,8 @@ impl ShmFabric {
         let directory = SessionDir::open(session).map_err(|why| session_error(&why))?;
         directory.sweep(Card::is_alive).map_err(|why| session_error(&why))?;
         let of = Places { places: places as u32, numbers: NODES_MAX as u32 };
-        let Entry { claim, gone, here, living } = directory
-            .enter(u32::from(place), of, Card::file_bytes(), Card::is_alive)
-            .map_err(|why| session_error(&why))?;
+        let Entry { claim, gone, here, living } =
+            directory.enter(u32::from(place), of, Card::file(), Card::is_alive).map_err(|why| session_error(&why))?;
         let me = NodeId(claim.node() as u16);
         let seed = options.seed.unwrap_or_else(rand::random);
         let own = Arc::new(OwnCard(claim));
@@ -194,12 +198,14 @@ impl ShmFabric {
         let control = Control::open(directory, own.0.socket_path(), options, me, here.clone())
             .map_err(|why| session_error(&why))?;
         let memory = Arc::new(Memory {
-            windows: Arc::new(Windows::new(NODES_MAX)),
+            windows: Arc::new(Windows::new(NODES_MAX).map_err(|why| system("windows on peers")(&why))?),
             own,
             peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
             known: AtomicUsize::new(places),
             arenas: Mutex::default(),
+            admitted: Mutex::default(),
         });
+        memory.admit(me)?;
         for node in [u32::from(me.0)].iter().chain(&here).chain(&gone) {
             memory.know(NodeId(*node as u16));
         }
@@ -244,9 +250,6 @@ impl ShmFabric {
         let card = self.memory.own.card();
         let len_now = &card.group_bytes.0[usize::from(key.0)];
         len_now.store(arena.len() as u64, Ordering::Release);
-        for peer in 0..NODES_MAX {
-            self.memory.own_right(key, NodeId(peer as u16)).store(1, Ordering::Relaxed);
-        }
         let attach = Attach {
             base: arena.base(),
             life: card.life.word(),
@@ -315,7 +318,7 @@ impl ShmFabric {
     fn close_if_fenced(&self) {
         fence(Ordering::SeqCst);
         if self.fenced.load(Ordering::SeqCst) {
-            self.memory.windows.close();
+            self.memory.close_windows();
         }
     }
 
@@ -382,6 +385,23 @@ fn bell_of(card: &Card, bell: Bell) -> &DoorBell {
 impl Memory {
     fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
         Card::right(self.own.mapping(), key, peer)
+    }
+
+    /// Makes sure that the rights of a peer are there, before it reads them, or this node does.
+    ///
+    /// # Errors
+    /// The file system of the session is full.
+    fn admit(&self, peer: NodeId) -> Result<()> {
+        let mut admitted = lock(&self.admitted);
+        if !admitted.contains(&peer) {
+            self.own.0.reserve(Card::rights_of(peer)).map_err(|why| system("the rights of a peer")(&why))?;
+            admitted.insert(peer);
+        }
+        Ok(())
+    }
+
+    fn close_windows(&self) {
+        self.windows.close(self.known_peers().len());
     }
 
     /// The card of a peer, if it is known.
@@ -453,19 +473,22 @@ impl Fabric for ShmFabric {
         self.check_right(peer, group)?;
         self.peer_state(peer).check(peer)?;
         // Peers read it before each operation, where it lies: so it holds from now on.
-        self.memory.own_right(group, peer).store(1, Ordering::Release);
+        self.memory.admit(peer)?;
+        self.memory.own_right(group, peer).store(0, Ordering::Release);
         Ok(())
     }
 
     fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool> {
         self.check_right(peer, group)?;
         self.peer_state(peer).check(peer)?;
-        Ok(self.memory.own_right(group, peer).load(Ordering::Acquire) == 1)
+        self.memory.admit(peer)?;
+        Ok(self.memory.own_right(group, peer).load(Ordering::Acquire) != TAKEN)
     }
 
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
         self.check_right(peer, group)?;
-        self.memory.own_right(group, peer).store(0, Ordering::SeqCst);
+        self.memory.admit(peer)?;
+        self.memory.own_right(group, peer).store(TAKEN, Ordering::SeqCst);
         let card = if peer == self.me {
             self.memory.own.card()
         } else {
@@ -518,7 +541,7 @@ impl Fabric for ShmFabric {
     fn fence(&self) {
         self.fenced.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
-        self.memory.windows.close();
+        self.memory.close_windows();
     }
 
     fn is_fenced(&self) -> bool {

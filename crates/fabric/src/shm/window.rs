@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use super::card::{DoorBell, SILENT};
+use super::card::{DoorBell, SILENT, TAKEN};
 use super::lock;
-use super::sys::memory::Mapping;
+use super::sys::alike::Alike;
+use super::sys::memory::{Mapping, MemoryError};
 use crate::GroupKey;
 use crate::error::Code;
 use crate::space::Offsets;
@@ -22,7 +23,7 @@ pub(super) struct Window {
     pub(super) len: AtomicU64,
     /// The owner's liveness word.
     pub(super) life: AtomicPtr<AtomicU32>,
-    /// Whether this node may.
+    /// Whether this node's right was taken.
     pub(super) right: AtomicPtr<AtomicU8>,
     /// Who is woken by a write.
     pub(super) bell: AtomicPtr<DoorBell>,
@@ -38,7 +39,7 @@ const _: () = assert!(size_of::<Window>() == 64);
 
 /// The life word, right and length of what is not attached.
 static NO_LIFE: AtomicU32 = AtomicU32::new(0);
-static NO_RIGHT: AtomicU8 = AtomicU8::new(0);
+static NO_RIGHT: AtomicU8 = AtomicU8::new(TAKEN);
 static NO_BYTES: AtomicU64 = AtomicU64::new(0);
 
 impl Window {
@@ -58,7 +59,7 @@ impl Window {
 
 /// The windows on all groups of all nodes of the session, indexed by `RemotePtr::window`.
 pub(super) struct Windows {
-    all: Box<[Window]>,
+    all: Alike<Window>,
     /// What those on peers point into: their memory, and its generations.
     mappings: Mutex<HashMap<usize, [Mapping; 2]>>,
 }
@@ -75,9 +76,10 @@ pub(super) struct Attach<'a> {
 }
 
 impl Windows {
-    pub(super) fn new(nodes: usize) -> Windows {
-        let all = std::iter::repeat_with(Window::closed).take(nodes * GroupKey::COUNT_MAX).collect();
-        Windows { all, mappings: Mutex::default() }
+    /// On so many nodes, all closed.
+    pub(super) fn new(nodes: usize) -> Result<Windows, MemoryError> {
+        let all = Alike::new(nodes * GroupKey::COUNT_MAX, Window::closed)?;
+        Ok(Windows { all, mappings: Mutex::default() })
     }
 
     #[inline(always)]
@@ -104,9 +106,9 @@ impl Windows {
         Ok(now)
     }
 
-    /// Closes all windows for good: whatever is posted finds nobody alive, and what is about to write has no right to.
-    pub(super) fn close(&self) {
-        for window in &self.all {
+    /// Closes all windows on nodes below `known` for good: whatever is posted finds nobody alive, and what is about to write has no right to.
+    pub(super) fn close(&self, known: usize) {
+        for window in &self.all[..known * GroupKey::COUNT_MAX] {
             window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release);
             window.right.store(ptr::from_ref(&NO_RIGHT).cast_mut(), Ordering::Release);
         }

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::{Errno, pread, pwrite};
 
-use super::session::{CardMapping, Claim, SessionDir, SessionError, State, system};
+use super::session::{CardFile, CardMapping, Claim, SessionDir, SessionError, State, system};
 
 /// The places of a session.
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +35,12 @@ pub(crate) struct Entry {
 }
 
 impl SessionDir {
-    /// Takes the next life of a place, with a card of `card_len` bytes; see [`SessionDir::claim`].
+    /// Takes the next life of a place, with a card; see [`SessionDir::claim`].
     pub(crate) fn enter(
         &self,
         place: u32,
         of: Places,
-        card_len: usize,
+        file: CardFile,
         is_alive: impl Fn(&CardMapping) -> bool,
     ) -> Result<Entry, SessionError> {
         let lock = self.lock()?;
@@ -74,7 +74,7 @@ impl SessionDir {
         if node >= of.numbers {
             return Err(SessionError::NoLifeLeft { place, lives: u32::from(lives[index]), places: of.places });
         }
-        let claim = self.claim(&lock, node, card_len, &is_alive)?;
+        let claim = self.claim(&lock, node, file, &is_alive)?;
         lives[index] += 1;
         if let Err(error) = self.set_lives(&lock, of.places, &lives) {
             drop(lock); // giving the place up takes it
@@ -89,7 +89,7 @@ impl SessionDir {
         for &node in &here {
             // One that is starting comes by itself, or never; so does one whose card cannot be read.
             let card = self.open_peer(node).ok().flatten();
-            living.extend(card.filter(|card| card.len() == card_len && is_alive(card)).map(|card| (node, card)));
+            living.extend(card.filter(|card| card.len() == file.bytes && is_alive(card)).map(|card| (node, card)));
         }
         Ok(Entry { claim, gone, here, living })
     }
@@ -128,9 +128,10 @@ mod tests {
     use crate::shm::sys::session::tests::{Base, crash, is_alive, raise};
 
     const OF: Places = Places { places: 2, numbers: 6 };
+    const CARD: CardFile = CardFile { bytes: 8192, there: 4096 };
 
     fn enter(session: &SessionDir, place: u32) -> Result<Entry, SessionError> {
-        let entry = session.enter(place, OF, 4096, is_alive)?;
+        let entry = session.enter(place, OF, CARD, is_alive)?;
         raise(&entry.claim);
         Ok(entry)
     }
@@ -148,7 +149,7 @@ mod tests {
         let second = enter(&session, 1).unwrap();
         assert_eq!((second.claim.node(), living(&second)), (1, vec![0]));
         assert!(matches!(enter(&session, 1), Err(SessionError::AlreadyRunning { node: 1, .. })));
-        let other = session.enter(3, Places { places: 4, ..OF }, 4096, is_alive).unwrap_err();
+        let other = session.enter(3, Places { places: 4, ..OF }, CARD, is_alive).unwrap_err();
         assert!(matches!(other, SessionError::OtherPlaces { ours: 4, theirs: 2 }), "{other}");
 
         // It dies, or leaves: the next life has the next number, and knows who is gone.

@@ -10,11 +10,13 @@
 //! | `session`  | the directory in which the nodes of a session find each other, and its cleaning            |
 //! | `lives`    | which life of its place a node begins that joins a session                                 |
 //! | `socket`   | control sockets that carry short messages and file descriptors                             |
+//! | `alike`    | a large table whose entries begin alike, and take memory only when they are written         |
 //! | `cgroup`   | what the control groups of this process allow: memory and cores                            |
 //!
 //! Nothing here knows of endpoints, regions or objects. All peers run under one user, which every file and every
 //! socket checks; peers of the same user trust each other as threads of one program do.
 
+pub(crate) mod alike;
 pub(crate) mod cgroup;
 pub(crate) mod fence;
 pub(crate) mod generations;

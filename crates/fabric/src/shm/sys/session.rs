@@ -20,6 +20,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, access, fallocate, flock, fstat,
-    openat, unlinkat,
+    ftruncate, openat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -38,6 +39,15 @@ use rustix::process::geteuid;
 
 /// Bytes at the start of a card that belong to this module.
 pub(crate) const CARD_HEADER_BYTES: usize = 64;
+/// What a card file has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CardFile {
+    /// Its length.
+    pub(crate) bytes: usize,
+    /// How much of it is there from the start; the rest when it is reserved ([`Claim::reserve`]).
+    pub(crate) there: usize,
+}
+
 /// The longest card; a larger file is not one.
 pub(crate) const CARD_BYTES_MAX: usize = 1 << 30;
 
@@ -224,7 +234,7 @@ impl SessionDir {
         self.dir.join(format!("{node}.card"))
     }
 
-    /// Takes the place of a node, under the session's lock: makes its card of `card_len` bytes, zero but for the header.
+    /// Takes the place of a node, under the session's lock: makes its card, zero but for the header.
     ///
     /// A card that is there already is removed with its socket if its node is dead, which `is_alive` judges by what
     /// the fabric keeps in the card. The caller fills the card, makes its liveness word alive, and says
@@ -232,15 +242,17 @@ impl SessionDir {
     ///
     /// # Panics
     ///
-    /// If `card_len` is not between [`CARD_HEADER_BYTES`] and [`CARD_BYTES_MAX`].
+    /// If the card has not between [`CARD_HEADER_BYTES`] and [`CARD_BYTES_MAX`] bytes, or not even so many at first.
     pub(super) fn claim(
         &self,
         lock: &OwnedFd,
         node: u32,
-        card_len: usize,
+        file: CardFile,
         is_alive: impl Fn(&CardMapping) -> bool,
     ) -> Result<Claim, SessionError> {
+        let CardFile { bytes: card_len, there } = file;
         assert!((CARD_HEADER_BYTES..=CARD_BYTES_MAX).contains(&card_len), "a card of {card_len} bytes");
+        assert!((CARD_HEADER_BYTES..=card_len).contains(&there), "{there} bytes of a card of {card_len}");
         let socket_path = self.checked_socket_path(node)?;
         let path = self.card_path(node);
         match self.judge(node, &is_alive)? {
@@ -257,7 +269,8 @@ impl SessionDir {
             error
         };
         flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(system("locking", &path)).map_err(undo)?;
-        allocate(&fd, card_len).map_err(system("allocating", &path)).map_err(undo)?;
+        allocate(&fd, 0..there).map_err(system("allocating", &path)).map_err(undo)?;
+        ftruncate(&fd, card_len as u64).map_err(system("sizing", &path)).map_err(undo)?;
         let card = CardMapping::map(&fd, card_len, &path).map_err(undo)?;
         let stat = fstat(&fd).map_err(system("fstat of", &path)).map_err(undo)?;
         card.write_header(&boot_id().map_err(undo)?);
@@ -403,6 +416,12 @@ impl Claim {
         }
         // In so many words: the mapping, and any forked child, would keep the lock of a file that is merely closed.
         flock(&self.fd, FlockOperation::Unlock).map_err(system("unlocking", &self.session.card_path(self.node)))
+    }
+
+    /// Makes sure that a part of the card that was not there from the start is.
+    pub(crate) fn reserve(&self, part: Range<usize>) -> Result<(), SessionError> {
+        assert!(part.end <= self.card.len(), "a part of the card");
+        allocate(&self.fd, part).map_err(system("allocating", &self.session.card_path(self.node)))
     }
 
     /// The node's card, mapped.
@@ -675,16 +694,17 @@ fn remove_file(path: &Path) -> Result<(), SessionError> {
     }
 }
 
-/// Gives the file `len` zero bytes that are really there: a hole on a full disk would be a signal when written.
-fn allocate(fd: &OwnedFd, len: usize) -> rustix::io::Result<()> {
-    match fallocate(fd, FallocateFlags::empty(), 0, len as u64) {
+/// Gives a range of the file, which has none there yet, zero bytes that are really there: a hole on a full disk would be a signal when
+/// touched.
+fn allocate(fd: &OwnedFd, range: Range<usize>) -> rustix::io::Result<()> {
+    match fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         answer => return answer,
     }
     let zeros = [0; 4096];
-    let mut written = 0;
-    while written < len {
-        let piece = &zeros[..zeros.len().min(len - written)];
+    let mut written = range.start;
+    while written < range.end {
+        let piece = &zeros[..zeros.len().min(range.end - written)];
         written += rustix::io::pwrite(fd, piece, written as u64)?;
     }
     Ok(())
@@ -746,13 +766,32 @@ pub(crate) mod tests {
         card_len: usize,
         is_alive: impl Fn(&CardMapping) -> bool,
     ) -> Result<Claim, SessionError> {
-        session.claim(&session.lock()?, node, card_len, is_alive)
+        let file = CardFile { bytes: card_len, there: card_len.min(4096) };
+        session.claim(&session.lock()?, node, file, is_alive)
     }
 
     fn start(session: &SessionDir, node: u32) -> Claim {
         let claim = take(session, node, 4096, is_alive).unwrap();
         raise(&claim);
         claim
+    }
+
+    #[test]
+    fn parts_of_a_card_are_there_when_they_are_reserved() {
+        let base = Base::new("parts");
+        let session = base.open("s");
+        let claim = take(&session, 0, 1 << 20, is_alive).unwrap();
+        raise(&claim);
+        let blocks = || fs::metadata(session.card_path(0)).unwrap().blocks() * 512;
+        assert_eq!((claim.card().len(), blocks()), (1 << 20, 4096));
+        claim.reserve(700_000..700_256).unwrap();
+        assert!((4096 + 256..=4096 + 8192).contains(&blocks()), "{} bytes", blocks());
+        let peer = session.open_peer(0).unwrap().expect("a card");
+        // SAFETY: inside the card, which has the part, by atomics only.
+        let [own, theirs] =
+            [claim.card(), &peer].map(|card| unsafe { AtomicU32::from_ptr(card.base().add(700_004).cast()) });
+        own.store(5, Ordering::Relaxed);
+        assert_eq!(theirs.load(Ordering::Relaxed), 5);
     }
 
     /// It lives from here on.
