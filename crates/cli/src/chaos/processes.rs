@@ -1,6 +1,6 @@
 //! The processes of a run: one for each node, started from this binary, which talk to it by lines of JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -59,8 +59,13 @@ pub(super) enum Said {
     Here(u16),
     /// It has done what it was told.
     Did(Step),
-    /// It lives; how many operations each of its threads has begun.
-    Beat(BTreeMap<String, u64>),
+    /// It lives.
+    Beat {
+        /// How many operations each of its threads has begun.
+        begun: BTreeMap<String, u64>,
+        /// The dead that it knows to be shut out.
+        shut_out: BTreeSet<u16>,
+    },
     /// It is shut out of the session.
     Fenced,
     /// It has seen what must not be.

@@ -17,12 +17,13 @@ use super::plan::{Action, Generation};
 use super::processes::{Gone, Heard, Opening, Order, Processes, Said, Step};
 use super::report::{Injected, Report};
 
-/// Longer than any step takes.
-const STEP_MAX: Duration = Duration::from_secs(30);
+/// Longer than any step takes, also on a machine that is busy with something else.
+const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often it is looked whether all go on.
 const TICK: Duration = Duration::from_millis(50);
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// From one operation of a thread to the next, for each node: so that all together leave the machine time.
+/// From one operation of a thread to the next, for each node: so that all together leave the machine time. Where that is not
+/// enough, each rests longer (see `worker`).
 const PACE_PER_NODE: Duration = Duration::from_micros(1500);
 
 /// What is known of the process at a place.
@@ -30,6 +31,8 @@ struct Present {
     node: u16,
     /// What each of its threads had begun when that last changed.
     begun: BTreeMap<String, (u64, Instant)>,
+    /// The dead that it knows to be shut out.
+    shut_out: BTreeSet<u16>,
     is_stopped: bool,
     /// It has objects open. A newcomer has none at first.
     takes_part: bool,
@@ -210,9 +213,15 @@ impl Director<'_> {
         let events = generation.events.iter().map(|event| (event.at, Some(event)));
         // What is late makes all that follows late: the plan's distances stay.
         let mut late = Duration::ZERO;
+        // When the last one died, by the plan.
+        let mut died = Duration::MAX;
         for (at, event) in events.chain([end]) {
+            // It comes when the survivors have recovered.
+            let follows = at.checked_sub(died).is_some_and(|since| since >= self.detection + pace::RECOVERY);
             loop {
+                let recovered = if follows { self.recovered_ns(story)? } else { 0 };
                 let left = (at + late).saturating_sub(start.elapsed());
+                let left = left.max(Duration::from_nanos(recovered.saturating_sub(now_ns())));
                 // Nobody is harmed while an object is opened: that would fail by right.
                 if left.is_zero() && self.joining.is_empty() {
                     break;
@@ -226,6 +235,9 @@ impl Director<'_> {
             }
             let Some(event) = event else { continue };
             late = start.elapsed() - at;
+            if matches!(event.action, Action::Kill | Action::Cut) {
+                died = at;
+            }
             let at_ms = start.elapsed().as_millis() as u64;
             if event.action == Action::Restart {
                 self.processes.start(event.place)?;
@@ -239,6 +251,25 @@ impl Director<'_> {
         }
         self.elapsed += generation.load;
         self.mend_the_cut()
+    }
+
+    /// When the survivors of the deaths until now should have recovered: they have to find out about them first, which takes a
+    /// busy machine longer than it was told. That is noted, and lasts only so long.
+    fn recovered_ns(&self, story: &mut Story) -> Result<u64> {
+        let now_ns = now_ns();
+        for death in story.deaths.iter_mut().filter(|_| story.detection_ns > 0) {
+            let is_asked = |it: &&Present| story.members.contains(&it.node) && !it.is_stopped;
+            let is_told = |it: &Present| it.shut_out.contains(&death.node);
+            if self.present.values().filter(is_asked).all(is_told) {
+                continue;
+            }
+            death.told_ns = now_ns;
+            let since = Duration::from_nanos(now_ns - death.at_ns);
+            let max = judge::LIMITS_MAX as u32 * self.detection;
+            ensure!(since <= max, "a hang: node {} is dead, and the others have not found out for {max:?}", death.node);
+        }
+        let recovered = story.deaths.iter().map(|death| story.found_out_ns(death) + pace::RECOVERY.as_nanos() as u64);
+        Ok(recovered.max().unwrap_or(0))
     }
 
     /// When those on the losing side of the cut know it, they are ended, and the link is as it was.
@@ -305,7 +336,7 @@ impl Director<'_> {
                 self.present.remove(&place);
                 self.killed.push(self.processes.kill(place)?);
                 goes_on(story);
-                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX });
+                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX, told_ns: at_ns });
             }
             Action::Stop => {
                 present.is_stopped = true;
@@ -328,7 +359,7 @@ impl Director<'_> {
                 self.cut_off.insert(place);
                 // All of them with the first.
                 let at_ns = story.deaths.first().map_or(at_ns, |first| first.at_ns);
-                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX });
+                story.deaths.push(Death { node, at_ns, gone_ns: u64::MAX, told_ns: at_ns });
             }
             Action::Restart => bail!("it lives"),
         }
@@ -390,16 +421,18 @@ impl Director<'_> {
                 bail!("{who} was shut out, and nobody had done anything to it; {}", self.last_words(heard.place))
             }
             Said::Here(node) => {
-                let (node, begun) = (*node, BTreeMap::new());
-                self.present.insert(heard.place, Present { node, begun, is_stopped: false, takes_part: false });
+                let (begun, shut_out) = (BTreeMap::new(), BTreeSet::new());
+                let present = Present { node: *node, begun, shut_out, is_stopped: false, takes_part: false };
+                self.present.insert(heard.place, present);
                 self.coming.remove(&heard.place);
                 self.newcomers.push(heard.place);
             }
             Said::Did(Step::Joined) => {
                 self.joining.remove(&heard.place);
             }
-            Said::Beat(begun) => {
+            Said::Beat { begun, shut_out } => {
                 if let Some(present) = self.present.get_mut(&heard.place) {
+                    present.shut_out.clone_from(shut_out);
                     for (thread, begun) in begun {
                         let latest = present.begun.entry(thread.clone()).or_insert((*begun, Instant::now()));
                         if latest.0 != *begun {

@@ -2,7 +2,9 @@
 //! told.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,19 +12,25 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use farfield::Node;
 use farfield::mutants::{self, Mutant};
+use farfield::{Node, NodeId, Standing};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::load::{self, Load, Place};
 use super::log::{Recorder, log_name};
 use super::processes::{Opening, Order, Said, Step};
 
-/// How long opening an object may take: nothing is done to nodes meanwhile.
-const OPEN_MAX: Duration = Duration::from_secs(20);
+/// How long opening an object may take, on a busy machine, too: nothing is done to nodes meanwhile.
+const OPEN_MAX: Duration = Duration::from_secs(80);
 const BEAT: Duration = Duration::from_millis(250);
 /// How often the members are looked at until they are those that are to be there.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// A thread rests so many times as long as it has waited for a core in a step, up to a limit. Where all threads together want
+/// more than the machine has, each then works less, and the nodes' service threads, which do not rest, find a core: a death is
+/// found out, and what the dead has left is repaired, as soon on a slow or busy machine as on a fast one.
+const REST: u32 = 8;
+const REST_MAX: Duration = Duration::from_millis(500);
 
 /// What the hidden `farfield __chaos` takes.
 #[derive(clap::Args)]
@@ -49,6 +57,8 @@ enum Phase {
 #[derive(Default)]
 struct Stage {
     phase: Phase,
+    /// The members, living and dead.
+    members: Vec<NodeId>,
     /// How many threads have settled, and have looked.
     settled: usize,
     looked: usize,
@@ -147,7 +157,10 @@ impl Crew {
             let count = |(name, count): (&String, &Arc<AtomicU64>)| (name.clone(), count.load(Ordering::Relaxed));
             loop {
                 let begun = beating.begun().iter().map(count).collect();
-                say(&Said::Beat(begun));
+                let members = beating.stage().members.clone();
+                let shut_out = members.iter().filter(|member| node.standing_of(**member) == Standing::ShutOut);
+                let shut_out = shut_out.map(|member| member.0).collect();
+                say(&Said::Beat { begun, shut_out });
                 if node.fabric().is_fenced() && !std::mem::replace(&mut is_fenced, true) {
                     say(&Said::Fenced);
                 }
@@ -162,6 +175,7 @@ impl Crew {
     /// Opens the objects of a generation, whose members are all that are there.
     fn open(&mut self, node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<()> {
         wait_for_members(node, opening, |present| present == opening.members)?;
+        self.shared.change(|stage| stage.members = opening.members.iter().copied().map(NodeId).collect());
         let name = log_name(opening.generation, node.id().0, "open");
         let mut place = Place::new(node, opening, Recorder::create(&args.folder, &name)?);
         let loads = load::open_all(&mut place).map_err(|failure| anyhow::anyhow!("{}", failure.text))?;
@@ -233,14 +247,34 @@ fn wait_for_members(node: &Node, opening: &Opening, is_right: impl Fn(&[u16]) ->
     }
 }
 
+/// How long the thread that has opened it has waited for a core since it began, as the kernel counts.
+struct RunQueue(Option<File>);
+
+impl RunQueue {
+    fn open() -> RunQueue {
+        RunQueue(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// Nothing on a kernel that does not count.
+    fn waited(&self) -> Duration {
+        let mut text = [0; 64];
+        let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        // Nanoseconds that it ran, nanoseconds that it waited, and how often it ran.
+        let waited_ns = str::from_utf8(&text[..read]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+        Duration::from_nanos(waited_ns.unwrap_or(0))
+    }
+}
+
 /// One thread's generation.
 fn work(mut load: Box<dyn Load>, mut log: Recorder, shared: &Shared, begun: &AtomicU64, pace: Duration) {
     shared.wait_for(Phase::Running);
+    let queue = RunQueue::open();
     loop {
-        let start = Instant::now();
+        let (start, waited) = (Instant::now(), queue.waited());
         begun.fetch_add(1, Ordering::Relaxed);
         load.step(&mut log);
-        if shared.wait_for_up_to(Phase::Settling, pace.saturating_sub(start.elapsed())) {
+        let rest = (REST * queue.waited().saturating_sub(waited)).min(REST_MAX);
+        if shared.wait_for_up_to(Phase::Settling, pace.saturating_sub(start.elapsed()).max(rest)) {
             break;
         }
     }

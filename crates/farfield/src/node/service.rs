@@ -174,6 +174,9 @@ impl Service {
 const HELD_TICK: Duration = Duration::from_micros(100);
 /// Looks at the control sockets at least this often while pollers keep the thread awake.
 const SERVE_EVERY: u32 = 32;
+/// And after so many pollers that had something to do, also in the middle of a round: what members say to each other, and
+/// that this one lives, does not wait until all objects have had their turn.
+const SERVE_EVERY_BUSY: u32 = 4;
 /// A node that runs, and is stopped in the middle of a write, cannot be shut out before it runs on: it is tried for so
 /// long, and so often.
 const SHUT_OUT_MAX: Duration = Duration::from_millis(1);
@@ -197,15 +200,19 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     }
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
-        let mut busy = false;
-        pollers.retain_mut(|poller| match poller.poll(endpoint) {
-            Progress::Idle => true,
-            Progress::Busy => {
-                busy = true;
-                true
+        let mut busy = 0;
+        pollers.retain_mut(|poller| {
+            let progress = poller.poll(endpoint);
+            if progress == Progress::Busy {
+                busy += 1;
+                if busy % SERVE_EVERY_BUSY == 0 {
+                    fabric.serve(Duration::ZERO, &mut |event| handle(shared, &mut membership, event));
+                    lead(shared, &mut membership);
+                }
             }
-            Progress::Done => false,
+            progress != Progress::Done
         });
+        let busy = busy > 0;
         // What they have left to itself has to start.
         let is_held = endpoint.progress();
         round = round.wrapping_add(1);
@@ -343,5 +350,58 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
             Ok(message) => message.handle(shared, from),
             Err(why) => tracing::warn!("{from} sent a message that cannot be read: {why}"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
+
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::Node;
+
+    const NODES: u16 = 6;
+    const POLLERS: usize = 64;
+
+    /// One of many pollers that always have something to do. For each node the place in the round at which it was first known
+    /// to have come.
+    struct Busy {
+        place: usize,
+        shared: Weak<Shared>,
+        known_at: Arc<LocalMutex<BTreeMap<u16, usize>>>,
+    }
+
+    impl Poller for Busy {
+        fn poll(&mut self, _: &Endpoint) -> Progress {
+            let Some(shared) = self.shared.upgrade() else { return Progress::Done };
+            std::thread::sleep(Duration::from_millis(1));
+            for node in (1..NODES).filter(|node| shared.service.is_up(NodeId(*node))) {
+                self.known_at.lock().entry(node).or_insert(self.place);
+            }
+            Progress::Busy
+        }
+    }
+
+    #[test]
+    fn messages_do_not_wait_for_a_round_of_all_pollers() {
+        let session = format!("busy-pollers-{}", std::process::id());
+        let start =
+            |place| Node::builder().session(&session).node(place).nodes(NODES).start().expect("the node starts");
+        let node = start(0);
+        let known_at: Arc<LocalMutex<BTreeMap<u16, usize>>> = Arc::default();
+        for place in 0..POLLERS {
+            let (shared, known_at) = (Arc::downgrade(node.shared()), Arc::clone(&known_at));
+            node.add_poller(Box::new(Busy { place, shared, known_at }));
+        }
+        let others: Vec<Node> = (1..NODES).map(start).collect();
+        let are_known = || known_at.lock().len() == others.len();
+        let mut looks = 0..30_000;
+        while !are_known() {
+            looks.next().expect("all are known in half a minute");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(known_at.lock().values().any(|place| *place > 0), "known between rounds only");
     }
 }

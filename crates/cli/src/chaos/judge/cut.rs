@@ -17,7 +17,7 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
             let took_ns = at_ns.saturating_sub(call.begin_ns);
             findings.verify(
                 "calls cut off within their time",
-                took_ns <= LIMITS_MAX * call.limit_ns + story.detection_ns,
+                took_ns <= LIMITS_MAX * call.limit_ns + story.detection_max_ns(),
                 || format!("node {}, cut off: {:?} took {} ms", call.node, call.op, took_ns / 1_000_000),
             );
             let Some((_, failure)) = call.failure() else { continue };

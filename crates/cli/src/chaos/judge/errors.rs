@@ -6,7 +6,7 @@
 //! round trips; if the median of those leaves no time for them, that is the reason. A grant that is lost is none: round
 //! trips take no longer for it.
 
-use super::{DECIDED_NS, Findings, Story};
+use super::{DECIDED_NS, Death, Findings, Story};
 use crate::chaos::log::{Call, Failure, Op};
 
 /// Round trips in one turn of a node at a lock: it takes the lock, looks, changes two words, and releases it.
@@ -15,16 +15,17 @@ const TURN_ROUND_TRIPS: u64 = 8;
 const SAMPLES_MIN: usize = 5;
 
 /// Calls take no longer than so many times their limit.
-pub(super) const LIMITS_MAX: u64 = 10;
+pub(in crate::chaos) const LIMITS_MAX: u64 = 10;
 
 impl Story {
     /// Whether a node was stopped, or dead for less than a moment, at some time in a span.
     fn was_harmed(&self, node: u16, from_ns: u64, to_ns: u64) -> bool {
-        // For so long after a node has died or gone on, others may still have waited for it.
-        let aftermath_ns = self.detection_ns + DECIDED_NS;
-        let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(aftermath_ns);
-        self.death_of(node).is_some_and(|at_ns| overlaps(at_ns, at_ns))
-            || self.stops.iter().any(|stop| stop.0 == node && overlaps(stop.1, stop.2))
+        // For so long after it was found out that a node has died or goes on, others may still have waited for it.
+        let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(DECIDED_NS);
+        let died = |death: &Death| overlaps(death.at_ns, self.found_out_ns(death));
+        let stopped = |stop: &(u16, u64, u64)| overlaps(stop.1, stop.2.saturating_add(self.detection_ns));
+        self.deaths.iter().filter(|death| death.node == node).any(died)
+            || self.stops.iter().filter(|stop| stop.0 == node).any(stopped)
     }
 
     /// How long a round trip took in a span, where nodes are on a network: the median of the calls that are one.
@@ -65,7 +66,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         let took_ns = at_ns.saturating_sub(call.begin_ns);
         let ran_ns = took_ns - story.stopped_ns(call.node, call.begin_ns, *at_ns).min(took_ns);
         // What was sent to a dead node ends when it is found out.
-        let limit_ns = LIMITS_MAX * call.limit_ns + story.detection_ns;
+        let limit_ns = LIMITS_MAX * call.limit_ns + story.detection_max_ns();
         findings.verify("calls within their time", ran_ns <= limit_ns, || {
             format!(
                 "node {}: {:?} took {} ms, with a limit of {} ms",
@@ -213,6 +214,21 @@ mod tests {
         let enough = 100_u64.div_ceil(3 * TURN_ROUND_TRIPS);
         assert_eq!((waits(enough, 1), waits(enough - 1, 1)), (0, 1));
         assert_eq!(waits(enough, 0), 1, "on one host there is no network");
+    }
+
+    #[test]
+    fn who_does_not_answer_may_have_died_until_all_know() {
+        let found = |begin_ns: u64, told_ns: u64| {
+            let unreachable = Failure { variant: "Unreachable".into(), ..death_of(2) };
+            let mut story = Story { detection_ns: 1, ..story(vec![failed(begin_ns, begin_ns + 1, unreachable)]) };
+            story.deaths[0].told_ns = told_ns;
+            let mut findings = Findings::default();
+            judge(&story, &mut findings);
+            findings.violations.len()
+        };
+        let after_ns = 2000 + DECIDED_NS;
+        assert_eq!((found(after_ns, 2000), found(after_ns + 1, 2000)), (0, 1));
+        assert_eq!((found(after_ns, 1000), found(900, 2000)), (1, 1));
     }
 
     #[test]

@@ -107,8 +107,11 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     let released = before.filter(|before| before.node == node).and_then(|before| before.to_ns);
                     released.is_some_and(|to_ns| {
                         // A release waits no longer for that.
-                        let decided_ns = story.detection_ns + DECIDED_NS;
-                        others().any(|other| (other.at_ns..other.gone_ns.saturating_add(decided_ns)).contains(&to_ns))
+                        let until_ns = |other: &Death| {
+                            let told_ns = other.gone_ns.saturating_add(story.detection_ns).max(other.told_ns);
+                            told_ns.saturating_add(DECIDED_NS)
+                        };
+                        others().any(|other| (other.at_ns..until_ns(other)).contains(&to_ns))
                     })
                 };
                 let may_have_held =
@@ -202,7 +205,7 @@ mod tests {
             let calls =
                 [holding(1, released_from, false, [0; 2], [1; 2]), holding(0, 1400, true, [1; 2], [2; 2])].concat();
             let mut story = story(calls);
-            story.deaths.push(Death { node: 1, at_ns: 1300, gone_ns: 1350 });
+            story.deaths.push(Death { node: 1, at_ns: 1300, gone_ns: 1350, told_ns: 1300 });
             let mut findings = Findings::default();
             judge(&story, &mut findings);
             findings.violations.len()

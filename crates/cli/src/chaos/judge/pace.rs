@@ -3,7 +3,7 @@
 //!
 //! What is judged is the second that begins a second after the death, against the second before it: all that the
 //! survivors' threads got done in the one and in the other. Where no system says who is dead, it begins a second after the
-//! time in which the nodes find out. Where a stop overlaps the death, before is before the stop, and the clock starts when
+//! nodes have found out. Where a stop overlaps the death, before is before the stop, and the clock starts when
 //! nobody is stopped any more. Who waits for somebody who is stopped does so by right; that is told in the report. The plan
 //! does nothing else to a node in this time, but lets others come: that is no excuse.
 //!
@@ -12,16 +12,19 @@
 //! count.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Story;
+use super::{Death, Story};
 use crate::chaos::load::GUESTS;
 use crate::chaos::log::{Answer, Call, Op};
 
 const MS: u64 = 1_000_000;
 /// From the death to what is judged, how long that is, and the time before it with which it is compared.
 const SECOND_NS: u64 = 1000 * MS;
+/// The first two: so long nothing else is done to the survivors when they have found out about a death.
+pub(in crate::chaos) const RECOVERY: Duration = Duration::from_nanos(2 * SECOND_NS);
 /// All together do so much again, in percent.
 const TOTAL_PERCENT: u64 = 50;
 /// Each load does so much. Less than all together: of what a load did, the part that needed the dead is gone with them
@@ -66,10 +69,11 @@ impl Recovery {
 
 /// The recovery from each death.
 pub(in crate::chaos) fn recoveries(story: &Story) -> Vec<Recovery> {
-    story.deaths.iter().map(|death| recovery(story, death.node, death.at_ns)).collect()
+    story.deaths.iter().map(|death| recovery(story, death)).collect()
 }
 
-fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
+fn recovery(story: &Story, death: &Death) -> Recovery {
+    let (node, died_ns) = (death.node, death.at_ns);
     let stops = story.stops.iter().map(|(_, from_ns, to_ns)| (*from_ns, *to_ns));
     let deaths = story.deaths.iter().map(|death| (death.at_ns, death.at_ns));
     let harm: Vec<(u64, u64)> = stops.chain(deaths).collect();
@@ -87,7 +91,8 @@ fn recovery(story: &Story, node: u16, died_ns: u64) -> Recovery {
     let stopped_then = story.stops.iter().filter(|stop| stop.0 != node && (stop.1..stop.2).contains(&died_ns));
     let went_on_ns = stopped_then.map(|stop| stop.2).max();
     let calm_ns = went_on_ns.unwrap_or(died_ns);
-    let end_ns = calm_ns + story.detection_ns + 2 * SECOND_NS;
+    let found_out_ns = (calm_ns + story.detection_ns).max(story.found_out_ns(death));
+    let end_ns = found_out_ns + RECOVERY.as_nanos() as u64;
 
     let survives = |node: u16| story.members.contains(&node) && story.death_of(node).is_none_or(|at_ns| at_ns > end_ns);
     let mut done: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -148,20 +153,24 @@ fn took_ms(done: &[u64], before_per_s: u64, calm_ns: u64, end_ns: u64) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::Death;
     use super::super::tests::{call, story};
     use super::*;
 
     /// Three nodes that add once a millisecond each, until node 2 dies at 3 s; then the others do nothing for a while,
     /// and again from some moment on.
     fn after(stops: Vec<(u16, u64, u64)>, is_idle: impl Fn(u64) -> bool) -> Recovery {
+        after_told(3000, stops, is_idle)
+    }
+
+    /// The same where the survivors are told at some time.
+    fn after_told(told_ms: u64, stops: Vec<(u16, u64, u64)>, is_idle: impl Fn(u64) -> bool) -> Recovery {
         let add = |node, at_ms: u64| {
             call(node, at_ms * MS, Op::Add { counter: 0 }, Some((at_ms * MS + 5, Ok(Answer::Value(0)))))
         };
         let is_done = |node: &u16, at_ms: u64| at_ms < 3000 || *node < 2 && !is_idle(at_ms);
         let calls = (0..6000)
             .flat_map(|at_ms| (0..3).filter(move |node| is_done(node, at_ms)).map(move |node| add(node, at_ms)));
-        let deaths = vec![Death { node: 2, at_ns: 3000 * MS, gone_ns: 3001 * MS }];
+        let deaths = vec![Death { node: 2, at_ns: 3000 * MS, gone_ns: 3001 * MS, told_ns: told_ms * MS }];
         let story = Story { load_ns: (0, 6000 * MS), deaths, stops, ..story(calls.collect()) };
         recoveries(&story).remove(0)
     }
@@ -187,5 +196,14 @@ mod tests {
         let recovery = after(stop(1), late);
         assert_eq!((recovery.stopped_ms, recovery.percent, recovery.violation()), (Some(500), 80, None));
         assert!(after(stop(2), late).violation().is_some(), "only the dead was stopped");
+    }
+
+    #[test]
+    fn the_clock_starts_when_the_survivors_know() {
+        let late = |at_ms| at_ms < 4700;
+        assert!(after(Vec::new(), late).violation().is_some(), "they knew at once");
+        let recovery = after_told(3700, Vec::new(), late);
+        assert_eq!((recovery.percent, recovery.violation()), (100, None));
+        assert!(after_told(3700, Vec::new(), |at_ms| at_ms < 5300).violation().is_some(), "and did not go on");
     }
 }

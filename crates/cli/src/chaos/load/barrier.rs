@@ -91,7 +91,11 @@ impl BarrierLoad {
         let op = Op::Meet { path: path.clone(), round, again };
         let met = match again {
             false => log.call(op, endpoint, thread.wait(endpoint), |()| Answer::Done),
-            true => log.call(op, endpoint, thread.wait_again(endpoint, endpoint.deadline()), |()| Answer::Done),
+            true => {
+                // The time is counted from what is logged on.
+                let again = async { thread.wait_again(endpoint, endpoint.deadline()).await };
+                log.call(op, endpoint, again, |()| Answer::Done)
+            }
         };
         match met {
             Ok(()) => {
