@@ -219,9 +219,11 @@ impl Director<'_> {
             // It comes when the survivors have recovered.
             let follows = at.checked_sub(died).is_some_and(|since| since >= self.detection + pace::RECOVERY);
             loop {
-                let recovered = if follows { self.recovered_ns(story)? } else { 0 };
-                let left = (at + late).saturating_sub(start.elapsed());
-                let left = left.max(Duration::from_nanos(recovered.saturating_sub(now_ns())));
+                let recovered_ns = self.recovered_ns(story)?;
+                let mut left = (at + late).saturating_sub(start.elapsed());
+                if follows {
+                    left = left.max(Duration::from_nanos(recovered_ns.saturating_sub(now_ns())));
+                }
                 // Nobody is harmed while an object is opened: that would fail by right.
                 if left.is_zero() && self.joining.is_empty() {
                     break;

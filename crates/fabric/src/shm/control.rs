@@ -394,6 +394,7 @@ impl Control {
             Err(why) => return event(ControlEvent::Refused(node, ErrorKind::Control { node, why }.into())),
         };
         if let Err(why) = fabric.memory.admit(node) {
+            lock(self.link(node)).conn = None; // it is called again
             return event(ControlEvent::Refused(node, why));
         }
         self.bury_earlier_lives(fabric, node, event);

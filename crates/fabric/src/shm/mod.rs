@@ -487,6 +487,9 @@ impl Fabric for ShmFabric {
 
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()> {
         self.check_right(peer, group)?;
+        if self.peer_state(peer).check(peer).is_err() && self.memory.peer(peer).is_none() {
+            return Ok(()); // it was never seen here, and will never come
+        }
         self.memory.admit(peer)?;
         self.memory.own_right(group, peer).store(TAKEN, Ordering::SeqCst);
         let card = if peer == self.me {

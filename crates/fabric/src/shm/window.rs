@@ -108,7 +108,9 @@ impl Windows {
 
     /// Closes all windows on nodes below `known` for good: whatever is posted finds nobody alive, and what is about to write has no right to.
     pub(super) fn close(&self, known: usize) {
-        for window in &self.all[..known * GroupKey::COUNT_MAX] {
+        // The others are closed, and to write to them would take memory.
+        let is_open = |window: &&Window| !ptr::eq(window.life.load(Ordering::Relaxed), &raw const NO_LIFE);
+        for window in self.all[..known * GroupKey::COUNT_MAX].iter().filter(is_open) {
             window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release);
             window.right.store(ptr::from_ref(&NO_RIGHT).cast_mut(), Ordering::Release);
         }

@@ -55,7 +55,7 @@ pub(super) struct Death {
     /// From when on nobody can have taken it for alive: between the two it died.
     pub(super) gone_ns: u64,
     /// When all survivors had said that it is shut out, where they find out themselves: on a busy machine they may take longer
-    /// than they were told.
+    /// than they were told. When it died, where the system tells them.
     pub(super) told_ns: u64,
 }
 
@@ -144,6 +144,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     let mut findings = Findings::default();
     cut::judge_and_leave_out(story, &mut findings);
     findings.count("nodes come under load", story.newcomers.len() as u64);
+    findings.count("deaths found out", story.deaths.len() as u64);
     for judge in [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
         judge(story, &mut findings);
     }

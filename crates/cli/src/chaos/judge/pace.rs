@@ -44,6 +44,8 @@ pub(in crate::chaos) struct Recovery {
     pub(in crate::chaos) node: u16,
     /// The clock started when another that was stopped when the node died went on: so long after the death.
     pub(in crate::chaos) stopped_ms: Option<u64>,
+    /// So long after the death all survivors had said that the dead is shut out, where they find out themselves; else 0.
+    pub(in crate::chaos) told_ms: u64,
     /// The survivors' operations in the second before it.
     pub(in crate::chaos) before_per_s: u64,
     /// How much of that they did in the second that is judged, in percent.
@@ -115,6 +117,7 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
     Recovery {
         node,
         stopped_ms: went_on_ns.map(|at_ns| (at_ns - died_ns) / MS),
+        told_ms: (death.told_ns - died_ns) / MS,
         before_per_s,
         percent: percent(&all),
         // Where all objects have died there is nothing to go on with.
@@ -203,7 +206,7 @@ mod tests {
         let late = |at_ms| at_ms < 4700;
         assert!(after(Vec::new(), late).violation().is_some(), "they knew at once");
         let recovery = after_told(3700, Vec::new(), late);
-        assert_eq!((recovery.percent, recovery.violation()), (100, None));
+        assert_eq!((recovery.told_ms, recovery.percent, recovery.violation()), (700, 100, None));
         assert!(after_told(3700, Vec::new(), |at_ms| at_ms < 5300).violation().is_some(), "and did not go on");
     }
 }

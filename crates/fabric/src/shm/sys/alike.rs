@@ -10,7 +10,7 @@ use core::ptr::{self, NonNull};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::memory::{MemoryError, system};
+use super::memory::{MemoryError, check_file_size, system};
 use super::pages::check_room;
 
 /// What the file has.
@@ -38,7 +38,9 @@ impl<T> Alike<T> {
         const { assert!(PART_BYTES.is_multiple_of(size_of::<T>()) && !core::mem::needs_drop::<T>()) };
         check_room(PART_BYTES)?;
         let file = memfd_create("farfield-table", MemfdFlags::CLOEXEC).map_err(system("memfd_create"))?;
-        fallocate(&file, FallocateFlags::empty(), 0, PART_BYTES as u64).map_err(system("fallocate on a memfd"))?;
+        check_file_size(0, PART_BYTES)?;
+        let reserve = || fallocate(&file, FallocateFlags::empty(), 0, PART_BYTES as u64);
+        rustix::io::retry_on_intr(reserve).map_err(system("fallocate on a memfd"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a range that nothing uses.
         let first = unsafe { mmap(ptr::null_mut(), PART_BYTES, access, MapFlags::SHARED, &file, 0) };

@@ -314,7 +314,7 @@ impl Arena {
 }
 
 /// Whether a file of `len` bytes may have `more`. Beyond the limit the kernel would send SIGXFSZ.
-fn check_file_size(len: usize, more: usize) -> Result<(), MemoryError> {
+pub(super) fn check_file_size(len: usize, more: usize) -> Result<(), MemoryError> {
     let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
     let free = limit.saturating_sub(len as u64);
     if more as u64 > free {

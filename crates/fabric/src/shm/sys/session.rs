@@ -697,7 +697,8 @@ fn remove_file(path: &Path) -> Result<(), SessionError> {
 /// Gives a range of the file, which has none there yet, zero bytes that are really there: a hole on a full disk would be a signal when
 /// touched.
 fn allocate(fd: &OwnedFd, range: Range<usize>) -> rustix::io::Result<()> {
-    match fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64) {
+    let reserve = || fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64);
+    match rustix::io::retry_on_intr(reserve) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         answer => return answer,
     }
@@ -705,7 +706,7 @@ fn allocate(fd: &OwnedFd, range: Range<usize>) -> rustix::io::Result<()> {
     let mut written = range.start;
     while written < range.end {
         let piece = &zeros[..zeros.len().min(range.end - written)];
-        written += rustix::io::pwrite(fd, piece, written as u64)?;
+        written += rustix::io::retry_on_intr(|| rustix::io::pwrite(fd, piece, written as u64))?;
     }
     Ok(())
 }
