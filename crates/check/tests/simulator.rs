@@ -314,7 +314,7 @@ fn a_panic_is_reported_with_its_place_and_everything_is_unwound() {
             FailureKind::Panic => {
                 assert!(message.contains("not the first choice") && message.contains("simulator.rs:"), "{message}");
             }
-            FailureKind::Error => assert!(message.contains("`holder` ended in an error: not within"), "{message}"),
+            FailureKind::Error => assert!(message.contains("`holder` ended in an error: timed out after"), "{message}"),
             kind => panic!("{kind:?}: {message}"),
         }
     }

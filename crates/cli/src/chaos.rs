@@ -36,74 +36,74 @@ use crate::run::parse_seconds;
 use crate::tell;
 
 const HELP: &str = "\
-Each node is a process. Its threads work on a key-value store, queues, locks (of another kind in each generation), rings, barriers and variables, all
-shared by all nodes, and log each call. On locks and on the store some have several calls under way at once. A seed is a
-plan: who is killed, stopped or started again, and when. The processes' own interleaving is the machine's, so the same
-plan may end differently.
+Each node is a process. Its threads use a key-value store, queues, locks (of another kind in each generation), rings, barriers and
+variables, which all nodes share, and log every call. Some threads have several calls in flight. The seed determines the plan:
+which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to the machine, so the same plan
+may end differently.
 
-A plan has generations of some seconds. The nodes that are there open new objects, work on them while some are harmed,
-and come to rest. Who is killed may be started again at once: the newcomer joins the session while the others work, and
-all of them open a queue and use it; in the other objects it takes part from the next generation on. (Where the plan is
-late, the next harm waits until that queue is open.) Then the logs are judged:
+A plan consists of generations of a few seconds. In each one the live nodes open new objects and use them while the plan's faults
+are injected. A killed node may be restarted at once: it joins the session as a new member, and all nodes open a queue with it
+while they work. It uses the other objects from the next generation on. At the end of a generation the logs are judged:
 
-  histories    those of each key and of each queue are linearizable. A key is lost only with the node on which its value
-               lay (the inserter's, or, in every other generation, the one that its hash says), which the error names. A
-               change that fails may have happened. While a lost key is inserted or deleted, some may still find it lost
-               when others do not find it
-  invariants   locks exclude; what they protect is as the last holder left it, and the next holder after a death, and
-               nobody else, is told of it. Messages come whole, once and in order, all of them, or, of a dead writer, up
-               to its last whole one. Nobody passes a barrier alone. Variables are never torn, never go back, and have
-               come everywhere in the end. Each addition counts once
-  errors       name the object, and a node that was killed before. A timeout has a reason: somebody was stopped or had
-               died, at most a second before. It comes after its time, and no call takes longer than ten times that;
-               the time in which the caller was stopped itself does not count
-  pace         in the second that begins a second after a death, the threads of the survivors do at least half of what
-               they did in the second before it, and those of each load a quarter. If another node is stopped when one
-               dies, the clock starts when it goes on, and what was before is what was before the stop. Newcomers do
-               not count, and are no excuse
-  hangs        every step, and every call of a thread that is not stopped, is over within 30 seconds
+  histories    The history of each key and each queue is linearizable. A key is lost only with the node that stored its value, and
+               the error names that node. A change that fails may or may not have happened. While a lost key is inserted or
+               deleted, some threads may still find it lost when others do not find it.
+  invariants   Locks exclude. Data under a lock is as the last holder left it, and exactly one holder after a death is told of the
+               death. Messages arrive whole, once and in order; a dead writer's messages arrive up to its last whole one. No
+               thread passes a barrier alone. Variables are never torn and never go back, and all nodes have the last value in
+               the end. Every addition counts once.
+  errors       An error names the object, and a node that was killed before. A timeout has a cause: a node was stopped, or died at
+               most a second before. It does not come early, and no call takes more than ten times its limit, not counting the
+               time in which its own node was stopped.
+  pace         In the second that begins one second after a death, the survivors' threads do at least half as much as in the second
+               before the death, and the threads of each object a quarter. If another node is stopped at that time, the clock
+               starts when it continues. Joining nodes do not count.
+  hangs        Every step ends within 120 seconds, and so does every call of a thread that is not stopped.
 
-On RDMA no system says who is dead. The nodes find out, in --detection: until then calls may fail because a node that was
-harmed does not answer, and what lay on it seems to be there; the second that is judged comes after it. Stops are short
-enough that nobody is taken for dead. A cut divides the nodes of one device from those of the other. Those on the side
-with fewer nodes are to be shut out, and to be told so; the others are judged as after a death.
+With --fabric verbs no operating system reports a death: the nodes detect it themselves, within --detection. Until then calls may
+fail because a dead or stopped node does not answer, and values on it still seem to exist. If detection takes longer, because the
+machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the detection on. Stops are too short
+for a node to be taken for dead. A cut separates the nodes of one device from those of the other: the nodes on the smaller side
+have to be evicted and notified; the others are judged as after a death.
+
+A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes' service threads.
 
 Exit status:
-  0    nothing was wrong
-  1    a violation, which is printed with the command line for the same plan again, or a mistake in the arguments";
+  0    no violation
+  1    a violation, printed with the command line that repeats the plan; or invalid arguments";
 
 /// What `farfield chaos` takes.
 #[derive(clap::Args)]
-#[command(after_long_help = HELP, after_help = "What is verified: --help")]
+#[command(after_long_help = HELP, after_help = "--help lists what is verified")]
 pub(crate) struct ChaosArgs {
-    /// Nodes, each a process. Two at least are left alive
+    /// Number of nodes, each a process. At least two stay alive
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
     nodes: u16,
-    /// How long the nodes work; judging them comes on top
+    /// Seconds of load, without the time for judging
     #[arg(long, value_name = "S", default_value = "60", value_parser = parse_seconds)]
     seconds: Duration,
-    /// What the nodes are connected by
+    /// The fabric that connects the nodes
     #[arg(long, value_enum, default_value_t)]
     fabric: FabricChoice,
-    /// The plan [default: a random one, which is printed]
+    /// The seed of the plan [default: random, and printed]
     #[arg(long, value_name = "K")]
     seed: Option<u64>,
-    /// What may be done to nodes
+    /// The faults to inject
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
-    /// Locks of this kind only: alock, spin, mcs or mutex [default: another kind in each generation]
+    /// Use only this kind of lock: alock, spin, mcs or mutex [default: another kind in each generation]
     #[arg(long, value_name = "KIND")]
     locks: Option<LockKind>,
-    /// On RDMA: in how long the survivors are to know that a node is dead; longer on emulated machines [default: for how long
-    /// a node may be silent, FARFIELD_SILENCE_MS]
+    /// With verbs: seconds in which the survivors have to detect a death; raise it on emulated machines [default:
+    /// FARFIELD_SILENCE_MS, the time after which a silent node is suspected]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     detection: Option<Duration>,
-    /// On RDMA: the two network interfaces of FARFIELD_DEVICE's devices, between which the link can be cut, or lose packets, by
-    /// `tc` (as root; after an interrupted run: `tc qdisc del dev IF root`)
+    /// With verbs: the two network interfaces of the devices in FARFIELD_DEVICE. `tc` cuts the link between them or drops packets,
+    /// as root (after an interrupted run: `tc qdisc del dev IF root`)
     #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
     link: Vec<String>,
-    /// Of a hundred packets on the link, so many are lost all the time. Whoever lost one waits for his device to send it again,
-    /// and those that judge the pace know nothing of that: 0.2 is much
+    /// Percentage of packets that the link drops all the time. A dropped packet delays its sender until the device retransmits it,
+    /// which the pace does not account for: 0.2 is a lot
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "link")]
     loss: f64,
     /// Append the report as a line of JSON to this file, or `-` for standard output

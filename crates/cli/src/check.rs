@@ -22,10 +22,10 @@ use crate::run::parse_seconds;
 const TIME: Duration = Duration::from_secs(20);
 
 const HELP: &str = "\
-A scenario is a small program over a few simulated nodes, and what must be true of it. The objects are the compiled code
-that ships; the search decides what happens when: which thread goes on, when a store leaves its buffer, when a NIC reads,
-writes and completes. Small scenarios are searched exhaustively, up to the order of steps that commute; the others, and
-those that are not done in their share of the time, by random executions.
+A scenario is a small program on a few simulated nodes, with properties that must hold. It runs the compiled objects that ship. The
+checker chooses the order of events: which thread runs next, when a store leaves its buffer, when a NIC reads, writes and
+completes. Small scenarios are searched exhaustively, up to commuting steps. Larger ones, and those that exceed their share of the
+time, are searched by random executions.
 
   farfield check                                  all scenarios, for 20 seconds
   farfield check barrier kv/ --seconds 600        those whose names contain `barrier` or `kv/`
@@ -33,37 +33,37 @@ those that are not done in their share of the time, by random executions.
   farfield check --replay 'barrier/visible#e:1=2' one execution again, event by event
   farfield check --replay '…' --timeline out.html drawn, as a page for a browser
 
-A failure is told as soon as it is found, with the line that leads to the same execution again; then with fewer choices
-that lead to a failure of the same kind. Lines belong to the build that printed them.
+A failure is printed as soon as it is found, with a line that replays its execution, and then again with fewer choices that lead to
+the same kind of failure. A replay line is valid for the build that printed it.
 
 Exit status:
   0    no failure
-  1    a failure, or a mistake in the arguments
-  130  ended by Ctrl-C before a failure was found";
+  1    a failure, or invalid arguments
+  130  interrupted by Ctrl-C before a failure was found";
 
 /// What `farfield check` takes.
 #[derive(clap::Args)]
 #[command(after_long_help = HELP, after_help = "Examples: --help")]
 pub(crate) struct CheckArgs {
-    /// Scenarios by name, or by a part of the name [default: all]
+    /// Scenarios to search: names, or parts of names [default: all]
     #[arg(value_name = "SCENARIO")]
     names: Vec<String>,
-    /// Executions of each scenario; the result does not depend on the number of jobs
+    /// Number of executions of each scenario; the result does not depend on --jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     executions: Option<u64>,
-    /// Time for everything together, shared among the scenarios [default: 20, or as long as --executions take]
+    /// Seconds for all scenarios together [default: 20, or until --executions are done]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<Duration>,
-    /// Other random executions
+    /// The seed of the random executions
     #[arg(long, value_name = "K", default_value_t = 1)]
     seed: u64,
-    /// Threads that search [default: one for each CPU]
+    /// Number of threads that search [default: one for each CPU]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Run one execution again, from the line that a failure came with (or the file after a `@`), and list its events
+    /// Replay one execution from the line that came with a failure (or from the file after a `@`), and list its events
     #[arg(long, value_name = "LINE", conflicts_with_all = ["names", "executions", "seconds", "seed", "jobs", "list", "json"])]
     replay: Option<String>,
-    /// Write a page that draws the replayed execution, or the first failure that is found
+    /// Draw the replayed execution, or the first failure, as a web page
     #[arg(long, value_name = "OUT.html", conflicts_with = "list")]
     timeline: Option<PathBuf>,
     /// List the scenarios

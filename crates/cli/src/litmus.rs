@@ -24,17 +24,17 @@ mod run;
 mod table;
 
 const HELP: &str = "\
-A litmus test is a small program over the methods of some libraries, and a question about its outcomes. A model says which
-executions of a library are consistent: those of the LOCO paper are built in, and others can be loaded. What is printed is
-herd's: every outcome, and whether the question is answered by yes.
+A litmus test is a small program that calls methods of some libraries, and a question about its outcomes. A model defines which
+executions of a library are consistent. The models of the LOCO paper are built in, and others can be loaded. The output has herd's
+format: every outcome, and the answer to the question.
 
   farfield litmus fig_3d.litmus            one test
   farfield litmus crates/mowgli/litmus     all tests in a directory, and below
   farfield litmus --model my.model my.litmus
   farfield litmus --machine fig_3d.litmus  on the RDMA^TSO machine too: are the outcomes the same?
   farfield litmus --refine bal_sv fig_22.litmus
-                                           with an implementation of the barrier in its place: does it show what the
-                                           specification forbids?
+                                           with an implementation in place of the barrier: does it show an outcome that
+                                           the specification forbids?
   farfield litmus --svg out fig_3d.litmus  and a picture, out/fig_3d.svg: an execution in which the condition holds, or the
                                            cycle that forbids it
   farfield litmus SB.litmus --run shm,sim  on Farfield itself: how often is each outcome seen, and is one that the models
@@ -44,24 +44,23 @@ herd's: every outcome, and whether the question is answered by yes.
   farfield litmus --table TESTS --run shm  a line for each test: what each model says of it, what each fabric shows
   farfield litmus --models                 which models there are, and their methods
 
-With --run the nodes of a test are in this process, its threads are threads, each with an endpoint of its own, and what is
-printed is litmus7's. The threads begin each iteration together, on fresh words. The fabrics: `shm`, shared memory, which is
-nearly as strong as the processor; `weak`, the same with every delay and reordering that the model allows; `sim`, the code on
-simulated nodes, with choices drawn from a seed; `verbs`, RDMA. (With two devices that are connected, what their nodes send
-each other crosses the wire.) A loop that is left by `break` goes on until it is: an iteration in which that takes seconds
-is counted as not finished.
+With --run all nodes of a test are in this process. Each thread of the test is a thread with its own endpoint, and the output has
+litmus7's format. The threads start each iteration together, on fresh words. The fabrics are `shm`, shared memory, nearly as strong
+as the processor; `weak`, the same with every delay and reordering that the model allows; `sim`, simulated nodes with random
+choices from a seed; and `verbs`, RDMA. (If two connected devices are given, traffic between them crosses the wire.) A loop that
+does not reach its `break` within seconds is counted as not finished.
 
-Tests of the libraries above words (sv, bal, balp, rbl, msw) are run twice, or as --over says: with calls of the objects that
-ship (SharedVar, Barrier, RingBuffer, OwnedVar, and global_fence), and over the implementations of LOCO's paper, which are
-texts. Both are compared with what the models of the libraries themselves allow; over texts, what registers hold. What an
-object is not made for, as two writers of an OwnedVar, is not run, and why is printed.
+Tests of the libraries above words (sv, bal, balp, rbl, msw) run twice, unless --over selects one: with the objects that ship
+(SharedVar, Barrier, RingBuffer, OwnedVar, and global_fence), and with the text implementations of LOCO's paper. Both are compared
+with the libraries' own models; text implementations by their registers only. A test that an object does not support, such as two
+writers of an OwnedVar, is skipped with the reason.
 
-That nothing forbidden was seen proves nothing; that something was is a bug, of the device or of Farfield, or a model that is
-too strong. What is allowed and was never seen is listed; it is no failure.
+A forbidden outcome is a bug of the device or of Farfield, or the model is too strong. To see none proves nothing. Allowed outcomes
+that were never seen are listed; they are no failure.
 
 Exit status:
-  0  every question is answered by yes; every refinement is sound; with --run: no outcome was seen that is forbidden
-  1  one is not, or was; the machine differs, or there is a mistake in a test, a model or the arguments";
+  0  every question has the answer yes, every refinement is sound, and --run saw no forbidden outcome
+  1  otherwise; or the machine differs; or a test, a model or an argument is invalid";
 
 /// What `farfield litmus` takes.
 #[derive(clap::Args)]

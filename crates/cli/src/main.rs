@@ -37,13 +37,13 @@ enum Command {
     Run(run::RunArgs),
     /// Measure objects and fabrics
     Bench(bench::BenchArgs),
-    /// Search the simulated executions of objects for one that fails, or show one again
+    /// Model-check the objects: search simulated executions for a failure, or replay one
     Check(check::CheckArgs),
-    /// Kill, stop and restart nodes at work, and check all that they have seen
+    /// Kill, stop and restart nodes under load, and verify everything that they observed
     Chaos(chaos::ChaosArgs),
-    /// Enumerate the outcomes of litmus tests by the declarative memory models, or run the tests and count
+    /// Enumerate the outcomes of litmus tests under the memory models, or run the tests and count
     Litmus(litmus::LitmusArgs),
-    /// Say what this machine offers and lacks, and what to do about it
+    /// Report what this machine supports, what it lacks, and how to fix it
     Doctor(doctor::DoctorArgs),
     /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
     #[command(name = "__child", hide = true)]

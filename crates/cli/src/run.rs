@@ -79,7 +79,7 @@ finds its rank and the number of nodes in the variables that they set.";
     after_help = "Under mpirun or srun start the program itself: it finds its rank in their variables. More: --help"
 )]
 pub(crate) struct RunArgs {
-    /// How many nodes to start
+    /// Number of nodes to start
     #[arg(short = 'n', long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..=4096))]
     #[arg(required_unless_present = "hosts")]
     nodes: Option<u32>,
@@ -96,13 +96,13 @@ pub(crate) struct RunArgs {
     /// The session's name [default: a fresh one, run-<pid>-<random>]
     #[arg(long, value_name = "NAME", value_parser = parse_session)]
     session: Option<String>,
-    /// What the nodes are connected by
+    /// The fabric that connects the nodes
     #[arg(long, value_enum, default_value_t)]
     fabric: FabricChoice,
-    /// End all nodes after this time and exit with status 124
+    /// After this time, end all nodes and exit with status 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
-    /// Pass the nodes' output through unchanged, still in whole lines
+    /// Print the nodes' output without the prefix, still in whole lines
     #[arg(long)]
     no_prefix: bool,
     /// The program and its arguments

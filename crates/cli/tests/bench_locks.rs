@@ -177,7 +177,7 @@ fn values_that_make_no_sense_are_refused() {
         (&["--rounds", "0"], "--rounds"),
         (&["--seconds", "0"], "--seconds"),
         (&["--seconds", "-1"], "--seconds"),
-        (&["--kind", "spin,padlock"], "`padlock` is no kind of lock: "),
+        (&["--kind", "spin,padlock"], "unknown kind of lock `padlock`: "),
         (&["--loopback", "--nodes", "2"], "--loopback"),
         (&["--svg", "x.svg"], "--loopback"),
         (&["--budgets", "--kind", "spin"], "--budgets"),

@@ -105,7 +105,7 @@ fn values_that_make_no_sense_are_refused() {
         (&["--nodes", "0"], "--nodes"),
         (&["--seconds", "0"], "--seconds"),
         (&["--seconds", "-1"], "--seconds"),
-        (&["--kind", "padlock"], "`padlock` is no kind of lock: "),
+        (&["--kind", "padlock"], "unknown kind of lock `padlock`: "),
     ] {
         let output = transfers(arguments);
         assert!(!output.status.success(), "{arguments:?}");

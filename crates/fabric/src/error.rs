@@ -1,4 +1,4 @@
-//! What can go wrong in a fabric, and what to do about it.
+//! Errors of a fabric, and what to do about them.
 
 use core::fmt;
 use std::time::Duration;
@@ -24,62 +24,58 @@ pub struct Error(Box<ErrorKind>);
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The process of that node is gone.
-    #[error("{node} (incarnation {incarnation:#x}) is dead: go on without it, or restart it and open its objects anew")]
+    #[error("{node} (incarnation {incarnation:#x}) is dead: continue without it, or restart it and reopen its objects")]
     PeerDead {
         /// Which node.
         node: NodeId,
-        /// Which of its lives.
+        /// Its incarnation.
         incarnation: u64,
     },
-    /// The node left the session in good order.
-    #[error("{node} has left the session: it takes no more operations")]
+    /// The node has left the session gracefully.
+    #[error("{node} has left the session and accepts no more operations")]
     PeerLeft {
         /// Which node.
         node: NodeId,
     },
     /// The node has not come up yet, or its memory has not been announced here.
-    #[error("{node} is not connected yet: start it, or wait for it with a deadline (`Node::wait_for`)")]
+    #[error("{node} is not connected yet: start it, or wait for it with `Node::wait_for`")]
     NotConnected {
         /// Which node.
         node: NodeId,
     },
-    /// The node counts as up, and does not answer. Nobody knows yet whether it is dead: an operation that ended so may have
-    /// been applied or not.
-    #[error(
-        "{node} does not answer: it may be dead, stopped or cut off; the session decides which: try again, or wait for its decision"
-    )]
+    /// The node counts as up but does not answer. Whether it is dead is not decided yet. The operation may or may not have been
+    /// applied.
+    #[error("{node} does not answer and may be dead, stopped or cut off: retry, or wait until the session has decided")]
     Unreachable {
         /// Which node.
         node: NodeId,
     },
     /// No such node in this session.
-    #[error("{node} is not a member of this session of {nodes} nodes")]
+    #[error("{node} is not a member of this session, which has {nodes} nodes")]
     UnknownNode {
         /// The number asked for.
         node: NodeId,
         /// How many there are.
         nodes: usize,
     },
-    /// An operation of a batch went to another node than the batch.
-    #[error(
-        "an operation on {node} was added to a batch for {batch}: a batch orders operations on one node, begin another"
-    )]
+    /// An operation was added to a batch for another node.
+    #[error("a batch for {batch} cannot take an operation on {node}: begin a batch for each node")]
     OtherNode {
         /// The operation's node.
         node: NodeId,
         /// The batch's node.
         batch: NodeId,
     },
-    /// The group key is not one of that node's.
-    #[error("{node} has no permission group {}: the pointer is stale or damaged", .key.0)]
+    /// The node has no group with that key.
+    #[error("{node} has no permission group {}: the pointer is stale or corrupt", .key.0)]
     UnknownGroup {
         /// Whose.
         node: NodeId,
         /// The key.
         key: GroupKey,
     },
-    /// The place lies outside the group's memory.
-    #[error("bytes {offset}..{} lie outside group {} of {node}, which has {memory_bytes} bytes: the pointer is stale or damaged", .offset + .len, .key.0)]
+    /// The bytes are outside the group's memory.
+    #[error("bytes {offset}..{} are outside group {} of {node}, which has {memory_bytes} bytes: the pointer is stale or corrupt", .offset + .len, .key.0)]
     OutOfBounds {
         /// Whose memory.
         node: NodeId,
@@ -92,9 +88,9 @@ pub enum ErrorKind {
         /// How many bytes the group has.
         memory_bytes: u64,
     },
-    /// The owner has given the memory back. A pointer to what has its place later is another one.
+    /// The owner has freed the memory. Pointers to memory allocated there later are different.
     #[error(
-        "the memory at {offset:#x} in group {} of {node} was given back: its object was closed, open it anew", .key.0
+        "the memory at {offset:#x} in group {} of {node} was freed when its object was closed: open the object again", .key.0
     )]
     Freed {
         /// Whose memory.
@@ -104,8 +100,8 @@ pub enum ErrorKind {
         /// The offset, as the pointer has it.
         offset: u64,
     },
-    /// Words and atomics lie on 8-byte boundaries.
-    #[error("offset {offset} in group {} of {node} is not a multiple of 8", .key.0)]
+    /// The offset of a word or an atomic is not a multiple of 8.
+    #[error("offset {offset} in group {} of {node} is not a multiple of 8: words are aligned to 8 bytes", .key.0)]
     Misaligned {
         /// Whose memory.
         node: NodeId,
@@ -122,33 +118,33 @@ pub enum ErrorKind {
         /// The group.
         key: GroupKey,
     },
-    /// The group shares what carries it with others, so it cannot be taken alone.
+    /// The group shares its queue pairs with others, so it cannot be revoked alone.
     #[error(
-        "group {} shares its connections with the other two that every node has: it cannot be taken from {node} alone; put \
-         what is to be revoked into a group of its own (`create_group`)", .key.0
+        "group {} cannot be revoked from {node} alone, because it shares queue pairs with the other default groups: put revocable \
+         memory into a group of its own (`create_group`)", .key.0
     )]
     Shared {
-        /// The peer to be shut out.
+        /// The peer whose right is revoked.
         node: NodeId,
         /// The group.
         key: GroupKey,
     },
-    /// A revocation could not be proven complete in time.
-    #[error("{node} may still have one write to group {} under way after {waited:?} (it is stopped in the middle of an operation): it cannot be shut out before it runs or dies; call `revoke` again", .key.0)]
+    /// A revocation was not proven complete in time.
+    #[error("after {waited:?} {node}, which is stopped, may still have a write to group {} in flight: call `revoke` again when it runs or is dead", .key.0)]
     RevokeUndecided {
-        /// The peer to be shut out.
+        /// The peer whose right is revoked.
         node: NodeId,
         /// The group.
         key: GroupKey,
-        /// How long it was waited for.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// This node was shut out by the others.
-    #[error("this node has been shut out of the session: stop using its objects and rejoin")]
+    /// The other members have evicted this node.
+    #[error("this node was evicted from the session: drop its objects and join again")]
     Fenced,
-    /// The endpoint's buffers are all in use, or as many operations on words are under way.
+    /// The endpoint's buffers, or its operations on words, are all in use.
     #[error(
-        "the endpoint's buffer pool of {limit_bytes} bytes is exhausted ({asked_bytes} more asked for): drop buffers, wait for operations, or raise `pool_bytes_max`"
+        "the endpoint's buffer pool of {limit_bytes} bytes has no room for {asked_bytes} more: drop buffers, await operations, or raise `pool_bytes_max`"
     )]
     PoolExhausted {
         /// Bytes asked for.
@@ -156,16 +152,24 @@ pub enum ErrorKind {
         /// The limit.
         limit_bytes: usize,
     },
-    /// Buffers have to be registered with the device, and no more memory can be.
-    #[error("no registered memory for {asked_bytes} more bytes of buffers: {why}")]
+    /// The caller's buffer is too short.
+    #[error("{asked_bytes} bytes do not fit into a buffer of {buffer_bytes} bytes")]
+    BufferTooShort {
+        /// Bytes that the operation returns.
+        asked_bytes: usize,
+        /// The size of the buffer.
+        buffer_bytes: usize,
+    },
+    /// The device cannot register more memory for buffers.
+    #[error("cannot register {asked_bytes} more bytes of buffers: {why}")]
     NoBufferMemory {
         /// Bytes asked for.
         asked_bytes: usize,
         /// Which limit was met, and what to do.
         why: String,
     },
-    /// No memory left for a region.
-    #[error("no memory for {asked_bytes} more bytes in group {}: {why}", .key.0)]
+    /// There is no memory for a region.
+    #[error("cannot allocate {asked_bytes} more bytes in group {}: {why}", .key.0)]
     OutOfMemory {
         /// The group.
         key: GroupKey,
@@ -174,8 +178,8 @@ pub enum ErrorKind {
         /// Which limit was met, and what to do.
         why: String,
     },
-    /// A table of fixed size is full.
-    #[error("{what}: at most {limit}")]
+    /// A fixed limit is reached.
+    #[error("too many {what}: the limit is {limit}")]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -183,7 +187,7 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// A peer runs a build with another memory layout.
-    #[error("{node} runs layout {theirs}, this process layout {ours}: run the same build of Farfield on every node")]
+    #[error("{node} uses memory layout {theirs} and this process {ours}: run the same build of Farfield on every node")]
     VersionMismatch {
         /// The peer.
         node: NodeId,
@@ -192,29 +196,29 @@ pub enum ErrorKind {
         /// The peer's build.
         theirs: String,
     },
-    /// The session could not be entered.
-    #[error("cannot enter session `{session}`: {why}")]
+    /// This process could not join the session.
+    #[error("cannot join session `{session}`: {why}")]
     Session {
         /// Its name.
         session: String,
         /// What is wrong and what to do.
         why: String,
     },
-    /// A condition did not come true in time.
-    #[error("not within {waited:?}")]
+    /// The deadline passed.
+    #[error("timed out after {waited:?}")]
     Timeout {
-        /// How long it was waited for.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// A control message was too long, or the peer does not take any more.
-    #[error("control message to {node}: {why}")]
+    /// A control message is too long, or the peer accepts no more.
+    #[error("cannot send a control message to {node}: {why}")]
     Control {
         /// The receiver.
         node: NodeId,
         /// What is wrong.
         why: String,
     },
-    /// The operating system refused something.
+    /// A system call failed.
     #[error("{what}: {why}")]
     System {
         /// What was tried.
@@ -222,26 +226,26 @@ pub enum ErrorKind {
         /// Its answer.
         why: String,
     },
-    /// A device does no remote atomics.
+    /// A device has no remote atomics.
     #[error(
-        "the RDMA device here or on {node} does no remote atomics on 8 bytes: use objects that need none, or a device that \
-         has them (`farfield doctor` shows which)"
+        "the RDMA device here or on {node} has no remote atomics on 8 bytes: use objects that need none, or another device (see \
+         `farfield doctor`)"
     )]
     NoAtomics {
         /// The target of the operation.
         node: NodeId,
     },
-    /// There is no queue pair for an operation. It was not posted, and others go on.
+    /// There is no queue pair for the operation, which was not posted. Other operations continue.
     #[error(
-        "the RDMA device here or on {node} has no queue pair left that would reach {node}'s memory or be reached from it: drop \
-         endpoints, or use a device that has more (`farfield doctor` shows how many), and try again"
+        "the RDMA device here or on {node} has no free queue pair: drop endpoints and retry, or use a device with more (see \
+         `farfield doctor`)"
     )]
     NoQueuePair {
         /// The other side.
         node: NodeId,
     },
-    /// A call that waits for other nodes was made on the thread that would hear them.
-    #[error("`{what}` would wait for ever on the service thread, which hears the answer: call `{instead}` there")]
+    /// The service thread made a call that waits for a message, which only the service thread receives.
+    #[error("`{what}` would block the service thread, which has to receive the answer: call `{instead}` there")]
     OnServiceThread {
         /// Which call.
         what: &'static str,
@@ -250,14 +254,14 @@ pub enum ErrorKind {
     },
     /// The device of this node failed.
     #[error(
-        "the RDMA device of this node has failed an operation to {node}: see the kernel's log, and whether locked memory is \
-         limited (`ulimit -l`); the connection is lost"
+        "this node's RDMA device failed an operation to {node}, and the connection is lost: check the kernel log and the limit of \
+         locked memory (`ulimit -l`)"
     )]
     Device {
         /// The target of the operation.
         node: NodeId,
     },
-    /// An operation failed because a test asked for it.
+    /// A test injected this failure.
     #[error("injected fault on an operation to {node}")]
     Injected {
         /// The target of the operation.
@@ -298,19 +302,19 @@ impl Error {
         }
     }
 
-    /// Whether the node of the operation is gone, by death or by leaving: then there is nobody to whom it matters.
+    /// Whether the target node is dead or has left: the operation no longer matters to anybody.
     pub fn is_gone(&self) -> bool {
         matches!(*self.0, ErrorKind::PeerDead { .. } | ErrorKind::PeerLeft { .. })
     }
 
-    /// Whether the node of the operation is gone, or the transport has given up on it: nothing that this node posts gets
-    /// there any more. If it lives, the session will decide which of the two goes on.
+    /// Whether the target node is dead, has left or is unreachable: nothing that this node posts will reach it. If both live, the
+    /// session decides which of the two stays a member.
     pub fn is_out_of_reach(&self) -> bool {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
 
-    /// Whether the operation was refused for want of something on this side: it had no effect and never will have, others were
-    /// not disturbed, and another attempt may succeed.
+    /// Whether the operation was refused for lack of a local resource. It has no effect, now or later; other operations continue;
+    /// a retry may succeed.
     ///
     /// ```
     /// use farfield_fabric::{Error, ErrorKind, NodeId};

@@ -1,4 +1,4 @@
-//! What can go wrong with a node or an object, and what to do about it.
+//! Errors of nodes and objects, and what to do about them.
 
 use core::fmt;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use farfield_fabric::NodeId;
 /// The result of a call of a node or an object.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// An error of a node or an object; it names the object, if it is one's.
+/// An error of a node or an object. An error of an object names it.
 ///
 /// ```
 /// use farfield::{Error, ErrorKind};
 /// let e = Error::from(ErrorKind::TooLarge { bytes: 100, max_bytes: 64 }).of("queue/ring");
-/// assert_eq!(e.to_string(), "queue/ring: 100 bytes do not fit into 64");
+/// assert_eq!(e.to_string(), "queue/ring: 100 bytes exceed the limit of 64");
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct Error(Box<Inner>);
@@ -32,65 +32,71 @@ pub enum ErrorKind {
     /// An operation of the fabric failed.
     #[error(transparent)]
     Fabric(#[from] fabric::Error),
-    /// Nodes that did not get what was sent to all, each with why. All others got it.
-    #[error("all but {} got it: send it again, it does no harm to the others ({})", names(.nodes.iter().map(|missed| missed.0)), causes(.nodes))]
+    /// A write to several nodes did not reach some of them. It has reached all others.
+    #[error("not delivered to {}: repeat the call, the other nodes have it and are not harmed by it ({})", names(.nodes.iter().map(|missed| missed.0)), causes(.nodes))]
     Missed {
-        /// In the order of sending.
+        /// The nodes that it did not reach, in the order of sending, each with the reason.
         nodes: Vec<(NodeId, fabric::Error)>,
     },
-    /// Something did not happen in time.
-    #[error("{what} not within {waited:?}{}", nodes_missing(.missing))]
+    /// The deadline passed.
+    #[error("timed out after {waited:?} waiting for {what}{}", blocking(.missing))]
     Timeout {
         /// What was waited for.
         what: String,
         /// How long.
         waited: Duration,
-        /// The nodes that it was waited for, as far as it is known.
+        /// The nodes that the call waited for, as far as it knows.
         missing: Vec<NodeId>,
     },
-    /// Two nodes open the same name as different things.
-    #[error("{node} opens it differently: {differs}")]
+    /// Two nodes have opened the same path with different types or options.
+    #[error("{node} has opened it differently: {differs}")]
     Mismatch {
         /// The other node.
         node: NodeId,
-        /// What differs, here and there.
+        /// What differs: the value here and the value there.
         differs: String,
     },
-    /// The name is open on this node already.
-    #[error("this node has opened that name already: open it once, and share the handle")]
+    /// The path is already open on this node.
+    #[error("already open on this node: share the handle that you have")]
     AlreadyOpen,
-    /// The configuration makes no sense.
+    /// The configuration or an option is invalid.
     #[error("{why}")]
     Config {
         /// What is wrong and what to do.
         why: String,
     },
+    /// Memory of the object holds what the object cannot have written.
+    #[error("{what}: its memory is corrupt, something else has written to it")]
+    Corrupt {
+        /// What was read.
+        what: String,
+    },
     /// A message, key or value is too long.
-    #[error("{bytes} bytes do not fit into {max_bytes}")]
+    #[error("{bytes} bytes exceed the limit of {max_bytes}")]
     TooLarge {
         /// Its length.
         bytes: usize,
         /// The most there may be.
         max_bytes: usize,
     },
-    /// A store has no room for another entry.
-    #[error("all {slots} slots of {node} are in use: delete entries, or open it with more `slots_per_node`")]
+    /// A store has no free slot.
+    #[error("all {slots} slots of {node} are in use: delete entries, or open the store with more `slots_per_node`")]
     Full {
         /// Whose slots.
         node: NodeId,
         /// How many it has.
         slots: usize,
     },
-    /// As many operations as it has room for are under way.
-    #[error("all {max} {what} of this node are in use: wait for some of its operations, or open it with more")]
+    /// Too many operations of this node are in flight.
+    #[error("all {max} {what} of this node are in use: await some operations, or open the object with more")]
     InUse {
         /// What there is not enough of.
         what: &'static str,
         /// How many there are.
         max: usize,
     },
-    /// More of something than there may be.
-    #[error("{asked} {what} are more than the {max} that there may be")]
+    /// A limit is exceeded.
+    #[error("{asked} {what} exceed the limit of {max}")]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -99,39 +105,39 @@ pub enum ErrorKind {
         /// The most.
         max: usize,
     },
-    /// There is no cell of that number.
-    #[error("there is no cell {cell}: there are {cells}, from 0 on")]
+    /// There is no cell with that number.
+    #[error("cell {cell} does not exist: there are {cells}, numbered from 0")]
     NoSuchCell {
         /// The number.
         cell: usize,
         /// How many there are.
         cells: usize,
     },
-    /// A transaction does not hold the lock of a cell.
-    #[error("cell {cell} is not one of this transaction's: name it when the transaction begins")]
+    /// The transaction does not hold the lock of a cell.
+    #[error("cell {cell} is not part of this transaction: name it when the transaction begins")]
     NotInTransaction {
         /// The cell.
         cell: usize,
     },
-    /// The value of a key lay on a node that is gone.
-    #[error("the value lay on {node}, which is gone: insert it again")]
+    /// The value of a key was stored on a node that is dead or has left.
+    #[error("the value was lost with {node}: insert it again")]
     Lost {
         /// That node.
         node: NodeId,
     },
-    /// The object was made anew by [`Node::reopen`](crate::Node::reopen): this handle is the old one.
-    #[error("it was reopened, as generation {generation}: use the handle that `reopen` has returned")]
+    /// [`Node::reopen`](crate::Node::reopen) has replaced the object: this handle is stale.
+    #[error("the object was reopened as generation {generation}: use the handle that `reopen` has returned")]
     Reopened {
-        /// The generation that has taken its place.
+        /// The generation that has replaced it.
         generation: u64,
     },
     /// Another node has called [`Node::reopen`](crate::Node::reopen) and waits for this one.
-    #[error("{node} reopens it: call `reopen` as well, and go on with the handle that it returns")]
+    #[error("{node} is reopening the object: call `reopen` here too, and use the handle that it returns")]
     Reopens {
         /// That node.
         node: NodeId,
     },
-    /// This node or thread does not take part in the object in that role.
+    /// This node or thread does not have that role in the object.
     #[error("{why}")]
     NotAParticipant {
         /// What is missing.
@@ -139,11 +145,12 @@ pub enum ErrorKind {
     },
 }
 
-fn nodes_missing(missing: &[NodeId]) -> String {
+fn blocking(missing: &[NodeId]) -> String {
     match missing {
         [] => String::new(),
+        [node] => format!(", blocked by {node}: check that it runs and has opened the object"),
         nodes => {
-            format!(", missing: {}: are they running, and have they opened it?", names(nodes.iter().copied()))
+            format!(", blocked by {}: check that they run and have opened the object", names(nodes.iter().copied()))
         }
     }
 }
@@ -156,12 +163,12 @@ fn causes(missed: &[(NodeId, fabric::Error)]) -> String {
     missed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>().join("; ")
 }
 
-/// Who did not get what is sent to several nodes, as it turns out.
+/// Collects the nodes that a write to several nodes does not reach.
 #[derive(Default)]
 pub(crate) struct Missed(Vec<(NodeId, fabric::Error)>);
 
 impl Missed {
-    /// Notes how it went with one.
+    /// Records the result for one node.
     #[inline]
     pub(crate) fn note(&mut self, node: NodeId, sent: fabric::Result<()>) {
         if let Err(error) = sent {
@@ -178,7 +185,7 @@ impl Missed {
         self.0.is_empty()
     }
 
-    /// An error that names all who did not get it.
+    /// An error that names all nodes that were not reached.
     pub(crate) fn end(self) -> Result<()> {
         if self.0.is_empty() { Ok(()) } else { Err(ErrorKind::Missed { nodes: self.0 }.into()) }
     }
@@ -190,12 +197,12 @@ impl Error {
         &self.0.kind
     }
 
-    /// The object that it is about.
+    /// The path of the object, if the error is about one.
     pub fn object(&self) -> Option<&str> {
         self.0.object.as_deref()
     }
 
-    /// The node that it is about.
+    /// The node, if the error is about one.
     pub fn node(&self) -> Option<NodeId> {
         match &self.0.kind {
             ErrorKind::Fabric(error) => error.node(),
@@ -216,7 +223,7 @@ impl Error {
         }
     }
 
-    /// Whether a node that was needed is dead or has left; of several, all.
+    /// Whether the node that the call needed (of several, all of them) is dead or has left.
     pub fn is_gone(&self) -> bool {
         match &self.0.kind {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
@@ -226,7 +233,7 @@ impl Error {
         }
     }
 
-    /// Whether a node that was needed (of several, all) is gone, or does not answer any more: see
+    /// Whether the node that the call needed (of several, all of them) is dead, has left or does not answer: see
     /// [`fabric::Error::is_out_of_reach`](farfield_fabric::Error::is_out_of_reach).
     pub fn is_out_of_reach(&self) -> bool {
         match &self.0.kind {
@@ -236,13 +243,13 @@ impl Error {
         }
     }
 
-    /// Whether an operation was refused, and so has had no effect: see
+    /// Whether an operation was refused, and so has no effect: see
     /// [`fabric::Error::is_refused`](farfield_fabric::Error::is_refused).
     pub fn is_refused(&self) -> bool {
         matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_refused())
     }
 
-    /// The same error, about an object. An object named already stays.
+    /// The same error with the path of an object, unless it has one.
     #[must_use]
     pub fn of(mut self, object: &str) -> Error {
         self.0.object.get_or_insert_with(|| object.into());
@@ -281,12 +288,12 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Names the object, and what was waited for, in the error of a result.
+/// Adds the object, and what the call waited for, to the error of a result.
 pub(crate) trait Of<T> {
     fn of(self, object: &str) -> Result<T>;
-    /// Says what did not happen in time, if that is the error.
+    /// Adds what the call waited for, if the error is a timeout.
     fn waiting_for(self, what: &str) -> Result<T>;
-    /// And for whom.
+    /// And which nodes it waited for.
     fn waiting_for_nodes(self, what: &str, nodes: &[NodeId]) -> Result<T>;
 }
 

@@ -1,8 +1,8 @@
 //! Farfield: composable objects over network memory.
 //!
-//! An object (a barrier, a ring buffer, a lock, a key-value store) keeps its state spread over the memories of many
-//! nodes and works on it with one-sided operations: put, get, compare-and-swap, fetch-and-add. The default fabric is
-//! shared memory between the processes of one host; it needs no NIC, no root and no configuration.
+//! An object (a barrier, a ring buffer, a lock, a key-value store) keeps its state in the memories of many nodes and accesses it
+//! with one-sided operations: put, get, compare-and-swap, fetch-and-add. The default fabric is shared memory between the
+//! processes of one host. It needs no NIC, no root and no configuration.
 //!
 //! ```
 //! use farfield::{Barrier, KvOptions, KvStore, Node};
@@ -23,14 +23,41 @@
 //! }
 //! ```
 //!
-//! Start at [`Node`]; then the objects: [`AtomicVar`], [`SharedVar`], [`OwnedVar`], [`Sst`], [`Barrier`], [`RingBuffer`],
-//! [`Queue`], [`Mutex`] and [`MutexArray`], [`KvStore`]. Each object's module ([`objects`]) draws its memory image and lists what its
-//! calls cost. [`systems`] are built of them, or beside them: locks for asymmetric memory, [`Transactions`]. [`history`] checks
-//! recorded histories for linearizability. [`fabric`] is the layer below.
+//! # Items
 //!
-//! # Waiting: blocking, here, or in an executor of your own
+//! Start with [`Node`] and [`Endpoint`]. The module of each object draws its memory image and lists the costs of its calls.
 //!
-//! Calls that may wait are futures. [`Endpoint::block_on`] runs one on its thread, and interleaves as many as it is made of;
+//! | item | what it is |
+//! |---|---|
+//! | [`Node`] | One process of a session: it opens objects, allocates memory, and knows the members. |
+//! | [`Builder`], [`Config`] | The settings of a node, from calls, a TOML file or the environment. |
+//! | [`Endpoint`] | One thread's access to network memory; it also runs futures. |
+//! | [`AtomicVar`] | One word that all nodes update atomically. |
+//! | [`SharedVar`] | A word with a copy on every node, pushed and pulled explicitly. |
+//! | [`OwnedVar`] | A value of any size with one writer and a copy on every node, never seen torn. |
+//! | [`Sst`] | A table of `OwnedVar`s, one row for each owner. |
+//! | [`Barrier`] | Threads of all nodes meet, and see everything written before. |
+//! | [`RingBuffer`] | Messages from one writer to many readers, in order, with credit. |
+//! | [`Queue`] | A linearizable queue for many producers and consumers. |
+//! | [`Mutex`], [`MutexArray`] | Locks in order of arrival, with bounded bypass. |
+//! | [`KvStore`] | A linearizable map with lock-free look-ups. |
+//! | [`ALock`], [`ALockArray`] | A lock whose threads on its own node use no NIC. |
+//! | [`SpinLockArray`], [`McsLockArray`] | A remote spinlock and a remote queue lock. |
+//! | [`LockTable`], [`LockArray`], [`LockGuard`] | Locks of a kind chosen at run time, and the traits of all kinds. |
+//! | [`Transactions`] | Words on several nodes, read and written together under locks. |
+//! | [`Opening`], [`CustomObject`] | Parts for an object of your own: regions, participants, checks when it is opened. |
+//! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
+//! | [`Poller`] | Work of an object that the service thread does. |
+//! | [`Standing`] | What the membership says of a node. |
+//! | [`Error`], [`ErrorKind`] | What happened, to which object and node, and what to do. |
+//! | [`Metrics`] | Counted operations, open objects, memory in use. |
+//! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |
+//! | [`history`] | Checks recorded histories for linearizability. |
+//! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
+//!
+//! # Blocking calls, `block_on`, and other executors
+//!
+//! Calls that may wait are futures. [`Endpoint::block_on`] runs one on its thread, together with the futures that it consists of;
 //! it is the fastest way. Programs without `async` use the blocking forms of the common calls:
 //!
 //! ```
@@ -43,16 +70,16 @@
 //! # drop((kv, ep)); node.leave(); Ok(()) }
 //! ```
 //!
-//! And the futures work in any executor: tokio's, smol's, `futures::executor`. A put of another node wakes a task that waits
-//! for it at once, by one thread for each node, which starts when the first task waits. What rings no bell is looked for by
-//! that thread: every 50 µs at first, and every 4 ms in a long wait. These are words of other nodes
-//! ([`AtomicVar::wait_change`]), the ends of long operations, and over RDMA all that cards write, since a card wakes nobody. A
-//! death is noticed within 10 ms. Deadlines are exact. An idle wait costs less than 2 % of a core.
+//! The futures also work in any other executor: tokio's, smol's, `futures::executor`. A put by another node wakes a waiting task
+//! at once, through one thread for each node, which starts with the first waiting task. Changes that wake nobody are polled by that
+//! thread, every 50 µs at first and every 4 ms in a long wait: words of other nodes ([`AtomicVar::wait_change`]), the ends of long
+//! operations, and over RDMA all memory, since a card wakes no thread. A death is noticed within 10 ms. Deadlines are exact. An
+//! idle wait costs less than 2 % of a core.
 //!
 //! An [`Endpoint`] belongs to one thread at a time, so a future that uses one is not `Send`: run it in tokio's current-thread
-//! runtime or a `LocalSet`, and give each worker thread an endpoint of its own ([`Node::endpoint`]). Tasks of a thread may share
-//! one. Do not call `block_on` or a blocking form in a task: like any call that blocks it holds up the whole thread. The example
-//! `tokio.rs` shows two nodes whose tasks wait for each other beside tokio's timers.
+//! runtime or a `LocalSet`, and give each worker thread its own endpoint ([`Node::endpoint`]). Tasks of a thread may share one. Do
+//! not call `block_on` or a blocking form in a task: like any blocking call it holds up the whole thread. In the example
+//! `tokio.rs` tasks of two nodes wait for each other beside tokio's timers.
 //!
 //! There is no `unsafe` code in this crate.
 

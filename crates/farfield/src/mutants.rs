@@ -695,7 +695,7 @@ impl FromStr for Mutant {
 
     fn from_str(name: &str) -> crate::Result<Mutant> {
         let found = Mutant::ALL.iter().find(|mutant| mutant.name() == name);
-        found.copied().ok_or_else(|| ErrorKind::Config { why: format!("no mutant is called `{name}`") }.into())
+        found.copied().ok_or_else(|| ErrorKind::Config { why: format!("unknown mutant `{name}`") }.into())
     }
 }
 
@@ -754,7 +754,7 @@ pub fn enable(mutant: Option<Mutant>) -> crate::Result<()> {
     if switch::set(mutant) {
         return Ok(());
     }
-    let why = "this program was built without mutants: build it with the feature `farfield/mutants`".into();
+    let why = "this program has no mutants: build it with the feature `farfield/mutants`".into();
     Err(ErrorKind::Config { why }.into())
 }
 

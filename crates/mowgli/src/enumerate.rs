@@ -1,7 +1,7 @@
-//! All consistent executions of a litmus test: Λ-consistency, LOCO paper, section 3.4.
+//! All consistent executions of a litmus test: Λ-consistency, LOCO paper, section 3.2.
 //!
-//! For one trace of each thread, every relation that the models want to be given is given in every way: pair by pair, and
-//! whoever breaks a law with what he has so far is not looked at further.
+//! Given one trace of each thread, the search extends the relations that the models leave open pair by pair, in every way, and
+//! prunes an extension as soon as it breaks an axiom.
 
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-/// The kind of a subevent. All from `Nlr` on, but `Gf` of the own node, are a NIC's; they come in families, one for each
-/// remote node. LOCO paper, section 3.3 and Fig. 10.
+/// The kind of a subevent. `Nlr` and all that follow, except `Gf` of the own node, are actions of a NIC; there is one of each for
+/// every remote node. LOCO paper, section 3.1 and Fig. 10.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Stamp {

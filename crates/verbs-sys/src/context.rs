@@ -10,8 +10,8 @@ use core::mem::offset_of;
 use crate::declare::{c_constants, c_types};
 use crate::{
     Skipped, SkippedFn, ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex,
-    ibv_dm, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input,
-    ibv_recv_wr, ibv_send_wr, ibv_wc,
+    ibv_dm, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
+    ibv_send_wr, ibv_wc,
 };
 
 c_constants! {
@@ -51,9 +51,9 @@ c_types! {
         _compat_reg_mr: SkippedFn,
         _compat_rereg_mr: SkippedFn,
         _compat_dereg_mr: SkippedFn,
-        alloc_mw: Option<unsafe extern "C" fn(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw>,
+        alloc_mw: SkippedFn,
         bind_mw: SkippedFn,
-        dealloc_mw: Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> c_int>,
+        dealloc_mw: SkippedFn,
         _compat_create_cq: SkippedFn,
         poll_cq: Option<unsafe extern "C" fn(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int>,
         req_notify_cq: SkippedFn,

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::{RdmaCm, Verbs, cm, completion, context, device, memory, queue_pair};
+use crate::{Verbs, completion, context, device, memory, queue_pair};
 
 /// A struct or union that `c_types` declared.
 pub(crate) struct Type {
@@ -57,26 +57,17 @@ pub(crate) struct Function {
 }
 
 fn types() -> impl Iterator<Item = &'static Type> {
-    [device::TYPES, context::TYPES, memory::TYPES, completion::TYPES, queue_pair::TYPES, cm::TYPES]
+    [device::TYPES, context::TYPES, memory::TYPES, completion::TYPES, queue_pair::TYPES].into_iter().flatten()
+}
+
+fn constants() -> impl Iterator<Item = &'static Constants> {
+    [device::CONSTANTS, context::CONSTANTS, memory::CONSTANTS, completion::CONSTANTS, queue_pair::CONSTANTS]
         .into_iter()
         .flatten()
 }
 
-fn constants() -> impl Iterator<Item = &'static Constants> {
-    [
-        device::CONSTANTS,
-        context::CONSTANTS,
-        memory::CONSTANTS,
-        completion::CONSTANTS,
-        queue_pair::CONSTANTS,
-        cm::CONSTANTS,
-    ]
-    .into_iter()
-    .flatten()
-}
-
 fn functions() -> impl Iterator<Item = &'static Function> {
-    Verbs::FUNCTIONS.iter().chain(RdmaCm::FUNCTIONS)
+    Verbs::FUNCTIONS.iter()
 }
 
 /// A number that C must print.
@@ -206,7 +197,7 @@ enum Compile<'a> {
 fn compile(body: &str, how: Compile<'_>) -> Result<(), String> {
     let mut source = String::from(
         "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n#include <sys/socket.h>\n\
-         #include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n",
+         #include <infiniband/verbs.h>\n",
     );
     // Some functions hide behind macros of their names.
     for function in functions() {
@@ -240,8 +231,8 @@ fn is_declared(name: &str) -> bool {
 #[test]
 fn the_declarations_are_those_of_the_headers() {
     if let Err(complaint) = compile("int main(void) { return 0; }\n", Compile::Check) {
-        let what = "the headers infiniband/verbs.h and rdma/rdma_cma.h (packages libibverbs-dev and librdmacm-dev, on \
-                    Fedora rdma-core-devel) cannot be compiled";
+        let what =
+            "the header infiniband/verbs.h (package libibverbs-dev, on Fedora rdma-core-devel) cannot be compiled";
         assert!(env::var_os("FARFIELD_NEED_HEADERS").is_none_or(|value| value != "1"), "{what}: {complaint}");
         eprintln!("{what}: the declarations are not compared with them\n{complaint}");
         return;

@@ -1,4 +1,4 @@
-//! The libraries, loaded at run time, and the tables of their functions.
+//! The library, loaded at run time, and the table of its functions.
 //!
 //! A symbol of libibverbs may have two versions: `IBVERBS_1.0` speaks an ABI of 2006, `IBVERBS_1.1` is the one that
 //! headers declare. Looking a symbol up without a version gives the default one, which is the latter; a test checks it.
@@ -6,14 +6,13 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use libc::{sockaddr, ssize_t};
+use libc::ssize_t;
 use libloading::Library;
 
 use crate::{
-    _compat_ibv_port_attr, be16, be64, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
-    ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd,
-    ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_wc_status,
-    ibv_wr_opcode, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    _compat_ibv_port_attr, be64, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr,
+    ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd, ibv_port_state, ibv_qp,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_wc_status, ibv_wr_opcode,
 };
 
 /// Why there is no real RDMA on this machine.
@@ -22,7 +21,7 @@ pub enum LoadError {
     /// A library cannot be loaded.
     #[error(
         "RDMA needs {library}, which could not be loaded ({reason}); install it: on Debian and Ubuntu `apt install \
-         libibverbs1 ibverbs-providers librdmacm1`, on Fedora `dnf install libibverbs librdmacm`"
+         libibverbs1 ibverbs-providers`, on Fedora `dnf install libibverbs`"
     )]
     Library {
         /// The library's name.
@@ -240,78 +239,6 @@ c_functions! {
     }
 }
 
-c_functions! {
-    /// The functions of librdmacm, under their C names. All that return a number return 0, or -1 and errno.
-    struct RdmaCm from "librdmacm.so.1";
-    required {
-        /// Null and errno.
-        fn rdma_create_event_channel() -> *mut rdma_event_channel;
-        /// Closes a channel that no identifier uses.
-        fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
-        /// Makes an identifier that reports to the channel.
-        fn rdma_create_id(
-            channel: *mut rdma_event_channel,
-            id: *mut *mut rdma_cm_id,
-            context: *mut c_void,
-            ps: rdma_port_space,
-        ) -> c_int;
-        /// Waits until the events about it are acknowledged.
-        fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
-        /// Binds to an address, and to its device if it is one device's.
-        fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
-        /// Begins to resolve the peer's address; an event follows.
-        fn rdma_resolve_addr(
-            id: *mut rdma_cm_id,
-            src_addr: *mut sockaddr,
-            dst_addr: *mut sockaddr,
-            timeout_ms: c_int,
-        ) -> c_int;
-        /// Begins to resolve the route; an event follows.
-        fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
-        /// Makes a queue pair that belongs to the identifier, which moves it by itself.
-        fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int;
-        /// As [`rdma_create_qp`](RdmaCm::rdma_create_qp), with more attributes.
-        fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int;
-        /// Destroys the identifier's queue pair.
-        fn rdma_destroy_qp(id: *mut rdma_cm_id);
-        /// For queue pairs of the program's own: the attributes for the state that `attr.qp_state` names.
-        fn rdma_init_qp_attr(id: *mut rdma_cm_id, attr: *mut ibv_qp_attr, attr_mask: *mut c_int) -> c_int;
-        /// Waits for connection requests.
-        fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
-        /// Asks the peer for a connection; an event follows.
-        fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
-        /// Accepts a connection request.
-        fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
-        /// Refuses a connection request.
-        fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-        /// For queue pairs of the program's own: who connected confirms that its queue pair is ready.
-        fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
-        /// Ends the connection.
-        fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
-        /// The next event, each to be acknowledged.
-        fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
-        /// Acknowledges and frees an event.
-        fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
-        /// Moves an identifier to another channel.
-        fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
-        /// Sets an option before the connection is made.
-        fn rdma_set_option(
-            id: *mut rdma_cm_id,
-            level: c_int,
-            name: c_int,
-            value: *mut c_void,
-            value_len: usize,
-        ) -> c_int;
-        /// The local port, 0 if there is none.
-        fn rdma_get_src_port(id: *mut rdma_cm_id) -> be16;
-        /// The peer's port, 0 if there is none.
-        fn rdma_get_dst_port(id: *mut rdma_cm_id) -> be16;
-        /// A text that lives for ever.
-        fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char;
-    }
-    optional {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,9 +249,7 @@ mod tests {
         let error = Verbs::load("libfarfield-is-not-there.so.1").unwrap_err();
         assert!(matches!(error, LoadError::Library { library: "libfarfield-is-not-there.so.1", .. }), "{error:?}");
         let text = error.to_string();
-        for word in
-            ["libfarfield-is-not-there.so.1", "libibverbs1 ibverbs-providers librdmacm1", "libibverbs librdmacm"]
-        {
+        for word in ["libfarfield-is-not-there.so.1", "libibverbs1 ibverbs-providers", "dnf install libibverbs"] {
             assert!(text.contains(word), "{text}");
         }
     }
@@ -334,8 +259,6 @@ mod tests {
         // The C library is there, and has nothing of this.
         let text = Verbs::load("libc.so.6").unwrap_err().to_string();
         assert!(text.contains("libc.so.6") && text.contains("ibv_get_device_list"), "{text}");
-        let text = RdmaCm::load("libc.so.6").unwrap_err().to_string();
-        assert!(text.contains("rdma_create_event_channel"), "{text}");
     }
 
     /// Where both versions of a symbol exist, no version means the new one.

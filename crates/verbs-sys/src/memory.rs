@@ -1,4 +1,4 @@
-//! Protection domains, registered memory, and windows into it.
+//! Protection domains, registered memory, and the device's own memory.
 
 #![allow(missing_docs, reason = "fields and constants are those of the manual pages, and documented where it matters")]
 
@@ -15,22 +15,15 @@ c_constants! {
         IBV_ACCESS_REMOTE_WRITE = 1 << 1,
         IBV_ACCESS_REMOTE_READ = 1 << 2,
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
-        IBV_ACCESS_MW_BIND = 1 << 4,
         IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_HUGETLB = 1 << 7,
         /// Gives up that a write lands after an earlier one. Not for memory whose order matters.
         IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
     }
-
-    /// How a window is bound: by a call, or by a work request.
-    enum ibv_mw_type: c_uint {
-        IBV_MW_TYPE_1 = 1,
-        IBV_MW_TYPE_2 = 2,
-    }
 }
 
 c_types! {
-    /// A protection domain: regions, windows and queue pairs of one domain go together.
+    /// A protection domain: regions and queue pairs of one domain go together.
     fixed struct ibv_pd {
         context: *mut ibv_context,
         handle: u32,
@@ -70,57 +63,6 @@ c_types! {
         comp_mask: u32,
         handle: u32,
     }
-
-    /// A window into a region, which can be opened and closed without registering.
-    fixed struct ibv_mw {
-        context: *mut ibv_context,
-        pd: *mut ibv_pd,
-        /// Changes with every binding: see [`ibv_inc_rkey`].
-        rkey: u32,
-        handle: u32,
-        kind as "type": ibv_mw_type,
-    }
-
-    /// What a window shows.
-    #[derive(Clone, Copy, Debug, Default)]
-    fixed struct ibv_mw_bind_info {
-        mr: *mut ibv_mr,
-        addr: u64,
-        length: u64,
-        mw_access_flags: ibv_access_flags,
-    }
-}
-
-/// The key for the next binding of a window of type 2: its low byte counts.
-#[must_use]
-pub const fn ibv_inc_rkey(rkey: u32) -> u32 {
-    (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
-}
-
-/// Allocates a memory window. Null and errno: `EOPNOTSUPP` where there are none.
-///
-/// # Safety
-/// `pd` is a protection domain of an open context.
-pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: by the contract of this function.
-    unsafe {
-        match (*(*pd).context).ops.alloc_mw {
-            Some(alloc_mw) => alloc_mw(pd, kind),
-            None => {
-                set_errno(libc::EOPNOTSUPP);
-                core::ptr::null_mut()
-            }
-        }
-    }
-}
-
-/// Frees a memory window. Errno value.
-///
-/// # Safety
-/// `mw` came from [`ibv_alloc_mw`] and is not used afterwards.
-pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: by the contract of this function; a provider that allocates windows frees them.
-    unsafe { (*(*mw).context).ops.dealloc_mw.map_or(libc::EOPNOTSUPP, |dealloc_mw| dealloc_mw(mw)) }
 }
 
 /// Allocates memory of a device. Null and errno: `EOPNOTSUPP` where the library or the provider has none to give.
@@ -170,17 +112,5 @@ pub unsafe fn ibv_reg_dm_mr(
                 core::ptr::null_mut()
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_low_byte_of_a_key_counts() {
-        assert_eq!(ibv_inc_rkey(0x1200), 0x1201);
-        assert_eq!(ibv_inc_rkey(0x12ff), 0x1200);
-        assert_eq!(ibv_inc_rkey(u32::MAX), 0xffff_ff00);
     }
 }

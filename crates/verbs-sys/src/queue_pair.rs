@@ -7,8 +7,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use crate::context::{extended_op, set_errno};
 use crate::declare::{c_constants, c_types};
 use crate::{
-    Skipped, SkippedFn, be32, ibv_access_flags, ibv_context, ibv_cq, ibv_gid, ibv_mtu, ibv_mw, ibv_mw_bind_info,
-    ibv_pd, verbs_context, verbs_get_ctx,
+    Skipped, SkippedFn, be32, ibv_access_flags, ibv_context, ibv_cq, ibv_gid, ibv_mtu, ibv_pd, verbs_context,
+    verbs_get_ctx,
 };
 
 c_constants! {
@@ -73,8 +73,6 @@ c_constants! {
         IBV_QP_EX_WITH_RDMA_READ = 1 << 4,
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5,
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
-        IBV_QP_EX_WITH_LOCAL_INV = 1 << 7,
-        IBV_QP_EX_WITH_BIND_MW = 1 << 8,
     }
 
     /// What a work request does.
@@ -86,8 +84,6 @@ c_constants! {
         IBV_WR_RDMA_READ = 4,
         IBV_WR_ATOMIC_CMP_AND_SWP = 5,
         IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
-        IBV_WR_LOCAL_INV = 7,
-        IBV_WR_BIND_MW = 8,
     }
 
     /// How a work request is done.
@@ -248,10 +244,8 @@ c_types! {
         wr_atomic_fetch_add: Option<
             unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64)
         >,
-        wr_bind_mw: Option<
-            unsafe extern "C" fn(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info)
-        >,
-        wr_local_inv: Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+        wr_bind_mw: SkippedFn,
+        wr_local_inv: SkippedFn,
         wr_rdma_read: Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
         wr_rdma_write: Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
         wr_rdma_write_imm: Option<
@@ -306,14 +300,6 @@ c_types! {
         atomic: ibv_wr_atomic,
     }
 
-    /// What a work request binds.
-    #[derive(Clone, Copy, Debug, Default)]
-    fixed struct ibv_wr_bind_mw as "__typeof__(((struct ibv_send_wr *)0)->bind_mw)" {
-        mw: *mut ibv_mw,
-        rkey: u32,
-        bind_info: ibv_mw_bind_info,
-    }
-
     /// A work request.
     #[derive(Clone, Copy)]
     fixed struct ibv_send_wr {
@@ -323,11 +309,10 @@ c_types! {
         num_sge: c_int,
         opcode: ibv_wr_opcode,
         send_flags: ibv_send_flags,
-        /// For [`IBV_WR_LOCAL_INV`] the key to invalidate, in this machine's byte order.
         imm_data: be32,
         wr: ibv_wr_remote,
         qp_type: Skipped<u32>,
-        bind_mw: ibv_wr_bind_mw,
+        bind_mw: Skipped<[u64; 6]>,
     }
 
     /// A receive.
@@ -359,7 +344,7 @@ impl Default for ibv_send_wr {
             imm_data: 0,
             wr: ibv_wr_remote::default(),
             qp_type: Skipped(0),
-            bind_mw: ibv_wr_bind_mw::default(),
+            bind_mw: Skipped::default(),
         }
     }
 }
@@ -441,10 +426,6 @@ work_requests! {
     fn ibv_wr_atomic_cmp_swp: wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64);
     /// Adds to 8 bytes; the old value goes to the local memory that is set next.
     fn ibv_wr_atomic_fetch_add: wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64);
-    /// Binds a window of type 2 to memory of a region under the new key.
-    fn ibv_wr_bind_mw: wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info);
-    /// Invalidates a window's binding.
-    fn ibv_wr_local_inv: wr_local_inv(invalidate_rkey: u32);
     /// Local memory of the last operation: one segment.
     fn ibv_wr_set_sge: wr_set_sge(lkey: u32, addr: u64, length: u32);
     /// Local memory of the last operation: a list of segments, which is copied.

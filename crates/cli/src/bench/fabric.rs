@@ -19,7 +19,7 @@ use crate::tell;
 /// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
 #[derive(Args)]
 pub(crate) struct FabricArgs {
-    /// What the processes are connected by
+    /// The fabric that connects the processes
     #[arg(long, value_enum, default_value_t)]
     fabric: FabricChoice,
     /// Operations of each kind in a batch

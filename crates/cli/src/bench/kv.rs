@@ -24,7 +24,7 @@ pub(crate) struct KvArgs {
     /// Processes, each a node of the session
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
-    /// What the processes are connected by
+    /// The fabric that connects the processes
     #[arg(long, value_enum, default_value_t)]
     fabric: FabricChoice,
     /// Threads of each process

@@ -23,21 +23,19 @@ use crate::place::FabricChoice;
 use crate::tell;
 
 const HELP: &str = "\
-What is measured: each thread of each process draws a lock, takes it, adds one to the counter that the lock protects, and
-releases it, again and again, one lock at a time. With the probability of --locality the lock lies on the thread's own node,
-else on another; all of them are equally likely. The counter lies on its lock's node and is read and written by plain accesses:
-those of the processor there, a get and a put elsewhere. The times contain it, and the drawing of the next lock,
-for all kinds alike, and are from the end of one turn to the end of the next; the operations that are counted are those of
+Each thread of each process repeats: draw a lock, take it, add one to the counter that it protects, release it. The lock is on the
+thread's own node with the probability of --locality, otherwise on another node; all locks there are equally likely. The counter
+is on its lock's node and is accessed by plain loads and stores there, and by a get and a put from elsewhere. Times run from the end of one
+turn to the end of the next, so they include drawing the lock and the counter, for all kinds alike. Operations are counted for
 lock and unlock alone.
 
-Every run checks exclusion: when a measurement is over, the counters together must say how often locks were taken. If they
-do not, the run fails.
+Every run checks exclusion: at the end the sum of the counters has to equal the number of acquisitions, or the run fails.
 
-The kinds take turns in each round, so that what disturbs this machine disturbs all of them. Throughputs, and their ratios,
-are medians over the rounds; times and counts are those of all rounds together.
+The kinds take turns in each round, so that a disturbance of the machine affects all of them. Throughputs and ratios are medians
+over the rounds; times and counts are those of all rounds together.
 
-On shared memory no NIC is involved: an operation to the own node is one of the processor's there, and counted as loopback
-nevertheless. What loopback costs is seen with --fabric verbs.
+With --fabric shm there is no NIC: an operation on the own node is a processor's, and is counted as loopback all the same. Use
+--fabric verbs to see what loopback costs.
 
 Examples:
   farfield bench locks --kind spin,mutex --locks 20,100,1000 --locality 85,90,95,100 --nodes 3 --threads 4
@@ -50,28 +48,28 @@ Examples:
 #[derive(Args, Clone)]
 #[command(after_long_help = HELP)]
 pub(crate) struct LocksArgs {
-    /// The kinds of lock, which are measured in turns [default: all]
+    /// The kinds of lock to compare [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
-    /// How many locks there are: the fewer, the more threads want the same [default: 100]
+    /// Number of locks: fewer locks mean more contention [default: 100]
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     locks: Vec<u32>,
-    /// How many in a hundred acquisitions are of locks of the thread's own node [default: 90]
+    /// Percentage of acquisitions of locks on the thread's own node [default: 90]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=100))]
     locality: Vec<u8>,
     /// Processes, each a node of the session; all locks of a single one are its own
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
-    /// What the processes are connected by
+    /// The fabric that connects the processes
     #[arg(long, value_enum, default_value_t)]
     fabric: FabricChoice,
     /// Threads of each process
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// How long to measure each kind for each number of locks and each locality, all rounds together
+    /// Seconds for each kind, number of locks and locality, all rounds together
     #[arg(long, default_value_t = 1.5, allow_negative_numbers = true)]
     seconds: f64,
-    /// In how many parts, between which the kinds take turns
+    /// Number of parts of each measurement: the kinds take turns between them
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Append the result of each measurement as a line of JSON to this file, or `-` for standard output

@@ -20,13 +20,11 @@ use crate::place::FabricChoice;
 use crate::tell::{self, grouped};
 
 const HELP: &str = "\
-What is measured: each thread of each process draws two accounts and an amount, all equally likely, takes the locks that protect
-the two, reads both, and moves the amount from one to the other, again and again, one transfer at a time. Account c lies on node
-`c mod nodes`, and so does its lock. An account that holds too little ends its transfer, which counts as aborted. The times
-contain the drawing, and are from the end of one transfer to the end of the next.
+Each thread of each process repeats: draw two accounts and an amount, take the locks of the two accounts, read both, and move the
+amount from one to the other. Account c is on node `c mod nodes`, and so is its lock. A transfer from an account that holds too
+little is counted as aborted. Times run from the end of one transfer to the end of the next, so they include the drawing.
 
-Every run checks the sum: when it is over, each node adds up its own accounts, and all together must hold what they held at
-first. If they do not, the run fails.
+Every run checks the sum: at the end all accounts together have to hold what they held at the start, or the run fails.
 
 Examples:
   farfield bench transfers --nodes 3 --threads 2
@@ -52,13 +50,13 @@ pub(crate) struct TransfersArgs {
     /// How many locks there are for each thread of all nodes
     #[arg(long, value_name = "COUNT", default_value_t = 341, value_parser = clap::value_parser!(u32).range(1..=341))]
     locks: u32,
-    /// The kinds of lock, which are measured one after the other [default: all]
+    /// The kinds of lock to compare, one after the other [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
     /// Processes, each a node of the session
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
-    /// What the processes are connected by
+    /// The fabric that connects the processes
     #[arg(long, value_enum, default_value_t)]
     fabric: FabricChoice,
     /// Threads of each process

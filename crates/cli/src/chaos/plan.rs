@@ -17,9 +17,9 @@ pub(super) enum Fault {
     Kill,
     /// SIGSTOP, and SIGCONT a while later
     Stop,
-    /// A node that was killed is started again, while the others work or before the next generation
+    /// Restart a killed node, during the load or before the next generation
     Restart,
-    /// The link is cut: those on the side with fewer nodes are shut out, and killed when they know
+    /// Cut the link: the nodes on the smaller side have to be evicted, and are killed when they know
     Cut,
 }
 

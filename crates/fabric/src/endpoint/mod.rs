@@ -505,9 +505,8 @@ impl Endpoint {
     pub async fn get_each(&self, sources: &[RemotePtr<u64>], words_each: usize, into: &mut Buf<'_, u64>) -> Result<()> {
         let (len, stride) = (words_each * 8, words_each);
         if into.len() < sources.len() * stride {
-            return Err(
-                ErrorKind::PoolExhausted { asked_bytes: sources.len() * len, limit_bytes: into.size_bytes() }.into()
-            );
+            let asked_bytes = sources.len() * len;
+            return Err(ErrorKind::BufferTooShort { asked_bytes, buffer_bytes: into.size_bytes() }.into());
         }
         match &self.inner {
             Inner::Shm(lane, marks) => {

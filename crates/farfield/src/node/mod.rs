@@ -146,7 +146,7 @@ impl Node {
         let start = endpoint.now();
         let is_let_in = || self.shared().service.is_let_in().then_some(());
         endpoint.block_on(endpoint.wait_until(start + self.timeout(), is_let_in)).map_err(|_| {
-            let what = format!("the members have let {} in, which is back at its place", self.id());
+            let what = format!("the members to admit {}, which was restarted", self.id());
             ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: Vec::new() }.into()
         })
     }
@@ -378,7 +378,7 @@ impl Node {
         match waited {
             Ok(result) => result,
             Err(_) => {
-                let mut what = String::from("the nodes of the session have come");
+                let mut what = String::from("the nodes of the session to start");
                 let refusals = shared.fabric.refusals();
                 if !refusals.is_empty() {
                     what += &format!(" ({})", refusals.join("; "));

@@ -423,13 +423,13 @@ impl Object {
         numbers.dedup();
         let refuse = |why: String| Err(Error::from(ErrorKind::Config { why }).of(&path));
         if path.is_empty() || path.len() > 512 {
-            return refuse("an object's path has 1 to 512 bytes".into());
+            return refuse("a path has to have 1 to 512 bytes".into());
         }
         if let Some(stranger) = numbers.iter().find(|number| !node.members().any(|member| member.0 == **number)) {
-            return refuse(format!("node {stranger} was never a member of this session of {} nodes", node.nodes()));
+            return refuse(format!("node {stranger}, a participant, was never a member of this session"));
         }
         if !numbers.contains(&node.id().0) {
-            return refuse(format!("{} opens it but is not one of its participants", node.id()));
+            return refuse(format!("{} is not one of its participants", node.id()));
         }
         let told = |(name, memory): (&str, &Memory)| {
             node.fabric().label(memory.remote(), memory.bytes(), format_args!("{path}.{name}"));
@@ -521,11 +521,11 @@ impl Object {
         let waited = match waited {
             Ok(result) => result,
             Err(_) => {
-                let mut what = String::from("all participants have opened it");
+                let mut what = String::from("all participants to open it");
                 if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
                     what += &format!(
-                        " ({node} has had it open since before {} came, which cannot join it: {why}. Reopen it on all nodes, with \
-                         `Node::reopen`)",
+                        " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` on all \
+                         nodes)",
                         self.node.id()
                     );
                 }

@@ -303,7 +303,7 @@ fn speak(shared: &Arc<Shared>, membership: &mut Membership) {
         match action {
             Action::Send(to, message) => _ = Message::Membership(message).send(shared, to),
             Action::Fence => {
-                tracing::error!("this node, {}, was shut out of its session", shared.fabric.me());
+                tracing::error!("this node, {}, was evicted from the session", shared.fabric.me());
                 shared.fabric.fence();
             }
         }

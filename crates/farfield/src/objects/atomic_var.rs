@@ -134,6 +134,6 @@ impl AtomicVar {
     /// A timeout, or the home node is gone.
     pub async fn wait_change(&self, endpoint: &Endpoint, seen: u64, deadline: Instant) -> Result<u64> {
         let waited = endpoint.wait_remote(self.word, seen, deadline).await;
-        waited.waiting_for("the value changed").of(self.object.path())
+        waited.waiting_for("the value to change").of(self.object.path())
     }
 }

@@ -86,14 +86,14 @@ impl Barrier {
     /// As `open`, or this node is none of them.
     pub fn open_among(node: &Node, path: &str, threads_per_node: usize, participants: &[NodeId]) -> Result<Barrier> {
         if threads_per_node == 0 {
-            let why = "a barrier needs at least one thread on each node".into();
+            let why = "`threads_per_node` has to be at least 1".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let mut members = participants.to_vec();
         members.sort_unstable();
         members.dedup();
         if !members.contains(&node.id()) {
-            let why = format!("{} opens the barrier but is not one of its participants", node.id());
+            let why = format!("{} is not one of its participants", node.id());
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let first_row = members.iter().take_while(|member| **member != node.id()).count() * threads_per_node;
@@ -119,7 +119,8 @@ impl Barrier {
         let shared = &self.0;
         let index = shared.taken.fetch_add(1) as usize;
         if index >= shared.threads_per_node {
-            let why = format!("it was opened for {} threads on each node", shared.threads_per_node);
+            let why =
+                format!("it has {} threads on each node, and all of this node's are taken", shared.threads_per_node);
             return Err(Error::from(ErrorKind::NotAParticipant { why }).of(&shared.path));
         }
         let row = shared.arrived.writer(shared.first_row + index)?;
@@ -154,7 +155,7 @@ impl BarrierThread {
             let is_silent = |node_lost: &NodeId| node.silence_of(endpoint, *node_lost).is_some();
             let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
             if waited.is_err() {
-                let what = "what was put before is visible".into();
+                let what = "earlier writes to become visible".into();
                 return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
             }
         }
@@ -246,7 +247,7 @@ impl BarrierThread {
                 let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
                 let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
                 missing.dedup();
-                let what = "all threads have arrived".into();
+                let what = "all threads to arrive".into();
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }).of(path)
             }
         }

@@ -331,7 +331,7 @@ impl MutexArray {
                 let waited = now - start;
                 // Who holds it, or whose turn it is, if that can be told.
                 let missing = state.holder().into_iter().collect();
-                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited, missing }).of(path);
+                return Err(ErrorKind::Timeout { what: "the lock".into(), waited, missing }).of(path);
             }
             self.object.check_unasked()?;
             // In slices, so that the death of the holder's node is noticed.

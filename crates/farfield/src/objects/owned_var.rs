@@ -223,12 +223,12 @@ impl<T: Plain> OwnedVar<T> {
         let node = shared.object.node();
         let refuse = |why: String| Err(ErrorKind::NotAParticipant { why }).of(shared.object.path());
         if node.id() != shared.owner {
-            return refuse(format!("only its owner, {}, writes it", shared.owner));
+            return refuse(format!("only its owner, {}, can write it", shared.owner));
         }
         let peer = |node| Ok(Peer { copy: shared.object.remote(node, "copy")?, whole: Some(0) });
         let peers = shared.object.others().map(peer).collect::<Result<_>>()?;
         if shared.writer_taken.compare_exchange(0, 1).is_err() {
-            return refuse("its one writer has been taken already".into());
+            return refuse("its only writer is already taken".into());
         }
         Ok(OwnedWriter { var: Arc::clone(shared), value: T::new_zeroed(), version: 0, peers })
     }
@@ -273,7 +273,7 @@ impl<T: Plain> OwnedVar<T> {
             })
         };
         let loaded = endpoint.wait_until(endpoint.deadline(), look).await;
-        loaded.waiting_for("a whole value was seen").of(shared.object.path())?.of(shared.object.path())
+        loaded.waiting_for("an untorn value").of(shared.object.path())?.of(shared.object.path())
     }
 
     /// The owner's own copy, fetched now; this node's copy stays.
@@ -323,7 +323,7 @@ impl<T: Plain> OwnedVar<T> {
                 return Err(farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout {
                     waited: endpoint.timeout(),
                 }))
-                .waiting_for("a whole value was fetched")
+                .waiting_for("an untorn value from its owner")
                 .of(path);
             }
             endpoint.look_again(deadline).await;

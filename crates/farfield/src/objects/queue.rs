@@ -208,22 +208,20 @@ impl<V: Value> Queue<V> {
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let QueueOptions { home, capacity, batch_max, value_bytes_max, enqueues_per_node } = options;
         if capacity == 0 || enqueues_per_node == 0 || !(1..=BATCH_MAX).contains(&batch_max) {
-            return refuse("a queue has a slot, a spare cell for each node, and batches of 1 to 63 values");
+            return refuse("`capacity` and `enqueues_per_node` have to be at least 1, and `batch_max` 1 to 63");
         }
         let (Some(rank), Some(_)) = (participants.rank_of(node.id()), participants.rank_of(home)) else {
-            return refuse("a queue's home takes part in it, and so does who opens it");
+            return refuse("the home and the node that opens it have to be participants");
         };
         let cells = participants.len().saturating_mul(enqueues_per_node).saturating_add(capacity);
         if cells > CELLS_MAX {
-            return refuse("a queue has at most 2^20 slots and spare cells together");
+            return refuse("`capacity` and `enqueues_per_node` of all nodes have to be at most 2^20 together");
         }
         let slots_bytes = SLOTS + capacity * 8;
         let value_bytes = V::words(value_bytes_max).saturating_mul(8);
         let cells_bytes = (cells * batch_max).saturating_mul(value_bytes);
         if cells_bytes > BYTES_MAX {
-            return refuse(
-                "a queue has at most 2^40 bytes for values: fewer slots, smaller batches, or shorter values",
-            );
+            return refuse("its values need more than 2^40 bytes: reduce `capacity`, `batch_max` or `value_bytes_max`");
         }
         let mut regions = Regions::new(node);
         if node.id() == home {
@@ -526,7 +524,7 @@ impl<V: Value> Queue<V> {
         let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
         let path = self.object.path();
         if values.len() > batch_max {
-            let why = format!("{} values in a batch: open it with a larger `batch_max` than {batch_max}", values.len());
+            let why = format!("a batch of {} values exceeds `batch_max` = {batch_max}", values.len());
             return Err(ErrorKind::Config { why }).of(path);
         }
         match values.iter().map(V::bytes).find(|bytes| !V::FIXED && *bytes > max_bytes) {
@@ -596,7 +594,7 @@ impl Spares {
                 is_mine.then(|| Spare { endpoint, place, cell: found - 1, is_written: false })
             })
         };
-        let what = "another enqueue of this node has ended (`enqueues_per_node`)";
+        let what = "another enqueue of this node to end (`enqueues_per_node` are in flight)";
         endpoint.wait_until(deadline, claim).await.waiting_for(what)
     }
 }
@@ -709,7 +707,7 @@ impl<V: Value> Taking<'_, V> {
         let decoded = V::decode(&value?).map(|(value, _)| Some(value));
         Poll::Ready(match decoded {
             Some(value) => Ok((found, value)),
-            None => Err(ErrorKind::Config { why: "a value makes no sense: its memory was overwritten".into() }.into()),
+            None => Err(ErrorKind::Corrupt { what: "a value cannot be decoded".into() }.into()),
         })
     }
 }

@@ -186,14 +186,14 @@ impl RingBuffer {
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let capacity = options.capacity_bytes;
         if capacity < 64 || !capacity.is_multiple_of(8) {
-            return refuse("the capacity of a ring is a multiple of 8, and at least 64 bytes");
+            return refuse("`capacity_bytes` has to be a multiple of 8, and at least 64");
         }
         let mut nodes: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
         nodes.sort_unstable();
         nodes.dedup();
         if nodes.is_empty() || nodes.len() < options.readers.len() || options.readers.iter().any(|reader| reader.1 == 0)
         {
-            return refuse("a ring needs a reader, and each of its nodes is named once, with at least one");
+            return refuse("`readers` has to name at least one node, and each node once, with at least one reader");
         }
         let mut participants: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
         participants.push(options.writer);
@@ -244,7 +244,7 @@ impl RingBuffer {
         let shared = &self.0;
         let me = shared.object.node().id();
         let Some(tails) = shared.tails.clone() else {
-            return self.refuse(format!("only {} sends", shared.options.writer));
+            return self.refuse(format!("only {} can send", shared.options.writer));
         };
         let copy = |node| -> Result<RemoteCopy> {
             let (ring, head) = (shared.object.remote(node, "ring")?, shared.object.remote(node, "head")?);
@@ -253,7 +253,7 @@ impl RingBuffer {
         let remote = shared.options.readers.iter().map(|reader| reader.0).filter(|node| *node != me);
         let copies = remote.map(copy).collect::<Result<_>>()?;
         if shared.sender_taken.compare_exchange(0, 1).is_err() {
-            return self.refuse("its one writer has been taken already".into());
+            return self.refuse("its only writer is already taken".into());
         }
         Ok(RingSender {
             tails,
@@ -275,7 +275,8 @@ impl RingBuffer {
         let me = shared.object.node().id();
         let index = shared.receivers_taken.fetch_add(1) as usize;
         if index >= shared.options.readers_on(me) {
-            return self.refuse(format!("it was opened for {} readers on this node", shared.options.readers_on(me)));
+            return self
+                .refuse(format!("it has {} readers on this node, and all are taken", shared.options.readers_on(me)));
         }
         let offset = (shared.options.readers_before(me) + index) * 8;
         let tail = if me == shared.options.writer {

@@ -106,7 +106,7 @@ impl<T: Plain> Sst<T> {
         match self.rows.get(row) {
             Some(row) => row.writer(),
             None => {
-                let why = format!("row {row} of {}", self.rows.len());
+                let why = format!("row {row} does not exist: there are {}, numbered from 0", self.rows.len());
                 Err(ErrorKind::NotAParticipant { why }).of(self.table.path())
             }
         }

@@ -151,7 +151,7 @@ impl Transactions {
     pub fn open(node: &Node, path: &str, options: TransactionOptions) -> Result<Transactions> {
         let TransactionOptions { cells, locks, lock } = options;
         if cells == 0 || locks == 0 {
-            let why = format!("{cells} cells and {locks} locks: there has to be one of each at least");
+            let why = format!("`cells` is {cells} and `locks` {locks}: both have to be at least 1");
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let homes = node.members_for(path);

@@ -93,8 +93,8 @@ fn a_missing_node_is_named_and_waited_for_again() {
                 "round {round}: {error:?}"
             );
             assert_eq!(error.object(), Some("all"));
-            assert!(error.to_string().contains("all threads have arrived not within"), "{error}");
-            assert!(error.to_string().contains("missing: node 1, node 2"), "{error}");
+            assert!(error.to_string().contains("waiting for all threads to arrive"), "{error}");
+            assert!(error.to_string().contains("blocked by node 1, node 2"), "{error}");
             std::thread::scope(|scope| {
                 for (part, thread) in late.iter_mut().enumerate() {
                     let endpoint = scene.endpoint((part + 4) % 3);
@@ -118,7 +118,7 @@ fn more_threads_than_it_was_opened_for_are_refused() {
         for _ in 0..2 {
             let error = refused(barriers[1].thread());
             assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error:?}");
-            assert_eq!(error.to_string(), "all: it was opened for 2 threads on each node");
+            assert_eq!(error.to_string(), "all: it has 2 threads on each node, and all of this node's are taken");
         }
         assert!(barriers[0].thread().is_ok());
         assert!(matches!(refused(Barrier::open(&scene.nodes[0], "none", 0)).kind(), ErrorKind::Config { .. }));

@@ -49,7 +49,7 @@ fn who_has_not_come_is_named() {
         _ => panic!("{error:?}"),
     };
     let error = refused(first.wait_for_all(SHORT));
-    assert!(error.to_string().contains("missing: node 1, node 2: are they running"), "{error}");
+    assert!(error.to_string().contains("blocked by node 1, node 2: check that they run"), "{error}");
     assert_eq!(missing(error), [NodeId(1), NodeId(2)]);
     assert_eq!(first.state_of(NodeId(2)), PeerState::Absent);
     let second = start(&name, 2, 3, Over::Shm);

@@ -262,8 +262,7 @@ fn a_transaction_has_341_locks_at_most() {
             let every: Vec<usize> = (0..CELLS).collect();
             let error = refused(endpoint.block_on(all[1].begin(&endpoint, &every)));
             assert!(matches!(error.kind(), ErrorKind::TooMany { asked: 342, max: 341, .. }), "{error:?}");
-            let says =
-                format!("{kind}-2000-342: 342 locks for one transaction are more than the 341 that there may be");
+            let says = format!("{kind}-2000-342: 342 locks for one transaction exceed the limit of 341");
             assert_eq!(error.to_string(), says);
         }
     });

@@ -7,7 +7,6 @@
 //! cargo test -p farfield-verbs-sys --test device
 //! ```
 
-mod cm;
 mod side;
 
 use std::rc::Rc;
@@ -68,13 +67,12 @@ fn devices_say_what_they_can() {
         let atomics = ["none", "among themselves", "with everything"][classic.atomic_cap as usize];
         eprintln!(
             "{}: guid {guid:016x}, {state}, MTU {}, {} GIDs, atomics {atomics}, PCI atomics {:?}, \
-             device memory {} bytes, windows of type 2B: {}",
+             device memory {} bytes",
             device.name,
             128 << device.port.active_mtu,
             gids.len(),
             extended.pci_atomic_caps,
             extended.max_dm_size,
-            classic.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0,
         );
     }
 }
@@ -169,41 +167,6 @@ fn failures_are_reported_and_a_reset_forgets_them() {
         origin.succeed(0, write(there.rkey));
         origin.succeed(0, What::Read { local: 1, words: 1, remote: target.addr(0), rkey: there.rkey });
         assert_eq!((target.word(0), origin.word(1)), (5, 5));
-    });
-}
-
-#[test]
-fn windows_open_and_close() {
-    on_connections(|origin, target| {
-        let verbs = target.device.verbs;
-        let write = |rkey| What::Write { local: 0, words: 1, remote: target.addr(8), rkey };
-        origin.set_word(0, 5);
-        // The region itself grants the peer nothing.
-        let region = target.register(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
-        // SAFETY: the protection domain is alive.
-        let window = unsafe { ibv_alloc_mw(target.pd(), IBV_MW_TYPE_2) };
-        if window.is_null() {
-            eprintln!("{} has no windows: {}", target.device.name, io::Error::last_os_error());
-        } else {
-            // SAFETY: the window is alive.
-            let rkey = ibv_inc_rkey(unsafe { (*window).rkey });
-            let info = ibv_mw_bind_info {
-                mr: region,
-                addr: target.addr(8),
-                length: 8,
-                mw_access_flags: IBV_ACCESS_REMOTE_WRITE,
-            };
-            assert_eq!(target.succeed(0, What::Bind { window, rkey, info }), IBV_WC_BIND_MW);
-            origin.succeed(0, write(rkey));
-            assert_eq!(target.succeed(0, What::Invalidate { rkey }), IBV_WC_LOCAL_INV);
-            origin.set_word(0, 6);
-            assert_ne!(origin.run(0, write(rkey)).status, IBV_WC_SUCCESS);
-            assert_eq!(target.word(8), 5);
-            // SAFETY: the window came from `ibv_alloc_mw`, and nobody uses it any more.
-            succeeds("ibv_dealloc_mw", unsafe { ibv_dealloc_mw(window) });
-        }
-        // SAFETY: nobody uses the region any more.
-        succeeds("ibv_dereg_mr", unsafe { (verbs.ibv_dereg_mr)(region) });
     });
 }
 

@@ -54,8 +54,6 @@ pub(crate) struct Device {
     pub(crate) port: ibv_port_attr,
     pub(crate) gid: ibv_gid_entry,
     pd: *mut ibv_pd,
-    /// The context belongs to rdma_cm.
-    lent: bool,
 }
 
 /// The only port that is tried.
@@ -79,7 +77,7 @@ impl Device {
             }
             for index in 0..count as usize {
                 let context = not_null("ibv_open_device", (verbs.ibv_open_device)(*list.add(index)));
-                devices.push(Device::on(verbs, context, false));
+                devices.push(Device::on(verbs, context));
             }
             (verbs.ibv_free_device_list)(list);
         }
@@ -87,8 +85,8 @@ impl Device {
         if devices.is_empty() { Err("there is no device with an active port".to_owned()) } else { Ok(devices) }
     }
 
-    /// A device on a context, which is closed at the end unless it is `lent`.
-    pub(crate) fn on(verbs: &'static Verbs, context: *mut ibv_context, lent: bool) -> Rc<Device> {
+    /// A device on a context, which is closed at the end.
+    fn on(verbs: &'static Verbs, context: *mut ibv_context) -> Rc<Device> {
         // SAFETY: the context is open, and the attributes are valid to write.
         unsafe {
             let name = text((verbs.ibv_get_device_name)((*context).device)).to_owned();
@@ -96,7 +94,7 @@ impl Device {
             succeeds("ibv_query_port", ibv_query_port(verbs, context, PORT, &mut port));
             let gid = best_gid(verbs, context, port.gid_tbl_len);
             let pd = not_null("ibv_alloc_pd", (verbs.ibv_alloc_pd)(context));
-            Rc::new(Device { verbs, context, name, port, gid, pd, lent })
+            Rc::new(Device { verbs, context, name, port, gid, pd })
         }
     }
 
@@ -116,9 +114,7 @@ impl Drop for Device {
         // SAFETY: every side holds its device, so nothing belongs to the domain any more.
         unsafe {
             frees("ibv_dealloc_pd", (self.verbs.ibv_dealloc_pd)(self.pd));
-            if !self.lent {
-                frees("ibv_close_device", (self.verbs.ibv_close_device)(self.context));
-            }
+            frees("ibv_close_device", (self.verbs.ibv_close_device)(self.context));
         }
     }
 }
@@ -153,7 +149,6 @@ pub(crate) struct Address {
     pub(crate) qp_num: u32,
     pub(crate) lid: u16,
     pub(crate) gid: ibv_gid,
-    pub(crate) addr: u64,
     pub(crate) rkey: u32,
 }
 
@@ -164,8 +159,6 @@ pub(crate) enum What {
     Read { local: usize, words: usize, remote: u64, rkey: u32 },
     Cas { local: usize, remote: u64, rkey: u32, compare: u64, swap: u64 },
     Faa { local: usize, remote: u64, rkey: u32, add: u64 },
-    Bind { window: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info },
-    Invalidate { rkey: u32 },
 }
 
 /// An operation to post.
@@ -236,9 +229,7 @@ impl Side {
                         send_ops_flags: IBV_QP_EX_WITH_RDMA_WRITE
                             | IBV_QP_EX_WITH_RDMA_READ
                             | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-                            | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-                            | IBV_QP_EX_WITH_BIND_MW
-                            | IBV_QP_EX_WITH_LOCAL_INV,
+                            | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
                         ..Default::default()
                     };
                     ibv_create_qp_ex(device.context, &mut attr)
@@ -254,7 +245,7 @@ impl Side {
     pub(crate) fn address(&self) -> Address {
         // SAFETY: queue pair and region are alive.
         let (qp_num, rkey) = unsafe { ((*self.qp).qp_num, (*self.mr).rkey) };
-        Address { qp_num, lid: self.device.port.lid, gid: self.device.gid.gid, addr: self.addr(0), rkey }
+        Address { qp_num, lid: self.device.port.lid, gid: self.device.gid.gid, rkey }
     }
 
     /// The address of a word of the memory.
@@ -379,14 +370,6 @@ impl Side {
                     request.wr = atomic(remote, add, 0, rkey);
                     segments[index] = self.segment(local, 1);
                 }
-                What::Bind { window, rkey, info } => {
-                    request.opcode = IBV_WR_BIND_MW;
-                    request.bind_mw = ibv_wr_bind_mw { mw: window, rkey, bind_info: info };
-                }
-                What::Invalidate { rkey } => {
-                    request.opcode = IBV_WR_LOCAL_INV;
-                    request.imm_data = rkey;
-                }
             }
             if segments[index].length > 0 {
                 request.sg_list = &raw mut segments[index];
@@ -450,8 +433,6 @@ impl Side {
                     ibv_wr_atomic_fetch_add(qp, rkey, remote, add);
                     (local, 1)
                 }
-                What::Bind { window, rkey, info } => return ibv_wr_bind_mw(qp, window, rkey, &info),
-                What::Invalidate { rkey } => return ibv_wr_local_inv(qp, rkey),
             };
             let segment = self.segment(local, words);
             if work.flags & IBV_SEND_INLINE != 0 {
@@ -527,15 +508,6 @@ impl Side {
         let status = text(unsafe { (self.device.verbs.ibv_wc_status_str)(completion.status) });
         assert_eq!(completion.status, IBV_WC_SUCCESS, "{status}");
         completion.opcode
-    }
-
-    /// Registers the memory once more, with other rights. The caller deregisters it before the side is dropped.
-    pub(crate) fn register(&self, access: ibv_access_flags) -> *mut ibv_mr {
-        register(&self.device, &self.memory, access)
-    }
-
-    pub(crate) fn pd(&self) -> *mut ibv_pd {
-        self.device.pd
     }
 }
 

@@ -311,7 +311,7 @@ impl Node {
         open: impl FnMut(&Reopening) -> Result<T>,
     ) -> Result<T> {
         if path.is_empty() || candidates.is_some_and(|nodes| !nodes.contains(&self.id())) {
-            let why = "a path is reopened by a node that is one of its members, and has at least one byte".into();
+            let why = "the node that calls `reopen` has to be a member, and the path must not be empty".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let endpoint = self.endpoint()?;
@@ -407,7 +407,7 @@ impl<'a> Caller<'a> {
     /// Waits until all members have called for the same generation among the same members.
     fn agree(&self) -> Result<(u64, Vec<u16>)> {
         let (mut generation, mut members) = (0, Vec::new());
-        self.wait("all members have called `reopen`", |caller| {
+        self.wait("all members to call `reopen`", |caller| {
             let now = caller.members();
             let highest = caller.known(|known| {
                 let said = now.iter().filter_map(|node| known.said.get(&NodeId(*node)));
@@ -427,7 +427,7 @@ impl<'a> Caller<'a> {
 
     /// Waits until all members that live have opened their objects, or one of them calls for a higher generation.
     fn meet(&self, generation: u64, members: &[u16]) -> Result<Met> {
-        self.wait("all members have reopened it", |caller| {
+        self.wait("all members to reopen it", |caller| {
             if caller.is_overtaken() {
                 return Ok(Met::Another);
             }

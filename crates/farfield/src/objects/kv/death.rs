@@ -185,7 +185,7 @@ impl Deaths {
 
     #[cold]
     fn unsettled_in_time(&self, endpoint: &Endpoint, start: Instant) -> Error {
-        let what = "the survivors have agreed on what a node that is gone had done".into();
+        let what = "the live members to agree on the last changes of a dead node".into();
         // Those of them that have not said that they are done with it.
         let has_settled = |rank, gone| self.report(rank, gone).is_some_and(|report| report.settled);
         let lives = |node: NodeId| endpoint.check_alive(node).is_ok();

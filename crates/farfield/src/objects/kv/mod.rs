@@ -220,19 +220,19 @@ impl<K: Key, V: Value> KvStore<K, V> {
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: KvOptions) -> Result<KvStore<K, V>> {
         let participants = Participants::new(participants);
         if participants.rank_of(node.id()).is_none() {
-            let why = format!("{} opens the store but is not one of its participants", node.id());
+            let why = format!("{} is not one of its participants", node.id());
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let count = participants.len();
         let value_words = V::words(options.value_bytes_max);
         let layout = Layout { words: 2 + value_words, per_node: options.slots_per_node };
         if options.slots_per_node == 0 || options.locks == 0 {
-            let why = "a store needs at least one slot on each node, and one lock".into();
+            let why = "`slots_per_node` and `locks` have to be at least 1".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let message_bytes = tracker::message_bytes_max::<K>(options.key_bytes_max);
         if options.tracker_bytes < message_bytes {
-            let why = format!("`tracker_bytes` is at least {message_bytes}, so that the longest key fits in a message");
+            let why = format!("`tracker_bytes` has to be at least {message_bytes}: a message holds the longest key");
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let bytes = layout.bytes();
@@ -581,7 +581,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let is_silent = || self.object.node().silence_of(endpoint, node).map(drop);
         let waited = endpoint.wait_until(endpoint.deadline(), is_silent).await;
         waited.or_else(|_| {
-            let what = "a node that is gone is shut out by all".into();
+            let what = "all members to evict a dead node".into();
             Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: vec![node] }).of(self.object.path())
         })
     }
@@ -810,7 +810,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let waited = now - since;
         if waited >= endpoint.timeout() {
             let error = farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited });
-            return Err(error).waiting_for("a whole value was read").of(self.object.path());
+            return Err(error).waiting_for("an untorn value").of(self.object.path());
         }
         if waited >= TORN_LONG {
             // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.

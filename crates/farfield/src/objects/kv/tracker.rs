@@ -176,7 +176,7 @@ impl<K: Key> Tracker<K> {
     /// Waits until all other nodes that live have applied everything up to a position.
     pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         let Some(sending) = &self.sending else { return Ok(()) };
-        let what = "all nodes have applied the change to their indexes";
+        let what = "all nodes to apply the change to their indexes";
         sending.acknowledgements.wait(endpoint, position, endpoint.deadline(), what).await
     }
 

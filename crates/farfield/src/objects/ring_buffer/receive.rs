@@ -60,8 +60,8 @@ impl RingReceiver {
         // The head was read first; what it covers has landed before it.
         let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
         if framed_bytes(len.min(capacity)) > capacity {
-            let why = format!("a message of {len} bytes in a ring of {capacity}: its memory was overwritten");
-            return Err(ErrorKind::Config { why }).of(shared.object.path());
+            let what = format!("a message of {len} bytes in a ring of {capacity}");
+            return Err(ErrorKind::Corrupt { what }).of(shared.object.path());
         }
         if mutants::is_on(Mutant::RingAckBeforeRead) {
             self.tell_writer(endpoint, self.position + framed_bytes(len) as u64)?;

@@ -90,7 +90,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 
 use super::descriptor::{self, Descriptors, Id};
 use super::local::{Local, LocalEntry};
-use super::queue::{Entry, FREE, Grant, Place, Queue, Spared, Wait, deaths_told, whole_words};
+use super::queue::{Entry, Grant, LOCK, Place, Queue, Spared, Wait, deaths_told, whole_words};
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::error::{ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
@@ -132,11 +132,11 @@ impl ALockOptions {
     /// Checks that they can be.
     pub(super) fn check(&self, count: usize) -> Result<()> {
         let why = if self.remote_budget == 0 || self.local_budget == 0 {
-            "a budget is at least 1".into()
+            "`remote_budget` and `local_budget` have to be at least 1".into()
         } else if self.operations_max == 0 || self.operations_max > descriptor::COUNT_MAX {
             format!("`operations_max` is {}, and has to be 1 to {}", self.operations_max, descriptor::COUNT_MAX)
         } else if count > descriptor::LOCKS_MAX {
-            format!("{count} locks are more than the {} that one array can have", descriptor::LOCKS_MAX)
+            format!("{count} locks exceed the limit of {} of one array", descriptor::LOCKS_MAX)
         } else {
             return Ok(());
         };
@@ -439,7 +439,7 @@ async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tri
         if tries {
             return Ok(None);
         }
-        if let Some(late) = wait.is_late(endpoint, FREE, None) {
+        if let Some(late) = wait.is_late(endpoint, LOCK, None) {
             return Err(late);
         }
         endpoint.look_again(wait.slice(endpoint)).await;

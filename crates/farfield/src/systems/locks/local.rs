@@ -19,7 +19,7 @@ use farfield_fabric::{self as fabric, Endpoint, Region, Word, memory_fence};
 
 use super::alock::{BURIALS, BURIED, CLAIMS, LOCAL, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
 use super::descriptor::Id;
-use super::queue::{CHECK_EVERY, FREE, Grant, Queue, Wait, deaths_told};
+use super::queue::{CHECK_EVERY, Grant, LOCK, Queue, Wait, deaths_told};
 use super::supply::Supply;
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
@@ -181,7 +181,7 @@ impl LocalEntry<'_> {
             if local.queue.is_fenced() {
                 return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
             }
-            if let Some(late) = wait.is_late(endpoint, FREE, None) {
+            if let Some(late) = wait.is_late(endpoint, LOCK, None) {
                 return Err(late);
             }
         }
@@ -222,7 +222,7 @@ impl LocalEntry<'_> {
                 record[BURIED].store(tail.0);
                 return Ok(true);
             }
-            if let Some(late) = wait.is_late(endpoint, FREE, tail.node()) {
+            if let Some(late) = wait.is_late(endpoint, LOCK, tail.node()) {
                 return Err(late);
             }
         }

@@ -57,7 +57,7 @@ const TRIES_MAX: u32 = 4;
 const AT_ONCE: usize = 64;
 
 /// What is waited for.
-pub(super) const FREE: &str = "the lock was free";
+pub(super) const LOCK: &str = "the lock";
 
 /// How long an operation waits. One that need not wait does not look at the clock.
 #[derive(Clone, Copy)]
@@ -619,7 +619,7 @@ impl<'a> Entry<'a> {
                     continue;
                 }
             }
-            if let Some(late) = wait.is_late(endpoint, FREE, pred.node()) {
+            if let Some(late) = wait.is_late(endpoint, LOCK, pred.node()) {
                 let left = pred.node().and_then(|before| endpoint.check_alive(before).err());
                 let left = left.filter(|error| matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
                 // It has taken the lock along, or was just slow.

@@ -181,8 +181,7 @@ impl LockArray for SpinLockArray {
                     return Err(error).of(path);
                 }
                 let missing = vec![holder];
-                return Err(ErrorKind::Timeout { what: "the lock was free".into(), waited: now - start, missing })
-                    .of(path);
+                return Err(ErrorKind::Timeout { what: "the lock".into(), waited: now - start, missing }).of(path);
             }
             // Threads that have failed together do not try together again: their counts differ, or their nodes.
             let draw = (endpoint.counts().atomics << 12 | self.me()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -54,7 +54,8 @@ impl FromStr for LockKind {
     fn from_str(name: &str) -> Result<LockKind> {
         LockKind::ALL.iter().find(|kind| kind.name() == name).copied().ok_or_else(|| {
             let names: Vec<_> = LockKind::ALL.iter().map(|kind| kind.name()).collect();
-            ErrorKind::Config { why: format!("`{name}` is no kind of lock: {}", names.join(", ")) }.into()
+            ErrorKind::Config { why: format!("unknown kind of lock `{name}`: choose one of {}", names.join(", ")) }
+                .into()
         })
     }
 }
