@@ -311,6 +311,12 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
         std::thread::yield_now();
     }
     assert_eq!(endpoint.block_on(sum.load(endpoint))?, TURNS * ADDITIONS);
+    // Nobody adds to the sum again until all have looked at it.
+    endpoint.block_on(turns.fetch_add(endpoint, 1))?;
+    let looked = TURNS + u64::from(PLACES);
+    while endpoint.block_on(turns.load(endpoint))? < looked {
+        std::thread::yield_now();
+    }
     drop(objects);
     // The home closes it first: its memory stays for those that have joined.
     if node.id() == home {
@@ -318,7 +324,7 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
         endpoint.block_on(turns.fetch_add(endpoint, 1))?;
     } else {
         endpoint.block_on(async {
-            while turns.load(endpoint).await? == TURNS {
+            while turns.load(endpoint).await? == looked {
                 endpoint.pause().await;
             }
             sum.fetch_add(endpoint, 1).await?;
@@ -328,7 +334,7 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
     endpoint.block_on(turns.fetch_add(endpoint, 1))?;
     loop {
         match endpoint.block_on(turns.load(endpoint)) {
-            Ok(count) if count < TURNS + 1 + u64::from(PLACES) => std::thread::yield_now(),
+            Ok(count) if count < looked + 1 + u64::from(PLACES) => std::thread::yield_now(),
             Ok(_) => return Ok(()),
             // The home has seen it, and left.
             Err(error) if node.id() != home && error.is_gone() => return Ok(()),
