@@ -267,8 +267,11 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         (Code::BadKey | Code::Unreachable, PeerState::Absent) => ErrorKind::NotConnected { node },
         (Code::BadKey, PeerState::Up { .. }) if key.0 <= GroupKey::SERVICE.0 => ErrorKind::NotConnected { node },
         (Code::BadKey, PeerState::Up { .. }) => ErrorKind::UnknownGroup { node, key },
-        (Code::BadKey | Code::Unreachable, PeerState::Left) => ErrorKind::PeerLeft { node },
-        (Code::BadKey | Code::Unreachable, PeerState::Dead { incarnation }) => {
+        // That its rights and its memory are gone, too, says nothing more.
+        (Code::BadKey | Code::Unreachable | Code::Revoked | Code::Freed, PeerState::Left) => {
+            ErrorKind::PeerLeft { node }
+        }
+        (Code::BadKey | Code::Unreachable | Code::Revoked | Code::Freed, PeerState::Dead { incarnation }) => {
             ErrorKind::PeerDead { node, incarnation }
         }
         (Code::Unreachable, PeerState::Up { .. }) => ErrorKind::Unreachable { node },

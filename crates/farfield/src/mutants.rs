@@ -1,8 +1,8 @@
 //! Seeded bugs: what must be found before a checker of these objects can be trusted.
 //!
 //! Each [`Mutant`] is a switch at the place where the bug would be made: `if mutants::is_on(Mutant::…)`. Without the
-//! feature `mutants` the switch is the constant `false`, and nothing of it is left in the program. The feature is for
-//! tests of the checker only.
+//! feature `mutants`, or without debug assertions, the switch is the constant `false`, and nothing of it is left in the
+//! program: no release build has seeded bugs. The feature is for tests of the checker only.
 //!
 //! Every mutant is documented by what it breaks, the order that is missing then (stamps as in the model: `CR` and `CW`
 //! are the CPU's reads and writes, `NLR → NRW` the halves of a put, `NRR → NLW` those of a get), and the smallest
@@ -705,7 +705,9 @@ impl core::fmt::Display for Mutant {
     }
 }
 
-#[cfg(feature = "mutants")]
+// Cargo unites the features of all that one command builds, and tests and examples of the workspace ask for this one: a release
+// build has no seeded bugs whatever is built with it.
+#[cfg(all(feature = "mutants", debug_assertions))]
 mod switch {
     #![allow(clippy::disallowed_types, reason = "a session under the simulator is one thread, and has one mutant")]
 
@@ -729,7 +731,7 @@ mod switch {
     }
 }
 
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(all(feature = "mutants", debug_assertions)))]
 mod switch {
     use super::Mutant;
 
@@ -754,7 +756,7 @@ pub fn enable(mutant: Option<Mutant>) -> crate::Result<()> {
     if switch::set(mutant) {
         return Ok(());
     }
-    let why = "this program has no mutants: build it with the feature `farfield/mutants`".into();
+    let why = "this program has no mutants: build it with the feature `farfield/mutants`, and not for release".into();
     Err(ErrorKind::Config { why }.into())
 }
 
@@ -802,7 +804,7 @@ pub(crate) fn release_by_put(endpoint: &Endpoint, word: RemotePtr<u64>, taken: u
     Ok(taken)
 }
 
-#[cfg(all(test, feature = "mutants"))]
+#[cfg(all(test, feature = "mutants", debug_assertions))]
 mod tests {
     use super::*;
 

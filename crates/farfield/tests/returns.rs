@@ -91,6 +91,11 @@ fn a_place_is_filled_again_and_again() {
     }
     let endpoint = stays.endpoint().expect("an endpoint");
     assert_eq!(endpoint.block_on(kept.load(&endpoint)).expect("it is here"), u64::from(LIVES) - 1);
+    // What the nodes had is given back: each has 192 GiB of address space in two processes, which here are one.
+    let status = std::fs::read_to_string("/proc/self/status").expect("the process's own");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
+    let size_gib = size.expect("a size").trim().parse::<u64>().expect("a number") >> 20;
+    assert!(size_gib < 4096, "{size_gib} GiB of address space after {LIVES} lives");
 }
 
 /// Not a test: what a child does.

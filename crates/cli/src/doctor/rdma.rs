@@ -32,9 +32,7 @@ pub(super) fn devices() -> Vec<Check> {
         }
         Err(error) => {
             let advice = match error {
-                VerbsError::Load(_) => {
-                    "only `--fabric verbs` needs it: apt-get install libibverbs1 ibverbs-providers"
-                }
+                VerbsError::Load(_) => "only `--fabric verbs` needs it: apt-get install libibverbs1 ibverbs-providers",
                 _ => "only `--fabric verbs` needs it: see the kernel's log, and who may use /dev/infiniband",
             };
             vec![Check::note("devices", one_line(&error), advice).data(json!([]))]

@@ -260,6 +260,9 @@ impl Control {
                 // The memory, part by part, and its generations.
                 let mut parts = std::mem::take(&mut service.fds);
                 let Some(generations) = parts.pop() else { return };
+                if lock(self.link(from)).down {
+                    return; // its windows are closed for good
+                }
                 let attached = fabric.attach_peer_group(from, GroupKey(key), bell, reserve, parts, generations);
                 if let Err(error) = attached {
                     event(ControlEvent::Refused(from, error));
@@ -434,9 +437,11 @@ impl Control {
             if !std::mem::replace(&mut link.down, true) {
                 link.queue.clear();
                 drop(link);
+                fabric.close_peer(NodeId(index as u16));
                 event(ControlEvent::Down(NodeId(index as u16)));
             }
         }
+        fabric.vacate_gone();
     }
 }
 

@@ -39,9 +39,9 @@ pub struct ShmLane {
 unsafe impl Send for ShmLane {}
 
 /// Where an operation goes.
-struct Place<'w> {
+pub(super) struct Place<'w> {
     window: &'w Window,
-    at: *mut u8,
+    pub(super) at: *mut u8,
     /// The generation of the granule where it begins, and that of the pointer.
     entry: *const AtomicU8,
     generation: u8,
@@ -65,7 +65,7 @@ impl Place<'_> {
     /// The same for an operation that has read: its loads come before this one. Whoever gives memory out again has changed
     /// the generation before he writes to it: if it still holds, nothing else was read.
     #[inline(always)]
-    fn held(&self) -> Result<(), Code> {
+    pub(super) fn held(&self) -> Result<(), Code> {
         fence(Ordering::Acquire); // for the compiler: x86 keeps loads in order
         self.holds()
     }
@@ -79,7 +79,7 @@ impl ShmLane {
 
     /// The place of `len` bytes at `remote`, if they exist and their owner lives.
     #[inline(always)]
-    fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Place<'_>, Code> {
+    pub(super) fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Place<'_>, Code> {
         let Some(window) = self.windows.get(remote.window()) else { return Err(Code::BadKey) };
         // SAFETY: the pointer is to a static or was attached under `Windows::attach`'s contract; `self.windows` lives.
         let life = unsafe { &*window.life.load(Ordering::Acquire) };
@@ -125,7 +125,7 @@ impl ShmLane {
     /// changes the generation, and then forces a full fence on every core: so either this thread reads what was changed,
     /// or the mark is seen.
     #[inline(always)]
-    fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
+    pub(super) fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
         let window = place.window;
         // SAFETY: see `mark`.
         let mark = unsafe { self.mark.as_ref() };

@@ -2,13 +2,16 @@
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
 //! - `groups`: this node's memory. `lane`: the operations. `window`: what they need to know of each group. `card`: the small file by which
-//!   nodes see each other's life, sleep and rights. `control`: the messages between nodes. `sys`: the kernel.
+//!   nodes see each other's life, sleep and rights. `control`: the messages between nodes. `gone`: memory of nodes that are gone is given back. `sys`: the kernel.
 
 mod card;
 mod control;
+mod gone;
 mod groups;
 mod lane;
 pub(crate) mod sys;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -22,6 +25,7 @@ pub(crate) use lane::clear;
 
 use self::card::{Card, DoorBell, LANES_MAX, SILENT, TAKEN};
 use self::control::Control;
+use self::gone::Gone;
 use self::groups::OwnGroup;
 use self::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
 use self::sys::generations::{Generations, reserve_for};
@@ -109,6 +113,8 @@ struct Memory {
     peers: Vec<OnceLock<Option<CardMapping>>>,
     /// One more than the highest number of a node that has been heard of.
     known: AtomicUsize,
+    /// Those that are gone, whose memory is to be given back.
+    gone: Mutex<Vec<Gone>>,
     /// Whose rights have pages on this node's card.
     admitted: Mutex<BTreeSet<NodeId>>,
     /// Arenas of this node, only ever added to.
@@ -203,6 +209,7 @@ impl ShmFabric {
             peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
             known: AtomicUsize::new(places),
             arenas: Mutex::default(),
+            gone: Mutex::default(),
             admitted: Mutex::default(),
         });
         memory.admit(me)?;
@@ -740,58 +747,5 @@ impl NodeBell for WaitersBell {
 
     fn ring(&self) {
         lane::ring(self.bell());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Endpoint, EndpointOptions};
-
-    #[test]
-    fn memory_of_several_kinds_of_pages_is_one_memory_to_peers() {
-        let session = format!("test-pages-{}", std::process::id());
-        let (stop, up) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let start = |place| {
-            let options = ShmOptions { huge_pages: HugePages::Scarce, ..ShmOptions::new(session.clone(), place, 2) };
-            let fabric = ShmFabric::join(&options).expect("a place in the session");
-            let (node, stop, up) = (Arc::clone(&fabric), Arc::clone(&stop), Arc::clone(&up));
-            let body = move || {
-                while !stop.load(Ordering::Acquire) {
-                    node.serve(Duration::from_millis(5), &mut |event| {
-                        up.fetch_add(usize::from(matches!(event, ControlEvent::Up(_))), Ordering::AcqRel);
-                    });
-                }
-                node.leave();
-            };
-            let service = Fabric::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(body));
-            (fabric, service.expect("a thread"))
-        };
-        let [(owner, owners), (peer, peers)] = [start(0), start(1)];
-        let began = std::time::Instant::now();
-        while up.load(Ordering::Acquire) < 2 {
-            assert!(began.elapsed() < Duration::from_secs(20), "they see each other");
-            std::thread::yield_now();
-        }
-        let endpoints = [&owner, &peer].map(|node| {
-            let fabric: Arc<dyn Fabric> = Arc::clone(node) as _;
-            Endpoint::open(fabric, EndpointOptions::default()).expect("an endpoint")
-        });
-        // One after the other, until they are beyond all that is scarce.
-        for at in 0..8 {
-            let region = owner.alloc(GroupKey::DATA, 2 << 20).expect("memory");
-            for offset in [0, 8 << 10, (2 << 20) - 8] {
-                let (place, value) = (region.remote::<u64>(offset), (at << 32 | offset) as u64);
-                endpoints[1].put_value(place, value).wait().expect("a put");
-                assert_eq!(region.word(offset).load(), value);
-                region.word(offset).store(value + 1);
-                assert_eq!(
-                    endpoints.each_ref().map(|endpoint| endpoint.get(place).wait().expect("a get")),
-                    [value + 1; 2]
-                );
-            }
-        }
-        stop.store(true, Ordering::Release);
-        [owners, peers].into_iter().for_each(|service| service.join().expect("its end"));
     }
 }

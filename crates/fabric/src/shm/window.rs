@@ -3,16 +3,17 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::card::{DoorBell, SILENT, TAKEN};
 use super::lock;
 use super::sys::alike::Alike;
-use super::sys::memory::{Mapping, MemoryError};
-use crate::GroupKey;
+use super::sys::generations::Retired;
+use super::sys::memory::{Mapping, MemoryError, Range};
 use crate::error::Code;
-use crate::space::Offsets;
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::space::{GRANULE_BYTES, Offsets};
 
 /// A window on one permission group of one node.
 #[repr(align(64))]
@@ -55,13 +56,37 @@ impl Window {
             mask: AtomicU64::new(0),
         }
     }
+
+    fn is_closed(&self) -> bool {
+        ptr::eq(self.life.load(Ordering::Relaxed), &raw const NO_LIFE)
+    }
+
+    fn close(&self) {
+        self.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release);
+        self.right.store(ptr::from_ref(&NO_RIGHT).cast_mut(), Ordering::Release);
+    }
+}
+
+/// The indices of the windows on a node.
+fn windows_of(node: NodeId) -> core::ops::Range<usize> {
+    let first = RemotePtr::<u8>::new(node, GroupKey(0), 0).window();
+    first..first + GroupKey::COUNT_MAX
 }
 
 /// The windows on all groups of all nodes of the session, indexed by `RemotePtr::window`.
 pub(super) struct Windows {
     all: Alike<Window>,
-    /// What those on peers point into: their memory, and its generations.
-    mappings: Mutex<HashMap<usize, [Mapping; 2]>>,
+    mapped: Mutex<Mapped>,
+}
+
+/// What the windows on peers point into.
+#[derive(Default)]
+struct Mapped {
+    /// The memory of each, and its generations.
+    peers: BTreeMap<usize, [Mapping; 2]>,
+    /// What is left of those that are gone: a late read may still look there.
+    vacated: Vec<Range>,
+    retired: Retired,
 }
 
 /// The pointers of one window. All must stay valid as long as the `Windows`.
@@ -79,7 +104,7 @@ impl Windows {
     /// On so many nodes, all closed.
     pub(super) fn new(nodes: usize) -> Result<Windows, MemoryError> {
         let all = Alike::new(nodes * GroupKey::COUNT_MAX, Window::closed)?;
-        Ok(Windows { all, mappings: Mutex::default() })
+        Ok(Windows { all, mapped: Mutex::default() })
     }
 
     #[inline(always)]
@@ -93,10 +118,14 @@ impl Windows {
     /// [`Code::Device`] if the kernel does not map what has come since.
     #[cold]
     pub(super) fn look_again(&self, index: usize, window: &Window) -> Result<u64, Code> {
+        let mapped = lock(&self.mapped);
+        if window.is_closed() {
+            return Err(Code::Unreachable); // since the caller has looked; of what it had, `window.len` bytes are kept
+        }
         // SAFETY: the pointer is to a static or was attached under the contract of `attach`.
         let now = unsafe { &*window.len_now.load(Ordering::Relaxed) }.load(Ordering::Acquire);
         if now > window.len.load(Ordering::Relaxed)
-            && let Some([memory, _]) = lock(&self.mappings).get(&index)
+            && let Some([memory, _]) = mapped.peers.get(&index)
             && let Err(why) = memory.reach()
         {
             tracing::error!("memory of a peer cannot be mapped: {why}");
@@ -108,12 +137,42 @@ impl Windows {
 
     /// Closes all windows on nodes below `known` for good: whatever is posted finds nobody alive, and what is about to write has no right to.
     pub(super) fn close(&self, known: usize) {
-        // The others are closed, and to write to them would take memory.
-        let is_open = |window: &&Window| !ptr::eq(window.life.load(Ordering::Relaxed), &raw const NO_LIFE);
-        for window in self.all[..known * GroupKey::COUNT_MAX].iter().filter(is_open) {
-            window.life.store(ptr::from_ref(&NO_LIFE).cast_mut(), Ordering::Release);
-            window.right.store(ptr::from_ref(&NO_RIGHT).cast_mut(), Ordering::Release);
+        // To write to those that are closed would take memory.
+        self.all[..known * GroupKey::COUNT_MAX].iter().filter(|window| !window.is_closed()).for_each(Window::close);
+    }
+
+    /// The same for those on one peer, which is gone.
+    pub(super) fn close_peer(&self, peer: NodeId) {
+        // With the lock, so that `look_again` finds the window closed, or has said before how much of it is used.
+        let mapped = lock(&self.mapped);
+        mapped.peers.range(windows_of(peer)).for_each(|(index, _)| self.all[*index].close());
+    }
+
+    /// Gives back the memory of a peer whose windows are closed. What a late read finds there ends it in an error: all
+    /// generations are those of memory that nobody has.
+    ///
+    /// # Safety
+    /// No thread of this node writes to it any more, or will.
+    pub(super) unsafe fn vacate(&self, peer: NodeId) -> Result<(), MemoryError> {
+        let mut mapped = lock(&self.mapped);
+        let Mapped { peers, vacated, retired } = &mut *mapped;
+        let windows: Vec<usize> = peers.range(windows_of(peer)).map(|(index, _)| *index).collect();
+        for index in windows {
+            let Some(mappings) = peers.remove(&index) else { continue };
+            let [mut memory, mut generations] = mappings.map(Mapping::into_range);
+            let used = self.all[index].len.load(Ordering::Relaxed);
+            let entries = (used / GRANULE_BYTES) as usize + 1;
+            // In this order: a read of what is not the peer's finds its generation gone after that (`Place::held`).
+            // SAFETY: no thread writes there, by the caller's promise; reads find entries for as much memory as there was, and
+            // one more, and zeros wherever a lane has known of memory (`look_again`).
+            let done = retired.file(entries).and_then(|file| unsafe {
+                generations.vacate(entries, Some(file))?;
+                memory.vacate(used as usize, None)
+            });
+            vacated.extend([memory, generations]);
+            done?;
         }
+        Ok(())
     }
 
     /// Opens a window on a peer's memory, and keeps its mappings.
@@ -121,7 +180,7 @@ impl Windows {
     /// # Safety
     /// As for [`attach`](Windows::attach), but that of the memory only what was there when it was attached has to be mapped.
     pub(super) unsafe fn attach_peer(&self, index: usize, attach: &Attach<'_>, mappings: [Mapping; 2]) {
-        lock(&self.mappings).insert(index, mappings);
+        lock(&self.mapped).peers.insert(index, mappings);
         // SAFETY: the caller's promise; what comes later is mapped before it is used (`look_again`).
         unsafe { self.attach(index, attach) };
     }

@@ -368,8 +368,8 @@ fn options_that_cannot_be_are_refused() {
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let usual = ALockOptions::default();
     for (options, says) in [
-        (ALockOptions { remote_budget: 0, ..usual }, "a budget is at least 1"),
-        (ALockOptions { local_budget: 0, ..usual }, "a budget is at least 1"),
+        (ALockOptions { remote_budget: 0, ..usual }, "have to be at least 1"),
+        (ALockOptions { local_budget: 0, ..usual }, "have to be at least 1"),
         (ALockOptions { operations_max: 0, ..usual }, "`operations_max` is 0"),
         (ALockOptions { operations_max: 1 << 21, ..usual }, "`operations_max` is 2097152"),
     ] {

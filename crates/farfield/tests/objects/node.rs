@@ -215,7 +215,7 @@ fn a_name_is_opened_once_at_a_time() {
             assert!(matches!(refused(SharedVar::<u64>::open(&scene.nodes[0], path)).kind(), ErrorKind::Config { .. }));
         }
         let stranger = Opening::new(&scene.nodes[0], "x", "Custom").participants([NodeId(0), NodeId(7)]).announce();
-        assert!(refused(stranger).to_string().contains("node 7 was never a member"));
+        assert!(refused(stranger).to_string().contains("node 7, a participant, was never a member"));
         let outside = Opening::new(&scene.nodes[0], "x", "Custom").participants([NodeId(1)]).announce();
         assert!(refused(outside).to_string().contains("not one of its participants"));
     });

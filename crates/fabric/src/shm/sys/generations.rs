@@ -1,15 +1,16 @@
 //! The generations of a group's memory: a byte for each granule, in a sealed memfd of its own that peers map with the
 //! memory. Its pages are taken as the memory grows.
 
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 
-use super::memory::{MemoryError, Range, STEP_BYTES, system};
+use super::memory::{MemoryError, Range, STEP_BYTES, check_file_size, system};
 use super::pages::check_room;
-use crate::space::GRANULE_BYTES;
+use crate::space::{GRANULE_BYTES, RETIRED};
 
 /// It grows in steps of so many bytes, for 4 MiB of memory each.
 const STEP: usize = 64 << 10;
@@ -20,6 +21,35 @@ pub(crate) struct Generations {
     fd: OwnedFd,
     /// Granules that have one. Changes under the owner's lock only.
     count: AtomicUsize,
+}
+
+/// A file of entries of memory that nobody has, of which tables of any length are made.
+#[derive(Default)]
+pub(crate) struct Retired {
+    file: Option<(OwnedFd, usize)>,
+}
+
+impl Retired {
+    /// How many parts a large table has at most: each is a mapping, and a process may have some ten thousand.
+    const PARTS_MAX: usize = 16;
+
+    /// The file for a table of so many entries, and how many it has.
+    pub(crate) fn file(&mut self, entries: usize) -> Result<(BorrowedFd<'_>, usize), MemoryError> {
+        let wanted = (entries / Self::PARTS_MAX).next_multiple_of(STEP_BYTES).max(STEP_BYTES);
+        if self.file.as_ref().is_none_or(|(_, bytes)| *bytes < wanted) {
+            check_room(wanted)?;
+            check_file_size(0, wanted)?;
+            let file = memfd_create("farfield-retired", MemfdFlags::CLOEXEC).map_err(system("memfd_create"))?;
+            let mut file = std::fs::File::from(file);
+            for _ in 0..wanted / STEP {
+                let written = file.write_all(&[RETIRED; STEP]);
+                written.map_err(|source| MemoryError::System { what: "filling a table", source })?;
+            }
+            self.file = Some((file.into(), wanted));
+        }
+        let (file, bytes) = self.file.as_ref().expect("there is one now");
+        Ok((file.as_fd(), *bytes))
+    }
 }
 
 /// The address space of the generations of so many bytes.

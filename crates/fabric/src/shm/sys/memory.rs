@@ -424,6 +424,11 @@ impl Mapping {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).map(&self.range).map(drop)
     }
 
+    /// Its address space, still mapped, without the files that would follow.
+    pub(crate) fn into_range(self) -> Range {
+        self.range
+    }
+
     /// Where it is mapped here; fixed for its life, aligned to 2 MiB.
     pub(crate) fn base(&self) -> *mut u8 {
         self.range.base.as_ptr()
@@ -449,7 +454,7 @@ fn page_bytes(fd: &OwnedFd) -> Result<usize, MemoryError> {
 
 /// Address space, into which files are mapped that may be shorter.
 #[derive(Debug)]
-pub(super) struct Range {
+pub(crate) struct Range {
     base: NonNull<u8>,
     len: usize,
 }
@@ -505,6 +510,48 @@ impl Range {
         // only after this.
         let mapped = unsafe { mmap(at.cast(), len, access, flags, fd, from as u64) };
         mapped.map(drop).map_err(system("mapping shared memory"))
+    }
+
+    /// Gives back the memory behind it, and the address space beyond its first `used` bytes. Those can be read as before: they
+    /// are zero, or those of the file, over and over, if one is given with its length.
+    ///
+    /// # Safety
+    /// Nobody writes to it, or reads anything but its first `used` bytes, now or later.
+    ///
+    /// # Errors
+    /// The kernel's. All of it can still be read.
+    pub(crate) unsafe fn vacate(
+        &mut self,
+        used: usize,
+        file: Option<(BorrowedFd<'_>, usize)>,
+    ) -> Result<(), MemoryError> {
+        let kept = used.next_multiple_of(STEP_BYTES).min(self.len);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let vacating = system("giving back the memory of a peer");
+        match file {
+            None => {
+                // All at once: a part of what is mapped in huge pages could not be replaced.
+                // SAFETY: the target is this range, to which nobody writes; what is read there may change, says the caller.
+                let mapped = unsafe { mmap_anonymous(self.base.as_ptr().cast(), self.len, ProtFlags::READ, flags) };
+                mapped.map_err(vacating)?;
+            }
+            Some((file, bytes)) => {
+                let parts = (0..kept).step_by(bytes).map(|from| (from, bytes.min(kept - from)));
+                let mapped = parts.map(|(from, len)| {
+                    let at = self.base.as_ptr().wrapping_add(from);
+                    // SAFETY: as above; the file has as many bytes.
+                    unsafe { mmap(at.cast(), len, ProtFlags::READ, flags, file, 0) }.map(drop)
+                });
+                mapped.collect::<Result<(), _>>().map_err(vacating)?;
+            }
+        }
+        if kept < self.len {
+            // SAFETY: the rest of this range, which nobody uses.
+            let rest = unsafe { munmap(self.base.as_ptr().wrapping_add(kept).cast(), self.len - kept) };
+            rest.map_err(system("giving back address space"))?;
+            self.len = kept;
+        }
+        Ok(())
     }
 
     /// Where it begins.
