@@ -1,4 +1,4 @@
-//! Pointers as numbers: any bits may come out of network memory, and none may upset the arithmetic.
+//! Pointers as numbers: network memory may contain any bits, and the arithmetic must handle all of them.
 
 use farfield_fabric::{GroupKey, NodeId, RemotePtr};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ const OFFSET_MAX: u64 = (1 << 44) - 1;
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What fits comes back; what does not is cut off and touches nothing else.
+    /// Parts within their limits survive packing. Excess bits are cut off and change no other part.
     #[test]
     fn parts_survive_packing(node: u16, key: u8, offset: u64) {
         let ptr = RemotePtr::<u64>::new(NodeId(node), GroupKey(key), offset);
@@ -27,7 +27,7 @@ proptest! {
         prop_assert_eq!(ptr.cast::<[u8; 3]>().packed(), packed);
     }
 
-    /// Arithmetic stays within node and group, whatever is added to whatever.
+    /// Arithmetic stays within node and group for all operands.
     #[test]
     fn arithmetic_stays_in_the_group(packed: u64, bytes: u64, index: usize) {
         let ptr = RemotePtr::<[u64; 3]>::from_packed(packed);

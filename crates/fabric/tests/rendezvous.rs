@@ -1,4 +1,4 @@
-//! Nodes of one session find each other, in whatever order they enter it, start and go.
+//! Nodes of one session find each other, in any order of entering, starting and leaving.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{ControlEvent, Fabric, NodeId, Thread};
 
-/// A node whose service thread runs.
+/// A node with a running service thread.
 struct Running {
     fabric: Arc<ShmFabric>,
     up: Arc<Mutex<Vec<NodeId>>>,
@@ -17,7 +17,7 @@ struct Running {
     service: Thread,
 }
 
-/// Takes a place, without being there yet.
+/// Takes a place without starting the node's service thread.
 fn enter(session: &str, place: u16) -> Arc<ShmFabric> {
     let options = ShmOptions { group_bytes_max: 4 << 20, ..ShmOptions::new(session, place, 3) };
     ShmFabric::join(&options).expect("a place in the session")
@@ -63,7 +63,8 @@ impl Running {
     }
 }
 
-/// The later of two calls the earlier, which need not live yet, and whose number may be beyond all that live.
+/// The later of two nodes connects to the earlier one. That one need not run yet, and its number may be beyond those of
+/// all running nodes.
 #[test]
 fn two_that_return_at_once_find_each_other_whichever_enters_first() {
     let session = format!("test-rendezvous-{}", std::process::id());

@@ -1,8 +1,8 @@
-//! A bank whose accounts lie in the memories of all nodes. A transfer takes two locks, always in the same order, and
-//! works on both accounts with gets and puts; however many run at once, no money is made or lost.
+//! A bank whose accounts are in the memories of all nodes. A transfer takes two locks, always in the same order, and
+//! updates both accounts with gets and puts. No concurrent transfers create or lose money.
 //!
-//! It shows network memory of one's own beside ready-made objects ([`MutexArray`], [`Barrier`]), and what a lock gives:
-//! what was put under it can be seen by its next holder, wherever the words lie.
+//! It uses custom network memory together with ready-made objects ([`MutexArray`], [`Barrier`]). It also shows the
+//! guarantee of a lock: puts under it are visible to its next holder, on whatever nodes the words are.
 //!
 //! ```sh
 //! cargo build --release --bins --examples
@@ -50,27 +50,27 @@ impl Bank {
         Ok(Bank { accounts, locks, _object: object })
     }
 
-    /// Moves `amount`, or all that there is if that is less.
+    /// Moves `amount`, or the whole balance if that is less.
     async fn transfer(&self, ep: &Endpoint, from: usize, to: usize, amount: u64) -> Result<()> {
         if from == to {
             return Ok(());
         }
-        // In one order everywhere, so that no two transfers wait for each other.
+        // All transfers use one order, so that no two of them wait for each other.
         let first = self.locks.lock(ep, from.min(to)).await?;
         let second = self.locks.lock(ep, from.max(to)).await?;
         let (source, target) = (self.accounts[from], self.accounts[to]);
-        // Both gets are under way before the first is waited for.
+        // Both gets are in flight before the first is awaited.
         let (balance, receiver) = (ep.get(source), ep.get(target));
         let (balance, receiver) = (balance.await?, receiver.await?);
         let amount = amount.min(balance);
         ep.put_value(source, balance - amount).await?;
         ep.put_value(target, receiver + amount).await?;
-        // A release waits until the puts can be seen.
+        // A release waits until the puts are visible.
         second.unlock().await?;
         first.unlock().await
     }
 
-    /// The money in all accounts, when nobody moves any.
+    /// The money in all accounts, while no transfer is in progress.
     async fn total(&self, ep: &Endpoint) -> Result<u64> {
         let mut total = 0;
         for account in &self.accounts {
@@ -97,7 +97,7 @@ fn run(node: &Node) -> Result<()> {
         let total = bank.total(&ep).await?;
         println!("{}: {TRANSFERS_PER_NODE} transfers in {took:.1?}; {total} in {accounts} accounts", node.id());
         assert_eq!(total, accounts as u64 * OPENING_BALANCE, "money was made or lost");
-        everyone.wait(&ep).await // nobody leaves while others still read
+        everyone.wait(&ep).await // no node leaves while others still read
     })
 }
 

@@ -1,12 +1,13 @@
-//! An object of one's own, made of two others: a leaderboard.
+//! A custom object composed of two others: a leaderboard.
 //!
-//! Every node keeps its best score in a row of a shared table ([`Sst`]): looking at the board reads the copy here and
-//! costs nothing on the network. The number of games is one word that all add to ([`AtomicVar`]). An object that is
-//! composed like this needs no unsafe code and no messages of its own:
+//! Every node stores its best score in a row of a shared table ([`Sst`]). A look at the board reads the local copy and
+//! needs no network operation. The number of games is one word that all nodes add to ([`AtomicVar`]). An object that is
+//! composed like this needs no unsafe code and no messages:
 //!
-//! - its sub-objects get names below its own: `board/best`, `board/games`;
-//! - opening it opens them, and so waits for all nodes; a node that opens something else there is told what differs;
-//! - their errors come with the names of the parts, its own errors with its own.
+//! - Its sub-objects have names below its own: `board/best`, `board/games`.
+//! - Opening it opens them, and so waits for all nodes. A node that opens a different object there gets an error that
+//!   names the difference.
+//! - Errors of the parts carry the names of the parts, its own errors its own name.
 //!
 //! ```sh
 //! cargo build --release --bins --examples
@@ -21,7 +22,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A row of the board, as it lies in network memory: plain data, whole words. Readers never see half of one.
+/// A row of the board, as it is stored in network memory: plain data, whole words. Readers never see half of a row.
 #[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Best {
@@ -55,7 +56,7 @@ impl Leaderboard {
         Ok(Leaderboard { path: path.into(), best, games, mine })
     }
 
-    /// Counts a game, and puts its score on the board if it is this node's best.
+    /// Counts a game, and stores its score on the board if it is this node's best.
     async fn report(&mut self, ep: &Endpoint, score: u64) -> Result<()> {
         if score > Self::SCORE_MAX {
             let why = format!("nobody scores {score}: {} is the most", Self::SCORE_MAX);
@@ -69,7 +70,7 @@ impl Leaderboard {
         Ok(())
     }
 
-    /// The best of all, as far as this node has heard, and whose it is.
+    /// The best score that this node knows of, and its owner.
     fn top(&self) -> Option<(NodeId, Best)> {
         let rows = self.best.rows().filter_map(|row| Some((row.owner(), row.try_load()?)));
         rows.max_by_key(|(_, best)| best.score)
@@ -92,7 +93,7 @@ fn run(node: &Node) -> Result<()> {
         for score in scores(node.id()) {
             board.report(&ep, score).await?;
         }
-        // What was pushed before the barrier can be seen everywhere behind it.
+        // Pushes before the barrier are visible everywhere after it.
         everyone.wait(&ep).await?;
         let games = board.games.load(&ep).await?;
         let (champion, best) = board.top().expect("all rows are whole behind the barrier");
@@ -100,10 +101,10 @@ fn run(node: &Node) -> Result<()> {
         assert_eq!(games as usize, node.nodes() * GAMES_PER_NODE, "a game was not counted");
         assert_eq!(Some(best.score), node.members().flat_map(scores).max(), "the best score was lost");
 
-        // Errors say whose they are.
+        // An error names its object.
         let refused = board.report(&ep, Leaderboard::SCORE_MAX + 1).await.expect_err("more than the most");
         assert_eq!(refused.object(), Some("board"));
-        everyone.wait(&ep).await // nobody leaves while others still read
+        everyone.wait(&ep).await // no node leaves while others still read
     })
 }
 

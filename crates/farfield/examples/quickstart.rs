@@ -1,6 +1,6 @@
 //! The program of the README: a key-value store over the memories of all nodes.
 //!
-//! Alone it is a session of one node; started by `farfield run` it is one of several:
+//! Without a launcher it is a session of one node; started by `farfield run` it is one of several:
 //!
 //! ```sh
 //! cargo build --release --bins --examples

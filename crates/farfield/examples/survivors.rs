@@ -1,4 +1,4 @@
-//! A store that goes on serving when a node dies: kill one while it works.
+//! A store that keeps serving when a node dies: kill one while it works.
 //!
 //! ```sh
 //! cargo build --release --examples
@@ -7,8 +7,8 @@
 //! sleep 3; kill -9 $!
 //! ```
 //!
-//! (Not by `farfield run`, which ends all nodes when one fails.) The first argument is for how many seconds they work. With
-//! a second one, `death`, a node fails that has not seen another die and gone on.
+//! (Do not use `farfield run`, which ends all nodes when one fails.) The first argument is the number of seconds to
+//! work. With a second argument, `death`, a node fails unless it has seen another die and continued.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use farfield::{Barrier, Endpoint, KvOptions, KvStore, Node, NodeId, Result};
 
-/// Pairs of each node; their values lie in its memory.
+/// Pairs of each node; their values are in its memory.
 const PAIRS: u64 = 100;
 
-/// What a node has seen.
+/// The observations of a node.
 #[derive(Default)]
 struct Seen {
     served: u64,
-    /// Since somebody died.
+    /// Calls since the first death.
     served_since: u64,
     dead: BTreeSet<NodeId>,
 }
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         serve(&node, &store, &endpoint, round, &mut seen)?;
     }
-    // Nobody leaves while others still read. The dead do not come to the barrier: it is made anew among those that are left.
+    // No node leaves while others still read. Dead nodes cannot reach the barrier, so the survivors reopen it.
     let mut survivors = node.reopen("filled", |again| Barrier::open(&node, again.path(), 1))?.thread()?;
     endpoint.block_on(survivors.wait(&endpoint))?;
     println!("{}: {} calls, {} of them without {:?}", node.id(), seen.served, seen.served_since, seen.dead);
@@ -74,14 +74,14 @@ fn serve(node: &Node, store: &KvStore<u64, u64>, endpoint: &Endpoint, round: u64
                 assert!(value.is_some(), "{home} has had its pairs from the start");
                 seen.count();
             }
-            // What lay on the dead is lost; everything else is there.
+            // Values on a dead node are lost; all others remain.
             Err(error) if error.is_gone() => {
                 assert_eq!(error.node(), Some(home), "only what lay on the dead is lost");
                 if seen.dead.insert(home) {
                     println!("{}: {error}", node.id());
                 }
             }
-            // It does not answer: the session decides whether it is dead.
+            // The node does not answer: the session decides whether it is dead.
             Err(error) if error.is_out_of_reach() || error.is_timeout() => {}
             Err(error) => return Err(error),
         }

@@ -1,8 +1,8 @@
-//! Two nodes whose tasks run in tokio, beside tokio's timers: the first one sends orders and counts what is done of them, the
-//! second one takes them, one at a time, and beats the time meanwhile.
+//! Two nodes whose tasks run in tokio, together with tokio's timers. The first node sends orders and counts the
+//! completed ones. The second takes them, one at a time, while a timer ticks.
 //!
-//! An endpoint belongs to one thread at a time, so its futures are not `Send`: each node has a current-thread runtime and a
-//! `LocalSet`, whose tasks share the endpoint.
+//! An endpoint belongs to one thread at a time, so its futures are not `Send`. Each node has a current-thread runtime
+//! and a `LocalSet`; its tasks share the endpoint.
 //!
 //! ```sh
 //! cargo build --release --bins --examples
@@ -22,7 +22,7 @@ const BUYER: NodeId = NodeId(1);
 
 async fn sell(node: Node, ep: Rc<Endpoint>, done: Rc<AtomicVar>, ring: RingBuffer) -> Result<()> {
     let mut sender = ring.sender()?;
-    // Another task of this thread looks on, with the same endpoint.
+    // Another task of this thread watches the count, with the same endpoint.
     let looks_on = spawn_local({
         let (ep, done) = (Rc::clone(&ep), Rc::clone(&done));
         async move {
@@ -56,7 +56,7 @@ async fn buy(node: Node, ep: Rc<Endpoint>, done: Rc<AtomicVar>, ring: RingBuffer
         done.fetch_add(&ep, 1).await?;
     }
     beats.abort();
-    // Whoever waits for something that does not come may use tokio's timeouts as well as Farfield's deadlines.
+    // A wait that may never end can use tokio's timeouts as well as Farfield's deadlines.
     let none = tokio::time::timeout(Duration::from_millis(5), receiver.recv(&ep, &mut order)).await;
     assert!(none.is_err(), "an order after the last one");
     println!("{} has done {ORDERS} orders", node.id());
@@ -76,7 +76,7 @@ fn run(node: &Node) -> Result<()> {
             BUYER => buy(node, Rc::clone(&ep), done, ring).await?,
             _ => {}
         }
-        everyone.wait(&ep).await // nobody leaves while others still read
+        everyone.wait(&ep).await // no node leaves while others still read
     })
 }
 

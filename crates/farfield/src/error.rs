@@ -41,9 +41,9 @@ pub enum ErrorKind {
     /// The deadline passed.
     #[error("timed out after {waited:?} waiting for {what}{}", blocking(.missing))]
     Timeout {
-        /// What was waited for.
+        /// The awaited condition.
         what: String,
-        /// How long.
+        /// How long the call waited.
         waited: Duration,
         /// The nodes that the call waited for, as far as it knows.
         missing: Vec<NodeId>,
@@ -62,13 +62,13 @@ pub enum ErrorKind {
     /// The configuration or an option is invalid.
     #[error("{why}")]
     Config {
-        /// What is wrong and what to do.
+        /// What is wrong with it, and what to do.
         why: String,
     },
-    /// Memory of the object holds what the object cannot have written.
+    /// Memory of the object contains a value that the object cannot have written.
     #[error("{what}: its memory is corrupt, something else has written to it")]
     Corrupt {
-        /// What was read.
+        /// The value that was read.
         what: String,
     },
     /// A message, key or value is too long.
@@ -76,33 +76,33 @@ pub enum ErrorKind {
     TooLarge {
         /// Its length.
         bytes: usize,
-        /// The most there may be.
+        /// The limit.
         max_bytes: usize,
     },
     /// A store has no free slot.
     #[error("all {slots} slots of {node} are in use: delete entries, or open the store with more `slots_per_node`")]
     Full {
-        /// Whose slots.
+        /// The owner of the slots.
         node: NodeId,
-        /// How many it has.
+        /// How many slots there are.
         slots: usize,
     },
     /// Too many operations of this node are in flight.
     #[error("all {max} {what} of this node are in use: await some operations, or open the object with more")]
     InUse {
-        /// What there is not enough of.
+        /// The exhausted resource.
         what: &'static str,
-        /// How many there are.
+        /// How much of it there is.
         max: usize,
     },
     /// A limit is exceeded.
     #[error("{asked} {what} exceed the limit of {max}")]
     TooMany {
-        /// Of what.
+        /// The limited resource.
         what: &'static str,
-        /// How many were asked for.
+        /// The requested number.
         asked: usize,
-        /// The most.
+        /// The limit.
         max: usize,
     },
     /// There is no cell with that number.
@@ -110,7 +110,7 @@ pub enum ErrorKind {
     NoSuchCell {
         /// The number.
         cell: usize,
-        /// How many there are.
+        /// How many cells there are.
         cells: usize,
     },
     /// The transaction does not hold the lock of a cell.
@@ -140,7 +140,7 @@ pub enum ErrorKind {
     /// This node or thread does not have that role in the object.
     #[error("{why}")]
     NotAParticipant {
-        /// What is missing.
+        /// The missing role, and why.
         why: String,
     },
 }
@@ -192,7 +192,7 @@ impl Missed {
 }
 
 impl Error {
-    /// Which kind it is.
+    /// The kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
@@ -223,7 +223,7 @@ impl Error {
         }
     }
 
-    /// Whether the node that the call needed (of several, all of them) is dead or has left.
+    /// Whether the node that the call needed (of several, all of them) is dead or has departed.
     pub fn is_gone(&self) -> bool {
         match &self.0.kind {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
@@ -233,7 +233,7 @@ impl Error {
         }
     }
 
-    /// Whether the node that the call needed (of several, all of them) is dead, has left or does not answer: see
+    /// Whether the node that the call needed (of several, all of them) is dead, has departed or does not answer: see
     /// [`fabric::Error::is_out_of_reach`](farfield_fabric::Error::is_out_of_reach).
     pub fn is_out_of_reach(&self) -> bool {
         match &self.0.kind {
@@ -288,12 +288,12 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds the object, and what the call waited for, to the error of a result.
+/// Adds the object, and the awaited condition, to the error of a result.
 pub(crate) trait Of<T> {
     fn of(self, object: &str) -> Result<T>;
-    /// Adds what the call waited for, if the error is a timeout.
+    /// Adds the awaited condition, if the error is a timeout.
     fn waiting_for(self, what: &str) -> Result<T>;
-    /// And which nodes it waited for.
+    /// Adds the awaited nodes, too.
     fn waiting_for_nodes(self, what: &str, nodes: &[NodeId]) -> Result<T>;
 }
 

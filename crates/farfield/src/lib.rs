@@ -1,8 +1,8 @@
 //! Farfield: composable objects over network memory.
 //!
-//! An object (a barrier, a ring buffer, a lock, a key-value store) keeps its state in the memories of many nodes and accesses it
-//! with one-sided operations: put, get, compare-and-swap, fetch-and-add. The default fabric is shared memory between the
-//! processes of one host. It needs no NIC, no root and no configuration.
+//! An object (a barrier, a ring buffer, a lock, a key-value store) stores its state in the memories of many nodes and
+//! accesses it with one-sided operations: put, get, compare-and-swap, fetch-and-add. The default fabric is shared
+//! memory between the processes of one host. It needs no NIC, no root and no configuration.
 //!
 //! ```
 //! use farfield::{Barrier, KvOptions, KvStore, Node};
@@ -27,7 +27,7 @@
 //!
 //! Start with [`Node`] and [`Endpoint`]. The module of each object draws its memory image and lists the costs of its calls.
 //!
-//! | item | what it is |
+//! | item | description |
 //! |---|---|
 //! | [`Node`] | One process of a session: it opens objects, allocates memory, and knows the members. |
 //! | [`Builder`], [`Config`] | The settings of a node, from calls, a TOML file or the environment. |
@@ -48,8 +48,8 @@
 //! | [`Opening`], [`CustomObject`] | Parts for an object of your own: regions, participants, checks when it is opened. |
 //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
 //! | [`Poller`] | Work of an object that the service thread does. |
-//! | [`Standing`] | What the membership says of a node. |
-//! | [`Error`], [`ErrorKind`] | What happened, to which object and node, and what to do. |
+//! | [`Standing`] | The membership status of a node. |
+//! | [`Error`], [`ErrorKind`] | The error, the object and node, and what to do. |
 //! | [`Metrics`] | Counted operations, open objects, memory in use. |
 //! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |
 //! | [`history`] | Checks recorded histories for linearizability. |
@@ -70,16 +70,16 @@
 //! # drop((kv, ep)); node.leave(); Ok(()) }
 //! ```
 //!
-//! The futures also work in any other executor: tokio's, smol's, `futures::executor`. A put by another node wakes a waiting task
-//! at once, through one thread for each node, which starts with the first waiting task. Changes that wake nobody are polled by that
-//! thread, every 50 µs at first and every 4 ms in a long wait: words of other nodes ([`AtomicVar::wait_change`]), the ends of long
-//! operations, and over RDMA all memory, since a card wakes no thread. A death is noticed within 10 ms. Deadlines are exact. An
-//! idle wait costs less than 2 % of a core.
+//! The futures also work in any other executor: tokio's, smol's, `futures::executor`. A put by another node wakes a
+//! waiting task at once, through one thread for each node, which starts with the first waiting task. Some changes wake
+//! no task: those of words on other nodes ([`AtomicVar::wait_change`]), the ends of long operations, and over RDMA
+//! those of all memory, since a NIC wakes no thread. The node's thread polls for them, every 50 µs at first and every 4
+//! ms in a long wait. A death is noticed within 10 ms. Deadlines are exact. An idle wait costs less than 2 % of a core.
 //!
-//! An [`Endpoint`] belongs to one thread at a time, so a future that uses one is not `Send`: run it in tokio's current-thread
-//! runtime or a `LocalSet`, and give each worker thread its own endpoint ([`Node::endpoint`]). Tasks of a thread may share one. Do
-//! not call `block_on` or a blocking form in a task: like any blocking call it holds up the whole thread. In the example
-//! `tokio.rs` tasks of two nodes wait for each other beside tokio's timers.
+//! An [`Endpoint`] belongs to one thread at a time, so a future that uses one is not `Send`. Run it in tokio's
+//! current-thread runtime or a `LocalSet`, and give each worker thread its own endpoint ([`Node::endpoint`]). Tasks of
+//! a thread may share one. Do not call `block_on` or a blocking form in a task: like any blocking call it blocks the
+//! whole thread. In the example `tokio.rs`, tasks of two nodes wait for each other and for tokio's timers.
 //!
 //! There is no `unsafe` code in this crate.
 

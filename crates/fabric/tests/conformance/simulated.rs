@@ -1,7 +1,7 @@
 //! Cases over the simulator ([`farfield_fabric::sim`]): a case is the main thread of a world.
 //!
-//! What the case itself does follows one schedule. What it runs by [`threads`] is explored, by one random execution, always
-//! the same.
+//! The case itself follows one schedule. The threads that it runs by [`threads`] are explored, by one random execution,
+//! always the same.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -16,15 +16,16 @@ use rand::{RngExt, SeedableRng};
 
 use crate::harness::Job;
 
-/// What a simulated node has, for all its groups.
+/// The memory of a simulated node, for all its groups.
 pub(crate) const NODE_BYTES: usize = 64 << 20;
-/// A case does half a million steps at most; one that never ends is ended here, and says who waits for what.
+/// A case takes half a million steps at most. A case that never ends is ended here, and the error reports which thread
+/// waits for what.
 const STEPS_MAX: u64 = 1 << 24;
 
 thread_local! {
     /// The world that this OS thread runs.
     static WORLD: RefCell<Option<Rc<Handle>>> = const { RefCell::new(None) };
-    /// The case is only asked how many nodes its session has.
+    /// Set while the case runs only to find the number of nodes of its session.
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn run(case: impl Fn() + 'static) {
     }
 }
 
-/// A world's size is fixed from its start: the case is run as far as to its first session.
+/// The size of a world is fixed from its start, so the case is first run up to its first session.
 fn nodes_of(case: &impl Fn()) -> usize {
     IS_ASKED.set(true);
     let asked = catch_unwind(AssertUnwindSafe(case));
@@ -61,7 +62,7 @@ fn nodes_of(case: &impl Fn()) -> usize {
     *nodes.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// A node of a session of so many.
+/// A node of a session of `nodes` nodes.
 pub(crate) fn join(node: NodeId, nodes: usize) -> Arc<dyn Fabric> {
     if IS_ASKED.get() {
         resume_unwind(Box::new(nodes));
@@ -69,7 +70,7 @@ pub(crate) fn join(node: NodeId, nodes: usize) -> Arc<dyn Fabric> {
     world().expect("a case runs in a world").join(node)
 }
 
-/// Waits until `ready` gives a value: at the latest when nobody else has anything to do.
+/// Waits until `ready` gives a value, at the latest until no other thread has anything to do.
 pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     for _ in 0..3 {
         if let Some(value) = ready() {
@@ -90,7 +91,7 @@ pub(crate) fn threads<T: Send, const N: usize>(jobs: [Job<'_, T>; N]) -> [T; N] 
             let result = &results[at];
             let body: Box<dyn FnOnce() + '_> = Box::new(move || *result.borrow_mut() = Some(body()));
             // SAFETY: only the lifetime changes. The thread has ended, and so dropped the body, before this function
-            // returns or goes on unwinding: see below. If the world gives up unwinding, nobody ever runs again.
+            // returns or continues unwinding: see below. If the world gives up unwinding, no thread ever runs again.
             let body: Box<dyn FnOnce() + 'static> = unsafe { core::mem::transmute(body) };
             threads.push(world.spawn(node.id(), &format!("thread-{at}"), true, body).expect("memory for its stack"));
         }
@@ -103,12 +104,12 @@ pub(crate) fn threads<T: Send, const N: usize>(jobs: [Job<'_, T>; N]) -> [T; N] 
     results.map(|result| result.into_inner().expect("a thread that has ended has a result"))
 }
 
-/// Chooses at random. What is chosen evenly hardly ever lets anybody be late: so for a while one component is slow, and
-/// another fast, and then others are.
+/// Chooses at random. An even choice hardly ever delays a component for long. So for a while some components are slow
+/// and others fast, and then the roles change.
 struct Random {
     rng: SmallRng,
     salt: u64,
-    /// The decision at which others become slow.
+    /// The decision at which other components become slow.
     until: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Words are whole; what is longer tears between words and nowhere else.
+//! Words are whole. Longer values tear between words and nowhere else.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,7 +6,7 @@ use farfield_fabric::{Endpoint, Word};
 
 use crate::harness::{Harness, Node, threads};
 
-/// A word whose halves tell whether they belong together.
+/// A word with two halves that show whether they belong together.
 fn stamped(value: u64) -> u64 {
     value << 32 | (!value & 0xffff_ffff)
 }
@@ -79,12 +79,12 @@ pub(crate) fn long_transfers_tear_between_words_only(harness: &Harness) {
         });
         let (torn, reads) = (torn.into_inner(), harness.rounds(300));
         println!("{words} words: {torn} of {reads} reads are mixed");
-        // What the model allows must turn up there.
+        // An outcome that the model allows must occur in the simulator.
         assert!(torn > 0 || !harness.is_simulated(), "no read of {words} words was mixed");
     }
 }
 
-/// A length that is no multiple of a word writes that many bytes and none beyond; so does a get into a buffer.
+/// A length that is no multiple of a word writes exactly that many bytes; so does a get into a buffer.
 pub(crate) fn odd_lengths_write_nothing_beyond(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(2048);

@@ -1,4 +1,4 @@
-//! Waiting for memory: deadlines, and being woken.
+//! Waiting for memory: deadlines and wake-ups.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) fn a_wait_ends_at_its_deadline(harness: &Harness) {
         }
         assert!(error.is_timeout() && error.node().is_none());
     }
-    // A condition that holds already needs no time, though the deadline is past.
+    // A condition that already holds needs no time, even after the deadline.
     let value = endpoint.block_on(endpoint.wait_until(farfield_fabric::Instant::default(), || Some(3)));
     assert_eq!(value.unwrap(), 3);
     endpoint.set_timeout(Duration::from_millis(30));
@@ -35,7 +35,7 @@ pub(crate) fn a_wait_ends_at_its_deadline(harness: &Harness) {
     assert!(endpoint.now() - start >= Duration::from_millis(30));
 }
 
-/// So does a wait for a remote word.
+/// The same for a wait for a remote word.
 pub(crate) fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(8));
@@ -46,7 +46,7 @@ pub(crate) fn a_remote_wait_ends_at_its_deadline(harness: &Harness) {
     assert!(error.is_timeout() && took >= wait && took < wait + LATE_MAX, "{error} {took:?}");
 }
 
-/// How long a thread of a node that waits for a value of a word of its own needs to notice it, once `wake` has set off.
+/// How long a waiting thread needs to notice a value of a word of its own node, after the start of `wake`.
 fn latency(
     (sleeper, waker): (&Node, &Node),
     is_there: impl Fn() -> bool + Sync,
@@ -68,7 +68,7 @@ fn latency(
     came - sent
 }
 
-/// A thread that waited so long that it sleeps is woken by a put of another node.
+/// A put of another node wakes a thread that has waited so long that it sleeps.
 pub(crate) fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].signals(8);
@@ -81,7 +81,7 @@ pub(crate) fn a_sleeper_is_woken_by_a_put(harness: &Harness) {
     assert!(*best < Duration::from_millis(100), "{latencies:?}");
 }
 
-/// So it is by a local store, when its writer says so, and soon even if not.
+/// A local store wakes it, too: if its writer calls `wake_local`, and soon even if not.
 pub(crate) fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
     let nodes = harness.session(1);
     let region = nodes[0].signals(8);
@@ -98,7 +98,7 @@ pub(crate) fn a_sleeper_is_woken_by_a_local_store(harness: &Harness) {
     assert!(*latencies.iter().min().unwrap() < Duration::from_millis(100), "{latencies:?}");
 }
 
-/// Waiting for a remote word ends when it changes, with the value.
+/// A wait for a remote word ends when the word changes, and returns the value.
 pub(crate) fn a_remote_word_is_waited_for(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8);

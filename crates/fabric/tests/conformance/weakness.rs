@@ -1,5 +1,6 @@
-//! What the model leaves open: on a fabric made for tests each such outcome must turn up, or objects that rely on its
-//! absence would pass; and the fences that exclude them must work. Names in brackets are those of the model's page.
+//! The outcomes that the model leaves open. On a fabric made for tests each such outcome must occur, or objects that
+//! rely on its absence would pass. The fences that exclude them must work. Names in brackets are those of the model's
+//! page.
 
 use farfield_fabric::{Endpoint, NodeId};
 
@@ -8,14 +9,15 @@ use crate::harness::{Harness, Lines, Outcomes, alone, guarded, litmus, never, re
 /// Rounds of one try.
 const TRY: usize = 200;
 
-/// What a line of another node holds when everything that this endpoint has put there is visible.
+/// The value of another node's line when all puts of this endpoint to that node are visible.
 fn flushed(endpoint: &Endpoint, line: &Lines, round: usize) -> u64 {
     let word = line.remote(round);
     endpoint.block_on(endpoint.global_fence([word.node()])).unwrap();
     endpoint.get(word).wait().unwrap()
 }
 
-/// [Fig 1, as the types allow it] A value put is copied, and a buffer cannot be changed before the put has read it.
+/// [Fig 1, as the types allow it] A put by value copies the value, and a buffer cannot be changed before the put has
+/// read it.
 pub(crate) fn a_later_change_is_not_sent_by_value_or_buffer(harness: &Harness) {
     let nodes = harness.session(2);
     let z = Lines::at(&nodes[1], 2);
@@ -34,7 +36,7 @@ pub(crate) fn a_later_change_is_not_sent_by_value_or_buffer(harness: &Harness) {
     });
 }
 
-/// [3d, 3e] What is changed after waiting for a live put is not sent, whatever was posted before it.
+/// [3d, 3e] A change after the wait for a live put is not sent, whatever was posted before it.
 pub(crate) fn a_later_change_is_not_sent_after_the_wait(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
@@ -67,7 +69,7 @@ pub(crate) fn a_get_does_not_see_a_put_behind_a_fence(harness: &Harness) {
     });
 }
 
-/// [N1] Get, fence, put of what was got: the put flushes the get's result to memory before it reads it (nfo).
+/// [N1] Get, fence, put of the result: the put flushes the get's result to memory before it reads it (nfo).
 pub(crate) fn a_fence_orders_a_get_before_a_put_of_its_result(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
@@ -149,7 +151,7 @@ pub(crate) fn reachable_get_overtaken_by_put(harness: &Harness) {
     });
 }
 
-/// [N2] Get, put of what was got, without a fence: the put may send what was there before.
+/// [N2] Get, put of the result, without a fence: the put may send the previous value.
 pub(crate) fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
     let nodes = harness.session(2);
     let one = nodes[1].region(8);
@@ -165,7 +167,7 @@ pub(crate) fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
     });
 }
 
-/// [L1] A put to the own node that has been waited for may not be visible to the own CPU.
+/// [L1] A completed put to the endpoint's own node may not be visible to that node's CPU.
 pub(crate) fn reachable_own_put_not_visible(harness: &Harness) {
     let nodes = harness.session(1);
     reachable([0], || {
@@ -178,12 +180,12 @@ pub(crate) fn reachable_own_put_not_visible(harness: &Harness) {
     });
 }
 
-/// Waits until a line of this node holds 1.
+/// Waits until a line of this node contains 1.
 fn wait(endpoint: &Endpoint, line: &Lines, round: usize) {
     soon(endpoint, "a put lands", || line.load(round) == 1);
 }
 
-/// Two puts to different nodes are not ordered: who sees the second may still not find the first.
+/// Two puts to different nodes are not ordered: a reader that sees the second may still not find the first.
 pub(crate) fn reachable_reordering_across_nodes(harness: &Harness) {
     let nodes = harness.session(3);
     reachable([0, 0], || {

@@ -1,4 +1,4 @@
-//! Windows, batches, fences, and what all of it costs.
+//! Windows, batches, fences, and their costs.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use farfield_fabric::{Counts, Endpoint, ErrorKind, NodeId, RemotePtr};
 
 use crate::harness::{Harness, SOON, alone, guarded, refused, threads};
 
-/// At most `n` tasks are under way at a time, all end, each with its own result, in whatever order.
+/// At most `n` tasks are in progress at a time. All end, each with its own result, in any order.
 pub(crate) fn a_window_bounds_completes_and_answers(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(8 * 256);
@@ -45,12 +45,12 @@ pub(crate) fn a_window_bounds_completes_and_answers(harness: &Harness) {
     });
 }
 
-/// Tasks are interleaved: one that waits for another of the same endpoint gets what it waits for.
+/// Tasks are interleaved: a task that waits for another of the same endpoint gets its result.
 pub(crate) fn tasks_of_a_window_wait_for_each_other(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[0].signals(8 * 16);
     alone(&nodes[0], |endpoint| {
-        // Task 15 waits for nobody, task 14 for 15, …, task 0 for 1.
+        // Task 15 waits for no other, task 14 for 15, …, task 0 for 1.
         let task = |at: usize| {
             let (endpoint, region) = (endpoint, &region);
             async move {
@@ -104,7 +104,7 @@ pub(crate) fn batches_land_in_order(harness: &Harness) {
     threads([(&nodes[0], &write), (&nodes[1], &read)]);
 }
 
-/// A pointer to another node, and an operation that fails, wherever it stands, are the batch's error.
+/// A pointer to another node is the batch's error; so is an operation that fails, at any position.
 pub(crate) fn batches_report_what_went_wrong(harness: &Harness) {
     let nodes = harness.session(3);
     let endpoint = nodes[0].endpoint();
@@ -127,8 +127,8 @@ pub(crate) fn batches_report_what_went_wrong(harness: &Harness) {
     assert_eq!(endpoint.get(good).wait().unwrap(), 4);
 }
 
-/// A global fence makes the puts to all its nodes visible, the own and those not put to included; more nodes than
-/// its first eight too.
+/// A global fence makes the puts to all its nodes visible, including its own node and nodes without puts, and also
+/// beyond the first eight nodes.
 pub(crate) fn global_fences_cover_all_nodes(harness: &Harness) {
     let nodes = harness.session(10);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(8)).collect();
@@ -149,7 +149,7 @@ pub(crate) fn global_fences_cover_all_nodes(harness: &Harness) {
     endpoint.block_on(endpoint.global_fence([])).unwrap();
 }
 
-/// A global fence waits for what gets bring, and for atomics, that nothing else waits for (NLW and NAW before GF).
+/// A global fence waits for the results of gets, and for atomics, even if the caller does not (NLW and NAW before GF).
 pub(crate) fn global_fences_cover_gets_and_atomics(harness: &Harness) {
     let nodes = harness.session(3);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();
@@ -177,8 +177,8 @@ pub(crate) fn global_fences_cover_gets_and_atomics(harness: &Harness) {
     }
 }
 
-/// A further group may be reached by a queue pair of its own: a read from another group of its node flushes nothing there,
-/// and a global fence covers it all the same.
+/// A further group may have its own queue pair. A read from another group of its node flushes nothing there. A global
+/// fence covers it nevertheless.
 pub(crate) fn global_fences_cover_further_groups(harness: &Harness) {
     let nodes = harness.session(2);
     let (shared, (_, own)) = (nodes[1].region(64), guarded(&nodes, 1, 64));
@@ -201,7 +201,8 @@ pub(crate) fn global_fences_cover_further_groups(harness: &Harness) {
     assert!(!endpoint.has_unflushed(NodeId(1)));
 }
 
-/// A fence says that the right to a further group was taken, once: what was put there before has landed or never will.
+/// A fence reports once that the right to a further group was revoked. Earlier puts to the group have then landed or
+/// never will.
 pub(crate) fn global_fences_outlive_a_revoked_group(harness: &Harness) {
     let nodes = harness.session(2);
     let (key, own) = guarded(&nodes, 1, 64);
@@ -216,7 +217,7 @@ pub(crate) fn global_fences_outlive_a_revoked_group(harness: &Harness) {
     assert!(!endpoint.has_unflushed(NodeId(1)));
 }
 
-/// An endpoint knows which nodes it has put to and not read from since, and fences those only.
+/// An endpoint knows the nodes that it has put to and not read from since, and fences only those.
 pub(crate) fn unflushed_puts_are_known(harness: &Harness) {
     let nodes = harness.session(2);
     let words: Vec<_> = nodes.iter().map(|node| node.region(8)).collect();
@@ -247,12 +248,12 @@ pub(crate) fn unflushed_puts_are_known(harness: &Harness) {
     });
 }
 
-/// What a future costs: posted operations, bytes, and round trips.
+/// The cost of a future: posted operations, bytes, and round trips.
 fn cost<F: Future<Output = ()>>(endpoint: &Endpoint, future: F) -> Counts {
     endpoint.block_on(endpoint.counted(future)).1
 }
 
-/// Every operation and byte is counted, once.
+/// Every operation and byte is counted once.
 pub(crate) fn counts_are_exact(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(1024);
@@ -293,7 +294,8 @@ pub(crate) fn counts_are_exact(harness: &Harness) {
     });
 }
 
-/// Round trips are the longest chain: parallel operations count once, the own node's do not count.
+/// Round trips are the longest chain: parallel operations count once, and those on the endpoint's own node do not
+/// count.
 pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
     let nodes = harness.session(3);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();
@@ -319,7 +321,7 @@ pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
             })),
             1
         );
-        // On the own node only.
+        // On the endpoint's own node only.
         assert_eq!(
             trips(cost(endpoint, async {
                 endpoint.faa(word(0), 1).await.unwrap();
@@ -327,7 +329,7 @@ pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
             })),
             0
         );
-        // A remote one, then two together of which one is the own node's, then one whose completion nobody sees.
+        // A remote one, then two together, one of them on the own node, then one whose completion is never observed.
         assert_eq!(
             trips(cost(endpoint, async {
                 endpoint.get(word(1)).await.unwrap();
@@ -393,7 +395,7 @@ pub(crate) fn interleaved_tasks_do_not_mix_their_counts(harness: &Harness) {
     });
 }
 
-/// Many independent gets at once: each result in its place, one round trip, and the first failure told.
+/// Many independent gets at once: each result in its position, one round trip, and the first failure reported.
 pub(crate) fn many_gets_at_once(harness: &Harness) {
     let nodes = harness.session(3);
     let regions: Vec<_> = nodes.iter().map(|node| node.region(8 * 64)).collect();

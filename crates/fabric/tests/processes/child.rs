@@ -1,4 +1,4 @@
-//! A process that is a node and does what it is told.
+//! A process that is a node and executes commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,8 @@ pub(crate) const ROLE_VAR: &str = "FARFIELD_TEST_ROLE";
 /// The layout to announce.
 pub(crate) const LAYOUT_VAR: &str = "FARFIELD_TEST_LAYOUT";
 
-/// Is the node that the environment says, until its standard input ends; nothing if it says none.
+/// Runs the node that the environment describes, until its standard input ends. Does nothing if the environment
+/// describes none.
 pub(crate) fn run() {
     let Ok(role) = std::env::var(ROLE_VAR) else { return };
     let [session, node, nodes, bytes_max] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
@@ -58,7 +59,7 @@ pub(crate) fn run() {
     fabric.wake_service();
     service.join().unwrap();
     println!("@ok 0");
-    // Stays until it is told to go: leaving is not ending.
+    // The process stays until the parent ends it: leaving the session does not end the process.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -143,7 +144,7 @@ impl Obeying {
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
                     loop {
-                        // SAFETY: takes nothing, returns on a signal only.
+                        // SAFETY: takes no argument, returns on a signal only.
                         unsafe { libc::pause() };
                     }
                 }
@@ -199,7 +200,8 @@ impl Obeying {
         Err(format!("not among the events: {:?}", self.events.lock().unwrap()))
     }
 
-    /// Regions of so many bytes, until one lies where another did; how many there are at most, and whether one does.
+    /// Allocates regions of `bytes` bytes, at most `most`, until one is at `address`. Returns whether one is, and the
+    /// regions.
     fn alloc_until(&self, address: *const Word, bytes: usize, most: usize) -> (bool, Vec<Region>) {
         let mut regions = Vec::new();
         while regions.len() < most {
@@ -213,8 +215,8 @@ impl Obeying {
         (false, regions)
     }
 
-    /// Stops the peer at a random moment of its writing, and gives back what it writes to, again and again; how often it was in
-    /// the middle of a write. The last time it is, it is killed.
+    /// Repeatedly stops the peer at a random moment of its writing, and frees the memory that it writes to. Returns how
+    /// often the peer was in the middle of a write. The last time it is, it is killed.
     fn free_stopped(&self, pid: i32, peer: NodeId, rounds: u64) -> Result<String, String> {
         const BYTES: usize = 1 << 16;
         let (beat, told) = (&self.regions[0], self.regions[0].word(8));
@@ -258,7 +260,7 @@ impl Obeying {
                 turns(3)?;
             }
             if !found {
-                // Its write has come to its end, one way or the other.
+                // Its write has ended, completed or not.
                 let (found, more) = self.alloc_until(address, BYTES, 4);
                 if !found {
                     return Err(format!("round {round}: the memory does not come back"));
@@ -279,12 +281,12 @@ impl Obeying {
         unreachable!()
     }
 
-    /// Stops the peer at a random moment of its writing and revokes its right to region 0, again and again.
+    /// Repeatedly stops the peer at a random moment of its writing and revokes its right to region 0.
     fn revoke_stopped(&self, pid: i32, peer: NodeId, rounds: u64) -> Result<String, String> {
         let (guarded, beat) = (&self.regions[0], &self.regions[1]);
         let words = guarded.words(0, guarded.bytes() / 8);
         let snapshot = || words.iter().map(farfield_fabric::Word::load).collect::<Vec<_>>();
-        // Some more turns of the peer's loop.
+        // Waits for some more iterations of the peer's loop.
         let turns = |more: u64| -> Result<(), String> {
             let (from, start) = (beat.word(0).load(), Instant::now());
             while beat.word(0).load() < from + more {
@@ -342,14 +344,14 @@ impl Obeying {
     }
 }
 
-/// Writes to `target` (8192 words) for ever, and counts its turns in `beat`.
+/// Writes to `target` (8192 words) for ever, and counts its iterations in `beat`.
 fn write_on(endpoint: &Endpoint, target: RemotePtr<u64>, beat: RemotePtr<u64>) {
     let mut buf = endpoint.buf::<u64>(8192).unwrap();
     let mut value = 0;
     loop {
         value += 1;
         buf.fill(value);
-        // Refused while revoked: that is the point.
+        // Refused while revoked, as intended.
         let _ = endpoint.put(target, &buf).wait();
         let _ = endpoint.put_value(target.at(100), value).wait();
         let _ = endpoint.faa(target.at(200), 1).wait();
@@ -359,13 +361,13 @@ fn write_on(endpoint: &Endpoint, target: RemotePtr<u64>, beat: RemotePtr<u64>) {
     }
 }
 
-/// Writes for ever to where `told` says (8192 words), and counts its turns in `beat`.
+/// Writes for ever to the pointer stored at `told` (8192 words), and counts its iterations in `beat`.
 fn write_late(endpoint: &Endpoint, told: RemotePtr<u64>, beat: RemotePtr<u64>) {
     let mut buf = endpoint.buf::<u64>(8192).unwrap();
     buf.fill(7);
     while let Ok(target) = endpoint.get(told).wait() {
         if target != 0 {
-            // Late, it is refused: that is the point.
+            // A late put is refused, as intended.
             let _ = endpoint.put(RemotePtr::<u64>::from_packed(target), &buf).wait();
         }
         if endpoint.faa(beat, 1).wait().is_err() {

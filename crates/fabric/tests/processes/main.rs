@@ -1,7 +1,7 @@
 //! Shared memory between processes: death, stops, revocation, rendezvous and its files.
 //!
-//! Every node is a process of its own: this test binary run again, with a role in its environment ([`child`]). The test
-//! itself is no node: it starts them and tells them what to do ([`parent`]).
+//! Every node is a separate process: this test binary, run again with a role in its environment ([`child`]). The test
+//! process itself is not a node. It starts the nodes and sends them commands ([`parent`]).
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
 
@@ -18,9 +18,9 @@ use farfield_fabric::{GroupKey, NodeId, RemotePtr};
 
 use parent::{Node, Place, Start, pair, permitted};
 
-/// How long anything that must happen is waited for.
+/// How long the test waits for anything that must happen.
 const SOON: Duration = Duration::from_secs(60);
-/// Operations towards a process that was killed fail within this time.
+/// Operations on the memory of a killed process fail within this time.
 const DEATH_MAX: Duration = Duration::from_millis(100);
 
 fn signal(pid: i32, signal: i32) {
@@ -38,7 +38,7 @@ fn all_stopped(pid: i32) -> bool {
     })
 }
 
-/// Not a test: what a child process does.
+/// Not a test: the body of a child process.
 #[test]
 fn node_process() {
     child::run();
@@ -67,7 +67,8 @@ fn operations_between_two_processes() {
     assert_eq!(second.number("word 0 0"), 400_000);
 }
 
-/// Memory allocated after the peer has connected is reached by it; what does not fit is an error, and the rest stays.
+/// Memory allocated after the peer has connected is reachable by it. An allocation beyond the limit is an error, and
+/// leaves the rest unchanged.
 #[test]
 fn memory_grows_until_its_limit() {
     let place = Place::new();
@@ -87,7 +88,7 @@ fn memory_grows_until_its_limit() {
     for (region, mib) in [1, 9, 30].into_iter().enumerate() {
         second.number(format!("check {region} {mib}"));
     }
-    // There is room for a small one.
+    // There is room for a small allocation.
     let word = second.number(format!("alloc 1 {}", 8 << 20));
     first.number(format!("put {word} 3"));
     assert_eq!(second.number("word 3 0"), 3);
@@ -124,7 +125,7 @@ fn a_small_dev_shm_is_enough() {
 
 // ---- death, stops, leaving -------------------------------------------------------------------------------------
 
-/// Kills the second node by the first, up to three times, until the first notices within [`DEATH_MAX`].
+/// Lets the first node kill the second, up to three times, until the first notices it within [`DEATH_MAX`].
 fn dies_in_time(what: &str, prepare: impl Fn(&mut Node), through: &[&str]) {
     let mut taken = Vec::new();
     for _ in 0..3 {
@@ -135,7 +136,8 @@ fn dies_in_time(what: &str, prepare: impl Fn(&mut Node), through: &[&str]) {
         second.number("up 0");
         let word = second.number("alloc 1 64");
         if !through.is_empty() {
-            // The node's pid is one of another namespace: it is the only child of who made the namespace.
+            // The node's pid belongs to another namespace: the node is the only child of the process that made the
+            // namespace.
             let maker = second.child.id();
             let children = fs::read_to_string(format!("/proc/{maker}/task/{maker}/children")).unwrap();
             second.pid = children.trim().parse().unwrap();
@@ -150,7 +152,7 @@ fn dies_in_time(what: &str, prepare: impl Fn(&mut Node), through: &[&str]) {
         }
         assert!(first.ask("state 1").unwrap().starts_with("Dead"));
         first.number("down 1");
-        // Whoever is dead writes no more: that is decided, not unknown.
+        // A dead process writes no more: the revocation is decided, not unknown.
         first.number("revoke 1 1 2000");
         let took = Duration::from_micros(micros.parse().unwrap());
         taken.push(took);
@@ -162,7 +164,7 @@ fn dies_in_time(what: &str, prepare: impl Fn(&mut Node), through: &[&str]) {
     panic!("{what}: noticed after {taken:?} only");
 }
 
-/// `kill -9`: operations towards the process fail soon, with its name.
+/// `kill -9`: operations on the process's memory fail soon, with its name.
 #[test]
 fn a_killed_process_is_dead_at_once() {
     dies_in_time("a small process", |_| (), &[]);
@@ -185,14 +187,14 @@ fn a_killed_process_with_a_large_heap_is_dead_at_once() {
     dies_in_time(&format!("{gib} GiB of heap"), touch, &[]);
 }
 
-/// A forked child keeps the dead process's files and sockets open, and its node is dead all the same.
+/// A forked child keeps the dead process's files and sockets open, and its node is still dead.
 #[test]
 fn a_killed_process_with_a_forked_child_is_dead_at_once() {
     let fork = |node: &mut Node| node.forked = Some(node.number("fork") as i32);
     dies_in_time("a forked child left behind", fork, &[]);
 }
 
-/// A process in another PID namespace, where process numbers mean something else.
+/// A process in another PID namespace, where process numbers have another meaning.
 #[test]
 fn a_killed_process_of_another_pid_namespace_is_dead_at_once() {
     let through = ["unshare", "--pid", "--fork", "--kill-child"];
@@ -201,7 +203,7 @@ fn a_killed_process_of_another_pid_namespace_is_dead_at_once() {
     }
 }
 
-/// A stopped process is not dead: its memory is there, and it goes on where it was.
+/// A stopped process is not dead: its memory stays reachable, and it continues where it stopped.
 #[test]
 fn a_stopped_process_is_not_dead() {
     let place = Place::new();
@@ -223,7 +225,7 @@ fn a_stopped_process_is_not_dead() {
     assert_eq!(second.number("word 0 0"), 50);
 }
 
-/// Leaving in good order is not death, though the process may go on or end afterwards.
+/// A graceful leave is not a death, whether the process continues or ends afterwards.
 #[test]
 fn who_leaves_has_left_and_is_not_dead() {
     let place = Place::new();
@@ -243,8 +245,8 @@ fn who_leaves_has_left_and_is_not_dead() {
     first.number("down 1");
 }
 
-/// Revoking the right of a peer that is stopped at any moment of its writing: either no write lands after it goes on,
-/// or it is said that this cannot be known; then a second revoke, once it runs, settles it.
+/// Revokes the right of a peer that is stopped at any moment of its writing. Either no write lands after the peer
+/// continues, or the error reports that this is undecided. Then a second revoke, once the peer runs, decides it.
 #[test]
 fn revoking_a_stopped_writer() {
     let place = Place::new();
@@ -257,12 +259,12 @@ fn revoking_a_stopped_writer() {
     let undecided = owner.number(format!("revoke_stopped {} 1 300", writer.pid));
     println!("300 revokes of a stopped writer, {undecided} undecided at first");
     assert!((1..300).contains(&undecided), "both answers come up, {undecided} undecided of 300");
-    // A writer that is killed while it is stopped in the middle of a write is dead, so it is decided.
+    // A writer that is killed while it is stopped in the middle of a write is dead, so the revocation is decided.
     assert_eq!(owner.ask("revoke 1 1 1000"), Ok("0".into()));
 }
 
-/// Giving back what a peer writes to that is stopped at any moment: in the middle of a write it keeps the memory out of use
-/// until it goes on, or is killed; and nothing late is ever in what is given out.
+/// Frees memory that a peer writes to, which is stopped at any moment. In the middle of a write, the memory stays out
+/// of use until the peer continues or is killed. Reallocated memory never contains a late write.
 #[test]
 fn giving_back_what_a_stopped_writer_writes_to() {
     let place = Place::new();
@@ -300,7 +302,7 @@ fn leftovers_of_a_killed_session_are_removed() {
     // The session's name can be used again.
     let (mut first, mut second, word) = pair(&place, 64);
     first.number(format!("put {word} 1"));
-    // Those who leave in good order leave nothing.
+    // Nodes that leave gracefully leave no files.
     for node in [&mut first, &mut second] {
         node.number("leave");
         node.send("go");
@@ -309,7 +311,7 @@ fn leftovers_of_a_killed_session_are_removed() {
     assert_eq!(of_session(&place), 0, "{:?}", place.files());
 }
 
-/// Nobody else gets at a session: files are for their owner alone.
+/// No other user can access a session: only the owner can read its files.
 #[test]
 fn files_are_private() {
     let place = Place::new();
@@ -325,7 +327,7 @@ fn files_are_private() {
     }
 }
 
-/// A directory that others could change is not used, and the error says what to do.
+/// A directory that others could change is not used, and the error names the remedy.
 #[test]
 fn foreign_directories_are_refused() {
     let place = Place::new();
@@ -333,7 +335,7 @@ fn foreign_directories_are_refused() {
     fs::set_permissions(place.user_dir(), fs::Permissions::from_mode(0o755)).unwrap();
     let error = Start::of(&place, 0, 1).refused();
     assert!(error.contains("chmod 700") && error.contains("session `s`"), "{error}");
-    // SAFETY: takes nothing, gives a number.
+    // SAFETY: takes no argument, returns a number.
     if unsafe { libc::geteuid() } == 0 {
         fs::set_permissions(place.user_dir(), fs::Permissions::from_mode(0o700)).unwrap();
         std::os::unix::fs::chown(place.user_dir(), Some(12_345), None).unwrap();
@@ -357,7 +359,8 @@ fn a_node_is_one_process() {
     Start::of(&place, 0, 2).up();
 }
 
-/// Builds with different layouts refuse each other, on both sides, once, with both names; whichever came first.
+/// Builds with different layouts refuse each other, in either order of their start. Both sides report it once, with
+/// both names.
 #[test]
 fn another_layout_is_refused_by_both() {
     for (first, second) in [(LAYOUT, "farfield-shm-7/9.9.9"), ("farfield-shm-7/9.9.9", LAYOUT)] {

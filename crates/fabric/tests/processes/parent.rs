@@ -1,5 +1,5 @@
-//! Starting processes that are nodes, and telling them what to do: one command a line on their standard input, one
-//! answer a line, which begins with `@`.
+//! Starts processes that are nodes, and sends them commands: one a line on their standard input. Each answer is one
+//! line, which begins with `@`.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,7 +16,8 @@ use farfield_fabric::shm::LAYOUT;
 use crate::child::{LAYOUT_VAR, ROLE_VAR};
 use crate::{SOON, signal};
 
-/// A directory for sessions that goes with the test. One test runs at a time: they use both cores and measure.
+/// A directory for sessions that is removed with the test. One test runs at a time: the tests use both cores and
+/// measure.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
     _alone: MutexGuard<'static, ()>,
@@ -50,7 +51,7 @@ impl Place {
     }
 
     pub(crate) fn user_dir(&self) -> PathBuf {
-        // SAFETY: takes nothing, gives a number, cannot fail.
+        // SAFETY: takes no argument, returns a number, cannot fail.
         self.path.join(format!("farfield-{}", unsafe { libc::geteuid() }))
     }
 }
@@ -69,7 +70,7 @@ pub(crate) struct Start<'a> {
     pub(crate) nodes: usize,
     pub(crate) layout: &'a str,
     pub(crate) group_bytes_max: usize,
-    /// A command that runs the node's.
+    /// A command that runs the node's command.
     pub(crate) through: &'a [&'a str],
 }
 
@@ -112,7 +113,7 @@ impl<'a> Start<'a> {
         Node { child, input, lines, pid: 0, forked: None }
     }
 
-    /// Starts a node that comes up.
+    /// Starts a node that must come up.
     pub(crate) fn up(&self) -> Node {
         let mut node = self.run();
         let ready = node.answer();
@@ -121,7 +122,7 @@ impl<'a> Start<'a> {
         node
     }
 
-    /// Starts a node that is refused; why.
+    /// Starts a node that must be refused, and returns the reason.
     pub(crate) fn refused(&self) -> String {
         let answer = self.run().answer();
         answer.strip_prefix("refused ").unwrap_or_else(|| panic!("it came up: {answer}")).to_owned()
@@ -133,9 +134,9 @@ pub(crate) struct Node {
     pub(crate) child: Child,
     input: Option<ChildStdin>,
     lines: mpsc::Receiver<String>,
-    /// As it sees itself.
+    /// The process's own view of its pid.
     pub(crate) pid: i32,
-    /// A process that it has left behind.
+    /// A forked child of the process.
     pub(crate) forked: Option<i32>,
 }
 
@@ -148,7 +149,7 @@ impl Node {
         writeln!(self.input.as_mut().unwrap(), "{command}").unwrap();
     }
 
-    /// Does a command; its answer.
+    /// Sends a command and returns its answer.
     pub(crate) fn ask(&mut self, command: impl Display) -> Result<String, String> {
         self.send(&command);
         let answer = self.answer();
@@ -159,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Does a command that must succeed and gives a number.
+    /// Sends a command that must succeed, and returns the number that it answers.
     #[track_caller]
     pub(crate) fn number(&mut self, command: impl Display) -> u64 {
         let answer = self.ask(&command);
@@ -169,7 +170,7 @@ impl Node {
         }
     }
 
-    /// Does a command that must fail; its error.
+    /// Sends a command that must fail, and returns its error.
     #[track_caller]
     pub(crate) fn error(&mut self, command: impl Display) -> String {
         match self.ask(&command) {
@@ -193,7 +194,7 @@ impl Drop for Node {
     }
 }
 
-/// Two nodes that know each other, and a place of `bytes` bytes in the memory of the second.
+/// Starts two connected nodes, and allocates `bytes` bytes in the memory of the second.
 pub(crate) fn pair(place: &Place, bytes: usize) -> (Node, Node, u64) {
     let (mut first, mut second) = (Start::of(place, 0, 2).up(), Start::of(place, 1, 2).up());
     first.number("up 1");
@@ -202,7 +203,7 @@ pub(crate) fn pair(place: &Place, bytes: usize) -> (Node, Node, u64) {
     (first, second, word)
 }
 
-/// Whether this machine lets us do what a test needs; if not, the test says so.
+/// Whether this machine permits the actions of a test. If not, it prints that the test was not run.
 pub(crate) fn permitted(what: &str, command: &[&str]) -> bool {
     let ran = Command::new(command[0]).args(&command[1..]).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     match ran {

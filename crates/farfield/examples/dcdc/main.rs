@@ -3,9 +3,9 @@
 //!
 //! Node 0 is the controller, every other node a converter. They share two arrays of owned variables: the controller
 //! owns the duty cycles, each converter its voltage. A converter's loop steps its model to the present and pushes the
-//! voltage; the controller's loop sets new duty cycles from the voltages that have come. The longer the loop takes, for
-//! whatever reason, the further the output strays; beyond 40 µs it does so even on an ideal network (see `model.rs`),
-//! which is printed beside what was measured.
+//! voltage. The controller's loop computes new duty cycles from the latest voltages. The longer the loop takes, for
+//! whatever reason, the further the output strays. Beyond 40 µs it strays even on an ideal network (see `model.rs`),
+//! whose results are printed next to the measured ones.
 //!
 //! ```sh
 //! cargo build --release --bins --examples
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The loops are threads that never sleep. With fewer cores than nodes they take turns and may miss their periods. The
-//! periods that they achieved are printed, and a remark.
+//! program prints the achieved periods, and a remark.
 
 #![allow(
     clippy::disallowed_methods,
@@ -51,15 +51,15 @@ impl System {
     }
 }
 
-/// What was measured at one period of the controller, by the controller.
+/// The controller's measurements at one of its periods.
 struct Measured {
     stray: Stray,
     controller_us: f64,
     converters_us: f64,
 }
 
-/// Calls `step` with the seconds since the start once every `period_us`, for as long as [`RUN`]; the mean period that
-/// was achieved. A step that comes late is not made up for.
+/// Calls `step` once every `period_us`, for as long as [`RUN`], with the seconds since the start. Returns the mean
+/// period that was achieved. A late step is not made up for.
 fn every(period_us: u32, ep: &Endpoint, enough_cores: bool, mut step: impl FnMut(f64) -> Result<()>) -> Result<f64> {
     let start = ep.now();
     let period = Duration::from_micros(period_us.into());
@@ -94,12 +94,12 @@ struct Participant<'a> {
 }
 
 impl Participant<'_> {
-    /// All nodes have come here, and whatever they pushed before can be seen.
+    /// Waits for all nodes. Everything that they pushed before is then visible.
     fn meet(&mut self) -> Result<()> {
         self.ep.block_on(self.everyone.wait(self.ep))
     }
 
-    /// Tells all nodes how well this one kept its period.
+    /// Publishes how well this node kept its period.
     fn tell(&mut self, achieved_us: f64) -> Result<()> {
         self.achieved_us.store(achieved_us);
         self.ep.block_on(self.achieved_us.push(self.ep))
@@ -141,7 +141,7 @@ impl Participant<'_> {
         let mut before_s = 0.0;
         let achieved_us = every(CONVERTER_PERIOD_US, ep, self.enough_cores, |time_s| {
             let duty = duty.try_load().expect("a word is whole");
-            // The converter is a thing of the real world: it did not stand still when this loop was late.
+            // A converter is a physical device: it kept running while this loop was late.
             volts.store(converter.step(duty, time_s - before_s));
             before_s = time_s;
             ep.block_on(volts.push(ep))
@@ -176,7 +176,7 @@ fn run(node: &Node) -> Result<()> {
         let mut volts = system.volts.writer(index)?;
         CONTROLLER_PERIODS_US.iter().try_for_each(|_| me.convert(&mut volts, index))?;
     }
-    me.meet() // nobody leaves while others still push
+    me.meet() // no node leaves while others still push
 }
 
 fn print_table(converters: usize, measured: &[Measured]) {

@@ -6,11 +6,11 @@
 //! (Corradini et al., "Digital Control of High-Frequency Switched-Mode Power Converters", 2015).
 //!
 //! Its gain is fixed per unit of time, so that a loop run every T corrects T · gain of the error that it sees. A
-//! converter answers within about 30 µs: between two steps of a slow controller it has reached what the last one asked
-//! for, and the loop multiplies its error by 1 − T · gain each time. That decays while T · gain < 2. The gain is chosen
-//! to lose stability between T = 40 µs, where the loop still settles, and T = 60 µs, where it overshoots more than it
-//! corrects and swings between the rails. Delay on the way does the same harm at the periods that are stable without
-//! it: the loop bears 20 µs from a converter to the controller and back, and not 40 µs.
+//! converter settles within about 30 µs. Between two steps of a slow controller it has reached the last requested
+//! voltage, and the loop multiplies its error by 1 − T · gain each time. That decays while T · gain < 2. The gain is
+//! chosen to lose stability between T = 40 µs, where the loop still settles, and T = 60 µs, where it overshoots more
+//! than it corrects and swings between the rails. A delay of the messages has the same effect at periods that are
+//! stable without it: the loop tolerates 20 µs from a converter to the controller and back, and not 40 µs.
 
 /// How often a converter steps, which approximates its continuous behaviour.
 pub(crate) const CONVERTER_PERIOD_US: u32 = 10;
@@ -20,10 +20,10 @@ pub(crate) const CONTROLLER_PERIODS_US: [u32; 6] = [10, 20, 40, 60, 80, 100];
 
 /// The input voltage of each converter.
 const INPUT_VOLTS: f64 = 48.0;
-/// What each converter contributes to the system's output.
+/// Each converter's share of the system's output.
 const TARGET_VOLTS: f64 = 24.0;
 
-/// What the outputs of `converters` converters in series should add up to.
+/// The target for the sum of the outputs of `converters` converters in series.
 pub(crate) fn target_volts(converters: usize) -> f64 {
     TARGET_VOLTS * converters as f64
 }
@@ -100,7 +100,7 @@ impl Controller {
     }
 }
 
-/// How far the system's output strayed from its target, once the start was over.
+/// How far the system's output strayed from its target, after the start.
 #[derive(Clone, Debug)]
 pub(crate) struct Stray {
     target_volts: f64,
@@ -145,8 +145,8 @@ impl Stray {
     }
 }
 
-/// What a network that takes `latency_us` from one end to the other, always, would give: the stray of `converters`
-/// converters over the second half of `seconds`. Everything happens in multiples of the converters' period.
+/// The result on a network with a constant one-way latency of `latency_us`: the stray of `converters` converters over
+/// the second half of `seconds`. All events occur at multiples of the converters' period.
 pub(crate) fn simulate(converters: usize, controller_period_us: u32, latency_us: u32, seconds: f64) -> Stray {
     let dt_s = f64::from(CONVERTER_PERIOD_US) * 1e-6;
     let steps = (seconds / dt_s).round() as usize;
@@ -155,7 +155,7 @@ pub(crate) fn simulate(converters: usize, controller_period_us: u32, latency_us:
     let controller = Controller::new(controller_steps as f64 * dt_s);
     let mut plant: Vec<Converter> = (0..converters).map(Converter::new).collect();
     let mut stray = Stray::new(target_volts(converters), seconds / 2.0);
-    // What was sent at each step of the past, the latest last: it arrives `latency_steps` later.
+    // The messages of each past step, the latest last: they arrive `latency_steps` later.
     let mut duties_sent = vec![vec![0.0; converters]; latency_steps + 1];
     let mut volts_sent = duties_sent.clone();
     for step in 0..steps {

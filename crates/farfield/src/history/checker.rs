@@ -1,51 +1,54 @@
 //! The search for a linearization.
 //!
-//! The algorithm is Wing and Gong's (1993) with Lowe's memoisation ("Testing for linearizability", 2017), in the form that
-//! Porcupine made popular: calls and returns lie on one doubly linked list in order of time; a *minimal* operation is one
-//! whose call comes before the first return; place a minimal operation that the model allows, *lift* its call and return
-//! off the list, go on; where nothing leads on, put them back and try another; never enter a configuration twice.
+//! The algorithm is Wing and Gong's (1993) with Lowe's memoisation ("Testing for linearizability", 2017), in the form
+//! that Porcupine made popular. Calls and returns are on one doubly linked list in order of time. A *minimal* operation
+//! is one whose call precedes the first return. The search places a minimal operation that the model allows, *lifts*
+//! its call and return off the list, and continues. If no operation can be placed, it backtracks: it puts operations
+//! back and tries another. It never enters a configuration twice.
 //!
-//! What is different here:
+//! This search differs in the following points.
 //!
-//! **The cache key.** A configuration is the set of placed operations and the state. The set is determined by its complement
-//! within a window that is as narrow as the history is concurrent: the *open* operations, those unplaced with a call before
-//! the first return on the list (the *frontier*). Everything else called before the frontier is placed. Everything called
-//! after it is not: only minimal operations are ever placed, and the frontier only moves forward. The open set gives the
-//! frontier back (it is the open operation with the first return), so it is the whole key, exact, and no bitset over the
-//! history is needed. At a quiescent moment nothing is open across it, so that the key is what comes next and the state:
-//! the history falls into independent parts there by itself, joined by the set of states possible between them, of which
-//! only those are enumerated that are needed. A configuration goes into the cache when it has failed, so a search that does
-//! not backtrack stores nothing.
+//! **The cache key.** A configuration is the set of placed operations and the state. The set is determined by its
+//! complement within a window that is as narrow as the history is concurrent: the *open* operations, those unplaced
+//! with a call before the first return on the list (the *frontier*). Everything else called before the frontier is
+//! placed. Everything called after it is not: only minimal operations are ever placed, and the frontier only moves
+//! forward. The open set determines the frontier (it is the open operation with the first return). So it is the whole
+//! key, exact, without a bitset over the history. At a quiescent moment no operation is open across it, so that the key
+//! is the next operations and the state. So the history splits into independent parts there, joined by the set of
+//! states possible between them. Of these states, only the needed ones are enumerated. A configuration is added to the
+//! cache when it has failed, so a search that does not backtrack stores nothing.
 //!
-//! Where the model makes promises ([`Effect`]), four reductions follow. Each keeps at least one linearization if there is
+//! If the model makes promises ([`Effect`]), four reductions follow. Each keeps at least one linearization if there is
 //! one.
 //!
 //! **Reads at once.** A minimal read that is possible in the present state is placed now, with no alternative. Take any
-//! linearization from here and move the read to its front. It is possible there and changes nothing for the others. It is
-//! called already, and whatever returned before its call is placed already, being before the frontier; so the order of time
-//! is kept.
+//! linearization from here and move the read to its front. It is possible there and changes nothing for the others. It
+//! is called already. Any operation that returned before its call is placed already, being before the frontier. So the
+//! order of time is kept.
 //!
-//! **No leaving a state too early.** If the present state is one that some unplaced read needs (`only_in`) and that no
-//! unplaced operation leaves, a write of another state leads nowhere.
+//! **No leaving a state too early.** If some unplaced read needs the present state (`only_in`) and no unplaced
+//! operation results in it, a write of another state leads to no linearization.
 //!
-//! **No entering a state too early.** Let a write leave a state `s` that no other unplaced operation leaves. The state must
-//! then stay `s` until the last call of a read that needs `s`. An unplaced operation that returns before that call, and is
-//! not a read possible in `s`, makes the write lead nowhere. (Together with the rule before, this is Gibbons and Korach's
-//! argument, 1997, by which registers with unique values are checked in polynomial time.)
+//! **No entering a state too early.** Let a write leave a state `s` that no other unplaced operation leaves. The state
+//! must then stay `s` until the last call of a read that needs `s`. The write leads to no linearization if an unplaced
+//! operation returns before that call and is not a read possible in `s`. (Together with the rule before, this is
+//! Gibbons and Korach's argument, 1997, by which registers with unique values are checked in polynomial time.)
 //!
-//! **Interchangeable writes.** Call a write *closed* if nobody unplaced needs the state it leaves, or if it is the only
-//! operation of the history that leaves it, the history does not begin in it, and all reads that need it are open; the write
-//! and these reads are its cluster. Of several closed writes of one class only that with the first deadline (the first
-//! return in its cluster) is tried. For let a linearization from here begin with `b`, and let `a` be the one with the first
-//! deadline. If `a` is not in it, `a` is pending and nobody needs its state, so its deadline is never, so is `b`'s,
-//! and `a` can take `b`'s place. Otherwise let the two clusters change places, the reads right behind their
-//! write. By the promise of a class nobody else can tell. Cluster `a` moves to the front and is open: as above. Cluster
-//! `b` moves back to where `a` was, behind only operations that were before the member of `a` that returns first, hence
-//! called before that return, hence before every return in `b`. Likewise for writes of one class that leave the same
-//! state, whoever needs it: change the two writes alone. For the same reason the cache takes two states
-//! as equal that nobody unplaced needs and that writes of one class left.
+//! **Interchangeable writes.** Call a write *closed* in two cases. Either no unplaced operation needs the state it
+//! leaves. Or it is the only operation of the history that leaves it, the history does not begin in it, and all reads
+//! that need it are open; the write and these reads are its cluster. Of several closed writes of one class only that
+//! with the first deadline (the first return in its cluster) is tried. For let a linearization from here begin with
+//! `b`, and let `a` be the one with the first deadline. If `a` is not in it, `a` is pending and no operation needs its
+//! state. So its deadline is never, so is `b`'s, and `a` can take `b`'s place. Otherwise let the two clusters change
+//! places, the reads right behind their write. By the promise of a class no other operation can distinguish the two
+//! orders. Cluster `a` moves to the front and is open: as above. Cluster `b` moves back to the position of `a`, behind
+//! only operations that were before the member of `a` that returns first, hence called before that return, hence before
+//! every return in `b`. Likewise for writes of one class that leave the same state, whichever operations need it:
+//! change the two writes alone. For the same reason the cache takes two states as equal if no unplaced operation needs
+//! them and writes of one class left them.
 //!
-//! What can be contradicted without a search is, first, because it then fits on a screen: see [`Search::contradiction`].
+//! Before the search, [`Search::contradiction`] looks for contradictions that need no search, because their evidence
+//! fits on a screen.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -66,8 +69,8 @@ const SHOWN_MAX: usize = 16;
 
 /// Decides whether a history is linearizable.
 ///
-/// The events may be in any order. Histories of objects that are independent of each other (the keys of a store) should be
-/// checked one by one: a history is linearizable if and only if each object's part is, and the parts are far cheaper.
+/// The events may be in any order. Check independent objects (such as the keys of a store) one by one: a history is
+/// linearizable if and only if each object's part is, and the parts are far cheaper to check.
 ///
 /// ```
 /// use farfield::history::kv::{KvInput, KvModel, KvOutput};
@@ -100,7 +103,7 @@ pub fn check<M: Model>(model: &M, events: &[Event<M::Input, M::Output>], budget:
     match end {
         End::Placed => {
             let order: Vec<usize> = search.trail.iter().map(|&op| op as usize).collect();
-            // If the search is wrong, that costs a verdict; it must not grant one.
+            // An error in the search may cost a verdict, but must not grant one.
             let explained = verify(model, events, &order);
             debug_assert!(explained, "the search found an order that explains nothing");
             if explained {
@@ -114,7 +117,7 @@ pub fn check<M: Model>(model: &M, events: &[Event<M::Input, M::Output>], budget:
     }
 }
 
-/// Evidence that needs no prefix.
+/// Evidence without a prefix.
 fn conflict<I: std::fmt::Debug, O: std::fmt::Debug>(
     events: &[Event<I, O>],
     reason: Reason,
@@ -142,7 +145,7 @@ enum Kind {
     Write { leaves: u32, class: u32 },
 }
 
-/// An operation: where its call and return lie on the list, and what it does.
+/// An operation: the positions of its call and return on the list, and its effect.
 #[derive(Clone, Copy)]
 struct Op {
     call_at: u32,
@@ -151,7 +154,7 @@ struct Op {
     kind: Kind,
 }
 
-/// What the history does with one state: who leaves it, and who needs it (reads with that `only_in`).
+/// The operations on one state: those that leave it, and those that need it (reads with that `only_in`).
 #[derive(Clone, Copy)]
 struct Traffic {
     writers_total: u32,
@@ -180,8 +183,9 @@ const NO_TRAFFIC: Traffic = Traffic {
     return_min: NEVER,
 };
 
-/// A stretch of the list during which the state must be `state`, because of `first`, which returns at its start, and
-/// `last`, which is called at its end. `first` is [`NEVER`] for the stretch in which the initial state lasts.
+/// An interval of the list during which the state must be `state`. The reason is two operations: `first`, which returns
+/// at its start, and `last`, which is called at its end. `first` is [`NEVER`] for the interval in which the initial
+/// state lasts.
 struct Zone {
     start: u32,
     end: u32,
@@ -190,24 +194,24 @@ struct Zone {
     last: u32,
 }
 
-/// A configuration on the way down: its state, and what is left to try in it.
+/// A configuration on the path of the search: its state, and its remaining candidates.
 struct Frame {
     /// Length of the trail before the write that led here.
     mark: u32,
     state: u32,
     /// The class of that write.
     class: u32,
-    /// Its part of the pool of candidates begins here and ends with the pool, or where the next frame's begins.
+    /// The start of its part of the pool of candidates, which ends where the next frame's begins, or with the pool.
     candidates_at: u32,
     next: u32,
 }
 
-/// How soon to try a candidate: the least first.
+/// The priority of a candidate: the least first.
 ///
-/// The order decides nothing but the time it takes, and for that everything: a good order hardly ever backtracks. What
-/// other candidates would make impossible comes first, while it is possible: an insert before an upsert while the key is
-/// absent (the upsert can be had later, the insert only after another delete), an update before a delete. Then what lets
-/// the frontier's operation be placed. Then what is due first.
+/// The order affects only the time of the search, but that greatly: with a good order it hardly ever backtracks. First
+/// are candidates that others would make impossible, while they are possible. An insert is before an upsert while the
+/// key is absent (the upsert is possible later, the insert only after another delete), and an update before a delete.
+/// Next are candidates after which the frontier's operation can be placed. Then the deadline decides.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     hindrances: Reverse<u32>,
@@ -251,15 +255,15 @@ struct Search<'a, M: Model> {
     steps: u64,
     ops: Vec<Op>,
     states: States<M::State>,
-    /// Whether every operation came with a promise.
+    /// Whether the model made a promise for every operation.
     tracked: bool,
-    /// By state; states found later than the start have none.
+    /// Indexed by state; states found after the start have none.
     traffic: Vec<Traffic>,
     /// The list: position 0 is both its ends, the others are in order of time.
     op_at: Vec<u32>,
     next: Vec<u32>,
     prev: Vec<u32>,
-    /// The present configuration: what is placed, in order, and the state.
+    /// The present configuration: the placed operations, in order, and the state.
     trail: Vec<u32>,
     state: u32,
     class: u32,
@@ -269,19 +273,20 @@ struct Search<'a, M: Model> {
     pool: Vec<u32>,
     failed: HashSet<Box<[u32]>, FixedState>,
     key: Vec<u32>,
-    /// The candidates while they are sorted, and of those kept so far the class and the state, if it matters.
+    /// The candidates during sorting; and the class of each one kept so far, with the state if it matters.
     ranked: Vec<Rank>,
     kept: Vec<(u32, u32)>,
     /// The classes of open writes, possible ones and others.
     classes: Vec<Class>,
     impossible: Vec<u32>,
-    /// The longest trail that ended, how much of it the present trail shares, and what was open.
+    /// The longest trail that ended, how much of it the present trail shares, and the operations that were open at its
+    /// end.
     best: Vec<u32>,
     best_shared: usize,
     best_open: Vec<u32>,
 }
 
-/// What [`Search::enter`] found.
+/// The result of [`Search::enter`].
 enum Entered {
     /// Every operation that returned is placed.
     Done,
@@ -310,7 +315,7 @@ impl<'a, M: Model> Search<'a, M> {
                     timeline.push((event.call_ns, false, at as u32));
                     timeline.push((return_ns, true, at as u32));
                 }
-                // A pending read tells nothing.
+                // A pending read gives no information.
                 None if matches!(kind, Kind::Read { .. }) => {}
                 None => timeline.push((event.call_ns, false, at as u32)),
             }
@@ -380,11 +385,12 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Two or three operations that contradict each other, whatever the others did, if such are easily found.
+    /// Finds two or three operations that contradict each other whatever the others did, if such are easily found.
     ///
-    /// A state `s` that one operation leaves, and that is not the initial one, lasts from that operation to the last that
-    /// needs it. If one of these returned before another was called, the state is `s` from that return to that call: a zone.
-    /// Zones of different states must not overlap, and an operation within a zone must be a read that is possible there.
+    /// Let `s` be a state other than the initial one that only one operation leaves. It lasts from that operation to
+    /// the last that needs it. If one of these returned before another was called, the state is `s` from that return to
+    /// that call: a zone. Zones of different states must not overlap, and an operation within a zone must be a read
+    /// that is possible there.
     fn contradiction(&mut self) -> Option<(Reason, Vec<usize>)> {
         if !self.tracked {
             return None;
@@ -436,7 +442,8 @@ impl<'a, M: Model> Search<'a, M> {
         None
     }
 
-    /// Depth first. What is on the stack is never entered again, for every step places an operation more.
+    /// Searches depth first. A configuration on the stack is never entered again, since every step places one more
+    /// operation.
     fn run(&mut self) -> End {
         if matches!(self.enter(0), Entered::Done) {
             return End::Placed;
@@ -490,7 +497,7 @@ impl<'a, M: Model> Search<'a, M> {
         Entered::Frame
     }
 
-    /// Gives the present configuration up, and returns to the one it was entered from.
+    /// Abandons the present configuration, and returns to its predecessor.
     fn leave(&mut self) {
         self.gather_open();
         self.note_best();
@@ -505,8 +512,9 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Places the minimal reads that are possible now, and gathers what stays open. Returns the frontier's operation, or
-    /// [`NEVER`] if no return is left. One pass is enough: the state does not change, so what was not possible stays so.
+    /// Places the minimal reads that are possible now, and gathers the remaining open operations. Returns the
+    /// frontier's operation, or [`NEVER`] if no return is left. One pass is enough: the state does not change, so an
+    /// impossible read stays impossible.
     fn place_reads(&mut self) -> u32 {
         self.open.clear();
         let mut at = self.next[0];
@@ -516,7 +524,7 @@ impl<'a, M: Model> Search<'a, M> {
                 return id;
             }
             if self.is_read_possible_in(self.state, id) {
-                // Not from the call itself: what follows it may be its own return, lifted with it.
+                // Continue from before the call: the element after the call may be its own return, lifted with it.
                 let before = self.prev[at as usize];
                 self.place(id);
                 at = self.next[before as usize];
@@ -528,7 +536,7 @@ impl<'a, M: Model> Search<'a, M> {
         NEVER
     }
 
-    /// Gathers what is open in a configuration whose reads are placed.
+    /// Gathers the open operations of a configuration after its reads are placed.
     fn gather_open(&mut self) {
         self.open.clear();
         let mut at = self.next[0];
@@ -542,7 +550,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// The cache key of the present configuration, from `open`.
+    /// Makes the cache key of the present configuration from `open`.
     fn make_key(&mut self) {
         self.key.clear();
         self.key.extend_from_slice(&self.open);
@@ -551,25 +559,26 @@ impl<'a, M: Model> Search<'a, M> {
         self.key.push(state);
     }
 
-    /// Puts what to try in the present configuration into the pool, the most urgent first.
+    /// Puts the candidates of the present configuration into the pool, the most urgent first.
     fn rank_candidates(&mut self, frontier: u32) {
         if self.tracked {
             let entry = self.traffic[self.state as usize];
             if entry.readers > 0 && entry.writers == 0 {
-                // Not possible in a read's `only_in` alone: every candidate is a write of another state.
+                // An unplaced read needs this state, and no unplaced write leaves it: every candidate is a write of
+                // another state.
                 return;
             }
         }
         self.sort_classes();
-        // The frontier's operation must be placed before time goes on. If it cannot be placed now, first try what would
-        // let it be.
+        // The frontier's operation must be placed before time advances. If it cannot be placed now, the search first
+        // tries operations that make it possible.
         let wanting = self.tracked && self.step(self.state, frontier).is_none();
         let frontier_at = self.ops[frontier as usize].return_at;
         self.ranked.clear();
         for at in 0..self.open.len() {
             let id = self.open[at];
             let rank = match self.ops[id as usize] {
-                // Were it possible it would be placed.
+                // A possible read would be placed already.
                 Op { kind: Kind::Read { .. }, .. } => continue,
                 Op { kind: Kind::Write { leaves, class }, .. } if self.tracked => {
                     let Some(seen) = self.classes.iter().find(|seen| seen.class == class) else { continue };
@@ -602,8 +611,8 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Finds the classes of open writes that are possible now, by one of each, and for each class how many of the others
-    /// make it impossible.
+    /// Finds the classes of open writes that are possible now, from one write of each, and for each class how many of
+    /// the others make it impossible.
     fn sort_classes(&mut self) {
         self.classes.clear();
         if !self.tracked {
@@ -630,7 +639,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// When an open write must be placed at the latest, and whether it is closed.
+    /// The latest position at which an open write must be placed, and whether it is closed.
     fn deadline(&self, id: u32, leaves: u32, frontier_at: u32) -> (u32, bool) {
         let entry = &self.traffic[leaves as usize];
         let return_at = self.ops[id as usize].return_at;
@@ -644,7 +653,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// The state after `op`, if it is possible in `state` and not known to lead nowhere.
+    /// The state after `op`, if it is possible in `state` and not known to lead to no linearization.
     fn try_place(&mut self, state: u32, id: u32) -> Option<u32> {
         let after = self.step(state, id)?;
         let Kind::Write { leaves, .. } = self.ops[id as usize].kind else {
@@ -677,7 +686,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Asks the model.
+    /// Calls the model.
     fn step(&mut self, state: u32, id: u32) -> Option<M::State> {
         self.steps += 1;
         let event = &self.events[id as usize];
@@ -702,7 +711,7 @@ impl<'a, M: Model> Search<'a, M> {
         self.trail.push(id);
     }
 
-    /// Puts operations back, the last first, until the trail is as long as it was.
+    /// Puts operations back, the last first, until the trail has its earlier length.
     fn undo(&mut self, mark: u32) {
         while self.trail.len() > mark as usize {
             let Some(id) = self.trail.pop() else { return };
@@ -734,7 +743,7 @@ impl<'a, M: Model> Search<'a, M> {
         self.best_open.clone_from(&self.open);
     }
 
-    /// What the search has to show for itself when it found nothing.
+    /// The evidence of a search that found no order.
     fn evidence(&self) -> Evidence {
         let placed: Vec<usize> = self.best.iter().map(|&op| op as usize).collect();
         let culprits: Vec<usize> = self.best_open.iter().map(|&op| op as usize).collect();
@@ -771,7 +780,7 @@ pub(super) mod tests {
     use super::super::kv::{KvEvent, KvInput, KvModel, KvOutput};
     use super::*;
 
-    /// Splitmix64: the tests are runs of a seed.
+    /// Splitmix64: each test is determined by its seed.
     pub(in super::super) struct Rng(pub(in super::super) u64);
 
     impl Rng {
@@ -801,7 +810,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Tries every order there is; shares nothing with the search.
+    /// Tries every order; shares nothing with the search.
     fn brute_force(events: &[KvEvent], placed: u32, state: Option<u64>) -> bool {
         let unplaced = |at: usize| placed & 1 << at == 0;
         let mut done = true;
@@ -851,7 +860,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A history that an atomic store of one key could have: every operation takes effect at a moment of its own between its
+    /// A history that an atomic store of one key could have: every operation takes effect at its own moment between its
     /// call and its return.
     pub(in super::super) fn atomic(
         rng: &mut Rng,
@@ -913,7 +922,7 @@ pub(super) mod tests {
         assert!(good > 25_000 && bad > 25_000, "{good} good, {bad} bad");
     }
 
-    /// Writes only, plus a few reads, all within each other: where the reductions have the most to get wrong.
+    /// Writes only, plus a few reads, all concurrent: the most difficult input for the reductions.
     #[test]
     fn agrees_with_brute_force_on_crowded_histories() {
         let mut rng = Rng(2);

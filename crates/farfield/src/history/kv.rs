@@ -1,8 +1,8 @@
 //! Histories of a key-value store.
 //!
-//! [`KvModel`] is one key; [`KvHistory`] collects what was done to all of them and checks each alone. A value is represented
-//! by a 64-bit fingerprint (the value itself, or a hash of it). Give every write a value of its own wherever the workload
-//! allows: a read then tells which write it saw, which makes the check sharper and far cheaper.
+//! [`KvModel`] models one key. [`KvHistory`] collects the operations on all keys and checks each key alone. A value is
+//! represented by a 64-bit fingerprint (the value itself, or a hash of it). Give every write a unique value wherever
+//! the workload allows. A read then identifies the write that it saw, which makes the check sharper and far cheaper.
 //!
 //! Processes that share a store each write a log, and one of them merges the logs:
 //!
@@ -25,8 +25,8 @@
 //!
 //! # The log
 //!
-//! A log is a sequence of [`KvRecord`]s, 48 bytes each and little-endian, with nothing before, between or after them; joining
-//! files is joining logs.
+//! A log is a sequence of [`KvRecord`]s, 48 bytes each and little-endian, with nothing before, between or after them.
+//! Joining files joins logs.
 //!
 //! ```text
 //!   0        8          16           24            32             40       44   45       46     48
@@ -35,10 +35,10 @@
 //!   └────────┴──────────┴────────────┴─────────────┴──────────────┴────────┴────┴────────┴──────┘
 //! ```
 //!
-//! An operation that took effect must be in the log even if its process is killed before it returns; a log without it
-//! makes a later read look like one of a value that nobody wrote. So a process that may be killed writes every operation
-//! twice, pending before it starts and complete when it has returned. [`KvHistory::check_each_key`] drops the pending one where
-//! it finds both (same key, client, call time and input).
+//! An operation that took effect must be in the log even if its process is killed before it returns. Without it, a
+//! later read seems to have found a value that was never written. So a process that may be killed writes every
+//! operation twice, pending before it starts and complete when it has returned. [`KvHistory::check_each_key`] drops the
+//! pending record if it finds both (same key, client, call time and input).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -63,12 +63,12 @@ pub enum KvInput {
     Delete,
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvOutput {
-    /// A get found this.
+    /// The value that a get found.
     Found(Option<u64>),
-    /// Whether an insert, update or delete did anything.
+    /// Whether an insert, update or delete had an effect.
     Succeeded(bool),
     /// An upsert is done.
     Stored,
@@ -77,12 +77,12 @@ pub enum KvOutput {
 /// An operation on one key, as its caller saw it.
 pub type KvEvent = Event<KvInput, KvOutput>;
 
-/// One key of a store: absent at first.
+/// One key of a store, absent at first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvModel;
 
-/// Classes of writes: see [`Effect::Write`]. No answer but a get's depends on which value is there, so writes of one kind
-/// can stand in for each other but for the gets that name their values.
+/// Classes of writes: see [`Effect::Write`]. No answer but a get's depends on the value. So writes of one kind can
+/// replace each other, except for the gets that name their values.
 mod class {
     pub(super) const INSERT: u32 = 0;
     pub(super) const UPDATE: u32 = 1;
@@ -100,7 +100,7 @@ impl Model for KvModel {
     }
 
     fn step(&self, state: &Option<u64>, input: &KvInput, output: Option<&KvOutput>) -> Option<Option<u64>> {
-        // A pending insert, update or delete that failed is one that never took effect: assume success.
+        // A pending insert, update or delete that failed never took effect, so this assumes success.
         let succeeded = match output {
             None => true,
             Some(KvOutput::Succeeded(succeeded)) => *succeeded,
@@ -123,7 +123,7 @@ impl Model for KvModel {
     fn effect(&self, input: &KvInput, output: Option<&KvOutput>) -> Effect<Option<u64>> {
         match (output, *input) {
             (Some(KvOutput::Found(found)), KvInput::Get) => Effect::Read { only_in: Some(*found) },
-            // A failed operation, or an answer that does not fit its question and is possible nowhere.
+            // A failed operation, or an answer that does not fit its operation and is possible in no state.
             (Some(KvOutput::Succeeded(false) | KvOutput::Found(_)), _) | (_, KvInput::Get) => {
                 Effect::Read { only_in: None }
             }
@@ -175,7 +175,7 @@ impl KvRecord {
             KvInput::Upsert(value) => (OP_UPSERT, value),
             KvInput::Delete => (OP_DELETE, 0),
         };
-        // A return without an answer, or an answer without a return, is as good as neither.
+        // A return without an answer, or an answer without a return, counts as pending.
         let (answer, found) = match (event.return_ns, event.output) {
             (None, _) | (_, None) => (ANSWER_PENDING, 0),
             (Some(_), Some(KvOutput::Found(None))) => (ANSWER_FOUND_NONE, 0),
@@ -197,7 +197,7 @@ impl KvRecord {
         }
     }
 
-    /// The operation and its key, or what is wrong with the record.
+    /// Returns the operation and its key, or an error for an invalid record.
     pub fn decode(&self) -> Result<(u64, KvEvent), &'static str> {
         let input = match self.op {
             OP_GET => KvInput::Get,
@@ -235,23 +235,23 @@ impl KvRecord {
 /// A log that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// The log does not end with a whole record: its writer was cut short, or it is no log.
+    /// The log does not end with a whole record: its writer was cut short, or it is not a log.
     #[error("a log of {bytes} bytes is not whole: records take 48 bytes, and {} are left over", bytes % KvRecord::LEN)]
     Torn {
         /// Its length.
         bytes: usize,
     },
-    /// A record makes no sense.
+    /// A record is invalid.
     #[error("record {record} of the log (byte {}): {problem}", record * KvRecord::LEN)]
     BadRecord {
-        /// Which, from zero.
+        /// Its index, from zero.
         record: usize,
-        /// Why.
+        /// The reason.
         problem: &'static str,
     },
 }
 
-/// What was done to the keys of a store.
+/// The operations on the keys of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvHistory {
     keys: BTreeMap<u64, Vec<KvEvent>>,
@@ -275,12 +275,12 @@ impl KvHistory {
         }
     }
 
-    /// How many operations were recorded.
+    /// How many operations it contains.
     pub fn len(&self) -> usize {
         self.keys.values().map(Vec::len).sum()
     }
 
-    /// Whether none were.
+    /// Whether it contains no operation.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -299,8 +299,8 @@ impl KvHistory {
         bytes
     }
 
-    /// Reads a log. One that ends within a record is an error: cut it to a multiple of [`KvRecord::LEN`] if its writer is
-    /// known to have been killed.
+    /// Reads a log. A log that ends within a record is an error: if its writer is known to have been killed, cut it to
+    /// a multiple of [`KvRecord::LEN`].
     ///
     /// ```
     /// use farfield::history::kv::{KvHistory, LogError};
@@ -319,8 +319,8 @@ impl KvHistory {
         Ok(history)
     }
 
-    /// Checks every key, each with its own budget. All must be linearizable; running out of budget is a failure. If several
-    /// keys fail, the one reported is the first with a violation, or else the first undecided.
+    /// Checks every key, each with its own budget. All must be linearizable; an exhausted budget is a failure. If
+    /// several keys fail, the result is the first with a violation, or else the first undecided one.
     ///
     /// ```
     /// use farfield::history::kv::{Failure, KvHistory, KvInput, KvOutput};
@@ -354,18 +354,18 @@ impl KvHistory {
     }
 }
 
-/// What a successful check covered.
+/// The coverage of a successful check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations, each counted once.
     pub operations: u64,
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Operations that overlapped in time with another on the same key. If these are few the check says little.
+    /// Operations that overlapped in time with another on the same key. If there are few, the check proves little.
     pub overlapping: u64,
-    /// Operations that never returned, or without an answer.
+    /// Operations that never returned, or returned without an answer.
     pub pending: u64,
-    /// Steps of all checks together.
+    /// The steps of all checks together.
     pub steps: u64,
 }
 
@@ -387,7 +387,8 @@ pub enum Failure {
     Violation {
         /// The key.
         key: u64,
-        /// Where it breaks. Positions are those in the key's operations as recorded, pending ones that returned later left out.
+        /// Where it breaks. Positions are those in the key's operations as recorded, without pending ones that returned
+        /// later.
         evidence: Evidence,
     },
     /// A key's history could not be decided within its budget.
@@ -399,12 +400,12 @@ pub enum Failure {
         key: u64,
         /// The steps taken.
         steps: u64,
-        /// How far the best attempt came.
+        /// The best attempt.
         evidence: Evidence,
     },
 }
 
-/// The operations of a key without those pending ones that are there complete, too.
+/// The operations of a key without pending ones that are also recorded as complete.
 fn settle(events: &[KvEvent]) -> Vec<KvEvent> {
     let identity = |event: &KvEvent| (event.client, event.call_ns, event.input);
     let mut complete: HashMap<_, usize, FixedState> = HashMap::default();
@@ -492,16 +493,16 @@ mod tests {
         let events = [op(0, 1, Upsert(1), DONE), op(2, 3, Upsert(2), DONE), op(4, 5, Get, found(1))];
         let evidence_of_one = evidence(&events);
         assert_eq!((evidence_of_one.reason, evidence_of_one.culprits), (Reason::Contradiction, vec![0, 1, 2]));
-        // New, then old, while the write is still going on.
+        // New, then old, while the write is in progress.
         evidence(&[
             op(0, 1, Upsert(1), DONE),
             op(2, 9, Upsert(2), DONE),
             op(3, 4, Get, found(2)),
             op(5, 6, Get, found(1)),
         ]);
-        // Absent after it was there.
+        // Absent after it was present.
         evidence(&[op(0, 1, Insert(1), YES), op(2, 3, Get, NOTHING)]);
-        // Two readers who disagree on the order of two writes.
+        // Two readers that disagree on the order of two writes.
         let writes = [op(0, 20, Upsert(1), DONE), op(0, 20, Upsert(2), DONE)];
         let one = [op(1, 2, Get, found(1)), op(3, 4, Get, found(2))];
         let other = [op(1, 2, Get, found(2)), op(3, 4, Get, found(1))];
@@ -514,7 +515,7 @@ mod tests {
     fn a_resurrected_delete_is_rejected() {
         evidence(&[op(0, 1, Insert(1), YES), op(2, 3, Delete, YES), op(4, 5, Get, found(1))]);
         evidence(&[op(0, 1, Insert(1), YES), op(2, 3, Delete, YES), op(4, 5, Delete, YES)]);
-        // Seen gone, then back, within the delete.
+        // Seen absent, then present again, within the delete.
         evidence(&[op(0, 1, Insert(1), YES), op(2, 9, Delete, YES), op(3, 4, Get, NOTHING), op(5, 6, Get, found(1))]);
     }
 
@@ -601,7 +602,7 @@ mod tests {
         assert_good(&[insert]);
         assert_good(&[insert, op(1, 2, Get, found(1))]);
         assert_good(&[insert, op(1, 2, Get, NOTHING), op(3, 4, Insert(2), YES), op(5, 6, Get, found(2))]);
-        // Long after, when everything it met at first is gone.
+        // Long after its call, when other operations have changed the state.
         assert_good(&[
             insert,
             op(1, 2, Insert(2), YES),
@@ -609,14 +610,14 @@ mod tests {
             op(5, 6, Get, NOTHING),
             op(7, 8, Get, found(1)),
         ]);
-        // But once only, and not before its call.
+        // But only once, and not before its call.
         evidence(&[insert, op(1, 2, Get, found(1)), op(3, 4, Delete, YES), op(5, 6, Get, found(1))]);
         evidence(&[pending(5, Insert(1)), op(1, 2, Get, found(1))]);
-        // Nor does it fit everywhere: an update needs something to replace.
+        // It also does not fit everywhere: an update needs a value to replace.
         evidence(&[pending(0, Update(1)), op(1, 2, Get, found(1))]);
         assert_good(&[pending(0, Delete), op(1, 2, Insert(1), YES), op(3, 4, Insert(2), YES)]);
         evidence(&[pending(0, Delete), op(1, 2, Insert(1), YES), op(3, 4, Insert(2), YES), op(5, 6, Insert(3), YES)]);
-        // A pending get says nothing, nor does an answer that was lost.
+        // A pending get gives no information, nor does an answer that was lost.
         assert_good(&[pending(0, Get), op(1, 2, Get, NOTHING)]);
         let lost = Event { return_ns: Some(1), ..insert };
         assert_good(&[lost, op(2, 3, Get, NOTHING), op(4, 5, Get, found(1))]);
@@ -679,7 +680,7 @@ mod tests {
         assert_eq!(twice.len(), 14);
         assert_eq!(KvHistory::from_bytes(&[&bytes[..], &bytes[..]].concat()).map(|joined| joined.len()), Ok(14));
 
-        // Any byte may be wrong; that is an error or another history, never a panic.
+        // Any byte may be wrong. The result is an error or another history, never a panic.
         for at in 0..bytes.len() {
             for wrong in [0, 1, 6, 7, 255] {
                 let mut bytes = bytes.clone();
@@ -709,7 +710,7 @@ mod tests {
         // The insert cannot happen a second time.
         history.record(1, op(8, 9, Get, found(1)));
         assert!(history.check_each_key(Budget::default()).is_err());
-        // Unless it was announced a second time, too.
+        // Unless a second pending record announces it, too.
         history.record(1, announced);
         let report = history.check_each_key(Budget::default()).expect("good");
         assert_eq!((report.operations, report.pending), (4, 1));
@@ -749,7 +750,7 @@ mod tests {
                 Ok(report) => println!("{name:<20} {concurrent:>4} {:>9.1?} per key: {report}", now.elapsed() / 64),
                 Err(failure) => println!("{name:<20} {concurrent:>4} {:>9.1?} in all: {failure}", now.elapsed()),
             }
-            // The same with one answer in the middle changed.
+            // The same history with one answer in the middle changed.
             let (mut violations, mut slowest, mut undecided) = (0, std::time::Duration::ZERO, 0);
             let now = std::time::Instant::now();
             for events in history.keys.values_mut() {

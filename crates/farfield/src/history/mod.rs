@@ -1,22 +1,22 @@
 //! Histories of operations, and whether they are linearizable.
 //!
-//! A history is what the callers of an object saw: for every operation when it was called, when it returned, what went in
-//! and what came out. It is *linearizable* when all of it can be explained by the operations having taken effect one at a
-//! time, each at some moment between its call and its return (Herlihy and Wing, 1990). [`check`] decides that for any
-//! object that has a sequential [`Model`]; [`queue`] has that of a queue, [`kv`] that of a key-value store, and collects,
-//! saves and merges its histories.
+//! A history records the operations on an object as their callers saw them: when each was called, when it returned, its
+//! input and its output. It is *linearizable* if there is an order of the operations that explains it: each takes
+//! effect alone, at some moment between its call and its return (Herlihy and Wing, 1990). [`check`] decides that for
+//! any object with a sequential [`Model`]. [`queue`] has the model of a queue. [`kv`] has the model of a key-value
+//! store, and collects, saves and merges its histories.
 //!
-//! What counts as time: two operations are ordered only if one returned *strictly* before the other was called. Intervals
-//! that touch are concurrent, so a coarse clock can hide a violation but never invent one. An operation that is
-//! *pending* (it never returned, or returned without an answer: its client died, the history ended first, it timed out)
-//! may have taken effect at any moment after its call, or not at all.
+//! Two operations are ordered only if one returned *strictly* before the other was called. Intervals that touch are
+//! concurrent, so a coarse clock can hide a violation but never invent one. An operation is *pending* if it never
+//! returned, or returned without an answer: its client died, the history ended first, or it timed out. It may have
+//! taken effect at any moment after its call, or not at all.
 //!
 //! How far to trust an answer:
 //!
-//! - [`Verdict::Linearizable`] carries the order that was found, and [`check`] has replayed it with [`verify`], thirty
-//!   lines that share nothing with the search. A mistake in the search cannot make a bad history pass.
-//! - [`Verdict::Violation`] means the search was exhaustive, up to the reductions argued in `checker.rs`.
-//! - [`Verdict::Undecided`] means the budget ran out. It is not a success.
+//! - [`Verdict::Linearizable`] carries the order that the search found. [`check`] has replayed it with [`verify`],
+//!   thirty lines that share nothing with the search. A mistake in the search cannot make a bad history pass.
+//! - [`Verdict::Violation`] means that the search was exhaustive, up to the reductions argued in `checker.rs`.
+//! - [`Verdict::Undecided`] means that the budget ran out. It is not a success.
 //!
 //! ```
 //! use farfield::history::{Budget, Effect, Event, Model, check};
@@ -57,15 +57,15 @@ pub use checker::check;
 /// One operation as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event<I, O> {
-    /// Who called. Only for the reader of the evidence: one client may have several operations in flight.
+    /// The caller. Used only in the evidence: one client may have several operations in flight.
     pub client: u32,
     /// When it was called, in nanoseconds on a clock that all clients of the history share.
     pub call_ns: u64,
     /// When it returned; `None` if it never did.
     pub return_ns: Option<u64>,
-    /// What the caller asked for.
+    /// The caller's request.
     pub input: I,
-    /// What it was told; `None` if it never returned, or ended without an answer (an error, a time-out).
+    /// The answer; `None` if the operation never returned, or ended without an answer (an error, a timeout).
     pub output: Option<O>,
 }
 
@@ -92,13 +92,13 @@ impl<I, O> Event<I, O> {
         Self { client, call_ns, return_ns: None, input, output: None }
     }
 
-    /// When it returned with an answer; `None` if it is pending: it may have taken effect at any moment after its call, or
-    /// not at all.
+    /// When the operation returned with an answer. `None` if it is pending: it may have taken effect at any moment
+    /// after its call, or not at all.
     pub fn answered_ns(&self) -> Option<u64> {
         self.return_ns.filter(|_| self.output.is_some())
     }
 
-    /// Whether the two could have been in progress at the same moment. Intervals that touch could.
+    /// Whether the two operations could have been in progress at the same moment. Intervals that touch could.
     ///
     /// ```
     /// use farfield::history::Event;
@@ -127,11 +127,11 @@ impl<I: fmt::Debug, O: fmt::Debug> fmt::Display for Event<I, O> {
     }
 }
 
-/// What an object does when its operations come one at a time.
+/// The behaviour of an object that executes its operations one at a time.
 pub trait Model {
-    /// What a caller asks for.
+    /// The caller's request.
     type Input: fmt::Debug;
-    /// What a caller is told.
+    /// The answer to a caller.
     type Output: fmt::Debug;
     /// Everything that later answers may depend on.
     type State: Clone + Eq + Hash + fmt::Debug;
@@ -139,47 +139,47 @@ pub trait Model {
     /// The state before the first operation.
     fn initial(&self) -> Self::State;
 
-    /// The state after an operation, or `None` if in this state it could not have had this output. With no output
-    /// the operation is pending: give the state after it took effect here, or `None` if it could have had none.
-    /// [`check`] itself tries the other case, that it never took effect.
+    /// The state after an operation, or `None` if in this state it could not have had this output. Without an output
+    /// the operation is pending: return the state after it took effect here, or `None` if it could not have taken
+    /// effect. [`check`] itself tries the other case, that it never took effect.
     fn step(&self, state: &Self::State, input: &Self::Input, output: Option<&Self::Output>) -> Option<Self::State>;
 
-    /// What can be said of an operation without knowing the state. The default, [`Effect::Unknown`], is always right;
-    /// saying more makes long histories with much concurrency cheap to check.
+    /// A promise about an operation that holds in every state. The default, [`Effect::Unknown`], is always right. A
+    /// stronger promise makes long histories with much concurrency cheap to check.
     fn effect(&self, input: &Self::Input, output: Option<&Self::Output>) -> Effect<Self::State> {
         let _ = (input, output);
         Effect::Unknown
     }
 }
 
-/// What can be said of an operation, with its output, in every state: see [`Model::effect`].
+/// A promise about an operation, with its output, in every state: see [`Model::effect`].
 ///
-/// These are promises. A wrong one can turn a good history into a [`Verdict::Violation`], never a bad one into
+/// A wrong promise can turn a good history into a [`Verdict::Violation`], never a bad one into
 /// [`Verdict::Linearizable`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect<S> {
-    /// Nothing. One such operation in a history turns off what the other promises would have allowed, except that reads
-    /// stay reads.
+    /// No promise. One such operation in a history disables the reductions that the other promises allow, except that
+    /// reads stay reads.
     Unknown,
-    /// Wherever it is possible, it leaves the state as it was.
+    /// Wherever it is possible, it leaves the state unchanged.
     Read {
-        /// The one state in which it is possible, if there is just one.
+        /// The only state in which it is possible, if there is just one.
         only_in: Option<S>,
     },
-    /// Wherever it is possible, it leaves this one state behind.
+    /// Wherever it is possible, it results in this one state.
     Write {
-        /// The state it leaves.
+        /// The resulting state.
         leaves: S,
-        /// Writes of one class can stand in for each other: put in the other's place, it is possible there if the other
-        /// was, and no later operation can tell, save reads whose `only_in` is one of the two states left.
+        /// Writes of one class can replace each other. If two change places, each is possible there if the other was.
+        /// No later operation can distinguish them, except reads whose `only_in` is one of the two resulting states.
         class: u32,
     },
 }
 
-/// How much work a check may cost.
+/// The limit on the work of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The most steps: operations tried or looked at. A step takes some tens of nanoseconds, and a step that fails may
+    /// The most steps: operations tried or inspected. A step takes some tens of nanoseconds, and a step that fails may
     /// leave about a hundred bytes in the cache.
     pub steps: u64,
 }
@@ -197,22 +197,22 @@ impl Default for Budget {
 pub enum Verdict {
     /// The history is linearizable.
     Linearizable {
-        /// An order that explains it: positions in the events given. Pending operations that need not have taken
+        /// An order that explains it, as positions in the given events. Pending operations that need not have taken
         /// effect are left out.
         order: Vec<usize>,
-        /// What finding it cost.
+        /// The steps that the search took.
         steps: u64,
     },
     /// No order explains the history.
     Violation {
-        /// Where it breaks.
+        /// Where the history breaks.
         evidence: Evidence,
-        /// What finding out cost.
+        /// The steps that the search took.
         steps: u64,
     },
-    /// The budget ran out first. Not a success.
+    /// The budget ran out first. This is not a success.
     Undecided {
-        /// How far the best attempt came.
+        /// The best attempt.
         evidence: Evidence,
         /// The steps taken.
         steps: u64,
@@ -220,17 +220,17 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the history was shown to be linearizable. False for [`Verdict::Undecided`].
+    /// Whether the history is known to be linearizable. False for [`Verdict::Undecided`].
     pub fn is_linearizable(&self) -> bool {
         matches!(self, Verdict::Linearizable { .. })
     }
 
-    /// Whether the history was shown not to be linearizable. False for [`Verdict::Undecided`].
+    /// Whether the history is known not to be linearizable. False for [`Verdict::Undecided`].
     pub fn is_violation(&self) -> bool {
         matches!(self, Verdict::Violation { .. })
     }
 
-    /// The steps it took.
+    /// The steps that the check took.
     pub fn steps(&self) -> u64 {
         match self {
             Verdict::Linearizable { steps, .. }
@@ -254,16 +254,16 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Where a history breaks. Its `Display` is meant to be read: one line per operation.
+/// Where a history breaks. Its `Display` is for readers: one line per operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// What is wrong.
+    /// Why the history did not pass.
     pub reason: Reason,
-    /// The longest prefix that could be explained, in the order in which it took effect: positions in the events given.
-    /// Empty when `culprits` contradict each other whatever came before.
+    /// The longest prefix that has an explanation, in the order in which it took effect, as positions in the given
+    /// events. Empty if `culprits` contradict each other whatever precedes them.
     pub placed: Vec<usize>,
-    /// After [`Reason::Stuck`], the operations in progress after that prefix, none of which leads on. Otherwise the few
-    /// operations that contradict each other.
+    /// After [`Reason::Stuck`], the operations in progress after that prefix, none of which can be placed next.
+    /// Otherwise the few operations that contradict each other.
     pub culprits: Vec<usize>,
     text: String,
 }
@@ -274,20 +274,20 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// What is wrong with a history.
+/// Why a history did not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
     /// An operation's return is earlier than its call: the clock, not the object, is broken.
     ReturnsBeforeCall,
-    /// An operation saw a state that no operation leaves: a torn value, or one from somewhere else.
+    /// An operation saw a state that no operation results in: a torn value, or one from elsewhere.
     NeverWritten,
-    /// An operation saw a state before the one operation that leaves it was called.
+    /// An operation saw a state before the call of the only operation that results in it.
     ReadBeforeWritten,
-    /// Two operations pin the state down for a while, and another, within that while, needs it to be different: a stale
-    /// read, a lost update.
+    /// Two operations require the same state for an interval, and another, within that interval, needs a different
+    /// state: a stale read, a lost update.
     Contradiction,
-    /// Every order was tried, and none goes further than the prefix shown.
+    /// The search tried every order, and none gets further than the prefix shown.
     Stuck,
     /// More than a billion events.
     TooLong,
@@ -306,8 +306,8 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Whether `order` (positions in `events`) explains the history: every operation that was answered is there once and
-/// pending ones at most once, no operation comes after one that was called after it had returned, and the model agrees with
+/// Whether `order` (positions in `events`) explains the history. Every answered operation is in it once, and pending
+/// ones at most once. No operation is placed after one that was called after it had returned. The model agrees with
 /// every output.
 ///
 /// ```

@@ -1,8 +1,8 @@
 //! Histories of a bounded first-in first-out queue.
 //!
-//! [`QueueModel`] is the queue of [`Queue`](crate::Queue): each call that enqueues takes one of its places, whether it
-//! brings one value or a batch, until the last of them is dequeued. Give every value a number of its own: what is lost
-//! or comes twice is then seen.
+//! [`QueueModel`] models [`Queue`](crate::Queue): each call that enqueues, one value or a batch, takes one of its
+//! places until the last of its values is dequeued. Use a unique number for each value. The check then detects values
+//! that are lost or dequeued twice.
 //!
 //! ```
 //! use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
@@ -39,7 +39,7 @@ pub enum QueueInput {
     Dequeue,
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueueOutput {
     /// Whether there was room.
@@ -48,17 +48,17 @@ pub enum QueueOutput {
     Dequeued(Option<u64>),
 }
 
-/// A queue: empty at first.
+/// A queue that is empty at first.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueModel {
-    /// How many calls' values it holds.
+    /// The number of enqueuing calls whose values it holds.
     pub capacity: usize,
 }
 
 impl Model for QueueModel {
     type Input = QueueInput;
     type Output = QueueOutput;
-    /// The values that each call enqueued and that are left, the oldest last in each.
+    /// The remaining values of each enqueuing call, the oldest last in each.
     type State = VecDeque<Vec<u64>>;
 
     fn initial(&self) -> VecDeque<Vec<u64>> {

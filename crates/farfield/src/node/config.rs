@@ -1,4 +1,4 @@
-//! What a node is told at its start: by calls, by a TOML file, by the environment.
+//! The configuration of a node: by calls, from a TOML file, from the environment.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,32 +34,32 @@ pub struct Config {
     pub(crate) decorate: Option<Decorate>,
 }
 
-/// Which fabric a node is on.
+/// The fabric that a node uses.
 #[derive(Clone)]
 pub(crate) enum Choice {
     /// Shared memory of one host.
     Shm,
     /// RDMA between hosts.
     Verbs,
-    /// This one, which has joined its session.
+    /// A fabric that has already joined its session.
     Joined(Arc<dyn Fabric>),
 }
 
-/// What a node on RDMA is told.
+/// The configuration of a node on RDMA.
 #[derive(Clone, Default)]
 pub(crate) struct Hosts {
-    /// Where the nodes of all places listen.
+    /// The addresses on which the nodes of all places listen.
     pub(crate) addresses: Vec<SocketAddr>,
     /// How many nodes there were at this place before.
     pub(crate) life: u16,
     pub(crate) secret: Option<Secret>,
     pub(crate) device: VerbsOptions,
-    /// Who is silent for so long is suspected.
+    /// A node that is silent for this long is suspected.
     pub(crate) silence: Option<Duration>,
 }
 
 impl Hosts {
-    /// Of several devices, this node's.
+    /// Selects this node's device, if several are given.
     fn take_device_in_turn(&mut self, node: u16) {
         if let Some(devices) = &mut self.device.device {
             let names: Vec<&str> = devices.split(',').map(str::trim).collect();
@@ -69,7 +69,7 @@ impl Hosts {
 }
 
 impl Config {
-    /// How it joins a session on RDMA.
+    /// The options for joining a session on RDMA.
     pub(super) fn rdma(&self) -> JoinOptions {
         let Hosts { addresses, life, secret, device, silence } = &self.hosts;
         let listen = addresses[usize::from(self.node)];
@@ -91,7 +91,7 @@ impl Config {
     }
 }
 
-/// Describes a node that is to be started.
+/// The builder of a node that is to be started.
 ///
 /// ```no_run
 /// # fn main() -> farfield::Result<()> {
@@ -160,7 +160,7 @@ struct FileRdma {
     silence_ms: Option<u64>,
 }
 
-/// Where launchers say who one is: this node's number, and how many there are.
+/// The variables of each launcher: this process's node number, the number of nodes, and the session.
 const LAUNCHERS: [(&str, &str, &str); 4] = [
     ("FARFIELD_NODE", "FARFIELD_NODES", "FARFIELD_SESSION"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"),
@@ -169,66 +169,67 @@ const LAUNCHERS: [(&str, &str, &str); 4] = [
 ];
 
 impl Builder {
-    /// The session's name: nodes with the same name find each other. Letters, digits, `_`, `-` and `.`. Unless it is
-    /// given, a node alone has a session of its own, and several nodes are in `default`.
+    /// Sets the session's name: nodes with the same name find each other. It consists of letters, digits, `_`, `-` and
+    /// `.`. By default, a session of one node gets a unique name, and several nodes use `default`.
     pub fn session(mut self, name: &str) -> Builder {
         self.config.session = name.into();
         self
     }
 
-    /// This node's number, from 0.
+    /// Sets this node's number, from 0.
     pub fn node(mut self, node: u16) -> Builder {
         self.config.node = node;
         self
     }
 
-    /// How many nodes the session has.
+    /// Sets how many nodes the session has.
     pub fn nodes(mut self, nodes: u16) -> Builder {
         self.config.nodes = nodes;
         self
     }
 
-    /// Names of the nodes, in order; also how many there are.
+    /// Sets the names of the nodes, in order, and thereby how many there are.
     pub fn names<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
         self.config.names = names.into_iter().map(Into::into).collect();
         self.config.nodes = self.config.names.len().try_into().unwrap_or(u16::MAX);
         self
     }
 
-    /// How long opening an object and blocking calls wait where no deadline is given. 30 s unless set.
+    /// Sets how long blocking calls and the opening of an object wait if no deadline is given. Default: 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.config.timeout = timeout;
         self
     }
 
-    /// The most network memory of each permission group, in bytes. Taken only as it is needed.
+    /// Sets the most network memory of each permission group, in bytes. It is allocated only as needed.
     pub fn memory_bytes_max(mut self, bytes: usize) -> Builder {
         self.config.memory_bytes_max = bytes;
         self
     }
 
-    /// Which pages network memory is made of. Of 2 MiB as long as the machine has free ones, unless set. In a file
-    /// `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It holds for shared memory and RDMA, and
-    /// takes the place of [`VerbsOptions::huge_pages`].
+    /// Sets the page size of network memory. The default is 2 MiB as long as the machine has free pages of that size.
+    /// In a file this is `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It applies
+    /// to shared memory and RDMA, and replaces [`VerbsOptions::huge_pages`].
     pub fn huge_pages(mut self, pages: HugePages) -> Builder {
         self.config.huge_pages = pages;
         self
     }
 
-    /// The most registered buffers of each endpoint, in bytes; and as many again, a megabyte at least, for operations on words.
+    /// Sets the most registered buffers of each endpoint, in bytes. An endpoint may use as many again, at least a
+    /// megabyte, for operations on words.
     pub fn pool_bytes_max(mut self, bytes: usize) -> Builder {
         self.config.pool_bytes_max = bytes;
         self
     }
 
-    /// A seed for the node's random choices.
+    /// Sets a seed for the node's random choices.
     pub fn seed(mut self, seed: u64) -> Builder {
         self.config.seed = Some(seed);
         self
     }
 
-    /// Starts on a fabric that has joined its session already, a simulated one for example, instead of joining one on
-    /// shared memory. The fabric says which node of how many this is.
+    /// Starts the node on a fabric that has already joined its session, such as a simulated one, instead of joining one
+    /// on shared memory. The fabric determines this node's number and the number of nodes.
     pub fn fabric(mut self, fabric: Arc<dyn Fabric>) -> Builder {
         self.config.node = fabric.me().0 % fabric.places() as u16;
         self.config.nodes = fabric.places() as u16;
@@ -236,8 +237,8 @@ impl Builder {
         self
     }
 
-    /// Starts on RDMA: the nodes of all places listen at these addresses, in order, which are also how many there are.
-    /// There each node is on one device, see [`Builder::device`].
+    /// Starts the node on RDMA. The nodes of all places listen at these addresses, in order; their number is the number
+    /// of nodes. Each node uses one device, see [`Builder::device`].
     ///
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {
@@ -253,27 +254,29 @@ impl Builder {
         self
     }
 
-    /// What all nodes on RDMA know, and nobody else: strangers are refused. Without one, whoever can connect is let in.
+    /// Sets a secret that all nodes on RDMA share: a process without it is refused. Without a secret, any process that
+    /// can connect is admitted.
     pub fn secret(mut self, secret: Secret) -> Builder {
         self.config.hosts.secret = Some(secret);
         self
     }
 
-    /// Which RDMA device this node is on, and how it is used. Unless it is said, the device chooses itself; of several,
-    /// with commas between them, the nodes take turns.
+    /// Sets the RDMA device of this node and its options. Without a name, the library selects the device. If several
+    /// names are given, separated by commas, the nodes take turns.
     pub fn device(mut self, device: VerbsOptions) -> Builder {
         self.config.hosts.device = device;
         self
     }
 
-    /// How long a node on RDMA may be silent, half a second unless it is said: then the others suspect that it is dead, and
-    /// decide it. Devices give up on a peer after about as long. The same for all nodes.
+    /// Sets how long a node on RDMA may be silent; half a second by default. After that the others suspect that it is
+    /// dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same value.
     pub fn silence(mut self, silence: Duration) -> Builder {
         self.config.hosts.silence = Some(silence);
         self
     }
 
-    /// How many nodes there were at this place before, on RDMA: one that is gone does not come back under its number.
+    /// Sets how many nodes there were at this place before, on RDMA. A restarted node never gets its predecessor's
+    /// number.
     pub fn life(mut self, life: u16) -> Builder {
         self.config.hosts.life = life;
         self
@@ -288,7 +291,7 @@ impl Builder {
         self
     }
 
-    /// Reads a TOML file. What it does not say stays.
+    /// Reads a TOML file. Settings that the file does not contain are unchanged.
     ///
     /// ```toml
     /// session = "orders"
@@ -299,7 +302,7 @@ impl Builder {
     /// name = "right"
     /// ```
     ///
-    /// With addresses the nodes are on RDMA, and there may be more to say:
+    /// With addresses the nodes are on RDMA, and further settings apply:
     ///
     /// ```toml
     /// [[nodes]]
@@ -318,7 +321,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// A file that cannot be read or makes no sense.
+    /// The file cannot be read or is invalid.
     pub fn file(self, path: impl AsRef<Path>) -> Result<Builder> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|why| config_error(format!("{}: {why}", path.display())))?;
@@ -328,7 +331,7 @@ impl Builder {
     /// Reads TOML text as [`Builder::file`] does.
     ///
     /// # Errors
-    /// A text that makes no sense.
+    /// The text is invalid.
     pub fn toml(mut self, text: &str) -> Result<Builder> {
         let file: File = toml::from_str(text).map_err(|why| config_error(why.to_string()))?;
         if !file.nodes.is_empty() {
@@ -365,15 +368,19 @@ impl Builder {
     }
 
     /// Reads the environment: `FARFIELD_NODE`, `FARFIELD_NODES` and `FARFIELD_SESSION` (as `farfield run` sets them),
-    /// or what `mpirun` and `srun` say; and `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]. What it does not say stays.
+    /// or the variables of `mpirun` and `srun`; and `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]. Settings
+    /// without a variable are unchanged.
     ///
-    /// With `FARFIELD_HOSTS`, the addresses of the nodes of all places, separated by commas, they are on RDMA. Then there
-    /// may be `FARFIELD_SECRET`, or a file of it, `FARFIELD_SECRET_FILE`; `FARFIELD_DEVICE`, one for all nodes or several,
-    /// which they take in turns; `FARFIELD_GID_INDEX`; `FARFIELD_SILENCE_MS`, see [`Builder::silence`]; and `FARFIELD_LIFE`, see
-    /// [`Builder::life`].
+    /// `FARFIELD_HOSTS` puts the nodes on RDMA. It contains the addresses of the nodes of all places, separated by
+    /// commas. These variables are then read, too:
+    /// - `FARFIELD_SECRET`, or `FARFIELD_SECRET_FILE`, the path of a file with the secret;
+    /// - `FARFIELD_DEVICE`, one for all nodes, or several, which they use in turns;
+    /// - `FARFIELD_GID_INDEX`;
+    /// - `FARFIELD_SILENCE_MS`, see [`Builder::silence`];
+    /// - `FARFIELD_LIFE`, see [`Builder::life`].
     ///
     /// # Errors
-    /// A variable that makes no sense.
+    /// A variable is invalid.
     pub fn environment(self) -> Result<Builder> {
         self.variables(|name| std::env::var(name).ok())
     }
@@ -436,7 +443,7 @@ impl Builder {
     /// Starts the node. It does not wait for the others, see [`Node::wait_for_all`].
     ///
     /// # Errors
-    /// A configuration that makes no sense, a place that is taken, no memory.
+    /// The configuration is invalid, the place is taken, or no memory is left.
     pub fn start(self) -> Result<Node> {
         let mut config = self.config;
         if config.session.is_empty() {
@@ -464,8 +471,8 @@ fn read_secret(path: &Path) -> Result<Secret> {
     Secret::new(bytes.trim_ascii_end()).map_err(|why| config_error(format!("{}: {why}", path.display())))
 }
 
-/// Where the nodes of a session on RDMA can listen that are all on this host: addresses of its loopback network, chosen at
-/// random, so that no other session's nodes listen there.
+/// Returns addresses for a session on RDMA whose nodes are all on this host. They belong to the loopback network and
+/// are chosen at random, so that no other session's nodes listen there.
 ///
 /// ```
 /// let hosts = farfield::loopback_hosts(3);
@@ -484,15 +491,15 @@ pub fn loopback_hosts(nodes: u16) -> Vec<SocketAddr> {
     (0..nodes).map(address).collect()
 }
 
-/// Where nodes on RDMA listen, unless it is said.
+/// The default port of nodes on RDMA.
 pub const PORT: u16 = 7471;
 
-/// Whether some launcher's variables are set.
+/// Whether the variables of a launcher are set.
 pub(super) fn is_launched() -> bool {
     LAUNCHERS.iter().any(|(node, nodes, _)| [node, nodes].iter().all(|name| std::env::var_os(name).is_some()))
 }
 
-/// A name that no other session has.
+/// Returns a name that no other session has.
 #[allow(
     clippy::disallowed_methods,
     reason = "not a choice that a simulator has to own: names of sessions order nothing"

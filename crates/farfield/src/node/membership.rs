@@ -1,13 +1,13 @@
-//! Who belongs to the session: the protocol, as a machine without time, threads or messages of its own. The page
-//! `docs/membership.md` describes it; the service thread drives it.
+//! The membership of the session: the protocol as a state machine, without time, threads or messages of its own. The
+//! page `docs/membership.md` describes it; the service thread drives it.
 //!
 //! An epoch is a set of members. The members of one epoch decide the next by consensus: one instance of Paxos (the
 //! single-decree synod; Lamport, "The Part-Time Parliament", TOCS 1998) for each epoch, among the members of the one
-//! before. Each member first shuts out whoever the decision removes, and then says so; what the removed have left behind is
-//! recovered when all members have said it.
+//! before. Each member first evicts the nodes that the decision removes, and then reports it. The state of a removed
+//! node is recovered when all members have reported.
 //!
-//! A node that returns is another node, whose number says which life of which place it is. The members decide that it
-//! belongs to them as they decide that others do not, once the life before it does not any more.
+//! A restarted node is a new node. Its number gives its place and how many nodes there were at that place before. The
+//! members decide to admit it by the same protocol, after its predecessor has been removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,60 +19,61 @@ use serde::{Deserialize, Serialize};
 use super::service::Standing;
 use crate::mutants::{self, Mutant};
 
-/// How much later each next node proposes what all suspect: the first one is rarely disturbed.
+/// The delay between two nodes' proposals for the same suspicion. The first node is rarely disturbed.
 const STAGGER: Duration = Duration::from_millis(5);
-/// A proposal that has come to nothing is made again after so long, and up to as much more: twice as long each time, up to
-/// so many times, since a proposal overtakes the one before it, and on busy machines its answers may take longer than that.
+/// A proposal without a result is repeated after this time and a random addition of up to as much. The time doubles
+/// with each proposal, up to `RETRY_DOUBLED_MAX` times. A proposal overtakes the one before it, and on busy machines
+/// its answers may take longer than the first delay.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_DOUBLED_MAX: u32 = 6;
-/// A node that has been out of reach of a quorum for so long gives up: the others may have gone on without it.
+/// After this time without a quorum in reach, a node gives up: the others may have continued without it.
 pub(super) const ISOLATED_MAX: Duration = Duration::from_millis(500);
 
-/// Who leads a ballot is part of it, so no two nodes lead the same.
+/// Contains its leader, so no two nodes lead the same ballot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Ballot {
     round: u32,
     leader: u16,
 }
 
-/// What is decided: who goes on, and who has come.
+/// A decision: the members of the next epoch, and the nodes that have departed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct View {
-    /// In order.
+    /// In ascending order if the view is voted on.
     members: Vec<u16>,
-    /// Of those that no longer are, the ones that wanted to go. Nobody recovers anything of theirs.
+    /// The removed nodes that have left on request. No state of theirs is recovered.
     departed: Vec<u16>,
 }
 
-/// What members say to each other. `epoch` is the one that is to be decided, or that was.
+/// The messages between members. `epoch` is the epoch that is to be decided, or that was.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// To all: take part in no lower ballot, and tell what you have accepted.
+    /// To all: take part in no lower ballot, and report the view that you have accepted.
     Prepare { epoch: u64, ballot: Ballot },
-    /// It will not.
+    /// The answer: the sender takes part in no lower ballot.
     Promise { epoch: u64, ballot: Ballot, accepted: Option<(Ballot, View)> },
-    /// To all: accept this.
+    /// To all: accept this view.
     Accept { epoch: u64, ballot: Ballot, view: View },
-    /// It has.
+    /// The answer: the sender has accepted it.
     Accepted { epoch: u64, ballot: Ballot },
-    /// It takes part in a higher ballot.
+    /// The refusal: the sender takes part in a higher ballot.
     Overtaken { epoch: u64, ballot: Ballot },
-    /// A quorum has accepted this.
+    /// A quorum has accepted this view.
     Decided { epoch: u64, view: View },
-    /// The sender has shut out all that were removed up to this epoch.
+    /// The sender has evicted all nodes that were removed up to this epoch.
     ShutOut { epoch: u64 },
-    /// The sender is fenced: it takes part in nothing any more.
+    /// The sender has fenced itself and takes no further part.
     Fenced,
-    /// To who has come: it is a member from this epoch on. These are the members, those that are none any more, and the
-    /// epochs up to which each has shut those out.
+    /// To an admitted node: it is a member from this epoch on. It carries the members, the removed nodes, and the
+    /// epochs up to which each member has evicted the removed ones.
     Welcome { epoch: u64, members: BTreeSet<u16>, removed: BTreeMap<u16, Removed>, shut_out: BTreeMap<u16, u64> },
 }
 
-/// What the machine wants done.
+/// An action that the machine requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Send(NodeId, Message),
-    /// The others go on without this node.
+    /// The others continue without this node.
     Fence,
 }
 
@@ -82,49 +83,49 @@ struct Proposal {
     ballot: Ballot,
     view: View,
     promised: BTreeSet<u16>,
-    /// What was accepted in the highest of the ballots that were told of.
+    /// The view accepted in the highest ballot that a promise has reported.
     accepted: Option<(Ballot, View)>,
-    /// Those that have accepted it, once it was put to the vote.
+    /// The members that have accepted the view, once it was put to the vote.
     voted: Option<BTreeSet<u16>>,
 }
 
-/// Why a node is no member any more.
+/// Why a node is no longer a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Removed {
     epoch: u64,
     departed: bool,
 }
 
-/// What one node knows.
+/// The state of one node.
 #[derive(Clone, Debug)]
 pub(super) struct Membership {
     me: u16,
-    /// How many nodes the session has at a time: those that differ by a multiple of it are lives of the same place.
+    /// How many nodes the session has at a time. Numbers that differ by a multiple of it belong to the same place.
     places: u16,
     rule: DeathRule,
     epoch: u64,
     members: BTreeSet<u16>,
-    /// Those that have come and are no members yet.
+    /// Nodes that have started and are not yet members.
     arriving: BTreeSet<u16>,
-    /// Decisions that have come before their turn.
+    /// Decisions that have arrived before those of earlier epochs.
     early: BTreeMap<u64, View>,
-    /// What was decided, by epochs, as far as this node has taken part.
+    /// The decisions by epoch, as far as this node has taken part.
     decided: BTreeMap<u64, View>,
     removed: BTreeMap<u16, Removed>,
     suspects: BTreeSet<u16>,
-    /// Of those, the ones that are fenced.
+    /// The suspects that have fenced themselves.
     fenced: BTreeSet<u16>,
-    /// Members that want to go, or have gone.
+    /// Members that want to leave, or have left.
     departing: BTreeSet<u16>,
-    /// The highest ballot that it takes part in.
+    /// The highest ballot that this node takes part in.
     promised: Ballot,
-    // Of the instance that decides the next epoch:
+    // State of the instance that decides the next epoch:
     accepted: Option<(Ballot, View)>,
     proposal: Option<Proposal>,
     propose_at: Option<Instant>,
-    /// Of this node, since the last decision or suspicion.
+    /// The number of this node's proposals since the last decision or suspicion.
     proposals: u32,
-    /// Nodes that this one still has to shut out; and up to which epoch each member has.
+    /// The nodes that this one still has to evict; and the epoch up to which each member has evicted the removed ones.
     to_shut_out: BTreeSet<u16>,
     shut_out: BTreeMap<u16, u64>,
     isolated_since: Option<Instant>,
@@ -134,7 +135,7 @@ pub(super) struct Membership {
     has_changed: bool,
 }
 
-/// A majority; of an even number, also the half with the lowest member. Any two have a member in common.
+/// A majority; half of an even number, too, if it contains the lowest member. Any two quorums have a member in common.
 fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
     let some: BTreeSet<u16> = some.filter(|node| members.contains(node)).collect();
     let lowest = members.first().is_some_and(|lowest| some.contains(lowest));
@@ -143,8 +144,8 @@ fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
 }
 
 impl Membership {
-    /// A session begins with the first life of each place. Where nodes vote, the members let a later one in, and tell it who
-    /// they are; until then it knows of none.
+    /// A session begins with the first node of each place. Where the members vote, they admit a restarted node and send
+    /// it the members. Until then it knows of no member.
     pub(super) fn new(me: NodeId, places: u16, rule: DeathRule, rng: Rng) -> Membership {
         let is_told = me.0 >= places && rule == DeathRule::Majority;
         let firsts = (0..places).filter(|_| !is_told);
@@ -176,8 +177,8 @@ impl Membership {
         }
     }
 
-    /// What a node finds when it starts where nodes return: who is gone, and who lives. Where the system says who is dead,
-    /// these are the members.
+    /// Sets what a node finds when it starts in a session with restarted nodes: the removed nodes and the live ones.
+    /// Where the system reports deaths, the live nodes are the members.
     pub(super) fn finds(&mut self, gone: &[u16], living: &[NodeId]) {
         self.has_changed = true;
         if self.rule == DeathRule::System {
@@ -195,7 +196,7 @@ impl Membership {
         self.members.iter().map(|node| NodeId(*node))
     }
 
-    /// None of a node that was never a member.
+    /// `None` for a node that was never a member.
     pub(super) fn standing_of(&self, node: NodeId) -> Option<Standing> {
         let is_expected = node.0 < self.places || self.members.contains(&node.0);
         Some(match self.removed.get(&node.0) {
@@ -208,15 +209,15 @@ impl Membership {
         })
     }
 
-    /// Whether nothing of a node that was removed can land anywhere any more.
+    /// Whether no operation of a removed node can land anywhere any more.
     fn is_shut_out(&self, node: u16, removed: u64) -> bool {
         if mutants::is_on(Mutant::MembershipOwnShutOut) {
             return self.has_shut_out_until(self.me) >= removed;
         }
         match self.rule {
-            // What the system calls dead writes nowhere any more, once one node has made sure of it.
+            // A node that the system calls dead no longer writes anywhere, once one node has made sure of it.
             DeathRule::System => !self.to_shut_out.contains(&node),
-            // Those removed since are shut out themselves, or will be.
+            // Members removed since then are evicted themselves, or will be.
             DeathRule::Majority => {
                 !self.is_fenced && self.members.iter().all(|member| self.has_shut_out_until(*member) >= removed)
             }
@@ -227,12 +228,12 @@ impl Membership {
         self.shut_out.get(&member).copied().unwrap_or(0)
     }
 
-    /// Whether this node is a member: it has been let in, and is not removed.
+    /// Whether this node is a member: admitted and not removed.
     pub(super) fn is_member(&self) -> bool {
         self.members.contains(&self.me)
     }
 
-    /// Whether this node is no member any more, because it wanted to go.
+    /// Whether this node is no longer a member because it has left.
     fn has_departed(&self) -> bool {
         self.removed.get(&self.me).is_some_and(|removed| removed.departed)
     }
@@ -241,29 +242,29 @@ impl Membership {
         self.is_fenced
     }
 
-    /// Whom this node has to shut out; it says so with [`Membership::has_shut_out`].
+    /// The nodes that this node has to evict. The caller confirms each with [`Membership::has_shut_out`].
     pub(super) fn to_shut_out(&self) -> Vec<NodeId> {
         self.to_shut_out.iter().map(|node| NodeId(*node)).collect()
     }
 
-    /// Whether anything is different from when this was asked last.
+    /// Whether anything has changed since the last call.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Whether there is nothing to do but to wait for what happens.
+    /// Whether the machine only waits for events.
     pub(super) fn is_calm(&self) -> bool {
         self.actions.is_empty() && self.to_shut_out.is_empty() && !self.has_changed && self.next_tick().is_none()
     }
 
-    /// What is to be done now.
+    /// Takes the requested actions.
     pub(super) fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    // ---- what happens ------------------------------------------------------------------------------------------------
+    // ---- events ----------------------------------------------------------------------------------------------------
 
-    /// The system says that a node is dead ([`DeathRule::System`]).
+    /// The system reports that a node is dead ([`DeathRule::System`]).
     pub(super) fn died(&mut self, node: NodeId) {
         self.arriving.remove(&node.0);
         if self.members.contains(&node.0) {
@@ -271,15 +272,15 @@ impl Membership {
         }
     }
 
-    /// A node has come. The first lives are members before they do.
+    /// A node has started. The first nodes of the places are members before they start.
     pub(super) fn came(&mut self, node: NodeId) {
-        // A first life may come when much is decided already, of which nobody could tell it.
+        // A first node may start after decisions that could not be sent to it then.
         if self.rule == DeathRule::Majority && node.0 < self.places && self.is_member() {
             let decided =
                 self.decided.iter().map(|(epoch, view)| Message::Decided { epoch: *epoch, view: view.clone() });
             self.actions.extend(decided.map(|message| Action::Send(node, message)));
         }
-        // The others have let it in already; what this node has told it then did not reach it.
+        // The others have already admitted it. The welcome that this node sent then did not reach it.
         if node.0 >= self.places && self.members.contains(&node.0) {
             self.welcome(node.0);
         }
@@ -290,7 +291,7 @@ impl Membership {
         }
     }
 
-    /// Where nothing is voted on, who comes is a member when the life before it is not any more.
+    /// Without votes, a restarted node becomes a member as soon as its predecessor is removed.
     fn let_in(&mut self) {
         if self.rule == DeathRule::System
             && let Some(node) = self.arriving.iter().find(|node| !self.is_taken(**node, &self.members)).copied()
@@ -300,7 +301,7 @@ impl Membership {
         }
     }
 
-    /// Whether another life of a node's place is among them.
+    /// Whether another node of the same place is among `members`.
     fn is_taken(&self, node: u16, members: &BTreeSet<u16>) -> bool {
         let is_same = |member: &u16| member % self.places == node % self.places;
         members.iter().any(is_same) && !mutants::is_on(Mutant::MembershipLetInEarly)
@@ -310,7 +311,7 @@ impl Membership {
         self.members.iter().copied().filter(|member| *member != node.0).collect()
     }
 
-    /// A node has left in good order.
+    /// A node has left gracefully.
     pub(super) fn left(&mut self, node: NodeId) {
         self.arriving.remove(&node.0);
         if !self.members.contains(&node.0) {
@@ -320,36 +321,37 @@ impl Membership {
             DeathRule::System => {
                 self.adopt(View { members: self.members_without(node), departed: vec![node.0] });
             }
-            // The others have agreed before it went, and the decision is on its way; or it could not wait for that.
+            // Either the others agreed before it left, and the decision is in flight; or the node could not wait for
+            // that.
             DeathRule::Majority => {
                 self.departing.insert(node.0);
             }
         }
     }
 
-    /// Nothing was heard of a node for long.
+    /// A node has been silent for too long.
     pub(super) fn suspect(&mut self, node: NodeId) {
-        // Who is not let in yet does not know whom it concerns.
+        // A node that is not yet admitted does not know the nodes that concern it.
         let concerns = self.members.contains(&node.0) || self.arriving.contains(&node.0) || self.members.is_empty();
         if concerns && self.suspects.insert(node.0) {
             self.has_changed = true;
-            // What was proposed before may wait for this one.
+            // An earlier proposal may wait for this node's answer.
             (self.proposals, self.propose_at) = (0, None);
         }
     }
 
-    /// It was heard of again. If the others have begun to decide without it, they may still.
+    /// A suspected node has sent something again. If the others have begun to decide without it, they may still do so.
     pub(super) fn trust(&mut self, node: NodeId) {
         self.has_changed |= !self.fenced.contains(&node.0) && self.suspects.remove(&node.0);
     }
 
-    /// This node wants to go; it has when it is no member any more.
+    /// This node wants to leave. It has left when it is no longer a member.
     pub(super) fn depart(&mut self, now: Instant) {
         self.departing.insert(self.me);
         self.propose_at = Some(now);
     }
 
-    /// Everything that this node had to shut a node out of is closed to it.
+    /// This node has closed everything that it had to close to a removed node.
     pub(super) fn has_shut_out(&mut self, node: NodeId) {
         self.has_changed |= self.to_shut_out.remove(&node.0);
         self.report_shut_out();
@@ -364,7 +366,8 @@ impl Membership {
         }
     }
 
-    /// When [`Membership::tick`] has something to do, if ever: while members are suspected, want to go, or are to be let in.
+    /// The time of the next [`Membership::tick`], if one is needed: while members are suspected, want to leave, or are
+    /// to be admitted.
     pub(super) fn next_tick(&self) -> Option<Instant> {
         if self.rule == DeathRule::System || self.is_fenced || !self.is_member() || !self.wants_a_change() {
             return None;
@@ -382,13 +385,13 @@ impl Membership {
             || (!self.arriving.is_empty() && !self.wanted().members.iter().eq(&self.members))
     }
 
-    /// Proposes, gives up, or does nothing, as the time demands.
+    /// Proposes, gives up, or does nothing, depending on the time.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.next_tick().is_none() {
             (self.isolated_since, self.propose_at, self.proposals) = (None, None, 0);
             return;
         }
-        // Who hears of no quorum decides nothing, and would go on with too few.
+        // A node without a quorum decides nothing, and would continue with too few members.
         if self.is_isolated() {
             if now - *self.isolated_since.get_or_insert(now) >= ISOLATED_MAX {
                 self.fence();
@@ -411,19 +414,19 @@ impl Membership {
         self.propose(view);
     }
 
-    /// How many members come before this one in proposing.
+    /// How many members propose before this one.
     fn rank(&self) -> u32 {
         self.members.iter().take_while(|node| **node != self.me).filter(|node| !self.suspects.contains(node)).count()
             as u32
     }
 
     fn is_isolated(&self) -> bool {
-        // Who has left has no voice any more; this node has, until it goes.
+        // A departed node no longer votes. This node votes until it has left.
         let votes = |node: &u16| !self.suspects.contains(node) && (*node == self.me || !self.departing.contains(node));
         !is_quorum(&self.members, self.members.iter().copied().filter(votes))
     }
 
-    /// What this node would decide.
+    /// The view that this node would propose.
     fn wanted(&self) -> View {
         let goes = |node: &u16| self.departing.contains(node) || self.suspects.contains(node);
         let departed: Vec<u16> = self.departing.intersection(&self.members).copied().collect();
@@ -440,14 +443,14 @@ impl Membership {
         if !std::mem::replace(&mut self.is_fenced, true) {
             self.has_changed = true;
             self.actions.push(Action::Fence);
-            // Or the others would count on its voice.
+            // Otherwise the others would count on its vote.
             if !mutants::is_on(Mutant::MembershipFencedInSilence) {
                 self.tell_others(Message::Fenced);
             }
         }
     }
 
-    // ---- deciding ----------------------------------------------------------------------------------------------------
+    // ---- decisions -------------------------------------------------------------------------------------------------
 
     fn tell_others(&mut self, message: Message) {
         for node in self.members.iter().filter(|node| **node != self.me) {
@@ -455,7 +458,7 @@ impl Membership {
         }
     }
 
-    /// To all members, this node among them.
+    /// Sends to all members, including this node.
     fn tell_all(&mut self, message: Message) {
         self.tell_others(message.clone());
         self.receive(NodeId(self.me), message);
@@ -476,7 +479,7 @@ impl Membership {
         self.tell_all(Message::Prepare { epoch, ballot });
     }
 
-    /// A message of another node, or of this one to itself.
+    /// Handles a message of another node, or of this one to itself.
     pub(super) fn receive(&mut self, from: NodeId, message: Message) {
         let epoch = match message {
             Message::Prepare { epoch, .. }
@@ -495,7 +498,8 @@ impl Membership {
                 return self.enter(epoch, members, removed, shut_out);
             }
         };
-        // Of another instance: decided here, or not begun. (Whoever is behind is told by all that are not.)
+        // It belongs to another instance: decided here, or not begun. (A node that is behind gets the decisions from
+        // all that are not.)
         if epoch != self.epoch + 1 || self.is_fenced || !self.is_member() {
             return;
         }
@@ -505,7 +509,8 @@ impl Membership {
                 let accepted = self.accepted.clone();
                 self.reply(from, Message::Promise { epoch, ballot, accepted });
             }
-            // Even its own removal: what others have accepted must find a quorum among those that are left.
+            // This accepts even its own removal: a view that others have accepted must find a quorum among the
+            // remaining members.
             Message::Accept { ballot, view, .. } if ballot >= self.promised => {
                 self.promised = ballot;
                 self.accepted = Some((ballot, view));
@@ -517,7 +522,7 @@ impl Membership {
             Message::Promise { ballot, accepted, .. } => self.promised_by(from, ballot, accepted),
             Message::Accepted { ballot, .. } => self.accepted_by(from, ballot),
             Message::Overtaken { ballot, .. } => {
-                // The next proposal of this node is in a higher one.
+                // This node's next proposal uses a higher ballot.
                 self.promised = self.promised.max(ballot);
                 self.proposal = None;
             }
@@ -531,8 +536,8 @@ impl Membership {
         self.has_changed = true;
     }
 
-    /// The members have let this node in. It has told nobody anything yet: it is open to none of those that were removed,
-    /// and shuts them out before it tells.
+    /// The members have admitted this node. It has not announced its memory to any node yet. So the removed nodes have
+    /// no access to it, and it evicts them before it announces anything.
     fn enter(
         &mut self,
         epoch: u64,
@@ -541,7 +546,7 @@ impl Membership {
         shut_out: BTreeMap<u16, u64>,
     ) {
         if self.is_member() || self.removed.contains_key(&self.me) || !members.contains(&self.me) {
-            return; // told so before
+            return; // repeated
         }
         (self.epoch, self.has_changed) = (epoch, true);
         (self.members, self.removed) = (members, removed);
@@ -556,14 +561,14 @@ impl Membership {
     fn promised_by(&mut self, from: NodeId, ballot: Ballot, accepted: Option<(Ballot, View)>) {
         let Some(proposal) = self.proposal.as_mut().filter(|proposal| proposal.ballot == ballot) else { return };
         proposal.promised.insert(from.0);
-        // In order of their ballots, which comes first in the pair; nothing is less than something.
+        // Compares the ballots, the first of each pair; `None` is less than `Some`.
         if accepted.as_ref().map(|it| it.0) > proposal.accepted.as_ref().map(|it| it.0) {
             proposal.accepted = accepted;
         }
         if proposal.voted.is_some() || !is_quorum(&self.members, proposal.promised.iter().copied()) {
             return;
         }
-        // What may have been decided already is what is proposed.
+        // A view that may have been decided already replaces the proposed one.
         if let Some((_, view)) = &proposal.accepted {
             proposal.view = view.clone();
         }
@@ -591,10 +596,11 @@ impl Membership {
 
     fn learn_early(&mut self) {
         if self.members.is_empty() {
-            return; // this node is not let in yet
+            return; // this node is not admitted yet
         }
         while let Some(view) = self.early.remove(&(self.epoch + 1)) {
-            // To all of the last epoch, those that are removed included: whoever told this node may not get to tell them.
+            // To all of the last epoch, including removed ones: the sender of the decision may not get to send it to
+            // them.
             self.tell_others(Message::Decided { epoch: self.epoch + 1, view: view.clone() });
             self.adopt(view);
         }
@@ -618,16 +624,16 @@ impl Membership {
                 self.to_shut_out.insert(node);
             }
         }
-        // A newcomer was open to nobody until now, and is told of the removed before anybody hears of it.
+        // A joining node was open to no node until now, and learns of the removed nodes before any node learns of it.
         newcomers.iter().for_each(|node| self.is_shut_out_by(*node, self.epoch));
         self.forget_strangers();
-        // Ballots go on: what was said in one of an epoch before is never taken for one of this.
+        // Ballots keep increasing: a message from a ballot of an earlier epoch never counts for this one.
         (self.accepted, self.proposal, self.propose_at, self.proposals) = (None, None, None, 0);
         if !self.members.contains(&self.me) && !self.has_departed() {
             self.fence();
         }
         self.report_shut_out();
-        // Whoever told this node may not get to tell them.
+        // The sender of the decision may not get to send it to them.
         newcomers.into_iter().for_each(|node| self.welcome(node));
         self.let_in();
     }
@@ -640,7 +646,8 @@ impl Membership {
         }
     }
 
-    /// Who is no member any more, or is one now, neither comes nor is suspected to go.
+    /// Forgets the arrival of nodes that are now members or removed, and the suspicion of nodes that are neither
+    /// members nor arriving.
     fn forget_strangers(&mut self) {
         let Membership { members, removed, arriving, suspects, .. } = self;
         arriving.retain(|node| !members.contains(node) && !removed.contains_key(node));

@@ -1,4 +1,4 @@
-//! A node: one process's place in a session, with its service thread, its objects and its endpoints.
+//! A node: one process's membership in a session, with its service thread, its objects and its endpoints.
 
 mod config;
 mod membership;
@@ -28,8 +28,8 @@ use self::object::Memory;
 use self::service::Service;
 use crate::error::{Error, ErrorKind, Result};
 
-/// One process's membership in a session. Clones are handles to the same node; when the last one is dropped the node
-/// leaves in good order.
+/// One process's membership in a session. Clones are handles to the same node. When the last one is dropped, the node
+/// leaves gracefully.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -41,7 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone)]
 pub struct Node {
     shared: Arc<Shared>,
-    /// Keeps the node in its session. None in what the service thread itself holds, or the node would keep itself.
+    /// Keeps the node in its session. `None` in the handles of the service thread, or the node would keep itself.
     handle: Option<Arc<Handle>>,
 }
 
@@ -50,62 +50,63 @@ struct Handle {
     service: LocalMutex<Option<Thread>>,
 }
 
-/// What the service thread and the handles share.
+/// The state that the service thread and the handles share.
 pub(crate) struct Shared {
     fabric: Arc<dyn Fabric>,
     config: Config,
     service: Service,
     endpoints: LocalMutex<Endpoints>,
-    /// Bytes that were allocated and not given back.
+    /// Bytes that are allocated and not freed.
     memory_bytes: Word,
 }
 
-/// What the node's endpoints have posted.
+/// Counters of the operations that the node's endpoints have posted.
 #[derive(Default)]
 struct Endpoints {
     open: Vec<CountsReader>,
-    /// Of those that are gone.
+    /// The sum over closed endpoints.
     closed: Counts,
     opened: usize,
-    /// Those that could not be opened included.
+    /// Includes endpoints that could not be opened.
     numbered: usize,
 }
 
-/// What a node has done and what it sees.
+/// Counters of a node's operations and resources, and its view of its peers.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Operations of all endpoints that the node has opened, those of its service thread included.
+    /// Operations of all endpoints that the node has opened, including the service thread's.
     pub counts: Counts,
     /// Endpoints opened so far.
     pub endpoints: usize,
-    /// Queue pairs of an RDMA device: of this node's endpoints, one of the service thread's included, and those by which
-    /// endpoints reach it. An endpoint has one to each other node, and one to its own if it has used it by operations.
+    /// Queue pairs of an RDMA device: those of this node's endpoints, one of the service thread's included, and those
+    /// by which endpoints reach it. An endpoint has one to each other node. It has one to its own node if it has used
+    /// it by operations.
     pub queue_pairs: (usize, usize),
-    /// The paths of the objects that are open.
+    /// The paths of the open objects.
     pub objects: Vec<String>,
-    /// Bytes of this node's memory that objects have, closed ones included that others still have open, and those of
-    /// [`Node::alloc`] that were not given back.
+    /// Bytes of this node's memory in use: by objects, including closed ones that other nodes still have open, and by
+    /// [`Node::alloc`] until they are freed.
     pub memory_bytes: u64,
     /// The state of each node of the session, as this one sees it.
     pub peers: Vec<(NodeId, PeerState)>,
 }
 
 impl Node {
-    /// Describes a node that is to be started.
+    /// Returns the builder of a node that is to be started.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Starts a node as the environment says; see [`Builder::environment`]. Outside of any launcher this is a session
-    /// of one node.
+    /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher this is a
+    /// session of one node.
     ///
     /// # Errors
-    /// A variable that makes no sense, or what [`Builder::start`] says.
+    /// An invalid variable, or any error of [`Builder::start`].
     pub fn from_environment() -> Result<Node> {
         Node::builder().environment()?.start()
     }
 
-    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) says which node this process is.
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number.
     pub fn is_launched() -> bool {
         config::is_launched()
     }
@@ -140,7 +141,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Where nodes return, one belongs to the session when the members have let it in, and it knows who they are.
+    /// In a session with restarted nodes, waits until the members have admitted this node and it knows them.
     fn wait_to_be_let_in(&self) -> Result<()> {
         let endpoint = self.endpoint()?;
         let start = endpoint.now();
@@ -151,56 +152,56 @@ impl Node {
         })
     }
 
-    /// This node's number. A node that was gone and returns is another one: the lives of a place have the numbers `place`,
+    /// This node's number. A restarted node has a new number: the successive nodes of a place have the numbers `place`,
     /// `place + nodes`, `place + 2 · nodes`, …
     pub fn id(&self) -> NodeId {
         self.shared().fabric.me()
     }
 
-    /// How many nodes the session has at a time: its places.
+    /// The number of places of the session: how many nodes it has at a time.
     pub fn nodes(&self) -> usize {
         self.shared().fabric.places()
     }
 
-    /// All nodes that belong to the session, whether they have come yet or not, and those that did and are gone.
+    /// All nodes that belong to the session, whether they have started yet or not, and all that belonged to it before.
     pub fn members(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
         self.shared().service.known()
     }
 
-    /// All of these but this one.
+    /// All nodes of [`Node::members`] but this one.
     pub fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let me = self.id();
         self.members().filter(move |node| *node != me)
     }
 
-    /// The place of a node, from 0: what was given as its number when it was started.
+    /// The place of a node, from 0: the number that it was started with.
     pub fn place_of(&self, node: NodeId) -> usize {
         node.index() % self.nodes()
     }
 
-    /// The name that the configuration gives to the place of a node, or its number.
+    /// The configured name of a node's place, or the node's number.
     pub fn name_of(&self, node: NodeId) -> String {
         let name = self.shared().config.names.get(self.place_of(node));
         name.cloned().unwrap_or_else(|| node.0.to_string())
     }
 
-    /// The node of a name that the configuration gives; the latest, if there have been several at its place.
+    /// The node with a configured name; the latest, if its place has had several.
     pub fn by_name(&self, name: &str) -> Option<NodeId> {
         self.members().filter(|node| self.name_of(*node) == name).last()
     }
 
-    /// What is known of a node.
+    /// The state of a node as the fabric sees it.
     pub fn state_of(&self, node: NodeId) -> PeerState {
         self.shared().fabric.peer_state(node)
     }
 
-    /// How many changes of its membership the session has decided. Where the nodes decide by a majority, an epoch has the
-    /// same members for all; where the system under them says who is dead, each node counts what it was told.
+    /// The number of membership changes of the session. Where a majority of the nodes decides, an epoch has the same
+    /// members on all nodes. Where the system reports deaths, each node counts the changes that it has learned of.
     pub fn epoch(&self) -> u64 {
         self.shared().service.epoch()
     }
 
-    /// How a node stands in the session. What a dead node has left behind may be touched from [`Standing::ShutOut`] on.
+    /// The membership status of a node. The state of a dead node may be recovered from [`Standing::ShutOut`] on.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -216,7 +217,7 @@ impl Node {
         standing.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
     }
 
-    /// The error of a node that is gone, once nothing of it can land any more.
+    /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
     pub(crate) fn silence_of(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
         let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
         let may_land =
@@ -224,17 +225,18 @@ impl Node {
         (!may_land).then_some(gone)
     }
 
-    /// A global fence that goes on where nodes are gone. It gives the nodes at which what this endpoint has put may be
-    /// missed: they do not answer or have shut this one out, or are dead and not shut out by all, so somebody may still
-    /// look there. That ends: one that does not answer is decided about, and [`Node::silence_of`] is known of it then; or
-    /// this node goes. A get that is refused is posted again, as long as the endpoint's timeout.
+    /// A global fence that continues past dead and departed nodes. It returns the nodes where this endpoint's puts may
+    /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
+    /// members. This state ends: the members decide about a node that does not answer, and [`Node::silence_of`] then
+    /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
     pub(crate) async fn fence_living(
         &self,
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
-        // Who has taken this node's rights to the first three groups has decided that it is dead: this node may not have
-        // heard of it, nor the others. The right to a further group is the application's: without it nothing lands there.
+        // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
+        // node and the others may not have learned of it yet. The right to a further group is the application's:
+        // without it nothing lands there.
         let may_be_missed = |error: &fabric::Error| {
             error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
         };
@@ -264,13 +266,13 @@ impl Node {
         Ok(lost)
     }
 
-    /// The nodes that are not gone: they belong to the session, whether they have come yet or not. Objects are opened among
-    /// them, unless it is said otherwise.
+    /// The nodes that are neither dead nor departed, whether they have started yet or not. They are the default
+    /// participants of an object.
     pub fn survivors(&self) -> Vec<NodeId> {
         self.shared().survivors()
     }
 
-    /// An endpoint for one more thread.
+    /// Opens an endpoint for one more thread.
     ///
     /// # Errors
     /// The node's lanes are used up.
@@ -278,7 +280,7 @@ impl Node {
         self.shared().endpoint(false)
     }
 
-    /// An endpoint beside that of the thread which uses it: for an object's own purposes.
+    /// Opens an endpoint for an object's own use, besides that of the calling thread.
     pub(crate) fn background_endpoint(&self) -> Result<Endpoint> {
         self.shared().endpoint(true)
     }
@@ -286,14 +288,14 @@ impl Node {
     /// Starts a thread with an endpoint of its own.
     ///
     /// # Errors
-    /// The node's lanes are used up, or what the system says.
+    /// The node's lanes are used up, or the system cannot start a thread.
     pub fn spawn(&self, name: &str, body: impl FnOnce(Endpoint) + Send + 'static) -> Result<Thread> {
         let endpoint = self.endpoint()?;
         Ok(self.shared().fabric.spawn(name.into(), Box::new(move || body(endpoint)))?)
     }
 
-    /// Zeroed memory of this node in a permission group, reachable by all peers. It stays until it is given back by
-    /// [`Node::free`], or by the object that it was given to ([`Opening::region`]), or until the node leaves.
+    /// Allocates zeroed memory of this node in a permission group, reachable by all peers. It stays allocated until
+    /// [`Node::free`], until the object that owns it frees it ([`Opening::region`]), or until the node leaves.
     ///
     /// # Errors
     /// No memory is left.
@@ -303,9 +305,9 @@ impl Node {
         Ok(region)
     }
 
-    /// Gives memory of this node back that no object has. From now on operations of all nodes towards it end in
-    /// [`Freed`](farfield_fabric::ErrorKind::Freed), and never reach what has its place later. Here the region and its clones
-    /// can be read and written as long as they live. Give it back once.
+    /// Frees memory of this node that belongs to no object. From now on all operations on it fail with
+    /// [`Freed`](farfield_fabric::ErrorKind::Freed), and never reach memory that is later allocated in its place. On
+    /// this node the region and its clones can still be read and written. Free a region once.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -320,14 +322,14 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// The region is another node's, or what the system says.
+    /// The region is another node's, or the system refuses to free it.
     pub fn free(&self, region: Region) -> Result<()> {
         self.shared().free(Memory::Region(region))
     }
 
-    /// Words of this node in a permission group, which operations alone work on: of locks and counters. Word `i` is
-    /// `pattern[i % pattern.len()]` at first, and 0 with an empty pattern. A device that has memory of its own keeps them in it
-    /// ([`Fabric::alloc_words`]; LOCO, appendix C.2).
+    /// Allocates words of this node in a permission group, for locks and counters. Only operations access them. The
+    /// initial value of word `i` is `pattern[i % pattern.len()]`, and 0 with an empty pattern. A device with memory of
+    /// its own stores them there ([`Fabric::alloc_words`]; LOCO, appendix C.2).
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -347,7 +349,7 @@ impl Node {
         Ok(words)
     }
 
-    /// Gives words back, as [`Node::free`] does memory.
+    /// Frees words, as [`Node::free`] frees memory.
     ///
     /// # Errors
     /// As [`Node::free`].
@@ -355,10 +357,10 @@ impl Node {
         self.shared().free(Memory::Words(words))
     }
 
-    /// Waits until these nodes have come.
+    /// Waits until these nodes have started and are connected.
     ///
     /// # Errors
-    /// A timeout that names those that have not, a node that is gone, or one that was refused.
+    /// A timeout that names the missing nodes, a node that is dead or departed, or one that was refused.
     pub fn wait_for(&self, nodes: impl IntoIterator<Item = NodeId>, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let mut missing: Vec<NodeId> = nodes.into_iter().filter(|node| *node != self.id()).collect();
@@ -388,7 +390,7 @@ impl Node {
         }
     }
 
-    /// Waits until all members of the session have come; not for those that were gone before.
+    /// Waits until all members of the session have started. It does not wait for dead or departed ones.
     ///
     /// # Errors
     /// As [`Node::wait_for`].
@@ -396,17 +398,17 @@ impl Node {
         self.wait_for(self.survivors(), timeout)
     }
 
-    /// How long opening an object and blocking calls wait where no deadline is given.
+    /// How long blocking calls and the opening of an object wait if no deadline is given.
     pub fn timeout(&self) -> Duration {
         self.shared().config.timeout
     }
 
-    /// Registers work for the service thread, which polls it from now on until it says that it is done.
+    /// Registers work for the service thread, which polls it from now on until it reports that it is done.
     pub fn add_poller(&self, poller: Box<dyn Poller>) {
         self.shared().add_poller(poller);
     }
 
-    /// What this node has done and what it sees.
+    /// Returns the node's counters and its view of its peers.
     pub fn metrics(&self) -> Metrics {
         let shared = self.shared();
         let endpoints = shared.endpoints.lock();
@@ -420,26 +422,26 @@ impl Node {
         }
     }
 
-    /// Leaves the session in good order: peers that still use this node's memory get
+    /// Leaves the session gracefully: peers that still use this node's memory get
     /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same. Drop the endpoints
-    /// first: what they have put is visible then, while puts of an endpoint that still lives may be lost.
+    /// first: their puts are then visible. Puts of an endpoint that is still open may be lost.
     pub fn leave(self) {
         if let Some(handle) = &self.handle {
             handle.leave();
         }
     }
 
-    /// A handle for what the service thread holds: it does not keep the node in its session.
+    /// A handle for the service thread. It does not keep the node in its session.
     pub(crate) fn for_service(&self) -> Node {
         Node { shared: Arc::clone(&self.shared), handle: None }
     }
 
-    /// A generator of random numbers of its own for each `stream`, from the node's seed.
+    /// Returns a generator of random numbers for a `stream`, from the node's seed. Each stream has its own.
     pub fn rng(&self, stream: u64) -> Rng {
         self.shared.rng(stream)
     }
 
-    /// The fabric below.
+    /// The fabric that the node uses.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.shared().fabric
     }
@@ -472,9 +474,9 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    /// Nodes that do not belong to the session any more.
+    /// Nodes that no longer belong to the session.
     fn gone(&self) -> Vec<u16> {
-        // Those that this node has not seen included: the fabric knows of them before the membership does.
+        // This includes nodes that this node has not seen: the fabric knows of them before the membership does.
         (0..self.fabric.nodes() as u16).filter(|node| self.is_gone(NodeId(*node))).collect()
     }
 
@@ -482,11 +484,11 @@ impl Shared {
         self.service.known().filter(|node| !self.is_gone(*node)).collect()
     }
 
-    /// Whether a node does not belong to the session any more.
+    /// Whether a node no longer belongs to the session.
     fn is_gone(&self, node: NodeId) -> bool {
-        // Asked of the fabric: whoever has got an error that names a dead node does not take it for a survivor.
-        // Of those that were gone before a node came it is told by the membership: it has never seen them. Only one that
-        // returns, or comes after one that did, can have missed any.
+        // This asks the fabric: after an error that names a dead node, the caller must not take that node for a
+        // survivor. Nodes that died or left before this one started are known from the membership only. Only a
+        // restarted node, or one that started after a restarted one, can have missed any.
         matches!(self.fabric.peer_state(node), PeerState::Left | PeerState::Dead { .. })
             || (self.fabric.me().index() >= self.fabric.places() && self.service.is_removed(node))
     }
@@ -521,7 +523,7 @@ impl Shared {
     }
 }
 
-/// A global fence, again if it is refused: whoever releases something depends on it.
+/// A global fence, repeated until `deadline` while it is refused: a release depends on it.
 async fn fence(
     endpoint: &Endpoint,
     nodes: impl Iterator<Item = NodeId> + Clone,
@@ -535,7 +537,7 @@ async fn fence(
     }
 }
 
-/// Several nodes as parts of this process, for tests and examples.
+/// Starts several nodes in this process, for tests and examples.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -545,15 +547,15 @@ async fn fence(
 /// ```
 ///
 /// # Errors
-/// What [`Builder::start`] says.
+/// Any error of [`Builder::start`].
 pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
     local_session_with(nodes, |builder| builder)
 }
 
-/// [`local_session`] with a say in how each node is built.
+/// Like [`local_session`], with a function that configures each node's builder.
 ///
 /// # Errors
-/// What [`Builder::start`] says.
+/// Any error of [`Builder::start`].
 pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
     let session = config::unique_session("local");
     let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
@@ -565,14 +567,14 @@ pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) 
     Ok(nodes)
 }
 
-/// Runs `body` for each of several nodes, on a thread of its own, and returns what they return: what has to be done
-/// on all nodes at once, such as opening an object, in one process. See [`local_session`].
+/// Runs `body` for each of several nodes, each on its own thread, and returns the results. Use it for calls that all
+/// nodes must make at once, such as opening an object. See [`local_session`].
 ///
 /// # Errors
-/// The first error, once all have ended.
+/// The first error, once all threads have ended.
 ///
 /// # Panics
-/// If a body does.
+/// If a body panics.
 #[allow(clippy::disallowed_methods, reason = "scoped threads for tests and examples; never used by an object")]
 pub fn on_each<T: Send>(nodes: &[Node], body: impl Fn(&Node) -> Result<T> + Sync) -> Result<Vec<T>> {
     let body = &body;

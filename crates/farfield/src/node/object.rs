@@ -1,18 +1,20 @@
 //! Opening objects: join and connect (LOCO appendix A.2).
 //!
-//! Every participant opens an object under the same path. It allocates its regions first, then sends a *join* to each
-//! other participant, with what it takes the object to be and where its regions are. A node that has not opened the path
-//! ignores it; one that has checks it, remembers the regions, and answers with a *connect* of the same content. So
-//! whoever opens last connects everybody. A difference is an error on both sides that says what differs.
+//! Every participant opens an object under the same path. It first allocates its regions. Then it sends a *join* to
+//! each other participant, with its description of the object and the addresses of its regions. A node that has not
+//! opened the path ignores the join. A node that has opened it checks the join, stores the regions, and answers with a
+//! *connect* of the same content. So the last node to open an object connects all participants. A difference is an
+//! error on both sides, which names the difference.
 //!
-//! A path may be opened anew after all have dropped it, while messages of the opening before are still under way. So
-//! openings are numbered: an answer counts only if it is to this opening's join, and a join only if it is of a later
-//! opening than the one that an earlier object of this path was connected to. How an opening ends, and when its memory comes
-//! back, is [`close`]'s matter.
+//! A path may be opened anew after all nodes have dropped it, while messages of the previous opening are still in
+//! flight. So openings are numbered. A node accepts an answer only to the join of its current opening. It accepts a
+//! join only if its opening is later than the one that an earlier object of this path was connected to. [`close`]
+//! describes how an opening ends, and when its memory is freed.
 //!
-//! A node that returns is another node, and what the others have open was opened with the one that it replaces. It joins all
-//! the same where nothing of the object lies on a node but its homes ([`Spec::takes_in`]) and these live: nobody needs memory
-//! of it. Elsewhere it is told why not. It waits on: the others may be about to open the path anew, with it.
+//! A restarted node is a new node, and the others have opened their objects with its predecessor. It can still join an
+//! object that stores nothing on nodes other than its homes ([`Spec::takes_in`]), if the homes are alive: the others
+//! need none of its memory. For any other object it receives the reason why it cannot join. It keeps waiting, because
+//! the others may be about to open the path anew, with it.
 
 pub(super) mod close;
 
@@ -31,7 +33,7 @@ use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 
-/// What a node takes an object to be, and where its part of it lies.
+/// A node's description of an object, and the addresses of its part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Announcement {
     /// `kv/locks/3`: `/` separates sub-objects.
@@ -40,19 +42,19 @@ pub struct Announcement {
     pub kind: String,
     /// Sizes and options that all participants must agree on.
     pub layout: String,
-    /// Who takes part.
+    /// The nodes that take part.
     pub participants: Vec<u16>,
     /// The sender's regions: name, packed pointer, bytes.
     pub regions: Vec<(String, u64, u64)>,
-    /// The regions, and their sizes, that the sender needs of the receiver.
+    /// The regions that the sender needs of the receiver, and their sizes.
     pub expected: Vec<(String, u64)>,
-    /// Nodes that the sender knows to be gone.
+    /// Nodes that the sender knows to be dead or departed.
     pub gone: Vec<u16>,
 }
 
 impl Announcement {
-    /// Whether the participants differ by nodes only that one of the two knows to be gone, and others in their places: one
-    /// of them does not know yet, and will open it anew.
+    /// Whether the participants differ only by nodes that one of the two knows to be dead or departed, and by their
+    /// replacements. Then one of the two has not learned of this yet, and will open the object anew.
     fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
         let differs = |node: &&u16| self.participants.contains(node) != theirs.participants.contains(node);
         let differing: Vec<u16> =
@@ -62,14 +64,14 @@ impl Announcement {
         !differing.is_empty() && differing.iter().all(|node| is_gone(node) || replaces(*node))
     }
 
-    /// Whether the participants differ at most by nodes that are gone, and by those that have returned.
+    /// Whether the participants differ at most by dead or departed nodes and by restarted ones.
     fn differs_by_lives(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
         let is_common = |node: &u16| self.participants.contains(node) && theirs.participants.contains(node);
         let is_past = |node: &u16| *node >= places || gone.contains(node) || theirs.gone.contains(node);
         self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
     }
 
-    /// What differs from another node's, if anything.
+    /// The first difference from another node's announcement, if any.
     fn differs(&self, theirs: &Announcement) -> Option<Difference> {
         if self.kind != theirs.kind {
             return Difference::new("its type", &self.kind, &theirs.kind);
@@ -83,7 +85,7 @@ impl Announcement {
         self.differs_in_regions(theirs)
     }
 
-    /// What differs from another node's besides the participants, if anything.
+    /// The first difference from another node's announcement besides the participants, if any.
     fn differs_otherwise(&self, theirs: &Announcement) -> Option<Difference> {
         let participants = self.participants.clone();
         self.differs(&Announcement { participants, ..theirs.clone() })
@@ -98,7 +100,7 @@ impl Announcement {
     }
 }
 
-/// What two nodes open differently.
+/// A property in which two nodes open an object differently.
 struct Difference {
     what: String,
     here: String,
@@ -110,12 +112,12 @@ impl Difference {
         Some(Difference { what: what.into(), here: format!("{here:?}"), there: format!("{there:?}") })
     }
 
-    /// As it looks from this node.
+    /// The description for this node.
     fn seen_here(&self) -> String {
         format!("{} is {} here and {} there", self.what, self.here, self.there)
     }
 
-    /// As it looks from the other node.
+    /// The description for the other node.
     fn seen_there(&self) -> String {
         format!("{} is {} here and {} there", self.what, self.there, self.here)
     }
@@ -126,13 +128,13 @@ impl Difference {
 pub(super) enum Message {
     /// A node has opened an object.
     Join { opening: u64, theirs: Announcement },
-    /// The answer, to the join of that number.
+    /// The positive answer to the join with that number.
     Connect { answers: u64, opening: u64, theirs: Announcement },
-    /// The other answer: what differs, as it looks from there.
+    /// The negative answer: the difference, as described for the receiver.
     Refuse { answers: u64, path: String, differs: String },
-    /// To the join of that number, of a node that has returned: why it cannot join what is open here.
+    /// The answer to the join with that number from a restarted node: why it cannot join the open object.
     Outside { answers: u64, path: String, why: String },
-    /// Who belongs to the session.
+    /// A message of the membership protocol.
     Membership(membership::Message),
     /// A node reopens a path.
     Reopen(reopen::Call),
@@ -144,12 +146,13 @@ pub(super) enum Message {
 const MESSAGE_BYTES: usize = 512;
 
 impl Message {
-    /// Whether it was sent.
+    /// Sends the message. Returns whether it was sent.
     pub(super) fn send(&self, shared: &Shared, to: NodeId) -> bool {
         let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
         let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
         if let Err(why) = &sent {
-            // Not up yet: it is announced when it comes. Gone: its state says so to whoever waits.
+            // A peer that is not up yet gets the announcement when it connects. A dead or departed peer is reported to
+            // waiters by its state.
             tracing::debug!("not sent to {to}: {why}");
         }
         sent.is_ok()
@@ -171,7 +174,7 @@ impl Message {
                     return;
                 }
                 {
-                    // Before it is told: what it was told of is used until it says otherwise.
+                    // Record this first: the peer uses the memory announced to it until it reports the contrary.
                     let mut openings = shared.service.openings.lock();
                     let untold = !object.is_of(from) && mutants::is_on(Mutant::JoinReturnedUntold);
                     if !openings.uses(object.opening, from, opening)
@@ -218,7 +221,7 @@ impl Message {
 type Callback = Box<dyn Fn(NodeId, &Announcement) + Send + Sync>;
 type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
 
-/// What an object says of itself when it is opened.
+/// What a type of object specifies when it is opened.
 pub(crate) struct Spec {
     pub(crate) path: String,
     pub(crate) kind: &'static str,
@@ -226,7 +229,7 @@ pub(crate) struct Spec {
     pub(crate) participants: Vec<NodeId>,
     pub(crate) regions: Regions,
     pub(crate) expect: Expect,
-    /// Whether nodes that return may join it while it is open: nobody but its homes has memory of it.
+    /// Whether restarted nodes may join the object while it is open: no nodes but its homes have memory of it.
     pub(crate) takes_in: bool,
 }
 
@@ -237,11 +240,11 @@ pub(super) struct OpenObject {
     opening: u64,
     expect: Expect,
     takes_in: bool,
-    /// Grows with every change of `state`, so that waiters need not take the lock to look.
+    /// Incremented with every change of `state`, so that waiters can poll it without the lock.
     changes: Word,
     state: LocalMutex<State>,
     callbacks: Callbacks,
-    /// The generation that has taken its place, or 0.
+    /// The generation that has replaced it, or 0.
     reopened: Word,
 }
 
@@ -254,24 +257,24 @@ struct Callbacks {
 
 #[derive(Default)]
 struct State {
-    /// With whom it is connected: the number of the opening there, and what it said.
+    /// The connected nodes: the number of the opening there, and its announcement.
     connected: HashMap<NodeId, (u64, Announcement)>,
-    /// The openings whose joins have come.
+    /// The peers that have sent a join, with the number of the opening there.
     joined: HashMap<NodeId, u64>,
-    /// Who has it open without this node, which has returned, and why it does not join there.
+    /// The nodes that have it open without this restarted node, and why it cannot join there.
     outside: BTreeMap<NodeId, String>,
-    /// Joins of nodes that have returned, until the object is open.
+    /// Joins of restarted nodes, kept until the object is open.
     waiting: BTreeMap<NodeId, (u64, Announcement)>,
     mismatch: Option<(NodeId, String)>,
 }
 
 impl OpenObject {
-    /// What is said to a peer.
+    /// The announcement for a peer.
     fn announcement(&self, shared: &Shared, to: NodeId) -> Announcement {
         Announcement { expected: (self.expect)(to), gone: shared.gone(), ..self.own.clone() }
     }
 
-    /// Tells a node of it that has come.
+    /// Announces the object to a node that has just come up.
     pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
         if self.own.participants.contains(&to.0) && shared.service.openings.lock().tells(self.opening, to) {
             self.join(shared, to);
@@ -284,7 +287,7 @@ impl OpenObject {
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
         let (gone, places) = (shared.gone(), shared.fabric.places() as u16);
-        // One of the two has come since the other has it open.
+        // One of the two was started after the other had opened it.
         let has_returned = !self.is_of(from) || !theirs.participants.contains(&shared.fabric.me().0);
         if has_returned && shared.service.reopenings.is_past(&self.own.path) {
             self.leave_outside(shared, from, opening, REOPENED.into());
@@ -295,7 +298,8 @@ impl OpenObject {
                 self.leave_outside(shared, from, opening, differs.seen_there());
                 return false;
             }
-            // An opening that may yet fail takes nobody in: it would be made anew, with the one that has returned.
+            // An opening that may still fail admits no node: it would be repeated with the restarted one as a
+            // participant.
             if !self.is_of(from) && !self.is_complete() {
                 self.state.lock().waiting.insert(from, (opening, theirs.clone()));
                 return false;
@@ -316,7 +320,8 @@ impl OpenObject {
             Some(differs) => {
                 let (path, differs_there) = (self.own.path.clone(), differs.seen_there());
                 Message::Refuse { answers: opening, path, differs: differs_there }.send(shared, from);
-                // Who does not take part here cannot keep those that do from it: it may have come after they opened it.
+                // Only a participant can make the opening fail. Another node may have been started after the
+                // participants opened the object.
                 if self.is_of(from) {
                     self.refused(from, differs.seen_here());
                 }
@@ -325,19 +330,19 @@ impl OpenObject {
         }
     }
 
-    /// Whether a node is one of those that it was opened among.
+    /// Whether a node is one of the participants of this opening.
     fn is_of(&self, node: NodeId) -> bool {
         self.own.participants.contains(&node.0)
     }
 
-    /// Whether all that it was opened among are connected.
+    /// Whether all participants of this opening are connected.
     fn is_complete(&self) -> bool {
         let state = self.state.lock();
         let connected = self.own.participants.iter().filter(|node| state.connected.contains_key(&NodeId(**node)));
         connected.count() + 1 >= self.own.participants.len()
     }
 
-    /// Answers those that have returned while it was being opened.
+    /// Answers the restarted nodes that sent joins while the object was being opened.
     fn take_in_those_that_wait(&self, shared: &Arc<Shared>) {
         if self.takes_in && self.is_complete() {
             let waiting = core::mem::take(&mut self.state.lock().waiting);
@@ -348,14 +353,14 @@ impl OpenObject {
     }
 
     fn leave_outside(&self, shared: &Shared, to: NodeId, answers: u64, why: String) {
-        // Where it is the other way round, the other one is told.
+        // In the opposite case, where this node is the restarted one, the peer sends the message.
         if !self.is_of(to) {
             leave_outside(shared, to, answers, self.own.path.clone(), why);
         }
     }
 
-    /// Whether a peer opens anew what is still open here with its earlier memory. A message of an opening before that is
-    /// late, and says nothing.
+    /// The difference if a peer opens the object anew while it is still open here with the peer's earlier memory. A
+    /// message of an earlier opening is late, and is ignored.
     fn moved(&self, from: NodeId, opening: u64) -> Option<Difference> {
         let earlier = self.state.lock().connected.get(&from)?.0;
         (opening > earlier).then(|| Difference {
@@ -373,7 +378,7 @@ impl OpenObject {
     fn connect(&self, from: NodeId, opening: u64, theirs: Announcement, joined: bool) {
         let (first, joined) = {
             let mut state = self.state.lock();
-            // A join may come twice: when the peer comes up, and when this node opens the object at that moment.
+            // A join may arrive twice: when the peer comes up, and when this node opens the object at that moment.
             let joined = joined && state.joined.insert(from, opening) != Some(opening);
             (state.connected.insert(from, (opening, theirs.clone())).is_none(), joined)
         };
@@ -393,10 +398,10 @@ impl OpenObject {
     }
 }
 
-/// Why a node that has returned finds nothing to join.
+/// Why a restarted node has no object to join.
 const REOPENED: &str = "it has been reopened since";
 
-/// Tells a node that has returned why it cannot join.
+/// Notifies a restarted node of the reason why it cannot join.
 fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: String) {
     Message::Outside { answers, path, why }.send(shared, to);
 }
@@ -406,7 +411,7 @@ pub(crate) struct Object {
     hold: Hold,
     open: Arc<OpenObject>,
     participants: Vec<NodeId>,
-    /// Behind the hold: it may be the last handle of the node.
+    /// Declared after the hold, so dropped after it: it may be the last handle of the node.
     node: Node,
 }
 
@@ -449,7 +454,7 @@ impl Object {
         let (changes, state) = (Word::new(0), LocalMutex::default());
         let reopened = Word::new(0);
         let open = Arc::new(OpenObject { own, opening, expect, takes_in, changes, state, callbacks, reopened });
-        // Who comes up meanwhile finds the object, or is found here.
+        // A peer that comes up meanwhile finds the object in the map, or is found by this code.
         let up = {
             let mut objects = shared.service.objects.lock();
             if objects.contains_key(&path) {
@@ -500,7 +505,7 @@ impl Object {
             let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
             let (mut missing, mut forgone) = (missing(), false);
             if self.open.takes_in {
-                // Nobody needs those that are gone, if nothing of the object lies on them.
+                // A dead or departed node that stores no part of the object is not needed.
                 let is_needed =
                     |node: &NodeId| endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty();
                 forgone = !missing.iter().all(is_needed);
@@ -512,8 +517,8 @@ impl Object {
             if let Some(error) = gone_of(missing) {
                 return Some(Err(error.into()));
             }
-            // One that was there is gone. Whoever is missing knows, or will before it comes, and then it opens the object
-            // without that one, unless its join is on the way already.
+            // A connected participant is dead or departed. The missing ones know it, or learn it before they come up.
+            // Then they open the object without that node, unless their joins are in flight already.
             let error = gone_of(self.others().collect())?;
             let since = *gone_since.get_or_insert_with(|| endpoint.now());
             (endpoint.now() - since >= ON_THE_WAY_MAX).then(|| Err(error.into()))
@@ -553,7 +558,7 @@ impl Object {
         self.hold.clone()
     }
 
-    /// Where a region of a connected participant lies (this node's own included).
+    /// The address of a region of a connected participant (this node's own included).
     pub(crate) fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
         let find = |announcement: &Announcement| {
             let found = announcement.regions.iter().find(|found| found.0 == region);
@@ -576,19 +581,19 @@ impl Object {
     }
 }
 
-/// How long a join may be on its way, when its sender has known for as long that somebody is gone.
+/// How long a join may be in flight when its sender has known for as long that a participant is dead or departed.
 const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
 
 impl Drop for Object {
     fn drop(&mut self) {
         let shared = self.node.shared();
-        // Before the path is free: whoever opens it next is to know.
+        // This comes before the path is free: the next opening of the path must see it.
         shared.drops(self.open.opening);
         shared.service.objects.lock().remove(self.path());
     }
 }
 
-/// An object of one's own that is being opened: its regions, and callbacks for the peers that come.
+/// A custom object that is being opened: its regions, and callbacks for the peers that open it, too.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -612,13 +617,14 @@ pub struct Opening {
     callbacks: Callbacks,
 }
 
-/// A custom object that is open. Dropping it closes it on this node; the others work on with the memory of all until they
-/// close it, too. What was told of this node's regions ends then in [`Freed`](farfield_fabric::ErrorKind::Freed).
+/// A custom object that is open. Dropping it closes it on this node. The others keep working with the memory of all
+/// nodes until they close it, too. Then pointers to this node's regions fail with
+/// [`Freed`](farfield_fabric::ErrorKind::Freed).
 pub struct CustomObject(Object);
 
 impl Opening {
-    /// An object of type `kind` at `path`, in which all nodes take part that belong to the session, or to the generation
-    /// of the path ([`Node::reopen`]).
+    /// Describes an object of type `kind` at `path`. Its participants are all members of the session, or of the
+    /// generation of the path ([`Node::reopen`]).
     pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
         let spec = Spec {
             path: path.into(),
@@ -632,40 +638,43 @@ impl Opening {
         Opening { node: node.clone(), spec, callbacks: Callbacks::default() }
     }
 
-    /// Sizes and options that all participants must agree on.
+    /// Sets the sizes and options that all participants must agree on.
     pub fn layout(mut self, layout: &str) -> Opening {
         self.spec.layout = layout.into();
         self
     }
 
-    /// Who takes part.
+    /// Sets the nodes that take part.
     pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Opening {
         self.spec.participants = nodes.into_iter().collect();
         self
     }
 
-    /// A region of this node that peers may ask for by name. It belongs to the object from now on, and to no other: it is
-    /// given back when all who were told of it have closed the object, and at once if this opening is never announced.
+    /// Adds a region of this node that peers may ask for by name. From now on the region belongs to this object alone.
+    /// It is freed when all nodes that received its address have closed the object, and at once if this opening is
+    /// never announced.
     pub fn region(mut self, name: &'static str, region: Region) -> Opening {
         self.spec.regions.add(name, region);
         self
     }
 
-    /// Words of this node that peers may ask for by name, as [`Opening::region`] does with memory ([`Node::alloc_words`]).
+    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`Opening::region`] does with
+    /// memory.
     pub fn words(mut self, name: &'static str, words: Words) -> Opening {
         self.spec.regions.add_words(name, words);
         self
     }
 
-    /// Which regions, of how many bytes, this node needs of a peer.
+    /// Sets the regions that this node needs of a peer, with their sizes in bytes.
     pub fn expect(mut self, of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static) -> Opening {
         self.spec.expect = Box::new(of);
         self
     }
 
-    /// Nodes that return may join the object while it is open, among the others or in the place of one that has gone: its
-    /// memory lies on nodes that live, and nobody needs any of those that come. Without this such a node waits until the
-    /// object is reopened ([`Node::reopen`]). Who it is, [`Opening::on_join`] says.
+    /// Lets restarted nodes join the object while it is open, as additional nodes or in place of a dead or departed
+    /// one. The object must be stored on live nodes only, and must need no memory of a joining node. Without this
+    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`Opening::on_join`] reports the
+    /// joining node.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -683,14 +692,14 @@ impl Opening {
         self
     }
 
-    /// Runs on the service thread when a peer's join has been accepted: once, unless it opens the object anew. Of two
-    /// participants, at least the one that opened first sees the other's join.
+    /// Adds a callback that the service thread runs when it has accepted a peer's join: once, unless the peer opens the
+    /// object anew. Of two participants, at least the first to open the object sees the other's join.
     pub fn on_join(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
         self.callbacks.on_join.push(Box::new(callback));
         self
     }
 
-    /// Runs on the service thread once for each peer, when its regions are known.
+    /// Adds a callback that the service thread runs once for each peer, when its regions are known.
     pub fn on_connect(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
         self.callbacks.on_connect.push(Box::new(callback));
         self
@@ -699,7 +708,7 @@ impl Opening {
     /// Opens the object without waiting for the others.
     ///
     /// # Errors
-    /// The path is open already, or the participants make no sense.
+    /// The path is already open, or the participants are invalid.
     pub fn announce(self) -> Result<CustomObject> {
         let object = Object::announce_with(&self.node, self.spec, self.callbacks)?;
         Ok(CustomObject(object))
@@ -717,18 +726,19 @@ impl CustomObject {
         self.0.node()
     }
 
-    /// Waits until all participants have opened it.
+    /// Waits until all participants have opened the object.
     ///
     /// # Errors
-    /// A timeout that names who is missing, a participant that is gone, or one that opens it differently.
+    /// A timeout that names the missing nodes, a participant that is dead or departed, or one that opens the object
+    /// differently.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         self.0.connected(&self.0.node().endpoint()?, timeout)
     }
 
-    /// Where a region of a connected participant lies.
+    /// The address of a region of a connected participant.
     ///
     /// # Errors
-    /// It has no such region, or is not connected.
+    /// The node has no such region, or is not connected.
     pub fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
         self.0.remote(node, region)
     }

@@ -1,5 +1,4 @@
-//! Sessions of a few machines whose messages come late, whose nodes crash and return, and whose links are cut: random ones,
-//! many.
+//! Many random sessions of a few machines, with late messages, nodes that crash and restart, and links that are cut.
 
 use std::collections::VecDeque;
 
@@ -8,23 +7,23 @@ use rand::SeedableRng;
 
 use super::*;
 
-/// The most lives of a place.
+/// The most nodes of a place, one after the other.
 const LIVES: usize = 3;
 
-/// A session: machines, and what is under way between each two.
+/// A session: machines, and the messages in flight between each pair.
 struct Session {
     places: usize,
-    /// By their numbers; in the end those that have begun.
+    /// Indexed by node number; `None` until the node has begun.
     nodes: Vec<Option<Membership>>,
     links: Vec<Vec<VecDeque<Message>>>,
-    /// Sides of the cut.
+    /// The side of the cut that each node is on.
     side: Vec<bool>,
     crashed: Vec<bool>,
-    /// Whom each node has closed itself to, in truth.
+    /// The nodes to which each node has actually closed its memory.
     closed: Vec<BTreeSet<u16>>,
-    /// Whether it has told anybody where its memory is.
+    /// Whether a node has announced its memory to any other.
     open: Vec<bool>,
-    /// Who has heard that whom has come.
+    /// Pairs of nodes: the first has learned that the second has started.
     heard: BTreeSet<(usize, usize)>,
     now: Instant,
     rng: Rng,
@@ -49,7 +48,7 @@ impl Session {
         session
     }
 
-    /// A life begins.
+    /// Starts a node.
     fn begin(&mut self, node: usize) {
         let rng = Rng::seed_from_u64(self.rng.random());
         let machine = Membership::new(NodeId(node as u16), self.places as u16, DeathRule::Majority, rng);
@@ -69,25 +68,25 @@ impl Session {
         !self.crashed[node] && self.nodes[node].as_ref().is_some_and(|node| !node.has_departed())
     }
 
-    /// Sends what a machine says.
+    /// Sends the messages that a machine requests.
     fn act(&mut self, me: usize) {
         for action in self.machine(me).take_actions() {
             if let Action::Send(to, message) = action {
                 self.links[me][to.index()].push_back(message);
             }
         }
-        // Who is let in tells where its memory is when all that were removed before are shut out of it.
+        // An admitted node announces its memory when it has evicted all nodes removed before.
         let machine = self.machine(me);
         self.open[me] |= machine.is_member() && machine.to_shut_out.is_empty();
     }
 
-    /// One thing happens. Faults only if `faults`; otherwise all that can be heard of is trusted.
+    /// Performs one random event. Faults occur only if `faults`; otherwise each reachable node is trusted.
     fn step(&mut self, faults: bool) {
         let begun: Vec<usize> = self.begun().map(|(me, _)| me).collect();
         let [me, other] = [(); 2].map(|()| begun[self.rng.random_range(0..begun.len())]);
         match self.rng.random_range(0..if faults { 100 } else { 90 }) {
             0..60 => {
-                // Of those who have something to hear, one hears it.
+                // One of the nodes with a message to receive receives it.
                 let links = begun.iter().flat_map(|from| begun.iter().map(|to| (*from, *to)));
                 let can_arrive = |(from, to): &(usize, usize)| {
                     self.runs(*to) && self.side[*from] == self.side[*to] && !self.links[*from][*to].is_empty()
@@ -131,7 +130,7 @@ impl Session {
             }
             90..92 => self.crashed[me] = true,
             92 | 93 => {
-                // The next life of a place, when the last is over.
+                // The next node of a place starts when the last has ended.
                 let last = (other % self.places..self.nodes.len()).step_by(self.places);
                 let last = last.take_while(|node| self.nodes[*node].is_some()).last().expect("the first has begun");
                 if !self.runs(last) && last + self.places < self.nodes.len() {
@@ -145,13 +144,13 @@ impl Session {
             }
             95..97 => self.side.iter_mut().for_each(|side| *side = self.rng.random_range(0..2) == 0),
             97 => self.side.fill(false),
-            // Slow, not gone.
+            // A slow node, not a dead one.
             _ if self.runs(me) && me != other => self.machine(me).suspect(NodeId(other as u16)),
             _ => {}
         }
     }
 
-    /// Whatever happens, this holds.
+    /// Checks the invariants, which hold after every event.
     fn check(&self) {
         let let_in = || self.begun().map(|(_, node)| node).filter(|node| !node.members.is_empty());
         for one in let_in() {
@@ -161,8 +160,8 @@ impl Session {
         for (me, node) in self.begun().filter(|(me, _)| self.runs(*me)) {
             let is_shut_out = |dead: &&u16| node.standing_of(NodeId(**dead)) == Some(Standing::ShutOut);
             for dead in node.removed.keys().filter(is_shut_out) {
-                // Nothing of it lands anywhere where somebody goes on: on those that this node takes for members, and
-                // those that they will be, which are fewer, or will be open to others only.
+                // Nothing of the dead node lands on a node that continues. Those are the nodes that this one takes for
+                // members. Later members are fewer, or open their memory to others only.
                 for member in node.members.iter().filter(|member| self.runs(usize::from(**member))) {
                     let is_closed = |member: usize| self.closed[member].contains(dead) || !self.open[member];
                     assert!(is_closed(usize::from(*member)), "node {me} recovers {dead}, to whom {member} is open");
@@ -187,7 +186,8 @@ fn whatever_happens_all_decide_the_same_and_recover_only_what_is_shut_out() {
             session.step(false);
         }
         session.check();
-        // Those that go on agree, on each other and on what is to be recovered; those that do not know it.
+        // All running nodes that are not fenced agree with each other and on the state to be recovered. The others know
+        // that they do not continue.
         let last = session.begun().map(|(_, node)| node.epoch).max().unwrap();
         let goes_on = |(me, node): &(usize, &Membership)| session.runs(*me) && !node.is_fenced;
         let is_left = session.begun().filter(goes_on).any(|(_, node)| node.is_member());
@@ -258,15 +258,15 @@ fn what_is_late_counts_for_nothing() {
     node.receive(NodeId(1), Message::Prepare { epoch: 1, ballot });
     node.receive(NodeId(1), Message::Accept { epoch: 1, ballot, view: view(&[1, 2, 3]) });
     assert_eq!((node.take_actions(), node.accepted.clone()), (vec![], None));
-    // A decision that comes before its turn waits for it.
+    // A decision that arrives early waits for its epoch.
     node.receive(NodeId(1), Message::Decided { epoch: 3, view: view(&[2]) });
     assert_eq!(node.epoch(), 1);
     node.receive(NodeId(1), Message::Decided { epoch: 2, view: view(&[1, 2]) });
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (3, vec![NodeId(2)]));
 }
 
-/// Each proposal overtook the one before it, which had not been answered yet: nothing was decided for as long as the members
-/// were too busy to answer at once.
+/// Each proposal overtook the one before it, which had not been answered yet. No decision was made for as long as the
+/// members were too busy to answer at once.
 #[test]
 fn members_that_answer_late_decide_in_the_end() {
     let late = Duration::from_millis(300);
@@ -296,13 +296,13 @@ fn members_that_answer_late_decide_in_the_end() {
     panic!("nothing was decided");
 }
 
-/// What was decided before a first life has come was told to nobody there. It stayed in the first epoch: the others waited for
-/// ever for it to shut out the dead, and its proposals counted for nothing.
+/// A first node that started late did not receive earlier decisions, and stayed in the first epoch. The others waited
+/// for ever for it to evict the dead nodes, and its proposals counted for nothing.
 #[test]
 fn a_first_life_that_comes_late_learns_what_was_decided() {
     let mut session = Session::new(4, 5);
     session.crashed[2] = true;
-    // Node 3 hears nothing until the others have decided.
+    // Node 3 receives nothing until the others have decided.
     [0, 1].iter().for_each(|me| session.machine(*me).suspect(NodeId(2)));
     for _ in 0..10_000 {
         session.now = session.now + Duration::from_millis(1);
@@ -339,7 +339,7 @@ fn who_returns_is_let_in_when_the_life_before_is_over() {
     assert_eq!((node.epoch(), node.standing_of(NodeId(3))), (0, None));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (2, [1, 2, 3].map(NodeId).into()));
-    // The one that returns knows who is gone from the fabric, and hears of the others that have returned.
+    // The restarted node knows the dead nodes from the fabric, and learns of the other restarted ones.
     let mut back = Membership::new(NodeId(3), 3, DeathRule::System, Rng::seed_from_u64(1));
     back.finds(&[0, 2], &[NodeId(1)]);
     back.came(NodeId(5));
@@ -364,7 +364,7 @@ fn who_comes_is_welcomed_by_whom_it_has_not_heard() {
     node.receive(NodeId(2), Message::Decided { epoch: 1, view });
     let is_welcome = |action: &Action| matches!(action, Action::Send(NodeId(3), Message::Welcome { epoch: 1, .. }));
     assert!(node.take_actions().iter().any(is_welcome));
-    // That was lost: the two were not connected yet.
+    // That message was lost: the two were not connected yet.
     node.came(NodeId(3));
     assert!(node.take_actions().iter().any(is_welcome));
 }
