@@ -1,8 +1,8 @@
-//! Checking an object of one's own: a mailbox of one letter, in the memory of whoever receives.
+//! Checking a custom object: a mailbox of one letter, in the receiver's memory.
 //!
 //! The sender puts the letter and then a flag; the receiver waits for the flag and reads the letter. Puts to one node
-//! land in their order, so the flag says that the letter is there. A second version uses two endpoints, as two threads
-//! of the sender might: between those nothing is in order. The checker is shown both.
+//! land in their order, so the flag shows that the letter is there. A second version uses two endpoints, as two threads
+//! of the sender might: the puts of two endpoints are not ordered. The checker runs both versions.
 //!
 //!     cargo run --release -p farfield-check --example mailbox
 
@@ -44,7 +44,7 @@ fn scenario(endpoints: usize) -> Scenario {
         let mut mailboxes = stage.on_each(Mailbox::open)?.into_iter();
         let (sender, receiver) = (mailboxes.next().expect("node 0"), mailboxes.next().expect("node 1"));
         let second = stage.node(0).endpoint()?;
-        // Looked at after every change of memory, whatever the threads do meanwhile.
+        // Evaluated after every change of memory, in every interleaving of the threads.
         let here = receiver.here.clone();
         stage.invariant("the flag is set when the letter is there", move || {
             let [letter, more, flag] = [0, 8, 16].map(|at| here.word(at).load());

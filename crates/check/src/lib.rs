@@ -1,9 +1,9 @@
-//! Model checking for objects over network memory: the compiled code that ships, on a simulated session whose every
-//! choice the search owns.
+//! Model checking for objects over network memory: the compiled code that ships, on a simulated session. The search
+//! controls every choice of the simulation.
 //!
-//! A [`Scenario`] is a small program over a few nodes, and what must be true of it. [`check`] runs it many times, each
-//! time with other choices of what happens when; [`exhaust`] looks at all executions of a small one. A failure comes with
-//! a [`Replay`]: a line that leads to the same execution again, and that can be [shrunk](Finding::shrunk).
+//! A [`Scenario`] is a small program over a few nodes, with the properties that must hold. [`check`] runs it many
+//! times, each time with another order of events; [`exhaust`] runs all executions of a small one. A failure carries a
+//! [`Replay`]: a line that leads to the same execution again, and that can be [shrunk](Finding::shrunk).
 //!
 //! Write scenarios for objects of your own as [`scenarios`] does for Farfield's.
 #![forbid(unsafe_code)]

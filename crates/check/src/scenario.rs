@@ -1,4 +1,4 @@
-//! What is checked: a small program over several nodes, and what must be true of it.
+//! Scenarios: small programs over several nodes, with the properties that must hold.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -13,12 +13,12 @@ use farfield::{Endpoint, Node, Result};
 type Body = Arc<dyn Fn(&Stage) -> Result<()> + Send + Sync>;
 type Finally = Box<dyn FnOnce() -> Result<()>>;
 
-/// A program over a few nodes, and what must be true of it, whatever the order in which things happen.
+/// A program over a few nodes, and the properties that must hold in every order of events.
 ///
-/// The body sets the stage, once for each execution: it opens objects on the nodes, gives them threads, and says what
-/// must hold. It runs without choices. Then the threads run, and the search decides what happens when. A thread that
-/// panics (an `assert!`) or ends in an error, an invariant that does not hold, a deadlock, and an execution that does not
-/// end are failures.
+/// The body prepares the execution, once for each: it opens objects on the nodes, adds threads, and states the
+/// properties. It runs without choices. Then the threads run, and the search chooses the order of events. These are
+/// failures: a thread that panics (an `assert!`) or returns an error, an invariant that does not hold, a deadlock, and
+/// an execution that does not end.
 ///
 /// ```
 /// use farfield::{NodeId, SharedVar};
@@ -74,7 +74,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A scenario over so many nodes. Names are `object/property`, by custom.
+    /// A scenario over `nodes` nodes. By convention, names are `object/property`.
     pub fn new(
         name: &str,
         about: &str,
@@ -98,39 +98,39 @@ impl Scenario {
         }
     }
 
-    /// An execution with more steps is a failure: something goes round in circles. 200,000 unless set.
+    /// The maximum of steps. An execution with more is a failure: it loops. 200,000 unless set.
     #[must_use]
     pub fn steps_max(mut self, steps: u64) -> Scenario {
         self.steps_max = steps;
         self
     }
 
-    /// Only so many of the nodes belong to the session at a time. The others are later lives of these, in order, and come
-    /// late: node 2 of three over two places is the second life of node 0.
+    /// Only this many of the nodes belong to the session at a time. The others are later incarnations of these, in
+    /// order, and join late: with three nodes at two ranks, node 2 is the second incarnation of node 0.
     #[must_use]
     pub fn places(mut self, places: usize) -> Scenario {
         self.places = places;
         self
     }
 
-    /// Nodes are not started before the body runs: [`Stage::start`] does it, in a thread if they are to come late.
+    /// Nodes are not started before the body runs: [`Stage::start`] starts them, in a thread if they are to join late.
     #[must_use]
     pub fn late_nodes(mut self) -> Scenario {
         self.late_nodes = true;
         self
     }
 
-    /// Deadlines may pass while others could still do something, so that timeouts meet operations in every state.
+    /// Lets deadlines pass while other threads could still make progress, so that timeouts occur in every state.
     #[must_use]
     pub fn early_timeouts(mut self) -> Scenario {
         self.early_timeouts = true;
         self
     }
 
-    /// What may go wrong: nodes that die, cuts, stalls. When it does is a choice of the search, like everything else.
+    /// The faults that may occur: crashes of nodes, cuts, stalls. The search chooses when, like everything else.
     ///
-    /// Threads of a node that has crashed count as ended, without a result; [`crashed`] says which they are. An execution
-    /// is a failure if the others do not finish: cuts heal and stalls end before.
+    /// Threads of a crashed node count as ended, without a result; [`crashed`] reports such nodes. An execution is a
+    /// failure if the other threads do not finish: cuts heal and stalls end before.
     ///
     /// ```
     /// use farfield::NodeId;
@@ -163,10 +163,10 @@ impl Scenario {
         self
     }
 
-    /// Who says that a node is dead: the system, unless this says that a majority of the nodes does.
+    /// How a death is decided: by the system, unless this sets the rule that a majority of the nodes decides.
     ///
-    /// Operations are cut short then even without faults (a node may shut others out, or be fenced), so what looks at
-    /// all executions takes care of that, see [`exhaust`](crate::exhaust).
+    /// With a majority, operations are cut short even without faults (a node may evict others, or be fenced). A search
+    /// of all executions takes care of that, see [`exhaust`](crate::exhaust).
     #[must_use]
     pub fn rule(mut self, rule: DeathRule) -> Scenario {
         self.rule = rule;
@@ -174,14 +174,14 @@ impl Scenario {
         self
     }
 
-    /// It is small enough to look at all of its executions ([`exhaust`](crate::exhaust)).
+    /// Marks it as small enough to run all of its executions ([`exhaust`](crate::exhaust)).
     #[must_use]
     pub fn small(mut self) -> Scenario {
         self.is_small = true;
         self
     }
 
-    /// All of its executions can be looked at in minutes: a test that is run by an option does so.
+    /// Marks it as small enough to run all of its executions in minutes: an optional test does so.
     #[must_use]
     pub fn medium(mut self) -> Scenario {
         self.is_medium = true;
@@ -200,7 +200,7 @@ impl Scenario {
         &self.kills
     }
 
-    /// The same, as a scenario of its own, in which NICs and threads of the nodes that go may stand still as well.
+    /// The same as a separate scenario, in which NICs and threads of the failing nodes may also stall.
     pub(crate) fn slow(mut self) -> Scenario {
         self.name += "-slow";
         self.about += "; NICs and threads stand still";
@@ -209,7 +209,7 @@ impl Scenario {
         self
     }
 
-    /// What may go wrong in it, if anything.
+    /// The faults that may occur in it, if any.
     pub fn injected(&self) -> Option<&Faults> {
         self.faults.as_ref().filter(|faults| faults.count() > 0)
     }
@@ -219,7 +219,7 @@ impl Scenario {
         &self.name
     }
 
-    /// What it is about, in a line.
+    /// Its subject, in a line.
     pub fn about(&self) -> &str {
         &self.about
     }
@@ -229,12 +229,12 @@ impl Scenario {
         self.nodes
     }
 
-    /// Whether it is small enough to look at all of its executions.
+    /// Whether it is small enough to run all of its executions.
     pub fn is_small(&self) -> bool {
         self.is_small
     }
 
-    /// Whether all of its executions can be looked at in minutes.
+    /// Whether all of its executions can be run in minutes.
     pub fn is_medium(&self) -> bool {
         self.is_medium
     }
@@ -246,7 +246,7 @@ pub struct Stage {
     nodes: RefCell<Vec<Option<Node>>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
     finally: RefCell<VecDeque<Finally>>,
-    /// The bodies of threads, with the objects that they use: dropped when all has been looked at.
+    /// The bodies of threads, with the objects that they use. They are dropped after all checks.
     bodies: RefCell<Vec<Rc<dyn Any>>>,
 }
 
@@ -271,7 +271,7 @@ impl Stage {
             }
             (scenario.body)(&stage)?;
             stage.handle.explore();
-            // What the threads have put is in memory before anybody looks.
+            // All puts of the threads are in memory before the checks run.
             stage.endpoints.take();
             while let Some(check) = stage.finally.borrow_mut().pop_front() {
                 check()?;
@@ -286,7 +286,7 @@ impl Stage {
         }
     }
 
-    /// Starts a node of a scenario whose nodes come late.
+    /// Starts a node of a scenario with late nodes.
     ///
     /// # Errors
     /// No memory.
@@ -300,7 +300,7 @@ impl Stage {
         Ok(node)
     }
 
-    /// What starts nodes in threads of the scenario.
+    /// A handle that starts nodes in threads of the scenario.
     pub fn starter(&self) -> Starter {
         Starter(Rc::clone(&self.handle))
     }
@@ -318,7 +318,7 @@ impl Stage {
         self.nodes.borrow()[node].clone().expect("a node that has been started")
     }
 
-    /// Runs `body` on all nodes at once, as the opening of an object wants it; what it returned, in order.
+    /// Runs `body` on all nodes at once, as opening an object requires. Returns the results, in order.
     ///
     /// # Errors
     /// The first error.
@@ -346,8 +346,8 @@ impl Stage {
         results.take().into_iter().flatten().collect()
     }
 
-    /// A thread of a node, with an endpoint of its own. It begins when the stage is set. What it uses is kept when it has
-    /// ended: closing objects would be steps of their own to search through.
+    /// Adds a thread of a node, with its own endpoint. It begins after the body has returned. The objects that it uses
+    /// are kept after it has ended: closing them would add steps to the search.
     ///
     /// # Panics
     /// If there is no such node, or no memory.
@@ -357,7 +357,7 @@ impl Stage {
         self.thread_that_drops(node, name, move |endpoint| (body.borrow_mut())(endpoint));
     }
 
-    /// A thread of a node as [`thread`](Stage::thread), that drops what it uses when it ends.
+    /// Adds a thread of a node like [`thread`](Stage::thread). It drops the objects that it uses when it ends.
     ///
     /// # Panics
     /// If there is no such node, or no memory.
@@ -368,7 +368,7 @@ impl Stage {
         self.thread_without_endpoint(node.id().index(), name, move || body(&endpoint));
     }
 
-    /// A thread of a node that may not run yet.
+    /// Adds a thread of a node that may not run yet.
     ///
     /// # Panics
     /// If there is no memory.
@@ -382,22 +382,22 @@ impl Stage {
         self.handle.spawn(NodeId(node as u16), name, true, body).expect("memory for a simulated thread");
     }
 
-    /// Something that is true whenever memory has changed. It must only look.
+    /// Adds a property that must hold after every change of memory. It must only read.
     pub fn invariant(&self, name: &str, holds: impl Fn() -> std::result::Result<(), String> + 'static) {
         self.handle.invariant(name, holds);
     }
 
-    /// What is true when all threads have ended, and what they have put is visible.
+    /// Adds a check that runs when all threads have ended, and all their puts are visible.
     pub fn finally(&self, check: impl FnOnce() -> Result<()> + 'static) {
         self.finally.borrow_mut().push_back(Box::new(check));
     }
 
-    /// Whether a node has crashed in this execution; [`crashed`] says it without a stage, in threads and checks.
+    /// Whether a node has crashed in this execution. [`crashed`] is the same without a stage, for threads and checks.
     pub fn crashed(&self, node: usize) -> bool {
         crashed(node)
     }
 
-    /// A list that all threads add to; its order is that of the additions.
+    /// Returns a list to which all threads add; its order is that of the additions.
     pub fn log<T: 'static>(&self) -> Log<T> {
         Log::default()
     }
@@ -420,7 +420,8 @@ impl Starter {
     }
 }
 
-/// What the threads of a scenario note down, for the checks at its end: a history, say, whose order is that of time.
+/// A list of entries from the threads of a scenario, for the checks at its end: for example a history, in the order of
+/// time.
 ///
 /// Adding to it is a scheduling point, so that the search knows of the order.
 pub struct Log<T>(Rc<Concurrent<RefCell<Vec<T>>>>);
@@ -438,7 +439,7 @@ impl<T> Clone for Log<T> {
 }
 
 impl<T> Log<T> {
-    /// Adds an entry; its position.
+    /// Adds an entry, and returns its position.
     pub fn push(&self, entry: T) -> usize {
         let mut entries = self.0.write().borrow_mut();
         entries.push(entry);
@@ -451,17 +452,18 @@ impl<T> Log<T> {
     }
 }
 
-/// A number below `options` that the search chooses: what a scenario leaves open.
+/// A number below `options` that the search chooses, for a decision that a scenario leaves open.
 pub fn choose(options: usize) -> usize {
     sim::choose(options)
 }
 
-/// Whether a node has crashed in this execution. For checks: a thread that acts on it knows more than a node can.
+/// Whether a node has crashed in this execution. For checks: a thread that uses it knows more than a node can.
 pub fn crashed(node: usize) -> bool {
     sim::crashed(NodeId(node as u16))
 }
 
-/// Whether a NIC has stalled or a thread was paused in this execution: what it was to do may have come too late for others.
+/// Whether a NIC has stalled or a thread was paused in this execution. Its operations may have been too late for
+/// others.
 pub fn stood_still() -> bool {
     sim::stood_still()
 }

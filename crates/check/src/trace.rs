@@ -1,8 +1,8 @@
-//! From what the simulator recorded to a timeline.
+//! Converts the simulator's records to a timeline.
 //!
-//! What does not help to understand an execution is left out: how the stage was set, how it is looked at in the end, what
-//! threads do to be unwound after the failure, locks and words of a node's own that only one thread touches, and the
-//! middle of an execution that goes round in circles.
+//! Events that do not help to understand an execution are left out: the setup, the checks at the end, the unwinding of
+//! threads after the failure, locks and words of a node's own that only one thread touches, and the middle of an
+//! execution that loops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use crate::Scenario;
 use crate::search::Replay;
 use crate::timeline::{Event, Failure, Lane, Timeline, What, number};
 
-/// Of an execution with more events, the first and the last are told.
+/// Of an execution with more events, only the first and the last are shown.
 const EVENTS_MAX: usize = 2000;
 const LAST_EVENTS: usize = 300;
 /// Words at the start of each node's memory that global fences read.
 const FENCE_WORDS: u32 = 8;
-/// The simulation's first thread: it sets the stage, and looks at it in the end.
+/// The simulation's first thread: it runs the setup, and the checks at the end.
 const CHECK: usize = 0;
 /// More operations than these that a thread waits for are only counted.
 const WAITS_MAX: usize = 3;
@@ -27,7 +27,7 @@ const WAITS_MAX: usize = 3;
 /// The timeline of an execution that was [replayed](crate::replay).
 pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> Timeline {
     let events = worth_telling(outcome);
-    // Threads that have done nothing since the stage was set are left out, and the others numbered anew.
+    // Threads without events since the setup are left out, and the others numbered anew.
     let mut threads: BTreeSet<usize> = events.iter().map(|event| event.thread).collect();
     threads.extend(outcome.failure.as_ref().and_then(|failure| failure.thread).filter(|thread| *thread != CHECK));
     let number_of: BTreeMap<usize, usize> =
@@ -61,7 +61,7 @@ pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> T
     }
 }
 
-/// The threads by what they do, numbered where several of a node do the same.
+/// The threads by their tasks, numbered where several of a node have the same task.
 fn lanes(outcome: &Outcome, threads: &BTreeSet<usize>) -> Vec<Lane> {
     let name = |thread: usize| match outcome.threads[thread].1.as_str() {
         name if is_service(name) => "service",
@@ -77,7 +77,7 @@ fn lanes(outcome: &Outcome, threads: &BTreeSet<usize>) -> Vec<Lane> {
     threads.iter().map(lane).collect()
 }
 
-/// The events since the exploration began, until the failure, without those that concern nobody else.
+/// The events since the exploration began, until the failure, without those that concern only their own thread.
 fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
     let explored = outcome.events.iter().filter(|event| event.step >= outcome.explored_from);
     let mut events: Vec<Recorded> = explored.cloned().collect();
@@ -87,7 +87,7 @@ fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
             events.pop();
         }
     }
-    // Time passes for whoever goes on then, not for the thread that happens to be first.
+    // Time passes for the thread that continues then, not for the thread that happens to be first.
     for at in 0..events.len() {
         if let (Raw::Elapsed, Some(next)) = (&events[at].what, events.get(at + 1)) {
             events[at].thread = next.thread;
@@ -101,7 +101,7 @@ fn worth_telling(outcome: &Outcome) -> Vec<Recorded> {
         }
     }
     events.retain(|event| own_cell(&event.what).is_none_or(|own| users[&own].len() > 1));
-    // Service threads wake up for many a thing that is none of theirs.
+    // Service threads often wake up without work.
     let waits = |event: &Recorded| matches!(event.what, Raw::Waits | Raw::Woken);
     let works: BTreeSet<usize> = events.iter().filter(|event| !waits(event)).map(|event| event.thread).collect();
     events.retain(|event| works.contains(&event.thread) || !is_service(&outcome.threads[event.thread].1));
@@ -131,7 +131,7 @@ fn own_cell(what: &Raw) -> Option<u32> {
     }
 }
 
-/// What each thread has looked at since it last waited or did something: that is what it waits for.
+/// The words that each thread has read since it last waited or acted: it waits for a change of these.
 #[derive(Default)]
 struct Waits {
     looked_at: BTreeMap<usize, Vec<String>>,
@@ -170,7 +170,7 @@ impl Waits {
             ([], ops) if ops.len() > WAITS_MAX => format!("for {} operations", ops.len()),
             ([], ops) => format!("for {}", ops.join(" or ")),
             ([cell], _) => format!("until {cell} changes"),
-            // Who asks for several things in turn stops at the first that is missing.
+            // A thread that checks several conditions in order stops at the first that is false.
             ([others @ .., cell], _) => format!("until {cell} changes, or {} more", others.len()),
         }
     }

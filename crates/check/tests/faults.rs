@@ -1,4 +1,4 @@
-//! Faults in the simulator: what may come of each, all of it and nothing else.
+//! Faults in the simulator: each may have all of its possible consequences, and no others.
 #![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::collections::BTreeSet;
@@ -12,10 +12,11 @@ use farfield_check::{Budget, Faults, Replay, Report, Scenario, Stage, check, cra
 
 const RULES: [DeathRule; 2] = [DeathRule::System, DeathRule::Majority];
 
-/// What was seen, over all executions.
+/// The outcomes, over all executions.
 type Seen<T> = Arc<Mutex<BTreeSet<T>>>;
 
-/// A scenario holds in many executions. (The nodes' decisions about who is dead are part of them; all are too many.)
+/// A scenario holds in many executions. (The nodes' decisions about deaths are part of them; all executions are too
+/// many.)
 fn many(scenario: &Scenario) {
     let report = check(scenario, Budget::executions(10_000), 1);
     assert!(report.finding.is_none(), "{:?}", report.finding);
@@ -81,7 +82,7 @@ fn an_operation_towards_a_crashed_node_ends_in_an_error_that_names_it() {
             let seen = Arc::clone(&collected);
             stage.thread(0, "asks", move |ep| {
                 let (put, got) = (ep.put_value(word, 7).wait(), ep.get(word).wait());
-                // Nothing succeeds after something has failed.
+                // After a failure, no operation succeeds.
                 assert!(put.is_ok() || got.is_err());
                 let mut seen = seen.lock().unwrap();
                 seen.insert(outcome(put));
@@ -97,7 +98,7 @@ fn an_operation_towards_a_crashed_node_ends_in_an_error_that_names_it() {
     }
 }
 
-/// A node puts words to another, which shuts it out, and then looks.
+/// A node puts words to another, which evicts it, and then reads.
 fn shut_out(rule: DeathRule, puts: usize, faults: Faults, seen: &Seen<&'static str>) -> Scenario {
     let seen = Arc::clone(seen);
     Scenario::new("test/shut-out", "puts on their way while their node is shut out", 2, move |stage: &Stage| {
@@ -151,7 +152,7 @@ fn nothing_of_a_node_lands_after_it_was_shut_out() {
     let cases = [
         (DeathRule::System, &crash, vec!["done"]),
         (DeathRule::Majority, &crash, vec!["done", "revoked"]),
-        // It lives, and is cut off.
+        // It is alive, and cut off.
         (DeathRule::Majority, &cut, vec!["done", "fenced", "revoked", "unreachable"]),
     ];
     for (rule, faults, expected) in cases {
@@ -251,7 +252,7 @@ fn all_operations_of_a_fenced_node_end_in_fenced() {
     assert_eq!(set(&seen), ["done", "fenced"]);
 }
 
-/// Does what it can to be noticed when it is dropped.
+/// Does everything observable that it can when it is dropped.
 struct Noisy {
     lock: Arc<LocalMutex<u64>>,
     node: farfield::Node,
@@ -287,7 +288,7 @@ fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
                     let mut held = lock.lock();
                     *held += own.word(16).load();
                 }
-                // Nobody ends the wait but the crash, or the deadline.
+                // Only the crash or the deadline ends the wait.
                 let ended =
                     ep.block_on(ep.wait_until(ep.deadline(), || (own.word(24 + me * 8).load() > 0).then_some(())));
                 assert!(ended.is_err());
@@ -295,7 +296,7 @@ fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
             });
         }
         stage.thread(0, "lives", move |ep| {
-            // It notices nothing until the system tells.
+            // It notices nothing until the system reports the death.
             while !matches!(ep.fabric().peer_state(NodeId(1)), PeerState::Dead { .. }) {
                 if ep.get(own.remote::<u64>(0)).wait().is_err() {
                     break;
@@ -340,7 +341,7 @@ impl Chooser for Lottery {
     }
 }
 
-/// Node 1 sends three messages; what node 0's service gets until time is up, in words, in many executions.
+/// Node 1 sends three messages. Returns the events that node 0's service gets before the deadline, in many executions.
 fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
     let seen = Seen::default();
     for seed in 0..4000 {

@@ -1,4 +1,4 @@
-//! The simulator itself: what it finds, how it says so, and that it says the same each time.
+//! Tests of the simulator: the failures that it finds, its reports, and that it is deterministic.
 #![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ fn outcomes(seen: &Seen, scenario: &Scenario) -> BTreeSet<Vec<u64>> {
     std::mem::take(&mut seen.lock().unwrap())
 }
 
-/// Where two threads put what they read; added to `seen` at the end of each execution.
+/// The values that two threads read; added to `seen` at the end of each execution.
 fn collected(stage: &Stage, seen: &Seen) -> Arc<Mutex<Vec<u64>>> {
     let read = Arc::new(Mutex::new(vec![0; 2]));
     let (seen, at_end) = (Arc::clone(seen), Arc::clone(&read));
@@ -93,7 +93,7 @@ fn a_complete_put_need_not_be_visible_and_a_fenced_one_is() {
 
 #[test]
 fn locks_are_fences() {
-    // Taking and releasing a local lock are locked instructions: what was stored before is in memory.
+    // Taking and releasing a local lock are locked instructions: earlier stores are in memory.
     let scenario = Scenario::new("test/locks-are-fences", "stores around a lock, and looks at them", 1, |stage| {
         let words = stage.node(0).alloc(GroupKey::SIGNAL, 32)?;
         let locks = Arc::new([LocalMutex::new(false), LocalMutex::new(false)]);
@@ -105,7 +105,7 @@ fn locks_are_fences() {
                 *mine = true;
                 words.word(16 + me * 8).store(1);
                 drop(mine);
-                // A lock that was released with the news: what was stored under it is in memory.
+                // The other thread has released the lock after its stores: those under the lock are in memory.
                 if *locks[1 - me].lock() {
                     let (before, under) = (words.word((1 - me) * 8).load(), words.word(16 + (1 - me) * 8).load());
                     assert_eq!((before, under), (1, 1), "a store from before a release is seen after it");
@@ -279,7 +279,7 @@ fn an_invariant_is_looked_at_whenever_memory_changes() {
     assert!(finding.failure.message.contains("4 and 2"), "{}", finding.failure.message);
 }
 
-/// One thread panics while another holds a lock and waits for something that never comes.
+/// One thread panics while another holds a lock and waits for an event that never happens.
 fn panics_beside_a_holder() -> Scenario {
     Scenario::new("test/panic", "a panic beside a thread that holds a lock", 2, |stage| {
         let lock = Arc::new(LocalMutex::new(0));
@@ -309,7 +309,7 @@ fn a_panic_is_reported_with_its_place_and_everything_is_unwound() {
     for seed in 0..50 {
         let finding = check(&panics_beside_a_holder(), Budget::executions(1000), seed).finding.expect("choices differ");
         let message = &finding.failure.message;
-        // The panic, or the holder's wait, which nobody ends.
+        // The panic, or the holder's wait, which never ends.
         match finding.failure.kind {
             FailureKind::Panic => {
                 assert!(message.contains("not the first choice") && message.contains("simulator.rs:"), "{message}");

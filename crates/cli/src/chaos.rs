@@ -1,9 +1,9 @@
 //! `farfield chaos`: all objects at work in real processes, while nodes are killed, stopped, continued and started
 //! again.
 //!
-//! [`plan`] draws what is done to whom, [`run`] does it, [`processes`] holds the nodes' processes, [`link`] what is between
-//! them on RDMA, and [`worker`] is one of them. [`load`] is what their threads do to the objects, each call of which they
-//! [`log`]; [`judge`] says what must be true of the logs, and [`report`] tells.
+//! [`plan`] draws the faults and their targets, and [`run`] injects them. [`processes`] manages the nodes' processes,
+//! [`link`] the network between them on RDMA, and [`worker`] is one node. [`load`] contains the work of their threads
+//! on the objects, with each call [logged](log). [`judge`] checks the logs, and [`report`] prints the result.
 
 mod judge;
 mod link;
@@ -124,7 +124,7 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let plan = plan::draw(seed, args.seconds, &Terms { nodes, faults: &args.faults, silence, detection });
     let again = args.line(seed);
     let mut out = io::stderr().lock();
-    // Whoever does not listen to that may still want the report.
+    // The report may still be wanted if this output fails.
     let _ = writeln!(out, "{again}");
     for (number, generation) in plan.iter().enumerate() {
         let _ = writeln!(out, "  generation {number}: {generation}");
@@ -156,7 +156,7 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// What cannot be removed harms nobody.
+/// Removes a folder. A failure to remove it does no harm.
 fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }

@@ -1,4 +1,4 @@
-//! The barrier: none passes before all have arrived, and all that was put before is visible to all after.
+//! The barrier: no thread passes before all have arrived, and all earlier puts are visible to all threads after it.
 
 use farfield::fabric::GroupKey;
 use farfield::{Barrier, BarrierThread, Endpoint, Result};
@@ -24,7 +24,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// A barrier with so many threads on each node; theirs, node by node.
+/// Opens a barrier with `threads_per_node` threads on each node. Returns the threads' handles, node by node.
 fn barrier(stage: &Stage, threads_per_node: usize) -> Result<Vec<BarrierThread>> {
     let barriers = stage.on_each(move |node| Barrier::open(node, "b", threads_per_node))?;
     let each = barriers.iter().flat_map(|barrier| std::iter::repeat_n(barrier, threads_per_node));
@@ -33,11 +33,11 @@ fn barrier(stage: &Stage, threads_per_node: usize) -> Result<Vec<BarrierThread>>
     threads
 }
 
-// ---- what was put before is visible after -------------------------------------------------------------------------
+// ---- puts before the barrier are visible after it -----------------------------------------------------------------
 
-/// The smallest case of Fig. 22: two threads of one node. What the first has put through its NIC's loopback is not
-/// ordered with its count, which its CPU writes, but by the fence. For barrier-no-fence, barrier-fence-late,
-/// barrier-fence-from-one, barrier-round-early.
+/// The smallest case of Fig. 22: two threads of one node. The first puts through its NIC's loopback, and its CPU writes
+/// its count: only the fence orders the two. For barrier-no-fence, barrier-fence-late, barrier-fence-from-one,
+/// barrier-round-early.
 fn loopback() -> Scenario {
     Scenario::new(
         "barrier/loopback",
@@ -95,7 +95,7 @@ fn detached_get() -> Scenario {
     .small()
 }
 
-/// Fig. 6: each of two nodes puts to the other, and looks at its own memory. Here the count comes after the put (NRW →
+/// Fig. 6: each of two nodes puts to the other, and reads its own memory. Here the count follows the put (NRW →
 /// NRW), whatever the fence does; it must be waited for. For barrier-last-row and barrier-round-early.
 fn exchange() -> Scenario {
     put_to_each_other("barrier/exchange", "what each of two nodes puts to the other is there after the barrier", 1)
@@ -129,8 +129,8 @@ fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {
     })
 }
 
-/// Fig. 22: `writer` puts to `home`, and `reader` gets from there. What goes to different nodes is in no order, but
-/// for the fence of *every* node before the count. With the home there from the start, there is less to search. For
+/// Fig. 22: `writer` puts to `home`, and `reader` gets from there. Operations to different nodes are ordered only by
+/// the fence of *every* node before the count. With the home there from the start, there is less to search. For
 /// barrier-no-fence, barrier-fence-late, barrier-round-early, and with node 0 as home barrier-fence-from-one.
 fn visible(name: &str, [writer, home, reader]: [usize; 3], home_has_arrived: bool) -> Scenario {
     let about = "a put to one node before the barrier is seen by a get after it, from a third node";
@@ -158,7 +158,7 @@ fn visible(name: &str, [writer, home, reader]: [usize; 3], home_has_arrived: boo
     })
 }
 
-/// Two threads on each node: the other thread of the putting node looks, by a queue pair that is in no order with
+/// Two threads on each node: the other thread of the putting node reads, by a queue pair that is not ordered with
 /// that of the put. For barrier-no-fence, barrier-fence-late, barrier-fence-from-one.
 fn threads() -> Scenario {
     Scenario::new("barrier/threads", "a thread sees what another of its node has put elsewhere", 2, |stage| {
@@ -181,7 +181,7 @@ fn threads() -> Scenario {
 
 // ---- none passes before all have arrived --------------------------------------------------------------------------
 
-/// Who arrives at a round (`false`) and who has passed it (`true`), in time.
+/// The arrivals at a round (`false`) and the passes (`true`), in order of time.
 type Passing = Log<(u64, bool)>;
 
 fn pass(passing: &Passing, rounds: u64, mut wait: impl FnMut() -> Result<()>) -> Result<()> {
@@ -201,7 +201,7 @@ fn assert_met(passing: &Passing, parties: usize) {
     }
 }
 
-/// Two nodes meet, so many times: the count of one round lets nobody pass the next. For barrier-last-row and
+/// Two nodes meet `rounds` times: the count of one round lets no thread pass the next. For barrier-last-row and
 /// barrier-round-early.
 fn meeting(name: &str, rounds: u64, wait: fn(&mut BarrierThread, &Endpoint) -> Result<()>) -> Scenario {
     Scenario::new(name, "nobody passes before all have arrived", 2, move |stage| {
@@ -218,7 +218,7 @@ fn meeting(name: &str, rounds: u64, wait: fn(&mut BarrierThread, &Endpoint) -> R
     })
 }
 
-/// A wait that is over at once if somebody is missing, and then one for the same round.
+/// A wait that times out at once if a thread is missing, and then one for the same round.
 fn wait_twice(thread: &mut BarrierThread, ep: &Endpoint) -> Result<()> {
     ep.block_on(async {
         match thread.wait_deadline(ep, ep.now()).await {

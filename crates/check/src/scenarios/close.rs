@@ -1,4 +1,4 @@
-//! Closing: memory comes back when all have closed an object, and not before.
+//! Closing: memory is freed when all nodes have closed an object, and not before.
 
 use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey};
 use farfield::{CustomObject, ErrorKind, Node, NodeId, Opening, Result};
@@ -36,13 +36,13 @@ fn finds(object: &CustomObject, ep: &Endpoint, peer: NodeId) -> Result<()> {
     Ok(())
 }
 
-/// Waits until all memory of a node has come back.
+/// Waits until all memory of a node is freed.
 fn comes_back(node: &Node, ep: &Endpoint) -> Result<()> {
     let is_back = || (node.metrics().memory_bytes == 0).then_some(());
     patiently(|| Ok(ep.block_on(ep.wait_until(ep.deadline(), is_back))?))
 }
 
-/// One closes an object at any moment; the other works on with the memory of both. For `closing-freed-early`.
+/// One node closes an object at any moment; the other continues with the memory of both. For `closing-freed-early`.
 fn one_works_on() -> Scenario {
     Scenario::new(
         "close/one",
@@ -66,7 +66,7 @@ fn one_works_on() -> Scenario {
     .kills(&["closing-freed-early"])
 }
 
-/// What is said of an opening comes late, and is not taken for the next one. For `closing-late-taken`.
+/// A late message about one opening is not taken for the next one. For `closing-late-taken`.
 fn anew_at_once() -> Scenario {
     Scenario::new("close/anew", "an object that is opened again at once has memory of its own", 2, |stage| {
         let meets = stage.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
@@ -74,7 +74,7 @@ fn anew_at_once() -> Scenario {
             let (node, mine, theirs) = (stage.node(at), meets[at].clone(), meets[1 - at].remote::<u64>(0));
             stage.thread_that_drops(at, "opens anew", move |ep| {
                 drop(object);
-                // Not before the other has dropped it, too.
+                // Waits until the other has dropped it, too.
                 ep.put_value(theirs, 1).wait()?;
                 ep.block_on(ep.wait_until(ep.deadline(), || (mine.word(0).load() == 1).then_some(())))?;
                 let object = connect(&node)?;
@@ -92,7 +92,7 @@ fn anew_at_once() -> Scenario {
     .kills(&["closing-late-taken"])
 }
 
-/// Joins cross with closing: who comes is connected to what is open, or to nothing, and all comes back.
+/// Joins cross with closing: a joining node is connected to an open object, or to none, and all memory is freed.
 fn late() -> Scenario {
     Scenario::new("close/late", "nodes come, open an object and close it, whatever crosses", 2, |stage| {
         for at in 0..2 {
@@ -108,7 +108,7 @@ fn late() -> Scenario {
     .late_nodes()
 }
 
-/// What nobody waits for may be under way to memory that has come back: it changes nothing that lies there later.
+/// A detached put may be in flight to memory that is freed: it does not change a later use of that memory.
 fn detached() -> Scenario {
     Scenario::new("close/detached", "a put that is under way when memory comes back lands nowhere else", 2, |stage| {
         for (at, object) in opened(stage)?.into_iter().enumerate() {
@@ -131,8 +131,8 @@ fn detached() -> Scenario {
     })
 }
 
-/// A node that others suspect, or have decided to be dead, works on with what it has open, or is told that it is out of reach
-/// or fenced. For `closing-suspect-not-awaited`.
+/// A node that others suspect, or have decided to be dead, continues with its open objects, or gets an error:
+/// unreachable or fenced. For `closing-suspect-not-awaited`.
 fn suspected() -> Scenario {
     Scenario::new("close/suspected", "who is suspected finds the memory of what it has open", 3, |stage| {
         for (at, object) in opened(stage)?.into_iter().enumerate() {
@@ -156,7 +156,7 @@ fn suspected() -> Scenario {
     .kills(&["closing-suspect-not-awaited"])
 }
 
-/// One dies at any moment: what it had open keeps nothing.
+/// A node dies at any moment: its open objects keep no memory.
 fn dies() -> Scenario {
     Scenario::new("close/dies", "the memory that a dead node has used comes back", 3, |stage| {
         for (at, object) in opened(stage)?.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is left when nodes die, or are cut off: who decides it, and what the survivors find.
+//! The state after nodes die, or are cut off: which nodes decide it, and what the survivors find.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,7 +32,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// An error that comes of a node's death, a cut, or of having been shut out; of nothing else.
+/// Whether the only possible cause of an error is a node's death, a cut, or an eviction.
 pub(super) fn comes_of_faults(error: &Error) -> bool {
     let comes_of_faults = |error: &farfield::fabric::Error| {
         error.is_out_of_reach()
@@ -46,7 +46,7 @@ pub(super) fn comes_of_faults(error: &Error) -> bool {
     }
 }
 
-/// What a thread did, if nothing that a fault may cause kept it from it.
+/// A thread's result, unless a possible fault prevented it.
 pub(super) fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -55,7 +55,7 @@ pub(super) fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Tries again after a timeout. Where something is wrong, time may pass before anybody notices.
+/// Retries after a timeout. Time may pass before any node detects a fault.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {
@@ -65,15 +65,16 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> 
     }
 }
 
-/// Whether a node still speaks for the session.
+/// Whether a node has neither crashed nor been fenced.
 pub(super) fn goes_on(node: &Node) -> bool {
     !crashed(node.id().index()) && !node.fabric().is_fenced()
 }
 
-/// When all is over, those that go on agree on who does.
+/// In the end, the remaining nodes agree on which of them remain.
 fn agree(stage: &Stage) {
     let nodes: Vec<Node> = stage.nodes().to_vec();
-    // Suspicion is advice, and each node's own; and it may all be over before the last has said that it has shut one out.
+    // Suspicion is advisory, and local to each node. The execution may also end before the last node has reported an
+    // eviction.
     let decided = |node: &Node, of| match node.standing_of(of) {
         Standing::Suspected => Standing::Member,
         Standing::ShutOut => Standing::Dead,
@@ -93,7 +94,7 @@ fn agree(stage: &Stage) {
     });
 }
 
-/// Whether a node knows of each other one how it stands, and of the dead that they are shut out; or is shut out itself.
+/// Whether a node knows the standing of each other node, and of the dead that they are evicted; or is evicted itself.
 pub(super) fn is_decided(node: &Node) -> bool {
     let is_settled = |of: NodeId| match node.standing_of(of) {
         Standing::Member => !crashed(of.index()),
@@ -103,18 +104,19 @@ pub(super) fn is_decided(node: &Node) -> bool {
     node.fabric().is_fenced() || node.members().all(is_settled)
 }
 
-/// Stays until the dead are shut out; it may be shut out itself.
+/// Stays until the dead are evicted; it may be evicted itself.
 fn stays(stage: &Stage, node: usize) {
     let nodes: Vec<Node> = stage.nodes().to_vec();
     stage.thread(node, "stays", move |ep| {
         let look = || is_decided(&nodes[node]).then_some(());
-        // However late the suspicion comes: if nothing comes of it, this waits for ever, and that is a failure.
+        // The wait has no deadline, since the suspicion may come late: if none comes, the wait never ends, which is a
+        // failure.
         ep.block_on(ep.wait_until(Instant::NEVER, look))?;
         Ok(())
     });
 }
 
-/// Who is cut off learns it, or is told; those that are left decide once.
+/// A node that is cut off detects it, or is notified. The remaining nodes decide once.
 fn decided() -> Scenario {
     Scenario::new("membership/decided", "three nodes, one cut off and one dead: who is left agrees", 3, |stage| {
         (0..3).for_each(|node| stays(stage, node));
@@ -167,7 +169,8 @@ fn left() -> Scenario {
     .kills(&["membership-goes-in-silence"])
 }
 
-/// A place whose node is dead gets another: it is let in when the dead is removed, by all that are left, and works with them.
+/// A new node takes the rank of a dead one: all remaining nodes admit it when the dead one is removed, and it works
+/// with them.
 fn returns() -> Scenario {
     const BACK: NodeId = NodeId(3);
     let meet = |node: &Node, ep: &Endpoint| -> Result<()> {
@@ -176,7 +179,8 @@ fn returns() -> Scenario {
         ep.block_on(barrier.thread()?.wait(ep))
     };
     Scenario::new("membership/returns", "a node dies, or is cut off, and another takes its place", 4, move |stage| {
-        // Whether it has given up: nobody was gone, or it was not let in in time. Then the others may miss it, or each other.
+        // Whether it has given up: no node had died, or it was not admitted in time. Then the others may miss it, or
+        // each other.
         let in_vain = Rc::new(Word::new(0));
         let missed = stage.log::<NodeId>();
         for node in [1, 2] {
@@ -221,7 +225,7 @@ fn returns() -> Scenario {
     .kills(&["membership-let-in-early"])
 }
 
-/// Two words on two nodes are equal whenever nobody holds the lock, unless somebody died who held it.
+/// Two words on two nodes are equal whenever the lock is free, unless a holder has died.
 fn pair(stage: &Stage) -> Result<()> {
     let mutexes = stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
     let words = [word(stage, 0, "x")?, word(stage, 2, "y")?];
@@ -248,14 +252,15 @@ fn pair(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// For the mark's mutants.
+/// For the mutants of the death mark.
 fn holder_dies() -> Scenario {
     Scenario::new("mutex/holder-dies", "the next holder learns that one died in the middle", 3, pair)
         .faults(Faults::new().crashes(1).of([1]))
         .kills(&["mutex-death-unmarked"])
 }
 
-/// What a holder that is cut off has put lands after the cut, unless it was shut out before the lock was taken from it.
+/// A put of a holder that is cut off lands after the cut, unless the holder was evicted before the lock was taken from
+/// it.
 fn holder_is_cut_off() -> Scenario {
     Scenario::new(
         "mutex/holder-cut",
@@ -296,7 +301,7 @@ fn waiter_dies() -> Scenario {
 
 const RING_BYTES: usize = 64;
 
-/// Node 0 sends to the others; what each has received is a beginning of what was sent.
+/// Node 0 sends to the others. Each receives a prefix of the messages that were sent.
 fn stream(stage: &Stage, messages: u64) -> Result<()> {
     let rings =
         stage.on_each(|node| RingBuffer::open(node, "ring", RingOptions::broadcast(node, NodeId(0), RING_BYTES)))?;
@@ -316,7 +321,7 @@ fn stream(stage: &Stage, messages: u64) -> Result<()> {
             while count < messages {
                 if let Err(error) = patiently(|| ep.block_on(receiver.recv(ep, &mut bytes))) {
                     assert!(crashed(0) && error.is_gone(), "{error}");
-                    // The end stays the end.
+                    // The end of the stream is final.
                     assert!(receiver.try_recv(ep, &mut bytes).is_err(), "a message after the end of the stream");
                     break;
                 }
@@ -354,7 +359,7 @@ fn writer_dies() -> Scenario {
     .faults(Faults::new().crashes(1).of([0]))
 }
 
-/// The stream of a writer that is cut off ends when nothing more can land.
+/// The stream of a writer that is cut off ends when none of its puts can land any more.
 fn writer_is_cut_off() -> Scenario {
     Scenario::new("ring/writer-cut", "the stream of a writer that is cut off ends for good", 3, |stage| {
         let rings = stage
@@ -413,10 +418,10 @@ fn member_dies() -> Scenario {
                         break;
                     }
                 }
-                // Some may have passed, and not know of the death.
+                // Some nodes may have passed without knowing of the death.
                 loop {
                     match Barrier::open(&me, "again", 1).and_then(|again| ep.block_on(again.thread()?.wait(ep))) {
-                        // Time has passed before the death was known: the others may have it open still.
+                        // Time has passed before the death was known: the others may still have it open.
                         Err(error) if error.is_timeout() && (crashed(2) || stood_still()) => return Ok(()),
                         Err(error) => assert_names_the_dead(&error),
                         Ok(()) => return Ok(()),
@@ -431,8 +436,8 @@ fn member_dies() -> Scenario {
     .kills(&["join-epoch-unchecked"])
 }
 
-/// Whoever passes finds what those that had arrived had put to it before, also if one of them was cut off, or itself, and it had
-/// to wait twice.
+/// A thread that passes finds the puts to it from all that had arrived before, even if one of them, or the thread's own
+/// node, was cut off, and the thread had to wait twice.
 fn member_is_cut_off() -> Scenario {
     Scenario::new(
         "barrier/member-cut",
@@ -455,7 +460,7 @@ fn member_is_cut_off() -> Scenario {
                     let mut part = barrier.thread()?;
                     for round in 1..=2u64 {
                         for node in (0..3).filter(|node| *node != me) {
-                            // Who cannot be reached does not get it, and cannot pass.
+                            // An unreachable node does not get it, and cannot pass.
                             unless_faults(
                                 ep.put_value(words[node].remote(8 * me), round).detach().map_err(Error::from),
                             )?;
@@ -487,9 +492,10 @@ fn member_is_cut_off() -> Scenario {
     .kills(&["barrier-again-unarrived"])
 }
 
-// ---- small enough to look at all executions -----------------------------------------------------------------------
+// ---- small enough to run all executions ---------------------------------------------------------------------------
 
-/// `NRW`s of what a holder puts, and the `NAW` of its release, of which any may be the last. For `mutex-death-unmarked`.
+/// The `NRW`s of a holder's puts, and the `NAW` of its release. Any of them may be the last to land. For
+/// `mutex-death-unmarked`.
 fn holder_of_two_dies() -> Scenario {
     let about = "of a pair that a dead holder has put, the next one finds all, or is told that it may be half-written";
     Scenario::new("mutex/holder-of-two-dies", about, 2, |stage| {
@@ -521,7 +527,8 @@ fn holder_of_two_dies() -> Scenario {
     .small()
 }
 
-/// Who has come and waits passes, or is told of the death. The one that may die says that it is there, and does not wait.
+/// A node that has arrived and waits passes, or learns of the death. The node that may die announces its arrival, and
+/// does not wait.
 fn one_of_two_dies() -> Scenario {
     Scenario::new("barrier/one-of-two-dies", "who waits for one that dies passes, or is told which", 2, |stage| {
         let barriers = keep(stage, stage.on_each(|node| Barrier::open(node, "all", 1))?);

@@ -1,4 +1,4 @@
-//! Joining: everybody who opens an object gets connected, whatever the order of coming, opening and messages.
+//! Joining: every node that opens an object gets connected, in any order of joins, openings and messages.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![present(), coming(), third(), mismatch(), callbacks(), variable(), anew(), returned()]
 }
 
-/// What the nodes of an execution keep until its end, so that nobody leaves while another connects.
+/// The objects that the nodes of an execution keep until its end, so that no node leaves while another connects.
 type Kept<T> = Rc<RefCell<Vec<T>>>;
 
 fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
@@ -71,7 +71,7 @@ fn comes(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
     });
 }
 
-/// Both know each other: a join that comes too early is ignored, and who opens last is answered. For
+/// Both nodes know each other: a join that arrives too early is ignored, and the last node to open is answered. For
 /// `join-not-answered`.
 fn present() -> Scenario {
     Scenario::new("join/present", "two nodes that know each other open an object, in any order", 2, |stage| {
@@ -98,7 +98,7 @@ fn present() -> Scenario {
     .kills(&["join-not-answered"])
 }
 
-/// Opening against coming: an object that was opened before its peer is announced when the peer comes. For
+/// Opening against joining the session: an object that was opened before its peer is announced when the peer joins. For
 /// `join-late-not-announced`, `join-not-answered`.
 fn coming() -> Scenario {
     Scenario::new("join/coming", "two nodes come and open an object, in any order", 2, |stage| {
@@ -110,7 +110,7 @@ fn coming() -> Scenario {
     .kills(&["join-late-not-announced"])
 }
 
-/// One who comes late among two who know each other, or do not yet.
+/// A node joins late, while two others know each other, or do not yet.
 fn third() -> Scenario {
     Scenario::new("join/third", "a third node comes while two open an object", 3, |stage| {
         (0..2).try_for_each(|node| stage.start(node).map(drop))?;
@@ -122,7 +122,7 @@ fn third() -> Scenario {
     .late_nodes()
 }
 
-/// A difference is an error on both sides, whoever notices it.
+/// A difference is an error on both sides, no matter which side detects it.
 fn mismatch() -> Scenario {
     Scenario::new("join/mismatch", "who opens an object differently is told so, and so is the other", 2, |stage| {
         let kept = kept(stage);
@@ -143,8 +143,8 @@ fn mismatch() -> Scenario {
     .late_nodes()
 }
 
-/// Two joins and two answers may cross: each node hears of the other's regions once all the same, and of its join once
-/// at most, one of them at least.
+/// Two joins and two answers may cross. Still each node learns of the other's regions once. It sees the other's join at
+/// most once, and at least one of them sees it.
 fn callbacks() -> Scenario {
     Scenario::new("join/callbacks", "callbacks run once for each peer, whatever crosses", 2, |stage| {
         let kept = kept(stage);
@@ -173,7 +173,7 @@ fn callbacks() -> Scenario {
     .late_nodes()
 }
 
-/// An object of the library, between a node that is there and one that comes.
+/// An object of the library, between a running node and one that joins late.
 fn variable() -> Scenario {
     Scenario::new("join/variable", "a variable is shared with a node that comes late", 2, |stage| {
         let (there, starter, kept) = (stage.start(0)?, stage.starter(), kept(stage));
@@ -205,7 +205,7 @@ fn anew() -> Scenario {
             let (mine, theirs) = (dropped[at].clone(), dropped[1 - at].remote::<u64>(0));
             stage.thread(at, "opens", move |ep| {
                 drop(connect(&node)?);
-                // Not before the other has dropped it, too.
+                // Waits until the other has dropped it, too.
                 ep.put_value(theirs, 1).wait()?;
                 ep.block_on(ep.wait_until(ep.deadline(), || (mine.word(0).load() == 1).then_some(())))?;
                 let object = connect(&node)?;
@@ -218,12 +218,12 @@ fn anew() -> Scenario {
     .kills(&["join-late-answer-taken"])
 }
 
-/// A node dies, and its next life joins what the other has open: it works with it, and on when the other closes it.
-/// For `join-returned-untold`.
+/// A node dies, and its next incarnation joins an object that the other has open. It works with that object, also after
+/// the other closes it. For `join-returned-untold`.
 fn returned() -> Scenario {
     const HOME: NodeId = NodeId(1);
     let open = |node: &Node| Ok((AtomicVar::open(node, "sum", HOME)?, Mutex::open(node, "lock", HOME)?));
-    // No addition is lost under the lock, whoever dies in the middle.
+    // No addition under the lock is lost, even if a holder dies.
     let add = |(sum, lock): &(AtomicVar, Mutex), ep: &Endpoint| -> Result<u64> {
         ep.block_on(async {
             let mut guard = lock.lock(ep).await?;
@@ -244,7 +244,7 @@ fn returned() -> Scenario {
             drop(dies);
             Ok(())
         });
-        // 1: the next life has joined; 2: nobody has died, or it is not let in in time.
+        // 1: the next incarnation has joined; 2: no node has died, or it is not admitted in time.
         let came = Rc::new(Word::new(0));
         for node in [1, 2] {
             let (stays, came) = (next(), Rc::clone(&came));

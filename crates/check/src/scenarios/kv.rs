@@ -1,7 +1,7 @@
-//! The key-value store: linearizable, whatever meets, and whatever is cut short.
+//! The key-value store is linearizable under any concurrent operations, even if some of them are cut short.
 //!
-//! Clients write down what they do: a history whose clock is the log, since adding to it is a moment in the order of
-//! the execution. At the end it must be linearizable, with the values that every node finds then.
+//! Clients record their calls in a history. Its clock is the log: adding an entry takes a position in the order of the
+//! execution. At the end, the history must be linearizable together with the values that every node then finds.
 
 mod goes;
 
@@ -57,12 +57,12 @@ fn tiny() -> KvOptions {
     KvOptions { slots_per_node: 2, locks: 1, tracker_bytes: 128, ..KvOptions::default() }
 }
 
-/// A hash of a key as the store makes it, of which it chooses the key's lock (by the upper half) and place.
+/// The store's hash of a key. Its upper half selects the key's lock; the hash also selects the node.
 fn hash_of(key: u64) -> u64 {
     FixedState::with_seed(0x6661_7266_6965_6c64).hash_one(key)
 }
 
-/// The lowest keys whose hashes are as wanted.
+/// The lowest keys with hashes that satisfy the conditions.
 fn keys<const N: usize>(wanted: [fn(u64) -> bool; N]) -> [u64; N] {
     let mut next = 1;
     wanted.map(|wanted| {
@@ -99,25 +99,26 @@ enum Entry {
     Refused {
         call: usize,
     },
-    /// Its node could not tell another of the answer.
+    /// Its node could not report the answer to another node.
     Unheard {
         call: usize,
         by: usize,
     },
 }
 
-/// A node's store, and where its calls are written down.
+/// A node's store, and the log of its calls.
 #[derive(Clone)]
 struct Client {
     id: u32,
     kv: Rc<Store>,
     log: Log<Entry>,
-    /// Where nodes may be cut off: a word on each other node. After an answer all are got, see [`Entry::Unheard`].
+    /// Where nodes may be cut off: a word on each other node. The client gets all of them after an answer, see
+    /// [`Entry::Unheard`].
     heard_at: Rc<[(usize, RemotePtr<u64>)]>,
 }
 
-/// What a call came to: an answer; no room; the value is lost; or no answer in time, so that nobody knows whether it has
-/// taken effect.
+/// The result of a call: an answer; no room; the value is lost; or no answer in time, so that it is unknown whether the
+/// call has taken effect.
 #[derive(PartialEq, Debug)]
 enum Answer<T> {
     Is(T),
@@ -127,7 +128,8 @@ enum Answer<T> {
 }
 
 impl Client {
-    /// Opens a store on all nodes, in which node `.0` has inserted key `.1` with value `.2`; a client on each.
+    /// Opens a store on all nodes, in which node `.0` has inserted key `.1` with value `.2`. Returns a client for each
+    /// node.
     fn open(stage: &Stage, options: KvOptions, there: &[(usize, u64, u64)]) -> Result<Vec<Client>> {
         let log = stage.log();
         let opened = stage.on_each(move |node| {
@@ -171,7 +173,7 @@ impl Client {
             Err(error) if matches!(error.kind(), ErrorKind::Lost { .. }) => {
                 let by_the_dead = error.node() == Some(VICTIM) && crashed(VICTIM.index());
                 assert!(by_the_dead || self.may_be_cut_off(), "{error}");
-                // A change may have been there before.
+                // An earlier change may have taken effect.
                 if input == KvInput::Get {
                     self.log.push(Entry::Refused { call: at });
                 }
@@ -224,7 +226,7 @@ impl Client {
         self.call(ep, key, KvInput::Delete, delete, |done| KvOutput::Succeeded(*done)).await
     }
 
-    /// Tries until there is a slot: a few times at once, and then when everybody else has done what there was to do.
+    /// Retries until a slot is free: a few times at once, and then when no other thread can make progress.
     async fn insert_when_free(&self, ep: &Endpoint, key: u64, value: u64) -> Result<()> {
         for round in 0.. {
             if self.insert(ep, key, value).await? != Answer::Full {
@@ -244,7 +246,7 @@ fn cut_short<T>(ep: &Endpoint, call: impl Future<Output = Result<T>>) -> Result<
     ep.block_on(cut(choose(8), call)).map_or(Ok(()), |done| done.map(drop))
 }
 
-/// Time passes only when nobody can go on.
+/// Time passes only when no thread can make progress.
 async fn a_moment(ep: &Endpoint) {
     let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
 }
@@ -253,21 +255,21 @@ fn is_full(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Full { .. })
 }
 
-/// What was stored, unless a part of it was.
+/// The stored value. Panics if the value is torn.
 fn whole(pair: Pair) -> u64 {
     assert_eq!(pair[0], pair[1], "a torn value was returned");
     pair[0]
 }
 
-/// At the end nothing is under way any more: all nodes find the same, as many keys as there are, and the history with
-/// these last looks is linearizable.
+/// At the end no operation is in flight: all nodes find the same values, and as many keys as there are. The history
+/// with these last gets is linearizable.
 fn linearizable(stage: &Stage, clients: &[Client], keys: &[u64]) {
     let (nodes, clients, keys) = (stage.nodes(), clients.to_vec(), keys.to_vec());
     stage.finally(move || {
         let mut there = 0;
         for key in &keys {
             let ep = nodes[0].endpoint()?;
-            // Who has the key's lock has waited for all that was cut short.
+            // The holder of the key's lock has waited for all operations that were cut short.
             ep.block_on(clients[0].kv.modify(&ep, key, |_| None))?;
             let mut found = Vec::new();
             for (node, client) in nodes.iter().zip(&clients) {
@@ -292,7 +294,7 @@ fn history_of(entries: &[Entry]) -> KvHistory {
     history_of_heard(entries, |_, _| true)
 }
 
-/// The history of calls whose answers count: for each call, with its client, whether they do.
+/// The history of the calls with answers that count. `is_heard` decides this by call and client.
 fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) -> bool) -> KvHistory {
     let mut history = KvHistory::new();
     for (at, entry) in entries.iter().enumerate() {
@@ -315,7 +317,7 @@ fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) -> bool) ->
 
 /// After [`linearizable`]: the keys can be deleted, and then node 0 has all its slots again, each of them once.
 fn all_slots_come_back(stage: &Stage, clients: &[Client], keys: &[u64]) {
-    // All of them stay open: who closes the store acknowledges nothing.
+    // All stores stay open, because a node that has closed the store acknowledges nothing.
     let (node, clients, keys) = (stage.node(0), clients.to_vec(), keys.to_vec());
     stage.finally(move || {
         let (ep, client) = (node.endpoint()?, &clients[0]);
@@ -326,7 +328,7 @@ fn all_slots_come_back(stage: &Stage, clients: &[Client], keys: &[u64]) {
             let slots = client.kv.options().slots_per_node as u64;
             let insert = async |key: u64| client.kv.insert(&ep, &key, &[key; 2]).await;
             for key in 1000..1000 + slots {
-                // A slot that another node has deleted from comes back a moment later.
+                // A slot that another node has freed by a delete returns a moment later.
                 while let Err(error) = insert(key).await {
                     assert!(is_full(&error), "{error}");
                     a_moment(&ep).await;
@@ -341,8 +343,9 @@ fn all_slots_come_back(stage: &Stage, clients: &[Client], keys: &[u64]) {
     });
 }
 
-/// `NRW` of the value against the `NAW` of the release, on two queue pairs: lock on node 0, value on node 1. A get
-/// after the update, and the update after it, must find it. For `kv-update-no-fence`, `kv-torn-is-absent`.
+/// `NRW` of the value against the `NAW` of the release, on two queue pairs: the lock is on node 0, the value on node 1.
+/// A get after the update, and the update after it, must find the new value. For `kv-update-no-fence`,
+/// `kv-torn-is-absent`.
 fn update() -> Scenario {
     Scenario::new("kv/update", "an update is seen by the gets and updates after it", 2, |stage| {
         let clients = Client::open(stage, tiny(), &[(1, 1, 1)])?;
@@ -389,7 +392,7 @@ fn insert() -> Scenario {
     .kills(&["kv-valid-early"])
 }
 
-/// The index of a follower, `CW`s of its service thread, against the acknowledgement's `NRW`. For
+/// The index of another node, `CW`s of its service thread, against the `NRW` of the acknowledgement. For
 /// `kv-ack-before-apply`.
 fn inserted() -> Scenario {
     Scenario::new("kv/inserted", "who is told of an insert finds the key", 2, |stage| {
@@ -494,8 +497,8 @@ fn modify() -> Scenario {
     })
 }
 
-/// A slot's next use against a get that has looked up the use before: what it reads, word by word, is not another key's
-/// value. For `kv-uses-not-counted`, `kv-sum-unseeded`.
+/// A slot is used again while a get has looked up its earlier use: the words that the get reads one by one must not
+/// yield another key's value. For `kv-uses-not-counted`, `kv-sum-unseeded`.
 fn reused() -> Scenario {
     Scenario::new("kv/reused", "a get of a deleted key does not find the next key of its slot", 1, |stage| {
         let clients = Client::open(stage, KvOptions { slots_per_node: 1, ..tiny() }, &[(0, 1, 1)])?;
@@ -512,8 +515,8 @@ fn reused() -> Scenario {
     .kills(&["kv-uses-not-counted", "kv-sum-unseeded"])
 }
 
-/// The same for a get from another node, by itself and as one of many: its index drops the key only when it is told.
-/// For `kv-uses-not-counted`.
+/// The same for a get from another node, alone and as one of many: that node's index drops the key only when the
+/// message arrives. For `kv-uses-not-counted`.
 fn reused_elsewhere() -> Scenario {
     Scenario::new("kv/reused-elsewhere", "gets from another node tell the uses of a slot apart", 2, |stage| {
         let clients = Client::open(stage, KvOptions { slots_per_node: 1, ..tiny() }, &[(0, 1, 1)])?;
@@ -531,8 +534,8 @@ fn reused_elsewhere() -> Scenario {
     })
 }
 
-/// Two keys with different locks and one slot: it goes from a delete to an insert of another thread, and nothing of the
-/// one comes after the other. For `kv-freed-first`.
+/// Two keys with different locks share one slot: a delete frees it, and an insert of another thread uses it. No
+/// operation of the first takes effect after the second. For `kv-freed-first`.
 fn handed_on() -> Scenario {
     Scenario::new("kv/handed-on", "a slot goes from one thread's delete to another's insert", 1, |stage| {
         let [old, new] = keys([first_lock, second_lock]);
@@ -561,7 +564,7 @@ fn handed_on_elsewhere() -> Scenario {
     })
 }
 
-/// Two operations of one thread under way at once, on keys with different locks, through one tracker.
+/// Two concurrent operations of one thread, on keys with different locks, through one tracker.
 fn window() -> Scenario {
     Scenario::new("kv/window", "several operations of one thread, and gets elsewhere", 2, |stage| {
         let [a, b] = keys([first_lock, second_lock]);
@@ -590,8 +593,8 @@ fn window() -> Scenario {
     })
 }
 
-/// Values on another node than the inserter's: the slot is written, made valid and cleared by puts, against the
-/// trackers' and the lock's, which go elsewhere.
+/// Values on another node than the inserter's: puts write the slot, make it valid and clear it. They run against the
+/// puts of the trackers and the lock, to other nodes.
 fn by_hash() -> Scenario {
     Scenario::new(
         "kv/by-hash",
@@ -618,7 +621,7 @@ fn by_hash() -> Scenario {
     )
 }
 
-/// Anything against anything: two nodes choose among all operations, and three keys, two of which share a lock.
+/// Any operations against each other: two nodes choose among all operations, and three keys, two of which share a lock.
 fn traffic() -> Scenario {
     Scenario::new("kv/traffic", "any operations of two nodes on a few keys", 2, |stage| {
         let keys = keys([first_lock, first_lock, second_lock]);
@@ -647,8 +650,8 @@ fn traffic() -> Scenario {
     })
 }
 
-/// An insert that is dropped between any two of its polls, and another node's insert of the same key: trackers of
-/// different nodes are in no order, so the key stays locked until the first is undone everywhere. For
+/// An insert that is dropped between any two of its polls, and another node's insert of the same key. Trackers of
+/// different nodes are not ordered, so the key stays locked until the first insert is undone on all nodes. For
 /// `kv-released-before-dropped`.
 fn cut_insert() -> Scenario {
     Scenario::new(
@@ -671,14 +674,14 @@ fn cut_insert() -> Scenario {
     .kills(&["kv-released-before-dropped"])
 }
 
-/// A delete that is dropped between any two of its polls: it is completed, or has not begun, and the slot comes back
+/// A delete that is dropped between any two of its polls: it is completed, or has not begun, and the slot is freed
 /// once.
 fn cut_delete() -> Scenario {
     let about = "a delete that is dropped at any moment is completed, or has not begun";
     Scenario::new("kv/cut-delete", about, 2, |stage| cut_delete_of(stage, 0))
 }
 
-/// The same on another node than the slot's, which hands it back by a message.
+/// The same on another node than the slot's, which returns the slot by a message.
 fn cut_delete_elsewhere() -> Scenario {
     let about = "the slot of a delete that is dropped on another node comes back, once";
     Scenario::new("kv/cut-delete-elsewhere", about, 2, |stage| cut_delete_of(stage, 1))
@@ -697,8 +700,8 @@ fn cut_delete_of(stage: &Stage, deleter: usize) -> Result<()> {
     Ok(())
 }
 
-/// `NRW`s of the user's endpoint against those of the service thread's, to one slot: what an insert has put before it
-/// was dropped lands before the slot is cleared and used again. For `kv-hand-over-unfenced`.
+/// `NRW`s of the user's endpoint against those of the service thread's, to one slot: the puts of an insert that was
+/// dropped land before the slot is cleared and used again. For `kv-hand-over-unfenced`.
 fn cut_slot() -> Scenario {
     Scenario::new("kv/cut-slot", "the slot of an insert that was dropped is another key's, and only its", 2, |stage| {
         let [old, new] =
@@ -717,8 +720,8 @@ fn cut_slot() -> Scenario {
     .kills(&["kv-hand-over-unfenced"])
 }
 
-/// Deadlines that pass at any moment: for the lock, for room in the tracker, for acknowledgements. What was not
-/// answered may have happened or not; it is one of the two, everywhere, and the key can be used again.
+/// Deadlines that pass at any moment: for the lock, for room in the tracker, for acknowledgements. A change without an
+/// answer has happened or not, the same on all nodes, and the key can be used again.
 fn timeout() -> Scenario {
     Scenario::new("kv/timeout", "changes that time out at any moment have happened, or not, on all nodes", 2, |stage| {
         let clients = Client::open(stage, tiny(), &[])?;
@@ -741,5 +744,5 @@ fn timeout() -> Scenario {
     .early_timeouts()
 }
 
-/// The one that dies, where one does.
+/// The node that dies, in scenarios where one dies.
 const VICTIM: NodeId = NodeId(1);

@@ -1,5 +1,5 @@
-//! Locks for asymmetric memory. As for the mutex: most scenarios add one to a word under the lock, which two holders at once
-//! lose, and a holder that does not see what the last one wrote.
+//! Locks for asymmetric memory. As for the mutex, most scenarios add one to a word under the lock. Two simultaneous
+//! holders lose an increment, and so does a holder that does not see the last holder's write.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -62,7 +62,7 @@ fn open_with(stage: &Stage, options: ALockOptions) -> Result<Vec<Rc<ALockArray>>
     stage.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
 }
 
-/// A word that is read and written under a lock: by the CPU of its node, and by the NIC of others.
+/// A word that is read and written under a lock: by the CPU of its node, and by the NICs of other nodes.
 #[derive(Clone)]
 struct Counter {
     home: usize,
@@ -74,7 +74,7 @@ impl Counter {
         Ok(Counter { home, region: word(stage, home, "x")? })
     }
 
-    /// Adds one. A put is not waited for: the release has to make it visible.
+    /// Adds one. It does not wait for the put: the release has to make it visible.
     async fn add(&self, ep: &Endpoint) -> Result<()> {
         if ep.me().index() == self.home {
             let word = self.region.word(0);
@@ -105,7 +105,7 @@ async fn section<L: LockArray>(locks: &L, ep: &Endpoint, x: &Counter) -> Result<
     guard.unlock().await
 }
 
-/// `NRW` of a put under the lock against what releases it, on another queue pair or by the CPU.
+/// `NRW` of a put under the lock against the release, on another queue pair or by the CPU.
 fn releases<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>) -> Result<()> {
     let x = Counter::new(stage, 1)?;
     for (node, locks) in locks.iter().cloned().enumerate() {
@@ -143,8 +143,9 @@ fn mcs_release() -> Scenario {
     Scenario::new("mcs/release", about, 2, |stage| releases(stage, open_mcs(stage)?)).small().kills(&["mcs-no-fence"])
 }
 
-/// The lock lies elsewhere, and one thread hands it to another of its node by a store. What it has put to a word there lands
-/// by the NIC, and no order of the model puts that before a store: the release has to fence its own node, too.
+/// The lock is on another node, and one thread passes it to another thread of its node by a store. A put of the first
+/// to a word of that node lands through the NIC, and the model does not order it before a store. So the release has to
+/// fence its own node, too.
 fn neighbours() -> Scenario {
     let about =
         "what a holder puts on its own node is seen by the next one of that node, which is handed the lock by a store";
@@ -167,8 +168,8 @@ fn neighbours() -> Scenario {
     .kills(&["mcs-spares-own-node"])
 }
 
-/// Operations of both cohorts, or of one: Peterson's algorithm, and a queue in one of them or both. They only say that they
-/// are inside: what they see there is for other scenarios, and these are smaller so.
+/// Operations of both cohorts, or of one: Peterson's algorithm, and a queue in one of them or both. The operations only
+/// record that they are inside. Other scenarios check what a holder sees; that keeps these smaller.
 fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
     let nodes = threads.iter().max().expect("some") + 1;
     Scenario::new(name, "threads of the cohorts are never inside at once", nodes, move |stage| {
@@ -194,7 +195,7 @@ fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
     })
 }
 
-/// Several turns of all.
+/// Several acquisitions by each thread.
 fn turns() -> Scenario {
     Scenario::new("alock/turns", "two threads of each cohort take turns", 3, |stage| {
         let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
@@ -212,9 +213,9 @@ fn turns() -> Scenario {
     })
 }
 
-/// One operation that waits as the head of its cohort, against two of the other one that would hand the lock to each other
-/// for ever: it is overtaken as often as the budget says. That it waits can be seen from outside: a local one when its future
-/// is pending, a remote one when it looks at the lock for the second time.
+/// One operation waits as the head of its cohort. Two of the other cohort would hand the lock to each other for ever:
+/// they overtake it as often as the budget allows. Its wait can be observed from outside: a local one when its future
+/// is pending, a remote one when it reads the lock for the second time.
 fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
     const BUDGET: u32 = 1;
     let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 32 };
@@ -295,7 +296,7 @@ fn window() -> Scenario {
     })
 }
 
-/// Trying, in both cohorts: it never waits, and what it leaves is no obstacle.
+/// `try_lock` in both cohorts: it never waits, and leaves no obstacle.
 fn trying() -> Scenario {
     Scenario::new("alock/trying", "who tries is excluded like who waits, and never waits", 2, |stage| {
         let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
@@ -320,7 +321,7 @@ fn trying() -> Scenario {
     })
 }
 
-/// Waits that may end at any moment: what was queued by then is passed on.
+/// Waits that may end at any moment: an operation that is queued by then passes the lock on.
 fn ends_early<L: LockArray + 'static>(
     name: &str,
     about: &str,
@@ -389,7 +390,7 @@ fn mcs_dropped() -> Scenario {
     ends_early("mcs/dropped", DROPPED, open_mcs, Attempt::Dropped)
 }
 
-/// What a dropped operation has put does not land much later: it would name a victim while others compete.
+/// A put of a dropped operation does not land much later: it would name a victim while others compete.
 fn late_victim() -> Scenario {
     Scenario::new("alock/late-victim", "an operation that is dropped names no victim afterwards", 3, |stage| {
         let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
@@ -398,7 +399,7 @@ fn late_victim() -> Scenario {
             ep.block_on(async {
                 let puts = ep.counts().puts;
                 let mut lock = pin!(dropping.lock(ep, 0));
-                // It has just put the victim, or whom it is behind.
+                // It has just put the victim, or its predecessor.
                 let guard = poll_fn(|cx| match lock.as_mut().poll(cx) {
                     Poll::Ready(guard) => Poll::Ready(Some(guard)),
                     Poll::Pending if ep.counts().puts > puts => Poll::Ready(None),
@@ -419,7 +420,7 @@ fn late_victim() -> Scenario {
                     let guard = locks.lock(ep, 0).await?;
                     assert!(!inside.replace(true), "node {node} is inside beside another");
                     x.add(ep).await?;
-                    // Long enough for what is late.
+                    // Long enough for a late put.
                     let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
                     inside.set(false);
                     guard.unlock().await
@@ -432,7 +433,8 @@ fn late_victim() -> Scenario {
     .kills(&["alock-victim-late"])
 }
 
-/// Each locks and unlocks twice, whoever dies; those that live are done at the end. Inside it stays for a while.
+/// Each thread locks and unlocks twice, even if another dies. The live ones complete in the end. Each stays inside for
+/// a while.
 fn users<L: LockArray + 'static>(
     stage: &Stage,
     locks: Vec<Rc<L>>,
@@ -448,7 +450,7 @@ fn users<L: LockArray + 'static>(
         stage.thread(*node, "locks", move |ep| {
             for _ in 0..2 {
                 let mut guard = patiently(|| ep.block_on(locks.lock(ep, 0)))?;
-                // A dead one stays inside, and then the next is told.
+                // A dead holder stays inside, and the next holder learns of its death.
                 let left = inside.replace(Some(*node));
                 assert!(left.is_none_or(|left| crashed(left) && guard.is_after_death()), "{left:?} is inside, too");
                 assert!(!guard.is_after_death() || (1..3).any(crashed), "nobody has died");
@@ -469,8 +471,8 @@ fn users<L: LockArray + 'static>(
         for node in threads {
             assert!(crashed(*node) || done.contains(node), "node {node} has had its turns");
         }
-        // Each repairs what it is told of; and each of the dead had one operation in the queue at a time, and one that had
-        // just left and whose grant was lost.
+        // Each holder repairs the deaths that are reported to it. Each dead node had one operation in the queue at a
+        // time, and one that had just left and had lost its grant.
         let dead = threads.iter().filter(|node| crashed(**node)).count() as u32;
         assert!(told.get() <= 2 * dead, "{} were told of the death of {dead}", told.get());
         Ok(())
@@ -507,14 +509,14 @@ fn stuck_twice() -> Scenario {
     .kills(&["mcs-tail-first"])
 }
 
-/// Who is behind the dead looks at the others while one of them, at the head, leaves, and takes the lock again with the same
-/// descriptor: then it is behind whoever looks.
+/// A waiter behind the dead one reads the other waiters' descriptors. Meanwhile one of them, at the head, leaves and
+/// takes the lock again with the same descriptor: then it is behind the waiter that reads.
 fn used_again() -> Scenario {
     let about = "what is read of the others is read of one use of their descriptors";
     Scenario::new("mcs/used-again", about, 4, |stage| {
         let locks = open_mcs(stage)?;
         let nodes: Vec<Node> = stage.nodes().to_vec();
-        // How many have come, and how often the last one has looked.
+        // How many have entered the queue, and how many gets the last one has posted.
         let (came, looks) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
         let inside = Rc::new(Cell::new(None::<usize>));
         let enter = move |ep: &Endpoint, guard: &mut McsGuard<'_>| {
@@ -539,7 +541,7 @@ fn used_again() -> Scenario {
                 let mut guard = ep.block_on(poll_fn(|cx| {
                     let polled = lock.as_mut().poll(cx);
                     let spent = ep.counts() - counts;
-                    // It is in the queue: it has told the one before it.
+                    // It is in the queue: it has notified its predecessor.
                     if came.load() == turn as u64 && (polled.is_ready() || spent.puts > 0) {
                         came.store(turn as u64 + 1);
                     }
@@ -550,7 +552,7 @@ fn used_again() -> Scenario {
                 }))?;
                 if turn == 0 {
                     waits_for(&came, 4)?;
-                    // By its sixth get the last one asks for the second time how this one stands.
+                    // With its sixth get, the last one reads this one's state for the second time.
                     let may_go = || (looks.load() >= 6).then_some(());
                     let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), may_go));
                     ep.block_on(guard.unlock())?;
@@ -566,8 +568,8 @@ fn used_again() -> Scenario {
     .kills(&["mcs-survey-torn"])
 }
 
-/// Nobody knows whether an attempt that a cut has ended has entered the queue, so its descriptor is not used again; but it is
-/// one, however often it is tried.
+/// It is unknown whether an attempt that a cut has ended has entered the queue, so its descriptor is not used again.
+/// However many attempts there are, they use up only one descriptor.
 fn home_is_cut_off() -> Scenario {
     let about = "attempts to lock what is out of reach use up no more than one operation";
     Scenario::new("mcs/home-cut", about, 3, |stage| {
@@ -592,7 +594,7 @@ fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize],
     Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads, stays))
 }
 
-/// The remote queue has none but the dead: the local head finds that out.
+/// The remote queue has only the dead one: the local head detects that.
 fn last_remote_dies() -> Scenario {
     alock_users("alock/last-remote-dies", "a local head does not wait for the dead", 2, &[0, 1], Duration::ZERO)
         .faults(Faults::new().crashes(1).of([1]))
@@ -604,7 +606,7 @@ fn holder_dies() -> Scenario {
         .faults(Faults::new().crashes(1).of([1]))
 }
 
-/// Node 2 dies, between two others: who is behind it does not take the lock from a living holder.
+/// Node 2 dies between two others: the waiter behind it does not take the lock from a living holder.
 fn waiter_dies() -> Scenario {
     alock_users(
         "alock/waiter-dies",
@@ -617,14 +619,15 @@ fn waiter_dies() -> Scenario {
     .kills(&["mcs-claims-blindly"])
 }
 
-/// The same in both cohorts, with one more behind.
+/// The same in both cohorts, with one more waiter behind.
 fn users_die() -> Scenario {
     const THREADS: &[usize] = &[0, 1, 2, 3, 4];
     alock_users("alock/users-die", "both cohorts go on without the dead", 5, THREADS, Duration::from_millis(100))
         .faults(Faults::new().crashes(2).of([1, 2]))
 }
 
-/// Each node moves something from its own account to the other's, and names its own first: that of the other comes second.
+/// Each node transfers an amount from its own account to the other's. It names its own account first, which is
+/// second for the other node.
 fn transfers() -> Scenario {
     const AMOUNT: u64 = 100;
     let about = "transfers under two locks keep the sum, and nobody waits in a circle";

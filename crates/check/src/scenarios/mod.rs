@@ -42,13 +42,13 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
-/// The one of a name.
+/// The scenario with this name.
 pub fn named(name: &str) -> Option<Scenario> {
     all().into_iter().find(|scenario| scenario.name() == name)
 }
 
-/// Something that several threads use, alive until all of them have ended: closing an object takes locks, and would
-/// only add to what is searched.
+/// Keeps something that several threads use alive until all of them have ended: closing an object takes locks, and
+/// would only add to the search.
 fn keep<T: 'static>(stage: &Stage, value: T) -> Rc<T> {
     let value = Rc::new(value);
     let kept = Rc::clone(&value);
@@ -59,7 +59,7 @@ fn keep<T: 'static>(stage: &Stage, value: T) -> Rc<T> {
     value
 }
 
-/// The one that is there to find a seeded bug.
+/// The scenario that is there to find a seeded bug.
 pub fn killing(mutant: &str) -> Option<Scenario> {
     all().into_iter().find(|scenario| scenario.mutants().contains(&mutant))
 }

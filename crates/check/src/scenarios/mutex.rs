@@ -1,4 +1,4 @@
-//! The lock: one holder at a time, what it wrote is visible to the next, and everybody has a turn.
+//! The lock has one holder at a time, the next holder sees its writes, and every waiter gets the lock.
 //!
 //! Most scenarios add one to a word by a get and a put, under the lock: two holders at once, and a holder that does not
 //! see what the last one put, both lose an increment.
@@ -60,15 +60,15 @@ pub(super) async fn cut<T>(pending_max: usize, future: impl Future<Output = T>) 
     .await
 }
 
-/// A critical section. The put is not waited for: the release has to make it visible.
+/// A critical section. It does not wait for the put: the release has to make it visible.
 async fn add_one(ep: &Endpoint, guard: Guard<'_>, word: RemotePtr<u64>) -> Result<()> {
     let seen = ep.get(word).await?;
     ep.put_value(word, seen + 1).detach()?;
     guard.unlock().await
 }
 
-/// At the end the word counts the critical sections, and the lock is at rest: free, with nobody's turn left over, or
-/// newcomers would pass it for [`BYPASS_MAX`] times only.
+/// At the end the word counts the critical sections, and the lock is free, with no ticket left over. Otherwise
+/// newcomers could pass it for [`BYPASS_MAX`] times only.
 fn counts(stage: &Stage, mutex: &Rc<Mutex>, word: Region, sections: impl FnOnce() -> u64 + 'static) {
     let (node, mutex) = (stage.node(0), Rc::clone(mutex));
     stage.finally(move || {
@@ -293,8 +293,8 @@ fn trying() -> Scenario {
     .small()
 }
 
-/// Who has a ticket and does not run is passed [`BYPASS_MAX`] times, and no more: without a bound it could starve. For
-/// `mutex-unbounded-bypass`.
+/// A waiter that has a ticket and does not run is passed at most [`BYPASS_MAX`] times: without a bound it could starve.
+/// For `mutex-unbounded-bypass`.
 fn bypass() -> Scenario {
     Scenario::new("mutex/bypass", "newcomers pass one who waits a bounded number of times", 2, |stage| {
         let mutexes = open(stage)?;
@@ -324,7 +324,7 @@ fn bypass() -> Scenario {
                 ep.wait_until(Instant::NEVER, || (held.word(0).load() == 1).then_some(())).await?;
                 let mut lock = pin!(waits.lock(ep));
                 let looks = ep.counts().gets;
-                // It looks at the word when it has its ticket.
+                // It reads the word when it has its ticket.
                 poll_fn(|cx| match lock.as_mut().poll(cx) {
                     Poll::Ready(_) => panic!("it has taken a lock that is held"),
                     Poll::Pending if ep.counts().gets > looks => Poll::Ready(()),
@@ -341,8 +341,8 @@ fn bypass() -> Scenario {
     .kills(&["mutex-unbounded-bypass"])
 }
 
-/// A wait that is over at once leaves a ticket, whose turn somebody has to pass on: the next one comes after it. For
-/// `mutex-ticket-lost`.
+/// A wait that times out at once leaves a ticket. When it is that ticket's turn, another thread has to pass it on: the
+/// next ticket follows it. For `mutex-ticket-lost`.
 fn deadline() -> Scenario {
     Scenario::new("mutex/deadline", "who gives up waiting keeps nobody from the lock, itself included", 2, |stage| {
         let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
@@ -370,7 +370,7 @@ fn deadline() -> Scenario {
     .kills(&["mutex-ticket-lost"])
 }
 
-/// Waits that end at any moment, early ones too: a turn that comes meanwhile is passed on. For `mutex-ticket-lost`,
+/// Waits that time out at any moment, even early: a turn that arrives meanwhile is passed on. For `mutex-ticket-lost`,
 /// `mutex-turn-unchecked`.
 fn timeout() -> Scenario {
     Scenario::new("mutex/timeout", "waits that end at any moment lose no turn and no increment", 2, |stage| {
@@ -401,7 +401,7 @@ fn timeout() -> Scenario {
 }
 
 /// A future that is dropped between any two of its polls: before or after its compare-and-swap, its ticket, its turn.
-/// What has taken effect by then, or does so later, is undone. For `mutex-dropped-not-undone`, `mutex-ticket-lost`.
+/// Effects that it has had by then, or has later, are undone. For `mutex-dropped-not-undone`, `mutex-ticket-lost`.
 fn dropped() -> Scenario {
     Scenario::new(
         "mutex/dropped",

@@ -1,8 +1,8 @@
-//! The queue: linearizable, whatever meets, and whatever is cut short.
+//! The queue is linearizable under any concurrent operations, even if some of them are cut short.
 //!
-//! Threads follow scripts and write down what they do: a history whose clock is the log. At the end the queue is
-//! emptied, which is a part of the history. So a value that is lost, that comes twice or torn, or out of order, and a
-//! queue that is wrongly full or empty, all show as a history that no queue has.
+//! Threads follow scripts and record their calls in a history. Its clock is the log. At the end the scenario empties
+//! the queue, which is a part of the history. So each of these bugs shows as a history that no queue has: a value that
+//! is lost, dequeued twice, torn, or out of order; a queue that is wrongly full or empty.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// What a thread does next.
+/// The next step of a thread.
 #[derive(Clone, Copy)]
 enum Do {
     /// Waits for room.
@@ -55,7 +55,7 @@ enum Do {
     /// Waits for a value.
     Dequeue,
     TryDequeue,
-    /// Drops the call somewhere in the middle.
+    /// Drops the call between two of its polls.
     CutEnqueue(u64),
     CutDequeue,
     /// Gives up when the endpoint's timeout passes.
@@ -64,22 +64,22 @@ enum Do {
 }
 use Do::{CutDequeue, CutEnqueue, Dequeue, DequeueInTime, Enqueue, EnqueueInTime, TryBatch, TryDequeue, TryEnqueue};
 
-/// What happens to a queue whose home is node 0.
+/// The calls on a queue that is stored on node 0.
 #[derive(Clone, Copy)]
 struct Plan {
     nodes: usize,
     capacity: usize,
-    /// Enqueues of one node that may be in the middle of it at once.
+    /// Enqueues of one node that may be in flight at once.
     enqueues: usize,
-    /// What node 0 does before the start.
+    /// The calls of node 0 before the start.
     before: &'static [Do],
-    /// Threads: each a node, and what it does. One of a window of 2 has two operations under way at once.
+    /// The threads: node, window and calls of each. With a window of 2, two operations are in flight at once.
     threads: &'static [(usize, usize, &'static [Do])],
 }
 
 const PLAN: Plan = Plan { nodes: 2, capacity: 2, enqueues: 1, before: &[], threads: &[] };
 
-/// A value in the queue: what it holds of a number.
+/// A value in the queue, made from a number.
 trait Holds: farfield::Value {
     fn of(number: u64) -> Self;
     fn number(&self) -> u64;
@@ -95,7 +95,7 @@ impl Holds for u64 {
     }
 }
 
-/// Two words, which may come torn.
+/// Two words, which may be torn.
 impl Holds for [u64; 2] {
     fn of(number: u64) -> [u64; 2] {
         [number; 2]
@@ -129,7 +129,7 @@ struct Client<V: Holds> {
 }
 
 impl<V: Holds> Client<V> {
-    /// Does something; the value that came out.
+    /// Makes a call, and returns the value that was dequeued.
     async fn follow(&self, ep: &Endpoint, what: Do) -> Result<Option<u64>> {
         let (queue, log) = (&*self.queue, &self.log);
         let input = match what {
@@ -247,19 +247,19 @@ fn handed() -> Scenario {
     queue::<u64>("queue/handed", "a value is seen whole or not at all", plan).small().kills(&["queue-published-first"])
 }
 
-/// The same for a value whose words are put and got one by one, by a consumer that is elsewhere.
+/// The same for a value that is put and got word by word, with the consumer on another node.
 fn two_words() -> Scenario {
     let plan = Plan { threads: &[(0, 1, &[Enqueue(1)]), (1, 1, &[TryDequeue])], ..PLAN };
     queue::<[u64; 2]>("queue/two-words", "a value of two words is seen whole or not at all", plan).small()
 }
 
-/// Each value waits for the one before. For `queue-lap-kept`.
+/// Each value waits for the previous one. For `queue-lap-kept`.
 fn around() -> Scenario {
     let plan = Plan { capacity: 1, threads: &[(1, 1, &[Enqueue(1), Enqueue(2)]), (0, 1, &[Dequeue, Dequeue])], ..PLAN };
     queue::<u64>("queue/around", "a queue of one slot hands value after value", plan).kills(&["queue-lap-kept"])
 }
 
-/// From the end of the slots to their beginning.
+/// From the last slot to the first one.
 fn around_two() -> Scenario {
     let plan = Plan {
         before: &[Enqueue(1), Dequeue],
@@ -269,13 +269,13 @@ fn around_two() -> Scenario {
     queue::<u64>("queue/around-two", "slots are used again in their order", plan).small()
 }
 
-/// A value that was enqueued is there at once, though the hint need not show it yet. For `queue-empty-by-hints`.
+/// An enqueued value is available at once, even while the hint does not show it. For `queue-empty-by-hints`.
 fn empty() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[TryDequeue])], ..PLAN };
     queue::<u64>("queue/empty", "empty is said of an empty queue only", plan).small().kills(&["queue-empty-by-hints"])
 }
 
-/// No room is said only of a queue that is full at some moment of the call; room is there as soon as a value is taken.
+/// An enqueue reports no room only if the queue is full at some moment of the call. Taking a value makes room at once.
 fn full() -> Scenario {
     let plan = Plan {
         capacity: 1,
@@ -286,8 +286,8 @@ fn full() -> Scenario {
     queue::<u64>("queue/full", "full is said of a full queue only", plan).small()
 }
 
-/// The `NRR` of a value before the `NAW` that frees its cell, which goes to node 0 in exchange for another and is
-/// written to again. For `queue-freed-unread`.
+/// The `NRR` of a value before the `NAW` that frees its cell, which node 0 gets in exchange for another and writes to
+/// again. For `queue-freed-unread`.
 fn freed() -> Scenario {
     let plan = Plan {
         capacity: 1,
@@ -300,7 +300,7 @@ fn freed() -> Scenario {
         .kills(&["queue-freed-unread"])
 }
 
-/// Every cell is a slot's or spare, never both. For `queue-cell-kept`.
+/// Every cell belongs to a slot or is spare, never both. For `queue-cell-kept`.
 fn cells() -> Scenario {
     let plan = Plan { nodes: 1, threads: &[(0, 1, &[Enqueue(1), Enqueue(2), Dequeue, Enqueue(3), Dequeue])], ..PLAN };
     queue::<u64>("queue/cells", "the values of one producer do not overwrite each other", plan)
@@ -310,26 +310,26 @@ fn cells() -> Scenario {
 
 // ---- several ------------------------------------------------------------------------------------------------------
 
-/// Two fill one position: one of them goes on to the next.
+/// Two producers fill one position: one of them takes the next instead.
 fn producers() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[Enqueue(2)])], ..PLAN };
     queue::<u64>("queue/producers", "two producers fill one position after the other", plan).small()
 }
 
-/// Nobody fills a position before the one before it is filled. For `queue-hint-early`.
+/// No producer fills a position before the previous one is filled. For `queue-hint-early`.
 fn no_gap() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[Enqueue(2), TryDequeue])], ..PLAN };
     queue::<u64>("queue/no-gap", "a value that was enqueued is never behind one that is not there yet", plan)
         .kills(&["queue-hint-early"])
 }
 
-/// One slot, two who want it.
+/// Two producers compete for one slot.
 fn last_room() -> Scenario {
     let plan = Plan { capacity: 1, threads: &[(1, 1, &[TryEnqueue(1)]), (0, 1, &[TryEnqueue(2)])], ..PLAN };
     queue::<u64>("queue/last-room", "of two producers one gets the last room", plan).small()
 }
 
-/// Two take one value: one of them goes on to the next, or finds nothing. For `queue-take-unchecked`.
+/// Two consumers take one value: one of them takes the next, or finds nothing. For `queue-take-unchecked`.
 fn consumers() -> Scenario {
     let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[TryDequeue]), (0, 1, &[TryDequeue])], ..PLAN };
     queue::<u64>("queue/consumers", "a value goes to one of two consumers", plan)
@@ -343,7 +343,7 @@ fn batch() -> Scenario {
     queue::<u64>("queue/batch", "the values of a batch come together, in order", plan).small()
 }
 
-/// The slot of a batch is free when its last value is taken, by whomever.
+/// The slot of a batch is free when its last value is taken, by any consumer.
 fn batch_full() -> Scenario {
     let plan = Plan {
         nodes: 3,
@@ -355,7 +355,7 @@ fn batch_full() -> Scenario {
     queue::<u64>("queue/batch-full", "a batch keeps its slot until its last value is taken", plan)
 }
 
-/// What a node knew is laps ago: it catches up by the hint, or by the slot's lap.
+/// A node's knowledge is several laps old: it catches up by the hint, or by the slot's lap.
 fn behind() -> Scenario {
     let plan = Plan {
         capacity: 1,
@@ -366,13 +366,13 @@ fn behind() -> Scenario {
     queue::<u64>("queue/behind", "a node that has been away for laps finds its place", plan)
 }
 
-/// Operations of one thread share its node's one spare cell: one waits for the other.
+/// Operations of one thread share their node's one spare cell: one waits for the other.
 fn window() -> Scenario {
     let plan = Plan { threads: &[(1, 2, &[Enqueue(1), Enqueue(2)]), (0, 1, &[Dequeue])], ..PLAN };
     queue::<u64>("queue/window", "enqueues of one thread take turns with the node's spare cell", plan)
 }
 
-/// Everybody does both.
+/// Each thread enqueues and dequeues.
 fn crossed() -> Scenario {
     let plan = Plan { capacity: 1, threads: &[(1, 1, &[Enqueue(1), Dequeue]), (0, 1, &[Enqueue(2), Dequeue])], ..PLAN };
     queue::<u64>("queue/crossed", "two that enqueue and dequeue never wait for each other in vain", plan)
@@ -395,15 +395,15 @@ fn traffic() -> Scenario {
 
 // ---- cut short ----------------------------------------------------------------------------------------------------
 
-/// An enqueue that is dropped between any two of its polls has happened or not; its cell is what the slot says. For
-/// `queue-dropped-not-settled`.
+/// An enqueue that is dropped between any two of its polls has happened or not. The slot determines which cell is
+/// spare. For `queue-dropped-not-settled`.
 fn dropped_enqueue() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[CutEnqueue(1), Enqueue(2)]), (0, 1, &[Dequeue])], ..PLAN };
     queue::<u64>("queue/dropped-enqueue", "an enqueue that is dropped at any moment spoils no other", plan)
         .kills(&["queue-dropped-not-settled"])
 }
 
-/// A dequeue that is dropped between any two of its polls has taken nothing, or what is salvaged. For
+/// A dequeue that is dropped between any two of its polls has taken nothing, or its value is salvaged. For
 /// `queue-taken-lost`.
 fn dropped_dequeue() -> Scenario {
     let plan = Plan {
@@ -415,7 +415,7 @@ fn dropped_dequeue() -> Scenario {
         .kills(&["queue-taken-lost"])
 }
 
-/// Waits that end at any moment, early ones too, have done nothing.
+/// A call that times out at any moment, even early, has no effect.
 fn timeout() -> Scenario {
     let plan = Plan {
         capacity: 1,
@@ -430,12 +430,12 @@ fn timeout() -> Scenario {
 
 // ---- deaths -------------------------------------------------------------------------------------------------------
 
-/// Node 1 may die at any moment. What it was doing has happened or not; nobody waits for it.
+/// Node 1 may die at any moment. Its current call has happened or not; no other thread waits for it.
 fn one_dies<V: Holds>(name: &str, about: &str, plan: Plan) -> Scenario {
     queue::<V>(name, about, plan).faults(Faults::new().crashes(1).of([1]))
 }
 
-/// Its put may land without what publishes it, and both long after.
+/// Its put may land without the operation that publishes it, and both may land long after.
 fn producer_dies() -> Scenario {
     let plan = Plan {
         nodes: 3,
@@ -450,7 +450,7 @@ fn producer_dies() -> Scenario {
     one_dies::<[u64; 2]>("queue/producer-dies", "a producer that dies has enqueued a whole value, or nothing", plan)
 }
 
-/// All of a batch, or nothing; and a position that others wanted at that moment.
+/// Either the whole batch is enqueued or nothing; others compete for the same position at that moment.
 fn batch_dies() -> Scenario {
     let plan = Plan {
         nodes: 3,
@@ -464,7 +464,7 @@ fn batch_dies() -> Scenario {
     one_dies::<u64>("queue/batch-dies", "of a batch whose producer dies, all is there, or nothing", plan)
 }
 
-/// Its compare-and-swap takes a value with it, or does not, and may do so long after.
+/// Its compare-and-swap takes a value or not, and may land long after its death.
 fn consumer_dies() -> Scenario {
     let plan = Plan {
         nodes: 3,

@@ -1,7 +1,7 @@
-//! What is refused at posting: no hole, no duplicate, and nobody waits for it in vain.
+//! Operations that are refused at posting: they leave no hole and no duplicate, and no thread waits for them in vain.
 //!
-//! A thread works by an endpoint of its own, of which one operation is refused. What it posts again is in the same order as
-//! before, and so it is searched in the same way.
+//! A thread uses its own endpoint, and one of its operations is refused. It posts again in the same order as before,
+//! and so it is searched in the same way.
 
 use farfield::fabric::EndpointOptions;
 use farfield::fabric::fault::{Faults, inject};
@@ -14,7 +14,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![copy(), message(), acknowledgement(), arrival(), values(), release()]
 }
 
-/// An endpoint like another, whose operations are refused on command.
+/// An endpoint like another, but with operations that are refused on command.
 fn faulty(ep: &Endpoint) -> Result<(Endpoint, Faults)> {
     let faults = Faults::default();
     let fabric = inject(ep.fabric().clone(), faults.clone());
@@ -27,8 +27,8 @@ fn ring(stage: &Stage, readers: &'static [u16]) -> Result<std::rc::Rc<Vec<RingBu
     Ok(keep(stage, stage.on_each(move |node| RingBuffer::open(node, "r", options.clone()))?))
 }
 
-/// The put of a message to one node is refused, and its head is not put either. Whoever waits for the readers puts both, in
-/// the same order: NRW → NRW against CR → CR, once more. For ring-head-over-hole, ring-repair-head-first,
+/// The put of a message to one node is refused, and its head is not put either. The thread that waits for the readers
+/// puts both, in the same order: NRW → NRW against CR → CR, once more. For ring-head-over-hole, ring-repair-head-first,
 /// ring-behind-forgotten.
 fn copy() -> Scenario {
     Scenario::new("ring/refused-copy", "a node that was refused a message gets it, whole", 2, |stage| {
@@ -55,8 +55,8 @@ fn copy() -> Scenario {
     .kills(&["ring-head-over-hole", "ring-repair-head-first", "ring-behind-forgotten"])
 }
 
-/// The put of the head to the only reader is refused: the message was not sent, and what is sent in its place is seen whole. For
-/// ring-refused-sent.
+/// The put of the head to the only reader is refused: the message was not sent, and the next message in its place is
+/// whole. For ring-refused-sent.
 fn message() -> Scenario {
     Scenario::new("ring/refused-message", "a message that nobody was sent was not sent", 2, |stage| {
         let rings = ring(stage, &[1])?;

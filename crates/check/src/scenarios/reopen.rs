@@ -1,4 +1,4 @@
-//! Reopening: all that are left agree on a generation of an object, whatever each of them knows, and when.
+//! Reopening: all remaining nodes agree on a generation of an object, whatever each of them knows at any time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![twice(), another_dies(), is_cut_off(), joined(), asked()]
 }
 
-/// What a node has reopened, kept to the end.
+/// The objects that a node has reopened, kept to the end.
 type Kept<T> = Rc<RefCell<Vec<(u16, u64, T)>>>;
 
 fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
@@ -27,7 +27,7 @@ fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
     kept
 }
 
-/// Reopens an object with a word on each node, which says of which generation it is, and looks at those of all members.
+/// Reopens an object with a word on each node, which stores the generation, and reads the words of all members.
 fn reopen(node: &Node, candidates: &[NodeId]) -> Result<(u64, Vec<NodeId>, CustomObject)> {
     node.reopen_among("words", candidates, |again| {
         let word = node.alloc(GroupKey::SIGNAL, 8)?;
@@ -38,7 +38,7 @@ fn reopen(node: &Node, candidates: &[NodeId]) -> Result<(u64, Vec<NodeId>, Custo
     })
 }
 
-/// Finds the words of all members of a generation, if they live.
+/// Reads the words of all live members of a generation.
 fn look(ep: &Endpoint, generation: u64, members: &[NodeId], object: &CustomObject) -> Result<()> {
     for member in members {
         match ep.get(object.remote::<u64>(*member, "word")?).wait() {
@@ -53,7 +53,7 @@ fn all(stage: &Stage) -> Vec<NodeId> {
     stage.nodes().iter().map(Node::id).collect()
 }
 
-/// Messages of the first time are late when it happens again.
+/// Messages of the first reopening arrive late, during the second.
 fn twice() -> Scenario {
     Scenario::new("reopen/twice", "two nodes reopen an object, and again", 2, |stage| {
         let (kept, all) = (kept(stage), all(stage));
@@ -76,8 +76,8 @@ fn twice() -> Scenario {
 /// The one that may die, or be cut off.
 const VICTIM: u16 = 2;
 
-/// All three reopen, and may lose one at any moment: the others end with the same generation. It may take long until they
-/// hear of it, and then they are told that they have waited for it in vain, or for each other.
+/// All three reopen, and one may die or be cut off at any moment. The others end with the same generation. They may
+/// detect the fault late. Then they get an error: they have waited for the failed node in vain, or for each other.
 fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
     let (ended, all): (Kept<Option<CustomObject>>, _) = (Kept::default(), all(stage));
     let in_vain = stage.log::<(u16, Vec<NodeId>)>();
@@ -108,8 +108,8 @@ fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
         let generations: Vec<(u16, u64)> = ended.iter().map(|it| (it.0, it.1)).filter(|it| is_left(it.0)).collect();
         assert!(generations.windows(2).all(|two| two[0].1 == two[1].1), "of one generation: {generations:?}");
         for (node, missing) in in_vain.iter().filter(|it| is_left(it.0)) {
-            // What is said last may come too late, where a message or a thread was held up: one node has returned, and another
-            // gives up waiting for it.
+            // The last message may arrive too late, where a message or a thread was held up: one node has returned, and
+            // another gives up waiting for it.
             let has_ended = |node: &NodeId| (is_cut || stood_still()) && ended.iter().any(|it| it.0 == node.0);
             let excused =
                 |node: &NodeId| node.0 == VICTIM || has_ended(node) || in_vain.iter().any(|other| other.0 == node.0);
@@ -120,7 +120,7 @@ fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
     Ok(())
 }
 
-/// The second death: one more of those that are left dies while they reopen. For `reopen-uncommitted`.
+/// The second death: another of the remaining nodes dies while they reopen. For `reopen-uncommitted`.
 fn another_dies() -> Scenario {
     Scenario::new("reopen/another-dies", "three nodes reopen an object, and one dies meanwhile", 3, |stage| {
         reopens(stage, false)
@@ -129,7 +129,7 @@ fn another_dies() -> Scenario {
     .kills(&["reopen-uncommitted"])
 }
 
-/// Where the members decide by a majority, and one is cut off.
+/// The members decide by a majority, and one is cut off.
 fn is_cut_off() -> Scenario {
     let about = "three nodes reopen an object, and one is cut off meanwhile";
     Scenario::new("reopen/member-cut", about, 3, |stage| reopens(stage, true))
@@ -137,7 +137,7 @@ fn is_cut_off() -> Scenario {
         .faults(Faults::new().cuts(1).side([usize::from(VICTIM)]))
 }
 
-/// One knows nothing of the generations that there were.
+/// One node knows nothing of the earlier generations.
 fn joined() -> Scenario {
     Scenario::new("reopen/joined", "a node reopens what others have reopened without it", 3, |stage| {
         let before = stage.on_each(|node| match node.id().0 {
@@ -161,7 +161,7 @@ fn joined() -> Scenario {
     .kills(&["reopen-generation-own"])
 }
 
-/// Who waits at an object that another reopens is told so.
+/// A waiter at an object that another node reopens gets an error.
 fn asked() -> Scenario {
     Scenario::new("reopen/asked", "a barrier is reopened while a node waits at it", 2, |stage| {
         let barriers = stage.on_each(|node| Barrier::open(node, "meet", 1))?;

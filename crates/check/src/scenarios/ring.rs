@@ -1,4 +1,5 @@
-//! The ring buffer: each reader gets each message once, in order, whole; and who does not read holds the writer up.
+//! The ring buffer: each reader gets each message once, in order, whole. A reader that does not read holds the writer
+//! up.
 
 use farfield::fabric::GroupKey;
 use farfield::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
@@ -31,7 +32,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// The smallest ring.
 const CAPACITY: usize = 64;
 
-/// What happens in a stream from node 0. Message number `n` is so many bytes of `n + 1`; with its length word, and
+/// The events in a stream from node 0. Message number `n` is bytes of value `n + 1`; with its length word, and
 /// padded, it takes 8 more.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -48,7 +49,7 @@ struct Plan {
     waits_for_room: bool,
     /// How many messages each reader waits for.
     waits: usize,
-    /// How often it looks for another then.
+    /// How often it then looks for another.
     looks: usize,
 }
 
@@ -66,7 +67,7 @@ const TWO_NODES: Plan = Plan {
 
 type Message = Vec<u8>;
 
-/// Runs a plan. In the end every reader has received what was sent, in this order, and nothing else.
+/// Runs a plan. In the end every reader has received exactly the messages that were sent, in order.
 fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
     Scenario::new(name, about, plan.nodes, move |stage| {
         let (mut sender, mut readers) = ring(stage, "r", 0, plan.readers)?;
@@ -126,7 +127,7 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
     })
 }
 
-/// A reader, and what it has received.
+/// A reader, and the messages that it has received.
 struct Reader {
     node: usize,
     receiver: RingReceiver,
@@ -141,7 +142,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Receives a message if there is one; whether there was.
+    /// Receives a message if there is one. Returns whether there was.
     fn look_for_message(&mut self, ep: &Endpoint) -> Result<bool> {
         let mut message = Vec::new();
         let found = self.receiver.try_recv(ep, &mut message)?;
@@ -190,7 +191,7 @@ fn two_messages() -> Scenario {
         .kills(&["ring-head-live"])
 }
 
-/// A message that goes around the end is two puts: both land before the head. For ring-head-before-wrapped.
+/// A message that wraps around the end is two puts: both land before the head. For ring-head-before-wrapped.
 fn wraps() -> Scenario {
     let plan = Plan { before: &[48], received: &[1], sends: &[8], looks: 2, ..TWO_NODES };
     stream("ring/wraps", "a message that goes around the end is seen whole or not at all", plan)
@@ -198,8 +199,8 @@ fn wraps() -> Scenario {
         .kills(&["ring-head-before-wrapped"])
 }
 
-/// The reader's CRs of a message before the NRW of its acknowledgement, the writer's CR of that before the CWs and
-/// NLRs of what comes in its place. For ring-ack-before-read.
+/// The reader's CRs of a message before the NRW of its acknowledgement, the writer's CR of that before the CWs and NLRs
+/// of the next message in that space. For ring-ack-before-read.
 fn reuse() -> Scenario {
     let plan = Plan { before: &[48], sends: &[16], waits_for_room: true, waits: 2, ..TWO_NODES };
     stream("ring/reuse", "a message is overwritten only when it has been read", plan)
@@ -207,13 +208,13 @@ fn reuse() -> Scenario {
         .kills(&["ring-ack-before-read"])
 }
 
-/// No room is room for nothing, not even for a message without content. For ring-room-forgets-header.
+/// A full ring has no room, not even for a message without content. For ring-room-forgets-header.
 fn full() -> Scenario {
     let plan = Plan { before: &[24, 24], sends: &[0], waits: 2, ..TWO_NODES };
     stream("ring/full", "into a full ring nothing is sent", plan).small().kills(&["ring-room-forgets-header"])
 }
 
-/// Credits count bytes since the beginning of time, not within the ring. For ring-credit-modulo.
+/// Credits count bytes since the start, not within the ring. For ring-credit-modulo.
 fn credits() -> Scenario {
     let plan = Plan { before: &[48, 48], received: &[2], sends: &[8], waits_for_room: true, waits: 1, ..TWO_NODES };
     stream("ring/credits", "what has been read makes room, however often the ring has been filled", plan)
@@ -264,7 +265,7 @@ fn readers_of_one_node() -> Scenario {
     stream("ring/readers-of-one-node", "each reader of a node gets each message", plan).small()
 }
 
-/// Puts to different nodes are in no order, nor are the acknowledgements. For ring-fastest-reader.
+/// Puts to different nodes are not ordered, nor are the acknowledgements. For ring-fastest-reader.
 fn readers_on_two_nodes() -> Scenario {
     let plan = Plan {
         nodes: 3,
@@ -279,10 +280,10 @@ fn readers_on_two_nodes() -> Scenario {
     stream("ring/readers-on-two-nodes", "the writer waits for the reader who is behind", plan)
 }
 
-// ---- what a message says of other memory --------------------------------------------------------------------------
+// ---- what a message implies about other memory --------------------------------------------------------------------
 
-/// A send is an NRW of its endpoint like any other (Fig. 9a): what was put to the reader's node before is there when
-/// the message is.
+/// A send is an NRW of its endpoint like any other (Fig. 9a): an earlier put to the reader's node is visible when the
+/// message is.
 fn after_put() -> Scenario {
     Scenario::new("ring/after-put", "what was put to the reader's node before a message is seen with it", 2, |stage| {
         let (mut sender, mut readers) = ring(stage, "r", 0, &[(1, 1)])?;
@@ -304,8 +305,8 @@ fn after_put() -> Scenario {
     .small()
 }
 
-/// Fig. 13: two rings, one each way. What was sent and fenced is found, so of two that do so and look, one finds the
-/// other's.
+/// Fig. 13: two rings, one each way. A message that was sent and fenced is found. So if two nodes send, fence and look,
+/// one of them finds the other's message.
 fn crossed() -> Scenario {
     Scenario::new("ring/crossed", "of two that send, fence and look, one finds the other's message", 2, |stage| {
         let (from_first, mut to_second) = ring(stage, "x", 0, &[(1, 1)])?;
@@ -331,8 +332,8 @@ fn crossed() -> Scenario {
     .small()
 }
 
-/// What a reader did before its acknowledgement has been done when the writer sees it: NRW of the acknowledgement
-/// after the reader's CRs and CWs.
+/// A reader's work before its acknowledgement is done when the writer sees the acknowledgement: its NRW follows the
+/// reader's CRs and CWs.
 fn acknowledged() -> Scenario {
     Scenario::new("ring/acknowledged", "an acknowledged message has been dealt with", 2, |stage| {
         let (mut sender, readers) = ring(stage, "r", 0, &[(0, 1), (1, 1)])?;

@@ -1,4 +1,4 @@
-//! Variables: the word that all update, the word that anybody pushes, and values with one owner.
+//! Variables: the word that all update, the word that any node pushes, and values with one owner.
 
 mod goes;
 
@@ -27,7 +27,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 // ---- AtomicVar ----------------------------------------------------------------------------------------------------
 
-/// What is done to an [`AtomicVar`].
+/// A call on an [`AtomicVar`].
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Load,
@@ -40,7 +40,7 @@ enum Call {
 use Call::{Add, Exchange, Load, Store, Swap};
 
 impl Call {
-    /// Does it; the value that was found, but for stores.
+    /// Makes the call. Returns the value that it found, except for stores.
     fn make(self, var: &AtomicVar, ep: &Endpoint) -> Result<Option<u64>> {
         ep.block_on(async {
             match self {
@@ -57,7 +57,7 @@ impl Call {
     }
 }
 
-/// A word whose calls come one at a time.
+/// A word with calls that take effect one at a time.
 struct OneByOne;
 
 impl Model for OneByOne {
@@ -113,8 +113,7 @@ impl Calls {
     }
 }
 
-/// A variable whose home is node 0. The history is judged when all threads have ended, with a load by node 1 behind
-/// it.
+/// A variable with its home on node 0. The history is judged when all threads have ended, followed by a load by node 1.
 fn atomic_var(stage: &Stage) -> Result<(Rc<Vec<AtomicVar>>, Calls)> {
     let vars = Rc::new(stage.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?);
     let calls = Calls(stage.log());
@@ -176,7 +175,7 @@ fn atomic_any() -> Scenario {
     })
 }
 
-/// A waiter reads again and again (NRR after NRR, each waited for): it ends, with what was written.
+/// A waiter reads repeatedly (NRR after NRR, each awaited): it returns, with the value that was written.
 fn atomic_wait_change() -> Scenario {
     Scenario::new("atomic/wait-change", "who waits for a change sees it", 2, |stage| {
         let vars = keep(stage, stage.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?);
@@ -215,8 +214,8 @@ fn until_set(ep: &Endpoint, var: &Shared) -> Result<()> {
     Ok(ep.block_on(ep.wait_until(ep.deadline(), || (var.load() == 1).then_some(())))?)
 }
 
-/// Fig. 5: after the fence, NRW comes before the CR that follows. Neither a wait for the push nor a remote fence says
-/// that. For shared-fence-remote.
+/// Fig. 5: after the fence, NRW precedes the CR that follows. Neither waiting for the push nor a remote fence
+/// guarantees that. For shared-fence-remote.
 fn shared_fence() -> Scenario {
     Scenario::new("shared/fence", "of two that push, fence and look, one sees the other's", 2, |stage| {
         let vars = shared::<2>(stage)?;
@@ -246,8 +245,8 @@ fn shared_fence() -> Scenario {
     .small()
 }
 
-/// What was pushed and fenced is seen by whoever hears of it, by whatever way: NRW to one node before NRW to another
-/// (Fig. 9b, with the fence that it lacks). For shared-fence-remote.
+/// A pushed and fenced value is seen by every node that learns of it, on any path: NRW to one node before NRW to
+/// another (Fig. 9b, with the fence that it lacks). For shared-fence-remote.
 fn shared_forwarded() -> Scenario {
     Scenario::new("shared/forwarded", "what was fenced is seen by who hears of it from a third node", 3, |stage| {
         let vars = shared::<3>(stage)?;
@@ -302,7 +301,7 @@ fn shared_in_order() -> Scenario {
     .small()
 }
 
-/// Versions are pushed one after the other: NRW in order, each NLR between the stores around it.
+/// Versions are pushed one after the other: NRWs in order, and each NLR between the stores around it.
 fn shared_versions() -> Scenario {
     Scenario::new("shared/versions", "versions are seen in order, and the last one stays", 2, |stage| {
         let vars = shared::<1>(stage)?;
@@ -329,7 +328,7 @@ fn shared_versions() -> Scenario {
     .small()
 }
 
-/// Fig. 3d, not Fig. 1: a push that was waited for has read its source, NLR before the CW that follows. For
+/// Fig. 3d, not Fig. 1: an awaited push has read its source, NLR before the CW that follows. For
 /// shared-push-not-awaited.
 fn shared_store_after_push() -> Scenario {
     Scenario::new("shared/store-after-push", "a store after a push is not sent with it", 3, |stage| {
@@ -340,7 +339,7 @@ fn shared_store_after_push() -> Scenario {
             x.store(1);
             ep.block_on(x.push_all(ep))?;
             x.store(2);
-            // The search ends with the last thread: not before the puts have landed.
+            // The search ends with the last thread, so this waits until the puts have landed.
             ep.block_on(x.fence(ep, [N1, N2]))
         });
         stage.finally(move || {
@@ -359,8 +358,7 @@ fn shared_store_after_push() -> Scenario {
     .small()
 }
 
-/// A pull that was waited for has written, NLW before the CR that follows, and pulls read in order. For
-/// shared-pull-not-awaited.
+/// An awaited pull has written, NLW before the CR that follows, and pulls read in order. For shared-pull-not-awaited.
 fn shared_pull() -> Scenario {
     Scenario::new("shared/pull", "a pull fetches what is there, never something older", 2, |stage| {
         let vars = shared::<1>(stage)?;
@@ -383,7 +381,7 @@ fn shared_pull() -> Scenario {
     .small()
 }
 
-/// A get flushes its endpoint's earlier puts to the node: NRW before NRR. And its NLW comes after the put's NLR.
+/// A get flushes its endpoint's earlier puts to the node: NRW before NRR. Its NLW follows the put's NLR.
 fn shared_pull_own_push() -> Scenario {
     Scenario::new("shared/pull-own-push", "who pulls from where it has pushed to finds that", 2, |stage| {
         let vars = shared::<1>(stage)?;
@@ -401,7 +399,7 @@ fn shared_pull_own_push() -> Scenario {
 
 // ---- OwnedVar -----------------------------------------------------------------------------------------------------
 
-/// What one reader has seen of a variable whose versions are 1, 2, ….
+/// The versions of a variable that one reader has seen: 1, 2, ….
 struct Seen {
     /// The newest version that it can see.
     newest: u64,
@@ -440,7 +438,7 @@ fn name_of(wholeness: Wholeness, property: &str) -> String {
     }
 }
 
-/// The owner stores and pushes versions 1 to `versions`; a thread of node 1 looks so many times.
+/// The owner stores and pushes versions 1 to `versions`; a thread of node 1 loads `looks` times.
 fn push_and_load(name: &str, about: &str, wholeness: Wholeness, versions: u64, looks: usize) -> Scenario {
     Scenario::new(name, about, 2, move |stage| {
         let vars = owned(stage, wholeness)?;
@@ -503,7 +501,7 @@ fn owned_local(wholeness: Wholeness) -> Scenario {
     .small()
 }
 
-/// CW → CW of the owner against the NRRs of a reader, which are in no order unless each is waited for. For
+/// CW → CW of the owner against the NRRs of a reader, which are not ordered unless each is awaited. For
 /// owned-pull-forward, owned-pull-at-once, owned-sum-ignored.
 fn owned_pull(wholeness: Wholeness) -> Scenario {
     let name = name_of(wholeness, "pull");
@@ -520,7 +518,7 @@ fn owned_pull(wholeness: Wholeness) -> Scenario {
             Ok(())
         });
         stage.thread(1, "reader", move |ep| {
-            // Once: a reader that tries again and again may do so as long as the owner stands still.
+            // One attempt: a reader that retries may do so for as long as the owner stalls.
             ep.set_timeout(Duration::ZERO);
             let mut seen = Seen { newest: 2, last: 1 };
             match ep.block_on(vars[1].pull(ep)) {
@@ -563,7 +561,7 @@ fn owned_store_after_push(wholeness: Wholeness) -> Scenario {
     .kills(if wholeness == Wholeness::Guards { &["owned-push-live"] } else { &[] })
 }
 
-/// Who waits is woken by the part of a value that lands last, whichever that is.
+/// The last part of a value to land wakes a waiter, and this may be any part.
 fn owned_arrives(wholeness: Wholeness) -> Scenario {
     let name = name_of(wholeness, "arrives");
     Scenario::new(&name, "who waits for a pushed value sees it, whole", 2, move |stage| {
@@ -585,8 +583,8 @@ fn owned_arrives(wholeness: Wholeness) -> Scenario {
     .small()
 }
 
-/// A value of one word needs neither guards nor a checksum: NRW → NRW, CW → CW, and pulls in order. A pull sees what
-/// the local copy will get, never less.
+/// A value of one word needs neither guards nor a checksum: NRW → NRW, CW → CW, and pulls in order. A pull returns the
+/// value that the local copy will get, never an older one.
 fn owned_word() -> Scenario {
     Scenario::new("owned/word", "a value of one word is seen in order, by loads and by pulls", 2, |stage| {
         let vars = keep(stage, stage.on_each(|node| OwnedVar::<u64>::open(node, "v", N0))?);

@@ -1,17 +1,17 @@
 //! All executions, up to the order of steps that commute.
 //!
-//! Depth-first search over the choices, each execution from the start. Three things keep it small:
+//! Depth-first search over the choices, each execution from the start. Three reductions keep it small:
 //!
-//! - **Eager steps**: what nobody could tell from having happened later happens at once (the machine's `is_quiet`, and
-//!   threads that go on after a wait).
-//! - **States that were seen before** are not gone into again: the state is the machine's together with what each thread
-//!   has seen, which determines what it will do.
-//! - **Sleep sets** (Godefroid): after a choice has been gone into, the choices beside it need not begin with the same step
-//!   as long as only steps follow that commute with it. A state that was seen with a larger sleep set is gone into again
-//!   with what slept then.
+//! - **Eager steps**: a step happens at once if no thread could distinguish this from a later time (the machine's
+//!   `is_quiet`, and threads that continue after a wait).
+//! - **Visited states** are not explored again: the state is the machine's together with everything that each thread
+//!   has read, which determines its next steps.
+//! - **Sleep sets** (Godefroid): after a choice has been explored, the choices beside it need not begin with the same
+//!   step as long as only steps follow that commute with it. A state that was visited with a larger sleep set is
+//!   explored again with the choices that slept then.
 //!
-//! An execution that has nothing new to show is not cut off but run to its end without further choices: that costs little,
-//! and leaves nothing to be cleaned up.
+//! An execution with nothing new to show is not aborted. It runs to its end without further choices: that costs little,
+//! and leaves nothing to clean up.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,23 +27,23 @@ pub(super) struct Exhaustive(Rc<RefCell<Search>>);
 
 struct Search {
     frames: Vec<Frame>,
-    /// Of the states seen, what slept at every visit.
+    /// For each visited state, the choices that slept at every visit.
     visited: HashMap<u64, SmallVec<[Candidate; 2]>>,
     /// Frames that the execution has passed.
     depth: usize,
     sleeping: Sleeping,
-    /// Nothing new is to be seen in this execution.
+    /// This execution visits no new state.
     is_free: bool,
-    /// The same choices have led elsewhere: the scenario depends on something that is not chosen.
+    /// The same choices have led to another state: the scenario depends on something that is not chosen.
     has_diverged: bool,
-    /// Without it every path is gone into: for the tests of the reduction.
+    /// If false, every path is explored: for the tests of the reduction.
     is_reduced: bool,
 }
 
 enum Frame {
-    /// Steps, of which `taken` is gone into.
+    /// Steps, of which `taken` is explored.
     Steps { options: Sleeping, taken: usize, sleeping: Sleeping },
-    /// A value of a thread's asking.
+    /// A value that a thread asks for.
     Values { of: usize, taken: usize },
 }
 
@@ -73,7 +73,7 @@ impl Exhaustive {
         Box::new(Follower(Rc::clone(&self.0)))
     }
 
-    /// Whether the same choices have led elsewhere.
+    /// Whether the same choices have led to another state.
     pub(super) fn has_diverged(&self) -> bool {
         self.0.borrow().has_diverged
     }
@@ -82,7 +82,7 @@ impl Exhaustive {
         self.0.borrow().visited.len() as u64
     }
 
-    /// Goes to the next branch; whether there is one.
+    /// Moves to the next branch. Returns whether there is one.
     pub(super) fn advance(&self) -> bool {
         let frames = &mut self.0.borrow_mut().frames;
         while let Some(frame) = frames.last_mut() {
@@ -113,7 +113,7 @@ fn sleeps(sleeping: &Sleeping, candidate: Candidate) -> bool {
 }
 
 impl Search {
-    /// A step is taken: what depends on it wakes up.
+    /// A step is taken: the choices that depend on it wake up.
     fn pass(&mut self, footprint: &Footprint) {
         self.sleeping.retain(|(_, asleep)| !asleep.depends_on(footprint));
     }
@@ -144,7 +144,7 @@ impl Search {
         if !self.is_reduced {
             return position;
         }
-        // Those gone into before sleep from here on, as far as they commute with this one.
+        // The choices explored before sleep from here on, as far as they commute with this one.
         let asleep = sleeping.iter().chain(&options[..*taken]);
         self.sleeping = asleep.filter(|(_, asleep)| !asleep.depends_on(&footprint)).copied().collect();
         position
@@ -155,7 +155,7 @@ impl Search {
         0
     }
 
-    /// A new frame for the state; whether there is anything to go into.
+    /// Adds a frame for the state. Returns whether there is a choice to explore.
     fn open(&mut self, view: &View<'_>) -> bool {
         if !self.is_reduced {
             let options = view.candidates.iter().map(|c| (*c, Footprint::default())).collect();
@@ -167,8 +167,8 @@ impl Search {
             !sleeps(&self.sleeping, *candidate) && slept.as_ref().is_none_or(|slept| slept.contains(candidate))
         };
         let options: Sleeping = view.candidates.iter().filter(|c| fresh(c)).map(|c| (*c, view.footprint(*c))).collect();
-        // What slept at every visit goes on sleeping. (What was gone into at an earlier visit does not sleep now: it was
-        // gone into without what slept then.)
+        // The choices that slept at every visit stay asleep. (A choice that was explored at an earlier visit does not
+        // sleep now: it was explored without the choices that slept then.)
         let still = |candidate: &Candidate| slept.as_ref().is_none_or(|slept| slept.contains(candidate));
         let sleeping: Sleeping = self.sleeping.iter().filter(|(asleep, _)| still(asleep)).copied().collect();
         self.visited.insert(view.digest(), sleeping.iter().map(|(asleep, _)| *asleep).collect());

@@ -1,4 +1,4 @@
-//! Looking for an execution that fails: all of them, or many.
+//! Searches for an execution that fails: in all of them, or in many.
 
 mod exhaustive;
 mod random;
@@ -15,7 +15,7 @@ pub use self::script::{Replay, ReplayError};
 use self::{exhaustive::Exhaustive, random::Random, script::Script};
 use crate::scenario::{Scenario, Stage};
 
-/// How long to look.
+/// The budget of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     executions: Option<u64>,
@@ -23,22 +23,22 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many executions.
+    /// A budget of this many executions.
     pub fn executions(executions: u64) -> Budget {
         Budget { executions: Some(executions), time: None }
     }
 
-    /// So much time.
+    /// A budget of this much time.
     pub fn time(time: Duration) -> Budget {
         Budget { executions: None, time: Some(time) }
     }
 
-    /// Until everything has been seen.
+    /// No limit: the search ends when all executions have been run.
     pub fn unlimited() -> Budget {
         Budget::default()
     }
 
-    /// At most so much time.
+    /// Also limits the time.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Budget {
         self.time = Some(time);
@@ -52,7 +52,7 @@ impl Budget {
     }
 }
 
-/// What a search has seen.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The scenario.
@@ -65,8 +65,8 @@ pub struct Report {
     pub trace: u64,
     /// Different states at which there was a choice; of an exhaustive search.
     pub states: u64,
-    /// Whether all executions have been seen, up to the reduction. Never said of scenarios of which it takes too little
-    /// into account: time passes early, or rights or membership change and there are neither faults nor a rule.
+    /// Whether all executions have been run, up to the reduction. Never true for scenarios with choices that the search
+    /// leaves out: time passes early, or rights or membership change and there are neither faults nor a rule.
     pub is_complete: bool,
     /// How long it took.
     pub elapsed: Duration,
@@ -77,7 +77,7 @@ pub struct Report {
 /// A failure, and how to see it again.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What went wrong.
+    /// The failure.
     pub failure: Failure,
     /// The execution in which it was found, from 1.
     pub execution: u64,
@@ -102,12 +102,12 @@ fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome 
     sim::run(settings, chooser, move |handle| Stage::play(&played, handle))
 }
 
-/// Looks at random executions: biased walks, and walks by priorities (PCT), in turns.
+/// Runs random executions: biased walks and walks by priorities (PCT) alternate.
 pub fn check(scenario: &Scenario, budget: Budget, seed: u64) -> Report {
     check_with(scenario, budget, seed, |_| {})
 }
 
-/// [`check`], telling now and then how far it has come.
+/// [`check`] with progress reports now and then.
 pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl FnMut(&Report)) -> Report {
     let mut decisions = 64;
     let execute = |report: &mut Report| {
@@ -121,12 +121,12 @@ pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl
     search(scenario, budget, execute, progress)
 }
 
-/// Looks at all executions, up to the order of steps that commute.
+/// Runs all executions, up to the order of steps that commute.
 pub fn exhaust(scenario: &Scenario, budget: Budget) -> Report {
     exhaust_with(scenario, budget, |_| {})
 }
 
-/// [`exhaust`], telling now and then how far it has come.
+/// [`exhaust`] with progress reports now and then.
 pub fn exhaust_with(scenario: &Scenario, budget: Budget, progress: impl FnMut(&Report)) -> Report {
     let (exhaustive, mut changes_rights) = (Exhaustive::new(), false);
     let execute = |report: &mut Report| {

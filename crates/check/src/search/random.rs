@@ -1,16 +1,16 @@
 //! Random executions.
 //!
-//! Uniform choice at every step is a weak search: things that have to wait long while others go on hardly happen. So each
-//! execution draws at its start who is fast and who is slow, and keeps to it.
+//! Uniform choice at every step is a weak search: it hardly ever delays one component for long while others make
+//! progress. So each execution draws at its start which components are fast and which are slow, and keeps to it.
 //!
 //! - **A biased walk** gives every component (a thread, a store buffer, a queue pair) a weight, from a range over three
 //!   orders of magnitude, and draws by weight.
-//! - **Priorities** (PCT; Burckhardt et al., ASPLOS 2010) gives every component a priority, lets the highest go on as
-//!   long as it can, and lowers the priority of whoever runs at a few moments drawn in advance.
+//! - **Priorities** (PCT; Burckhardt et al., ASPLOS 2010) gives every component a priority, runs the highest for as
+//!   long as it can run, and lowers the priority of the running component at a few moments drawn in advance.
 //!
-//! **Faults**, where the scenario has any, are drawn at the start as well: how many, none included, and at which moments;
-//! which of those that are possible is drawn when the moment has come. The moment from which on none begins any more, cuts
-//! heal and stalls end is drawn, too: what is left has to finish from there.
+//! **Faults**, where the scenario has any, are drawn at the start as well: how many, including none, and at which
+//! moments. Which of the possible faults occurs is drawn at that moment. One more moment is drawn: from then on no
+//! fault begins, cuts heal and stalls end, and the rest of the execution has to finish.
 
 use farfield::fabric::sim::{Candidate, Chooser, Fault, View};
 use rand::rngs::SmallRng;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 pub(super) struct Random {
     rng: SmallRng,
-    /// What the components' weights or priorities are made of.
+    /// The seed of the components' weights or priorities.
     salt: u64,
     eager: bool,
     early_timeouts: bool,
@@ -31,13 +31,13 @@ pub(super) struct Random {
 struct Plan {
     /// The decisions at which one begins, the first last.
     begin: SmallVec<[usize; 4]>,
-    /// From this decision on all is to be well.
+    /// From this decision on, no faults are in effect.
     calm: usize,
 }
 
 impl Plan {
     fn draw(rng: &mut SmallRng, decisions: usize, count: u32) -> Plan {
-        // Early moments are more likely: what follows from a fault takes a while.
+        // Early moments are more likely, because the consequences of a fault take a while.
         let last = rng.random_range(0..decisions.max(1));
         let count = rng.random_range(0..=count);
         let mut begin: SmallVec<[usize; 4]> = (0..count).map(|_| rng.random_range(0..=last)).collect();
@@ -86,9 +86,9 @@ fn is_open(candidate: &Candidate) -> bool {
 
 /// Of a walk by priorities.
 struct Priorities {
-    /// Decisions at which whoever runs is put last.
+    /// The decisions at which the running component is put last.
     lowerings: SmallVec<[usize; 8]>,
-    /// Who was put last, in order.
+    /// The components that were put last, in order.
     lowered: SmallVec<[u32; 8]>,
 }
 
@@ -98,7 +98,7 @@ fn mix(seed: u64, value: u64) -> u64 {
 }
 
 impl Random {
-    /// The `execution`-th of a seed. Executions are taken to have about so many `decisions`.
+    /// The `execution`-th of a seed. Executions are assumed to have about `decisions` decisions.
     pub(super) fn new(seed: u64, execution: u64, decisions: usize, early_timeouts: bool, faults: u32) -> Random {
         let mut rng = SmallRng::seed_from_u64(mix(mix(0, seed), execution));
         let kind = rng.random_range(0..8u32);

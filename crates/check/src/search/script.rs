@@ -1,4 +1,4 @@
-//! An execution by its choices, and the line that says them.
+//! An execution by its choices, and the replay line for them.
 
 use std::fmt;
 use std::str::FromStr;

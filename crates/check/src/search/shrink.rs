@@ -9,8 +9,8 @@ use crate::scenario::Scenario;
 const EXECUTIONS_MAX: u64 = 20_000;
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Takes choices away, half of them, a quarter, … one, as long as a failure of the same kind remains; what remains is
-/// tried with smaller choices.
+/// Removes choices, half of them, a quarter, … one, as long as a failure of the same kind remains. Then it tries
+/// smaller choices for the rest.
 pub(super) fn shrink(scenario: &Scenario, finding: &Finding) -> Finding {
     let start = Instant::now();
     let mut executions = 0;
@@ -23,7 +23,7 @@ pub(super) fn shrink(scenario: &Scenario, finding: &Finding) -> Finding {
         let replay = best.replay.with(choices);
         let outcome = run(scenario, Box::new(Script::new(&replay)), false);
         let failure = outcome.failure.filter(|failure| failure.kind == finding.failure.kind)?;
-        // What was really chosen: a number beyond the last candidate is the first.
+        // The choices really made: a number beyond the last candidate is the first.
         let made = Replay::new(&scenario.name, replay.eager, replay.early_timeouts, &outcome.choices);
         if (made.len(), made.choices.last()) > (best.replay.len(), best.replay.choices.last()) {
             return None;

@@ -1,4 +1,5 @@
-//! Whether the reductions of the exhaustive search lose anything: the outcomes of random small programs, with and without.
+//! Tests that the reductions of the exhaustive search lose nothing: the outcomes of random small programs, with and
+//! without.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -34,11 +35,11 @@ enum Step {
     /// A number under a local lock is doubled, and this added.
     Locked(u64),
     Pause,
-    /// Until an own word is so large, or another's is not zero; each of two, in the order in which they end.
+    /// Until an own word is this large, or another's is not zero; each of two, in the order in which they end.
     WaitUntil(usize, u64),
     WaitRemote(usize),
     WaitBoth,
-    // What has to do with faults.
+    // Steps for faults.
     Tell(u64),
     Serve,
     ServeNow,
@@ -48,7 +49,7 @@ enum Step {
     IsFenced,
 }
 
-/// The steps of two threads, the nodes that they run on, and what may go wrong.
+/// The steps of two threads, the nodes that they run on, and the faults that may occur.
 #[derive(Clone, Debug)]
 struct Program {
     threads: [Vec<Step>; 2],
@@ -56,7 +57,7 @@ struct Program {
     faults: Option<(DeathRule, Faults)>,
 }
 
-/// What threads share beside registered memory.
+/// The state that threads share beside registered memory.
 #[derive(Default)]
 struct Own {
     word: Word,
@@ -73,7 +74,7 @@ impl Program {
         Program { threads, nodes: if rng.random_range(0..3) == 0 { [0, 0] } else { [0, 1] }, faults: None }
     }
 
-    /// Of one step for each thread: whatever may go wrong may do so before and after.
+    /// A program of one step for each thread. Faults may occur before and after the steps.
     fn with_faults(rng: &mut SmallRng, rule: DeathRule, faults: Faults) -> Program {
         let threads =
             std::array::from_fn(|_| vec![if rng.random() { step(rng) } else { step_about_faults(rng, rule) }]);
@@ -111,7 +112,7 @@ fn step_about_faults(rng: &mut SmallRng, rule: DeathRule) -> Step {
         1 => Step::Serve,
         2 => Step::ServeNow,
         3 => Step::PeerState,
-        // Where the system says who is dead, nobody else does.
+        // Where the system decides deaths, no node does.
         _ if rule == DeathRule::System => Step::Serve,
         4 => Step::ShutOut,
         5 => Step::BeFenced,
@@ -119,7 +120,7 @@ fn step_about_faults(rng: &mut SmallRng, rule: DeathRule) -> Step {
     }
 }
 
-/// What a thread works with.
+/// The objects that a thread works with.
 struct Place {
     fabric: Arc<SimFabric>,
     own: Region,
@@ -127,7 +128,7 @@ struct Place {
     beside: Arc<Own>,
 }
 
-/// Runs a thread's steps; what it reads.
+/// Runs a thread's steps. Adds the values that it reads to `read`.
 fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) -> Result<()> {
     let Place { fabric, own, other, beside } = place;
     let peer = other.node();
@@ -187,7 +188,7 @@ fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) ->
     Ok(())
 }
 
-/// What is read of a wait that is over before anything came.
+/// The result of a wait that times out before any change.
 const TIMED_OUT: u64 = 99;
 
 fn soon(ep: &Endpoint) -> Instant {
@@ -222,8 +223,8 @@ fn number_of_error(error: &ErrorKind) -> u64 {
     }
 }
 
-/// Runs a program, whose outcome is collected. Its nodes are the fabric's: they have no service threads, whose own
-/// doings would be most of the executions.
+/// Runs a program, and collects its outcome. Its nodes are the fabric's: they have no service threads, because the
+/// steps of those would be most of the executions.
 fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) -> Outcome {
     let (rule, faults) = program.faults.clone().unzip();
     let death_rule = rule.unwrap_or(DeathRule::System);
@@ -231,7 +232,7 @@ fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) ->
     let (program, outcomes) = (program.clone(), Arc::clone(outcomes));
     sim::run(settings, chooser, move |handle: Handle| {
         let fabrics = [0, 1].map(|node| handle.join(NodeId(node)));
-        // Who has something to do learns of the other.
+        // Each node that has steps learns of the other.
         for (_, node) in program.threads.iter().zip(program.nodes).filter(|(steps, _)| !steps.is_empty()) {
             fabrics[node].serve(Duration::ZERO, &mut |_| ());
         }
@@ -262,7 +263,7 @@ fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) ->
         drop(endpoints);
         let mut outcome: Vec<u64> = read.lock().unwrap().concat();
         for (node, fabric) in fabrics.iter().enumerate() {
-            // What was in the memory of a dead node is nobody's business.
+            // The memory of a dead node is not part of the outcome.
             if crate::crashed(node) {
                 outcome.push(u64::MAX);
                 continue;
@@ -276,7 +277,7 @@ fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) ->
     })
 }
 
-/// The outcomes of a program, if they were all seen within so many executions.
+/// The outcomes of a program, if `executions` executions suffice for all of them.
 fn all_outcomes(program: &Program, is_reduced: bool, executions: u64) -> Option<(BTreeSet<Vec<u64>>, u64)> {
     let outcomes = Outcomes::default();
     let search = Exhaustive::with_reduction(is_reduced);
@@ -303,14 +304,14 @@ fn the_reductions_lose_no_outcome() {
         reduced_executions += reduced_count;
         true
     };
-    // What nobody reads any more is part of the state, too: its first step's order shows at the end only, and goes with
-    // each outcome of the race that follows.
+    // A value that no thread reads any more is part of the state, too: its first step's order shows at the end only, in
+    // combination with each outcome of the race that follows.
     let two_races =
         |first, second| [vec![first, Step::Load(0), Step::Load(1)], vec![second, Step::CpuAdd(0), Step::CpuAdd(1)]];
     let last_words = [two_races(Step::OwnStore(1), Step::OwnStore(2)), two_races(Step::Locked(1), Step::Locked(2))];
-    // And so is what an operation brought.
+    // So is the result of an operation.
     let brought = [two_races(Step::Get(0), Step::CpuAdd(0)), two_races(Step::Faa(0), Step::CpuAdd(0))];
-    // And how far a thread has come, though what it stores again leaves memory as it was, or it only lets others run.
+    // So is a thread's progress, even if it stores a value again that leaves memory unchanged, or only lets others run.
     let again = || [Step::Store(0, 1), Step::Fence].into_iter().cycle().take(4).collect::<Vec<_>>();
     let same_again = [again(), vec![Step::CpuAdd(0), Step::Store(1, 2), Step::Load(0)]];
     let paused = [vec![Step::Pause, Step::Pause, Step::CpuAdd(0)], vec![Step::Load(0), Step::CpuAdd(0), Step::Load(0)]];
@@ -336,7 +337,7 @@ fn the_reductions_lose_no_outcome_of_a_fault() {
         (system, faults().pauses(1)),
         (majority, faults().false_suspicions(1)),
     ];
-    // Each side of a cut suspects the other and trusts it again: if both have something to do it is too much.
+    // Each side of a cut suspects the other and trusts it again: if both have steps, there are too many executions.
     let one_acts = [(majority, faults().cuts(1))];
     for (at, (rule, faults)) in both_act.iter().chain(&one_acts).enumerate() {
         let (mut compared, mut tried) = (0, 0);

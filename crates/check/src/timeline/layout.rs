@@ -1,12 +1,12 @@
-//! Where everything goes: lanes from top to bottom, bars in the rows of their NIC's lane, labels where there is room.
+//! Positions of everything: lanes from top to bottom, bars in the rows of their NIC's lane, labels where there is room.
 
 use super::story::{Op, Story, is_background};
 use super::{Timeline, What};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The width of a column before anybody zooms.
+/// The initial width of a column, before zooming.
 pub(super) const COLUMN_PX: f64 = 28.0;
-/// Room on the right for what is said at the end of a lane.
+/// Room on the right for the text at the end of a lane.
 pub(super) const END_PX: f64 = 150.0;
 const CHAR_PX: f64 = 7.3;
 /// Longer labels are cut; the tooltip and the table have the whole.
@@ -106,7 +106,7 @@ impl Layout {
         self.height += height;
     }
 
-    /// Puts each bar in the first row that is free, with some columns for its label, and says how many rows it took.
+    /// Puts each bar in the first row that is free, with some columns for its label. Returns how many rows it used.
     fn pack<'a>(&mut self, ops: impl Iterator<Item = &'a Op<'a>>, top: u32) -> u32 {
         let mut ops: Vec<_> = ops.collect();
         ops.sort_by_key(|op| op.issue);
@@ -137,7 +137,7 @@ fn label_rows(ranks: impl Iterator<Item = usize>) -> u32 {
     ranks.iter().enumerate().map(crowd).max().unwrap_or(1).min(LABEL_ROWS_MAX) as u32
 }
 
-/// Whether a thread does anything but wait, or is the one that fails.
+/// Whether a thread does more than wait, or is the failing one.
 fn works(timeline: &Timeline, thread: usize) -> bool {
     let fails = timeline.failure.as_ref().is_some_and(|f| f.thread == Some(thread));
     let mut own = timeline.events.iter().filter(|e| e.thread == thread && !is_background(&e.what));
@@ -149,7 +149,7 @@ pub(super) struct Label {
     pub(super) rank: f64,
     pub(super) shift_px: f64,
     pub(super) text: String,
-    /// Whether it goes before the others where room is short.
+    /// Whether it has priority over other labels where room is short.
     pub(super) first: bool,
     /// Attributes and class of the text.
     pub(super) attributes: String,

@@ -1,10 +1,10 @@
-//! One execution as a page: a lane for each thread, NIC and memory, operations as bars, and where it fails.
+//! One execution as a page: a lane for each thread, NIC and memory, operations as bars, and the point of failure.
 //!
-//! A recorder fills a [`Timeline`], [`Timeline::to_html`] renders it. The page stands alone (no file or address beside
-//! it) and is a function of the timeline. `story` finds out what belongs together (which landing to which operation,
-//! which read came before a landing that it should perhaps have seen), `layout` gives everything a place, `svg`
-//! draws, `page` writes the words around the picture, `text` lines for a terminal. Columns are ranks of events, so that gaps in the schedule take
-//! no room; the script only stretches columns, and labels which do not fit are hidden.
+//! A recorder fills a [`Timeline`], and [`Timeline::to_html`] renders it. The page is self-contained (no file or
+//! address beside it) and is a function of the timeline. `story` relates the events (each landing to its operation, and
+//! each read to a later landing that it should perhaps have seen). `layout` assigns positions, `svg` draws, `page`
+//! writes the text around the picture, and `text` writes lines for a terminal. Columns are ranks of events, so that
+//! gaps in the schedule take no room. The script only stretches columns, and hides labels that do not fit.
 
 mod layout;
 mod page;
@@ -21,17 +21,17 @@ pub(crate) use page::number;
 /// An execution to show.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// What was checked: the heading of the page.
+    /// The subject of the check: the heading of the page.
     pub title: String,
     /// A paragraph under it.
     pub about: String,
-    /// What repeats this execution.
+    /// The replay line of this execution.
     pub replay: String,
-    /// Where it goes wrong, if it does.
+    /// The failure, if there is one.
     pub failure: Option<Failure>,
     /// The threads; events name them by index.
     pub threads: Vec<Lane>,
-    /// What happened, by ascending step.
+    /// The events, by ascending step.
     pub events: Vec<Event>,
 }
 
@@ -42,14 +42,14 @@ pub struct Failure {
     pub step: u64,
     /// The thread that fails.
     pub thread: Option<usize>,
-    /// What does not hold.
+    /// The property that does not hold.
     pub message: String,
 }
 
 /// A thread.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// What it does, in a word: "reader", "service".
+    /// Its task, in a word: "reader", "service".
     pub name: String,
     /// The node on which it runs.
     pub node: u16,
@@ -64,11 +64,11 @@ pub struct Event {
     pub time_ns: u64,
     /// The thread, which for a step of a NIC is the one that issued the operation.
     pub thread: usize,
-    /// What happens.
+    /// The event.
     pub what: What,
 }
 
-/// What happens in a step. CPU writes enter the store buffer before they reach memory, those of a NIC its buffer.
+/// The event of a step. CPU writes enter the store buffer before they reach memory, those of a NIC its buffer.
 ///
 /// A cell is named `z` or `n2 z`. Without a node it is on the thread's own node or, where the NIC reads or writes
 /// remotely, on the operation's peer: a put lands there and reads its source here, a get the other way round, the first
@@ -99,7 +99,7 @@ pub enum What {
     Seen { op: u32 },
     /// The thread begins to wait, for this.
     Waits { text: String },
-    /// It goes on.
+    /// The thread continues.
     Woken,
     /// The thread acquires a lock.
     Lock { name: String },
@@ -128,7 +128,7 @@ impl Timeline {
         text::render(self, &story::Story::of(self))
     }
 
-    /// Who fails: "reader on n3".
+    /// The failing thread: "reader on n3".
     pub fn failing_thread(&self) -> Option<String> {
         self.failure.as_ref()?.thread.map(|thread| self.name_of(thread))
     }

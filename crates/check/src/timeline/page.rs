@@ -1,4 +1,4 @@
-//! The page around the picture: what failed in words, the legend, and a table of all events.
+//! The page around the picture: the failure in words, the legend, and a table of all events.
 
 use super::layout::{Kind, Layout};
 use super::story::{Hint, Story, op_of};
@@ -37,7 +37,7 @@ pub(super) fn render(timeline: &Timeline, story: &Story, layout: &Layout) -> Str
     out
 }
 
-/// The failure, and the reads that came while a write was under way.
+/// The failure, and the reads that happened while a write was in flight.
 fn verdict(out: &mut String, timeline: &Timeline, story: &Story) {
     let Some(failure) = &timeline.failure else {
         *out += "<section class=\"verdict fine\"><p>Nothing fails in this execution.</p></section>\n";

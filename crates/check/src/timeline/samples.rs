@@ -141,7 +141,7 @@ pub(super) fn barrier() -> Timeline {
     r.timeline
 }
 
-/// A shared variable of two words between guards, whose reader reads the guards in the writer's order.
+/// A shared variable of two words between guards. Its reader reads the guards in the writer's order.
 pub(super) fn torn() -> Timeline {
     let about = "A writer puts lead guard, two words of data and trail guard. The reader reads the lead guard first, so equal \
                  guards prove nothing.";

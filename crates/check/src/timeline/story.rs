@@ -1,5 +1,5 @@
-//! What belongs together in an execution: the parts of each operation, spans of waiting, buffering and holding a lock,
-//! changes of memory, and reads that came while a write was not, or not wholly, in memory.
+//! Relations between the events of an execution: the parts of each operation, spans of waiting, buffering and holding a
+//! lock, changes of memory, and reads that happened while a write was not, or not wholly, in memory.
 
 use super::{Event, Timeline, What};
 use std::collections::BTreeMap;
@@ -23,12 +23,12 @@ pub(super) struct Op<'a> {
 }
 
 impl Op<'_> {
-    /// Whether more of it has to land, as far as the execution tells.
+    /// Whether more of it has to land, as far as the execution shows.
     pub(super) fn lands_later(&self) -> bool {
         self.verb == "put" && self.landed.len() < self.words.max(1)
     }
 
-    /// The rank at which nothing of it is left to do.
+    /// The rank at which the operation is finished.
     pub(super) fn end(&self) -> Option<usize> {
         if self.lands_later() { None } else { Some(self.completed?.max(self.landed.last().map_or(0, |l| l.0))) }
     }
@@ -55,7 +55,7 @@ pub(super) enum SpanKind {
     Lock,
 }
 
-/// Something that a thread does from one event to another, or to the end.
+/// An activity of a thread from one event to another, or to the end.
 pub(super) struct Span {
     pub(super) kind: SpanKind,
     pub(super) from: usize,
@@ -78,12 +78,12 @@ pub(super) struct Story<'a> {
     pub(super) ops: BTreeMap<u32, Op<'a>>,
     /// By event: the cell that it touches.
     pub(super) places: Vec<Option<Place>>,
-    /// By event: what it changes memory from and to.
+    /// By event: the old and the new value of memory.
     pub(super) changes: Vec<Option<(u64, u64)>>,
     pub(super) spans: Vec<Span>,
     /// Messages: sent, received.
     pub(super) messages: Vec<(usize, usize)>,
-    /// The most telling first.
+    /// The most informative first.
     pub(super) hints: Vec<Hint>,
     /// The failing column: the last event that led to it, or one past all if it fails at the end.
     pub(super) failure: Option<usize>,
@@ -116,7 +116,7 @@ impl<'a> Story<'a> {
         story
     }
 
-    /// Adds an event to its operation, and says which cell it touches.
+    /// Adds an event to its operation, and returns the cell that it touches.
     fn follow(&mut self, timeline: &'a Timeline, rank: usize) -> Option<Place> {
         let event = &timeline.events[rank];
         let node = timeline.node_of(event.thread);
@@ -211,8 +211,8 @@ impl<'a> Story<'a> {
         self.hints.iter().any(|hint| hint.read == rank)
     }
 
-    /// Looks for reads of a cell whose write was issued, and complete or partly in memory, or that the reader does not look
-    /// at again. Nothing says that such a read is wrong; when an execution fails they are where to look first.
+    /// Finds reads of a cell with a write that was issued, and is complete or partly in memory, or that the reader does
+    /// not read again. Such a read need not be wrong. When an execution fails, look at these reads first.
     fn find_hints(&mut self, timeline: &Timeline) {
         for (read, event) in timeline.events.iter().enumerate() {
             let (value, reader) = match &event.what {
@@ -228,7 +228,8 @@ impl<'a> Story<'a> {
                 };
                 let never = op.lands_later() && op.target().as_ref() == Some(place);
                 let never = never && op.landed.iter().all(|l| l.1 != *place);
-                // Who looks again may be waiting for it: until a put is complete, only a thread's last look tells something.
+                // A thread that reads again may be waiting for the put: until it completes, only the thread's last read
+                // is informative.
                 let tells = op.completed.is_some_and(|completed| completed < read)
                     || (op.verb == "put" && self.is_last_look(timeline, read));
                 let stale = tells && (never || lands.is_some_and(|(_, lands)| lands != value));

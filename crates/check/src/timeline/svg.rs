@@ -1,4 +1,4 @@
-//! The picture. Whatever has a place on the axis carries it as `data-a` (and `data-b` where it ends), a number of
+//! The picture. Each element with a position on the axis has it as `data-a` (and `data-b` for its end), a number of
 //! columns, so that the script can stretch it; `data-e`, `data-o` and `data-c` name the event, operation and cell.
 
 use super::layout::{COLUMN_PX, END_PX, Kind, LABEL_CHARS_MAX, Label, Layout, Strip, fit};
@@ -298,7 +298,7 @@ impl Picture<'_> {
         self.story.hints.iter().take(HINT_LINES_MAX)
     }
 
-    /// For each read that came too early for a write: a line from that write's bar to who reads and to the memory read.
+    /// For each read that preceded a landing: a line from that write's bar to the reader and to the memory read.
     fn hints(&mut self) {
         for (read, op, found) in self.drawn_hints().map(|h| (h.read, h.op, h.found)).collect::<Vec<_>>() {
             let event = &self.timeline.events[read];
@@ -421,7 +421,7 @@ impl Picture<'_> {
     }
 }
 
-/// What stands beside a mark in its thread's lane, on this node: cells of the node itself go without its name.
+/// The text beside a mark in its thread's lane, on this node: cells of the node itself are shown without its name.
 fn short(what: &What, node: u16) -> Option<String> {
     let own = format!("n{node} ");
     let cell = |cell: &str| cell.strip_prefix(&own).unwrap_or(cell).to_string();

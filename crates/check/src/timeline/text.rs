@@ -5,7 +5,7 @@ use super::page::words;
 use super::story::Story;
 use std::fmt::Write;
 
-/// A line for each event: its step, who, what; then how it ends. Reads that came before a landing are marked.
+/// A line for each event: its step, its thread, and the event; then the end. Reads that preceded a landing are marked.
 pub(super) fn render(timeline: &Timeline, story: &Story) -> String {
     let names: Vec<String> = timeline.events.iter().map(|event| timeline.name_of(event.thread)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);

@@ -64,7 +64,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
     let (loading, bar) = (tell::counting("loading keys", keyspace.keys), tell::progress("measuring", duration));
     let mut results: Vec<ThreadResult> = Vec::new();
     let mut loaded: HashMap<usize, u64> = HashMap::new();
-    // Loading is bounded by the operations' own deadlines; this is for what nobody thought of.
+    // The operations' own deadlines bound the loading; this limit is for unforeseen cases.
     let limit = duration + Duration::from_secs(120) + Duration::from_micros(50 * keyspace.keys);
     Workers::start(args.nodes, args.fabric, &())?.run(limit, &bar, |node, word, more| {
         match word {
@@ -92,7 +92,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
     publish(&[&report], args.json.as_deref(), |out| out.write_all(report.table().as_bytes()))
 }
 
-/// A value that a benchmark makes.
+/// A value that a benchmark can generate.
 trait Sample: Value {
     fn sample(bytes: u32, content: u64) -> Self;
 }
@@ -132,7 +132,7 @@ fn serve<V: Sample>(args: &KvArgs) -> Result<()> {
             let operations = Operations::new(args.workload, chooser, 42, global);
             let result = measure(&args, &kv, &endpoint, operations, u32::from(node.id().0))?;
             say("result", &result)?;
-            // Nobody leaves while others still read its memory.
+            // Each node stays until the others have finished reading its memory.
             worker::meet(&endpoint, &mut phase)
         });
     }

@@ -116,7 +116,7 @@ fn compare(args: &LocksArgs) -> Result<()> {
 }
 
 impl LocksArgs {
-    /// What is to be measured of some kinds of locks, at these localities if none are given.
+    /// The measurements of some kinds of locks, at these localities if none are given.
     fn plan(&self, variants: impl Iterator<Item = Variant>, localities: &[u8]) -> Result<Plan> {
         let locks = if self.locks.is_empty() { vec![100] } else { self.locks.clone() };
         let localities = if self.locality.is_empty() { localities } else { &self.locality };
@@ -141,7 +141,7 @@ impl LocksArgs {
     }
 }
 
-/// Starts the nodes, and collects what they have measured.
+/// Starts the nodes, and collects their measurements.
 fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
     let duration = plan.duration();
     let mut results = Results::default();

@@ -1,8 +1,8 @@
-//! What a key-value benchmark measured: one [`ThreadResult`] per thread, merged into one [`Report`].
+//! The results of a key-value benchmark: one [`ThreadResult`] per thread, merged into one [`Report`].
 //!
-//! Threads of other processes hand their results over as one line of JSON each; a latency histogram travels inside it
-//! as the hexadecimal form of HdrHistogram's own encoding (V2), so that percentiles of the whole run are computed from
-//! all of the samples, never from percentiles.
+//! Threads of other processes pass their results as one line of JSON each. The line contains a latency histogram in the
+//! hexadecimal form of HdrHistogram's own encoding (V2), so that percentiles of the whole run are computed from all of
+//! the samples, never from percentiles.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -123,7 +123,7 @@ impl ThreadResult {
     }
 }
 
-/// What was run.
+/// The configuration of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     /// The fabric's name: `shm`, `verbs` or `sim`.
@@ -160,7 +160,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// What [`Percentiles::columns`] are.
+    /// The titles of [`Percentiles::columns`].
     pub(crate) const TITLES: &str = "      p50       p90       p99     p99.9       max";
 
     /// Columns of a table.
@@ -179,7 +179,7 @@ pub(crate) struct Fairness {
 }
 
 impl Fairness {
-    /// Of threads that have done so much each.
+    /// The fairness of threads with these counts.
     pub(crate) fn of(threads: impl Iterator<Item = u64> + Clone) -> Fairness {
         let (fewest, most) = (threads.clone().min().unwrap_or(0), threads.max().unwrap_or(0));
         Fairness { fewest, most, ratio: ratio(fewest as f64, most as f64) }
@@ -200,7 +200,7 @@ pub(crate) struct PerNode {
 /// A whole run: one line of JSON, or a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// What was run.
+    /// The configuration of the run.
     #[serde(flatten)]
     pub(crate) setup: Setup,
     /// The longest that any thread ran.
@@ -223,7 +223,7 @@ pub(crate) struct Report {
     pub(crate) fabric_ops_per_op: f64,
     /// Mean bytes moved for an operation.
     pub(crate) bytes_per_op: f64,
-    /// What it takes this machine to hand a cache line from one core to another, measured in the same run: the
+    /// The time in which this machine passes a cache line from one core to another, measured in the same run: the
     /// yardstick for latencies over shared memory.
     pub(crate) handoff_ns: Option<f64>,
     /// How evenly the nodes got on.
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// A thread of `node` whose `reads` reads took 1000 ns each and whose `updates` updates took 3000 ns each.
+    /// A thread of `node` with `reads` reads of 1000 ns each and `updates` updates of 3000 ns each.
     fn thread(node: u32, seconds: f64, reads: u64, updates: u64) -> ThreadResult {
         let mut result = ThreadResult { seconds, reads, updates, ..ThreadResult::new(node) };
         result.round_trips = reads + 2 * updates;

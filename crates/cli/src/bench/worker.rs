@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::place::FabricChoice;
 
-/// Tells the processes that a benchmark starts what to do.
+/// The environment variable with the plan for the processes that a benchmark starts.
 const PLAN: &str = "FARFIELD_BENCH_PLAN";
 /// How long threads wait for each other.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -27,7 +27,7 @@ pub(crate) struct Workers {
     open: usize,
 }
 
-/// What this process is to do, if a benchmark has started it, which it does not outlive then. To be called first.
+/// The plan of this process, if a benchmark has started it. The process then ends with the benchmark. Call this first.
 pub(crate) fn plan<P: DeserializeOwned>() -> Result<Option<P>> {
     let Some(text) = std::env::var_os(PLAN) else { return Ok(None) };
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
@@ -35,7 +35,7 @@ pub(crate) fn plan<P: DeserializeOwned>() -> Result<Option<P>> {
     Ok(Some(plan))
 }
 
-/// One line, whole, to the benchmark.
+/// Writes one whole line to the benchmark.
 pub(crate) fn say(what: &str, more: &impl Serialize) -> Result<()> {
     let line = format!("{what} {}", serde_json::to_string(more)?);
     let mut out = std::io::stdout().lock();
@@ -99,8 +99,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Runs until all have ended, handing over what they say: who, a word, and more. From the word `running` on, the bar shows
-    /// the time.
+    /// Runs until all workers have ended, and passes their lines on: node, word, and more. From the word `running` on,
+    /// the bar shows the time.
     pub(crate) fn run(
         mut self,
         limit: Duration,

@@ -84,7 +84,7 @@ impl Keyspace {
         Self { slots, keys }
     }
 
-    /// LOCO's keyspace, unless `keys` (the user's `--keys`) says otherwise.
+    /// LOCO's keyspace, unless `keys` (the user's `--keys`) overrides it.
     pub(crate) const fn choose(keys: Option<u64>) -> Self {
         match keys {
             Some(keys) => Self::of_keys(keys),

@@ -1,4 +1,4 @@
-//! The link between RDMA devices, and `tc` with its `netem`, which makes it lose packets, or all of them.
+//! The link between RDMA devices. `tc` with its `netem` makes it lose some packets, or all of them.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// The network interfaces of the devices. The nodes take them in turns; what goes from one to another crosses the link.
-/// Dropping it mends it.
+/// The network interfaces of the devices. The nodes alternate between them; traffic between the two crosses the link.
+/// Dropping it restores the link.
 pub(super) struct Link {
     ends: Vec<String>,
-    /// Of a hundred packets, so many are lost.
+    /// The percentage of packets that are lost.
     loss: f64,
     is_cut: bool,
 }
@@ -30,7 +30,7 @@ impl Link {
         self.is_cut
     }
 
-    /// From when this returns on, nothing crosses the link.
+    /// Cuts the link. After this returns, nothing crosses it.
     pub(super) fn cut(&mut self) -> Result<()> {
         self.is_cut = true;
         self.lose(100.0)
@@ -41,13 +41,13 @@ impl Link {
         self.lose(self.loss)
     }
 
-    /// What share of the packets, in percent, is lost.
+    /// Sets the share of packets that are lost, in percent.
     fn lose(&self, loss: f64) -> Result<()> {
         let line = |end: &String| format!("qdisc replace dev {end} root netem loss {loss}%\n");
         run("tc", &["-batch", "-"], &self.ends.iter().map(line).collect::<String>()).map(drop)
     }
 
-    /// Where the nodes listen, so that the connections between them cross the link, too.
+    /// The addresses on which the nodes listen, so that the connections between them cross the link, too.
     pub(super) fn hosts(&self, places: usize) -> Result<Vec<SocketAddr>> {
         let addresses: Vec<IpAddr> = self.ends.iter().map(|end| address_of(end)).collect::<Result<_>>()?;
         let mut ports: Vec<u16> = vec![farfield::PORT; addresses.len()];
@@ -92,12 +92,12 @@ fn address_of(end: &str) -> Result<IpAddr> {
     addresses.next().map(|it| it.local).with_context(|| format!("{end} has no IPv4 address"))
 }
 
-/// What a program says to what it is told, if all went well.
+/// Runs a program with this input. Returns its output, if it succeeded.
 fn run(program: &str, arguments: &[&str], told: &str) -> Result<String> {
     let mut command = Command::new(program);
     let command = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("running {program}: is iproute2 installed?"))?;
-    // One that does not listen says why.
+    // A program that does not read its input reports the reason itself.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(told.as_bytes()));
     let output = child.wait_with_output().with_context(|| format!("waiting for {program}"))?;
     if !output.status.success() {

@@ -11,9 +11,9 @@ use crate::scenario::{Scenario, Stage, choose, crashed};
 use crate::scenarios::death::is_decided;
 use crate::scenarios::mutex::word;
 
-/// A node that dies in the middle of anything: `NRW`s of its value, of the messages of its tracker to each of the others, of
-/// its locks' releases. Values on node 0 are never lost; those on the dead are until they are inserted again; the survivors
-/// agree.
+/// A node dies in the middle of any operation: of `NRW`s of its value, of its tracker's messages to each other node, or
+/// of its locks' releases. Values on node 0 are never lost. Those on the dead node are, until they are inserted again.
+/// The survivors agree.
 pub(super) fn dies() -> Scenario {
     let about = "a node's death loses what lay there, and nothing else; what it did is done, or not";
     Scenario::new("kv/dies", about, 3, |stage| goes(stage, Placement::Inserter, false))
@@ -21,7 +21,7 @@ pub(super) fn dies() -> Scenario {
         .kills(&["kv-dead-not-settled", "kv-not-redone"])
 }
 
-/// The same where the dead has put the values to the others, and they theirs to it.
+/// The same where the dead node has put its values to the others, and they theirs to it.
 pub(super) fn dies_by_hash() -> Scenario {
     let about = "the same, with values placed by hash";
     Scenario::new("kv/dies-by-hash", about, 3, |stage| goes(stage, Placement::Hash, false))
@@ -29,9 +29,9 @@ pub(super) fn dies_by_hash() -> Scenario {
         .kills(&["kv-dead-not-repaired"])
 }
 
-/// A node that is cut off in the middle of anything, and may go on for as long as it does not know. Either it comes back in
-/// time, or one side goes: what lay there is lost, nothing of it comes later, and whoever it may have told what it found
-/// found nothing newer.
+/// A node is cut off in the middle of any operation, and may continue until it learns of its eviction. Either it
+/// reconnects in time, or one side is evicted: the values stored there are lost, and none of its puts lands later. A
+/// node that may have learned of its answers found nothing newer.
 pub(super) fn is_cut_off() -> Scenario {
     let about = "who is cut off loses what lay there, and nothing else; what it did is done, or not";
     Scenario::new("kv/cut", about, 3, |stage| goes(stage, Placement::Inserter, true))
@@ -39,7 +39,7 @@ pub(super) fn is_cut_off() -> Scenario {
         .faults(Faults::new().cuts(1).side([VICTIM.index()]))
 }
 
-/// The same where who is cut off has put the values to the others, and they theirs to it.
+/// The same where the node that is cut off has put its values to the others, and they theirs to it.
 pub(super) fn is_cut_off_by_hash() -> Scenario {
     let about = "the same, with values placed by hash";
     Scenario::new("kv/cut-by-hash", about, 3, |stage| goes(stage, Placement::Hash, true))
@@ -49,7 +49,7 @@ pub(super) fn is_cut_off_by_hash() -> Scenario {
 
 /// Any operations of three nodes, one of which may die, or be cut off.
 fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
-    // The first is never on the victim: by hash; or since the victim does not insert it.
+    // The first key is never on the victim: by its hash, or because the victim does not insert it.
     let keys = keys([|hash| hash % 3 == 0, |hash| hash % 3 == u64::from(VICTIM.0)]);
     let [kept, lost] = keys;
     let options = KvOptions { placement, locks: 3, slots_per_node: 6, ..tiny() };
@@ -91,7 +91,7 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
         let mut lost_is_gone = false;
         for key in keys {
             let ep = nodes[first].endpoint()?;
-            // Who has the key's lock has repaired what was cut short.
+            // The holder of the key's lock has repaired the operations that were cut short.
             match ep.block_on(clients[first].kv.modify(&ep, &key, |_| None)) {
                 Err(error) if !matches!(error.kind(), ErrorKind::Lost { .. }) => return Err(error),
                 _ => {}
@@ -104,7 +104,7 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
             assert!(found.iter().all(|value| *value == found[0]), "key {key} has different values: {found:?}");
             assert!(is_cut || key != kept || found[0] != Answer::Lost, "a value was lost that did not lie there");
             lost_is_gone |= key == lost && found[0] == Answer::Lost;
-            // It can be used again, by all.
+            // All nodes can use the key again.
             for node in &living {
                 let (ep, value) = (nodes[*node].endpoint()?, 100 + *node as u64);
                 assert_eq!(ep.block_on(clients[*node].upsert(&ep, key, value))?, Answer::Is(()));
@@ -116,7 +116,7 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
         }
         assert!(!lost_is_gone || living.len() < 3);
         let entries = clients[0].log.take();
-        // What a node was answered that is none of the session any more counts if it could have told one that still is.
+        // An answer to a node that has left the session counts if that node could have reported it to a remaining one.
         let is_heard = |call: usize, client: u32| {
             let unheard =
                 |entry: &Entry| matches!(entry, Entry::Unheard { call: at, by } if *at == call && living.contains(by));
@@ -129,12 +129,12 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
                 Entry::Returned { call, .. } => of_it(call),
                 _ => of_it(*at),
             };
-            // It lived, and had its values, as long as it said anything. Who is cut off lives on.
+            // The node lived, and had its values, until its last log entry. A node that is cut off stays alive.
             let lived = if is_cut { 0 } else { (0..entries.len()).rfind(said).map_or(0, |last| last as u64 + 1) };
             for key in keys.into_iter().filter(|key| is_cut || *key == lost) {
-                // At some moment they were gone.
+                // At some moment its values were lost.
                 history.record(key, Event::pending(9 + gone as u32, lived, KvInput::Delete));
-                // Who has missed a key that it was deleting may find it lost.
+                // A node that found a key missing while deleting it may find it lost.
                 let deletes = |at: usize| {
                     let ended = |entry: &Entry| matches!(entry, Entry::Returned { call, .. } if *call == at);
                     let is_delete =

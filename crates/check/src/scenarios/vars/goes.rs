@@ -1,7 +1,7 @@
 //! Variables when a node dies, or is cut off.
 //!
-//! What is read is whole, was stored by somebody, and is never older than what was read before, whatever ended in the
-//! middle. What goes to the dead ends in an error that names it, and copies on other nodes stay.
+//! A value that is read is whole, was stored by a user, and is never older than an earlier one, whatever operations
+//! were cut short. An operation to the dead node ends in an error that names it. Copies on other nodes stay.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,12 +24,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     all
 }
 
-/// What goes wrong in a scenario.
+/// The fault of a scenario.
 #[derive(Clone, Copy)]
 enum Goes {
     /// This node may die.
     Dies(usize),
-    /// Node 0 may be cut off for a while. Who goes then is the nodes' decision, and may be another.
+    /// Node 0 may be cut off for a while. The nodes decide which of them is evicted; it may be another.
     IsCutOff,
 }
 use Goes::{Dies, IsCutOff};
@@ -43,7 +43,8 @@ impl Goes {
         }
     }
 
-    /// Tries again after a timeout that this may cause. Of one that may be cut off nobody knows whether it will ever answer.
+    /// Retries after a timeout that this fault may cause. It is unknown whether a node that may be cut off will ever
+    /// answer.
     fn patiently<T>(self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         match self {
             Dies(_) => patiently(attempt),
@@ -51,7 +52,7 @@ impl Goes {
         }
     }
 
-    /// An error that only this may cause, and that names who is dead.
+    /// Checks that this fault may cause the error, and that the error names the dead node.
     fn excuses(self, error: &Error) {
         match self {
             Dies(_) if error.is_timeout() && stood_still() => {}
@@ -67,12 +68,12 @@ fn names(error: &Error, node: usize) -> bool {
     error.node() == Some(NodeId(node as u16))
 }
 
-/// The nodes that go on when all is over and decided.
+/// The nodes that continue after all has been decided.
 fn those_left(nodes: &[Node]) -> Result<Vec<usize>> {
     let left = || (0..nodes.len()).filter(|node| goes_on(&nodes[*node])).collect::<Vec<_>>();
     let Some(first) = left().first().copied() else { return Ok(Vec::new()) };
     let ep = nodes[first].endpoint()?;
-    // Time passes when all have heard all that there is to hear.
+    // Time passes when all nodes have received all messages.
     let heard = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(2), || None::<()>));
     assert!(heard.is_err());
     let is_one_epoch =
@@ -81,7 +82,8 @@ fn those_left(nodes: &[Node]) -> Result<Vec<usize>> {
     Ok(left())
 }
 
-/// What a node that is left is told when it turns to another: an answer, if that is left, too, or else who is gone.
+/// The result of a remaining node's operation on another node: an answer if that node remains, too, else an error that
+/// names the dead node.
 fn told<T>(left: &[usize], node: usize, result: Result<T>) -> Option<T> {
     match result {
         Ok(_) if !left.contains(&node) => panic!("n{node} is gone, and has answered"),
@@ -96,8 +98,8 @@ fn told<T>(left: &[usize], node: usize, result: Result<T>) -> Option<T> {
 
 // ---- AtomicVar ----------------------------------------------------------------------------------------------------
 
-/// Calls of users whose word may go: those that are answered come one after the other, those that are not may have
-/// happened. Where one has failed, all fail from then on.
+/// Calls on a word that is stored on a node that may die. Those with an answer take effect one after the other; those
+/// without may have happened. After a call has failed, all later ones fail.
 fn atomic(stage: &Stage, goes: Goes, users: &[(usize, &'static [Call])]) -> Result<()> {
     let vars = keep(stage, stage.on_each(|node| AtomicVar::open(node, "v", N0))?);
     let history = Calls(stage.log());
@@ -129,7 +131,7 @@ fn atomic(stage: &Stage, goes: Goes, users: &[(usize, &'static [Call])]) -> Resu
     Ok(())
 }
 
-/// `NAR → NAW` of a node whose word ends.
+/// `NAR → NAW` of a node when the word's home dies.
 fn atomic_cut_short() -> Scenario {
     let about = "an addition to a word whose home dies is done, or not; an error stays one";
     let body = |stage: &Stage, goes| atomic(stage, goes, &[(0, &[Add(1)]), (1, &[Add(1), Load])]);
@@ -143,7 +145,7 @@ fn atomic_home_dies() -> Scenario {
     })
 }
 
-/// Who is cut off may use its own word for as long as it does not know.
+/// A node that is cut off may use its own word until it learns of its eviction.
 fn atomic_home_is_cut_off() -> Scenario {
     IsCutOff.scenario("atomic/home-cut", "calls to a word that is cut off are done, or not", 3, |stage, goes| {
         atomic(stage, goes, &[(0, &[Add(1), Load]), (1, &[Swap(10), Load]), (2, &[Add(2), Load])])?;
@@ -151,7 +153,7 @@ fn atomic_home_is_cut_off() -> Scenario {
     })
 }
 
-/// One that waits for a word's first change sees it, or is told that it waits for the dead.
+/// A thread that waits for a word's first change sees it, or gets an error that names the dead node.
 fn waits_for_change(stage: &Stage, goes: Goes) -> Result<()> {
     let vars = keep(stage, stage.on_each(|node| AtomicVar::open(node, "waited-for", N0))?);
     let writes = Rc::clone(&vars);
@@ -172,8 +174,8 @@ fn waits_for_change(stage: &Stage, goes: Goes) -> Result<()> {
 
 // ---- SharedVar ----------------------------------------------------------------------------------------------------
 
-/// Node 0 pushes versions of `x`; all others look at theirs, and pull versions of `y`, which it only stores. Those that
-/// are left when all is over use `x` again.
+/// Node 0 pushes versions of `x`. All others load their copies, and pull versions of `y`, which node 0 only stores. The
+/// remaining nodes use `x` again in the end.
 fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> {
     let vars = shared::<2>(stage)?;
     let nodes = stage.nodes();
@@ -243,7 +245,7 @@ fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> 
     Ok(())
 }
 
-/// `NRW` of a push whose node dies, and `NRR` of a pull from it.
+/// `NRW` of a push from a node that dies, and `NRR` of a pull from that node.
 fn shared_cut_short() -> Scenario {
     let about = "a word that is pushed and pulled while its node dies is one that it has stored";
     Dies(0).scenario("shared/cut-short", about, 2, |stage, goes| pushes(stage, goes, 1, 1)).small()
@@ -259,7 +261,7 @@ fn shared_pusher_is_cut_off() -> Scenario {
     IsCutOff.scenario("shared/pusher-cut", about, 3, |stage, goes| pushes(stage, goes, 2, 2))
 }
 
-/// A push says who is gone, and all others get it.
+/// A push names the dead node in its error, and all other nodes get the value.
 fn shared_reader_dies() -> Scenario {
     let about = "a push to one that dies names it, and the others get it";
     Dies(1).scenario("shared/reader-dies", about, 3, |stage, goes| {
@@ -290,7 +292,7 @@ fn shared_reader_dies() -> Scenario {
 
 // ---- OwnedVar -----------------------------------------------------------------------------------------------------
 
-/// What a version looks like.
+/// The type of a versioned value.
 trait Version: Plain {
     fn of(version: u64) -> Self;
     /// A value that was read.
@@ -317,18 +319,18 @@ impl Version for [u64; 2] {
     }
 }
 
-/// What a reader found of a value whose owner may go.
+/// A reader's findings on a value with an owner that may die.
 struct Found {
     node: usize,
     seen: Seen,
-    /// It was told that its copy will never be whole again.
+    /// An error reported that its copy will never be whole again.
     is_torn: bool,
-    /// What there was when nothing of the owner could land any more.
+    /// The value at the time when no put of the owner could land any more.
     rest: Option<Option<u64>>,
 }
 
-/// Node 0 owns a value, and pushes versions of it; the first of several is fenced. A push that is cut short leaves each
-/// copy old, new or torn, and a torn one is never taken for a value.
+/// Node 0 owns a value, and pushes versions of it. The first of several is fenced. A push that is cut short leaves each
+/// copy old, new or torn, and a torn copy is never returned as a value.
 fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u64, waits: bool) -> Result<()> {
     let vars = keep(stage, stage.on_each(move |node| OwnedVar::<V>::open_with(node, "v", N0, wholeness))?);
     let nodes = stage.nodes();
@@ -407,7 +409,8 @@ fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u
     Ok(())
 }
 
-/// `NRW`s of the parts of a value, of which a beginning lands, and of the last some words. For `owned-dead-awaited`.
+/// `NRW`s of the parts of a value, of which only the first land, and of the last only some words. For
+/// `owned-dead-awaited`.
 fn owned_cut_short(wholeness: Wholeness) -> Scenario {
     let about = "a push that ends in the middle leaves the old value, the new one, or none";
     let body = match wholeness {
@@ -467,8 +470,7 @@ fn owned_reader_dies() -> Scenario {
 
 // ---- Sst ----------------------------------------------------------------------------------------------------------
 
-/// Everybody pushes versions of its row, and looks at all rows. Those of the others are not disturbed by the one that
-/// ends.
+/// Each node pushes versions of its row, and reads all rows. The failing node does not disturb the rows of the others.
 fn rows(stage: &Stage, goes: Goes) -> Result<()> {
     const VERSIONS: u64 = 2;
     let tables = keep(stage, stage.on_each(|node| Sst::<[u64; 2]>::open(node, "t"))?);

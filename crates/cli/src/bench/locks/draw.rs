@@ -8,7 +8,7 @@ use crate::bench::workload::scale;
 /// Draws locks of the own node and of others.
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
-    /// Those that lie on the own node.
+    /// The locks on the own node.
     pub(super) own: Vec<u32>,
     /// All others.
     pub(super) others: Vec<u32>,

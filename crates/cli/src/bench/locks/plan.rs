@@ -1,4 +1,4 @@
-//! What a benchmark of locks measures, in which order: the same on all nodes.
+//! The measurements of a benchmark of locks, and their order: the same on all nodes.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) struct Plan {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Variant {
     pub(super) kind: String,
-    /// Of ALock, if they are not what they are by default.
+    /// The budgets of ALock, if they are not the default.
     pub(super) budgets: Option<Budgets>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Case {
     /// Its number, and that of its locks among the tables.
     pub(super) number: usize,
     pub(super) table: usize,
-    /// Its place in the plan's lists.
+    /// Its position in the plan's lists.
     pub(super) variant: usize,
     pub(super) locks: u32,
     pub(super) locality: u8,
@@ -70,7 +70,7 @@ impl Plan {
         cases
     }
 
-    /// The measurements of a round, in their order: another kind comes first in each round.
+    /// The measurements of a round, in their order: each round begins with another kind.
     pub(super) fn round(&self, round: u16) -> Vec<Case> {
         let mut cases = self.cases();
         for compared in cases.chunks_mut(self.variants.len()) {
@@ -90,7 +90,7 @@ impl Plan {
 }
 
 impl Variant {
-    /// A kind as it is by default.
+    /// A kind with its default options.
     pub(super) fn of(kind: LockKind) -> Variant {
         Variant { kind: kind.name().into(), budgets: None }
     }

@@ -14,7 +14,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 130.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
-/// Seen alike by people who see few colours, and on white and black.
+/// Distinguishable with limited colour vision, and on white and black.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// Draws lines: x by its logarithm, y from zero on.
@@ -75,7 +75,7 @@ pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
     picture
 }
 
-/// The next number whose quarters are short to write.
+/// The next number with quarters that are short to write.
 fn round_up(number: f64) -> f64 {
     if number <= 0.0 {
         return 1.0;

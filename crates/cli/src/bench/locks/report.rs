@@ -1,4 +1,4 @@
-//! What a benchmark of locks has measured: results of threads, merged into one [`Report`] for each measurement.
+//! The results of a benchmark of locks: results of threads, merged into one [`Report`] for each measurement.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
 use crate::place::FabricChoice;
 use crate::tell::grouped;
 
-/// What one thread has done in one round of a measurement.
+/// The results of one thread in one round of a measurement.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ThreadResult {
     pub(super) case: usize,
@@ -26,7 +26,7 @@ pub(super) struct ThreadResult {
     pub(super) others: Tally,
 }
 
-/// Acquisitions, and what they have cost.
+/// Acquisitions, and their costs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Tally {
     pub(super) acquisitions: u64,
@@ -37,7 +37,7 @@ pub(super) struct Tally {
     pub(super) latencies: Latencies,
 }
 
-/// What the counters of a node's locks have grown by in one round of a measurement.
+/// The increase of a node's counters under its locks in one round of a measurement.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Sum {
     pub(super) case: usize,
@@ -79,7 +79,7 @@ pub(super) struct Report {
     /// Of all rounds together: the longest of a thread in each.
     seconds: f64,
     acquisitions: u64,
-    /// What the counters say that the locks protect: the same, or there is no report.
+    /// The sum of the counters that the locks protect. It must be the same as `acquisitions`, or there is no report.
     counted: u64,
     /// The median over the rounds, and all of them.
     pub(super) throughput_per_s: f64,
@@ -93,9 +93,9 @@ pub(super) struct Report {
     queue_pairs: Pairs,
     /// This throughput by that of each other kind of the run: the median over the rounds.
     against: BTreeMap<String, f64>,
-    /// What measuring takes by itself: the median time of a turn without a lock.
+    /// The cost of measuring: the median time of an iteration without a lock.
     empty_turn_ns: Option<u64>,
-    /// What it takes this machine to hand a cache line from one core to another.
+    /// The time in which this machine passes a cache line from one core to another.
     handoff_ns: Option<f64>,
 }
 
@@ -115,7 +115,7 @@ impl Tally {
         Tally { acquisitions: 0, remote_ops: 0, loopback_ops: 0, round_trips: 0, latencies: Latencies::new() }
     }
 
-    /// One more, that took so long and cost so much.
+    /// Adds an acquisition with its latency and cost.
     #[inline]
     pub(super) fn add(&mut self, latency_ns: u64, cost: Counts) {
         self.acquisitions += 1;
@@ -158,7 +158,7 @@ impl ThreadResult {
 }
 
 impl Results {
-    /// What a node says.
+    /// Adds a line from a node.
     pub(super) fn take(&mut self, node: usize, what: &str, json: &str) -> Result<()> {
         match what {
             "running" => {}
@@ -262,13 +262,13 @@ impl Report {
         super::plan::Variant { kind: self.kind.clone(), budgets: self.budgets }.name()
     }
 
-    /// By how much this is faster than what has these throughputs in the same rounds.
+    /// The speed-up over another lock with these throughputs in the same rounds.
     pub(super) fn speed_up(&self, rounds: &[f64]) -> f64 {
         median(self.throughput_of_rounds.iter().zip(rounds).map(|(own, other)| ratio(*own, *other)))
     }
 }
 
-/// The middle of some numbers, or what lies between the two in the middle.
+/// The median of some numbers: the middle one, or the mean of the two in the middle.
 pub(super) fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);

@@ -16,10 +16,10 @@ use super::plan::{Case, Plan, Variant};
 use super::report::{Pairs, Sum, Tally, ThreadResult};
 use crate::bench::worker::{self, say};
 
-/// Counters lie a cache line apart, so that nobody waits for another lock's.
+/// Counters are a cache line apart, so that no thread waits for another lock's counter.
 const COUNTER_BYTES: usize = 64;
 
-/// Serves in a benchmark until all has been measured.
+/// Serves in a benchmark until all measurements are done.
 pub(super) fn main(plan: &Plan, mutant: Option<Mutant>) -> Result<()> {
     let node = Node::from_environment()?;
     node.wait_for_all(Duration::from_secs(30))?;
@@ -37,7 +37,7 @@ pub(super) fn main(plan: &Plan, mutant: Option<Mutant>) -> Result<()> {
             endpoint: node.endpoint()?,
             phase: barrier.thread()?,
         };
-        // A seeded bug is on for the thread that says so.
+        // A seeded bug is enabled per thread.
         threads.push(move || {
             mutants::enable(mutant)?;
             worker.main()
@@ -72,7 +72,7 @@ impl Worker {
                 }
                 let measured = self.endpoint.block_on(self.measure(case, round, &mut rng));
                 let mut result = measured.with_context(|| self.describe(case))?;
-                // From here on all that was put is visible, and nobody adds until all have met once more.
+                // From here on all puts are visible, and no thread adds until all have met once more.
                 self.meet()?;
                 result.thread = self.thread;
                 say("thread", &result)?;
@@ -87,7 +87,7 @@ impl Worker {
             let (own, reached) = self.node.metrics().queue_pairs;
             say("pairs", &Pairs { own, reached })?;
         }
-        // Nobody leaves while others still read its memory.
+        // Each node stays until the others have finished reading its memory.
         self.meet()
     }
 
@@ -100,7 +100,7 @@ impl Worker {
         format!("{kind}, {} locks, locality {} %", case.locks, case.locality)
     }
 
-    /// The median time of a turn that takes no lock: what measuring costs by itself.
+    /// The median time of an iteration that takes no lock: the cost of measuring itself.
     fn empty_turn_ns(&self, rng: &mut SmallRng) -> u64 {
         let (table, endpoint) = (&self.tables[0], &self.endpoint);
         let mut tally = Tally::new();
@@ -120,7 +120,7 @@ impl Worker {
     async fn measure(&self, case: Case, round: u16, rng: &mut SmallRng) -> Result<ThreadResult> {
         let (table, endpoint) = (&self.tables[case.table], &self.endpoint);
         let mut result = ThreadResult::new(case.number, round);
-        // The first release would fence what the barrier has put.
+        // Otherwise the first release would fence the barrier's puts.
         endpoint.global_fence(self.node.members()).await?;
         let start = endpoint.now();
         let end = start + self.plan.slice();
@@ -138,7 +138,7 @@ impl Worker {
                 guard.unlock().await?;
             }
             let after = endpoint.counts();
-            // The clock is read once each time: what a turn takes is from the end of the one before.
+            // The clock is read once each time: an iteration is measured from the end of the previous one.
             let ended = endpoint.now();
             let side = if is_own { &mut result.own } else { &mut result.others };
             side.add((ended - now).as_nanos() as u64, (locked - before) + (after - added));
@@ -149,7 +149,7 @@ impl Worker {
     }
 }
 
-/// The locks of one kind, and what they protect.
+/// The locks of one kind, and the counters that they protect.
 struct Table {
     locks: LockTable,
     drawn: Locks,
@@ -157,7 +157,7 @@ struct Table {
     counters: Vec<Counter>,
     /// The counters of this node's locks.
     memory: Region,
-    /// By which the others find them.
+    /// Lets the other nodes find the counters.
     _opened: CustomObject,
 }
 
@@ -165,7 +165,7 @@ struct Table {
 #[derive(Clone, Copy)]
 struct Counter {
     word: RemotePtr<u64>,
-    /// Where it lies in its node's region.
+    /// Its offset in its node's region.
     offset: usize,
 }
 
@@ -195,8 +195,8 @@ impl Table {
         Ok(Table { drawn: Locks::of(&locks, node.id()), locks, counters, memory, _opened: opened })
     }
 
-    /// Adds one to what a lock protects, which this thread holds, by accesses that nothing else makes safe; whether the lock
-    /// is one of the own node.
+    /// Adds one to the counter of a lock that this thread holds. Only the lock makes these accesses safe. Returns
+    /// whether the lock is one of the own node.
     #[inline]
     async fn add_one(&self, endpoint: &Endpoint, index: usize) -> Result<bool> {
         let Counter { word, offset } = self.counters[index];
@@ -206,7 +206,7 @@ impl Table {
             return Ok(true);
         }
         let count = endpoint.get(word).await?;
-        // Nobody waits for it: the lock's release comes after it on its node, or the lock is none.
+        // The put is not awaited: the lock's release follows it on its node, or the lock is broken.
         endpoint.put_value(word, count + 1).detach()?;
         Ok(false)
     }

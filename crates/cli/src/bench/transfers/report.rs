@@ -1,4 +1,4 @@
-//! What a benchmark of transfers has measured: results of threads, merged into one [`Report`].
+//! The results of a benchmark of transfers: results of threads, merged into one [`Report`].
 
 use std::io::{self, Write};
 
@@ -10,15 +10,15 @@ use super::{AMOUNT, Plan, TransfersArgs};
 use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
 use crate::tell::grouped;
 
-/// What one thread has done.
+/// The results of one thread.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ThreadResult {
     pub(super) seconds: f64,
     transfers: u64,
-    /// Those for which there was too little, and those that waited too long for a lock.
+    /// Transfers from an account with too little, and transfers that waited too long for a lock.
     pub(super) aborted: u64,
     pub(super) timeouts: u64,
-    /// What transfers have cost.
+    /// The costs of transfers.
     puts: u64,
     gets: u64,
     atomics: u64,
@@ -32,7 +32,7 @@ pub(super) struct ThreadResult {
 #[derive(Default)]
 pub(super) struct Results {
     threads: Vec<ThreadResult>,
-    /// What the accounts of each node hold together.
+    /// The sum of the accounts of each node.
     sums: Vec<u64>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Report {
     latency_ns: Percentiles,
     each: Each,
     fairness: Fairness,
-    /// What all accounts hold together: the same before and after, or there is no report.
+    /// The sum of all accounts: the same before and after, or there is no report.
     sum: u64,
 }
 
@@ -90,7 +90,7 @@ impl ThreadResult {
         }
     }
 
-    /// One more transfer, that took so long and cost so much.
+    /// Adds one transfer with its time and costs.
     #[inline]
     pub(super) fn add(&mut self, latency_ns: u64, cost: Counts) {
         self.transfers += 1;
@@ -104,7 +104,7 @@ impl ThreadResult {
 }
 
 impl Results {
-    /// What a node says.
+    /// Adds a line from a node.
     pub(super) fn take(&mut self, what: &str, json: &str) -> Result<()> {
         match what {
             "running" => {}
@@ -115,7 +115,7 @@ impl Results {
         Ok(())
     }
 
-    /// The report, if the run is whole and nothing was lost or made.
+    /// The report, if the run is complete and the sum of the accounts is unchanged.
     pub(super) fn report(&self, plan: &Plan, args: &TransfersArgs) -> Result<Report> {
         let all = usize::from(plan.nodes) * usize::from(plan.threads);
         ensure!(

@@ -14,7 +14,7 @@ use super::{ACCOUNT_BYTES, AMOUNT, Plan, TRANSFER_MAX};
 use crate::bench::worker::{self, say};
 use crate::bench::workload::scale;
 
-/// What a node's memory is limited to by default, and what it needs beside the accounts.
+/// The default limit of a node's memory, and the memory that it needs beside the accounts.
 const MEMORY_BYTES: u64 = 64 << 30;
 const MEMORY_BYTES_MORE: u64 = 1 << 30;
 
@@ -64,7 +64,7 @@ impl Worker {
             say("running", &())?;
         }
         let result = self.endpoint.block_on(self.measure())?;
-        // From here on all that was put is visible, and nobody moves anything.
+        // From here on all puts are visible, and no thread makes a transfer.
         self.meet()?;
         say("thread", &result)?;
         if self.is_first {
@@ -75,7 +75,7 @@ impl Worker {
             let sum = self.accounts.own_cells().map(|(_, word)| word).map(Word::load).fold(0, u64::wrapping_add);
             say("sum", &sum)?;
         }
-        // Nobody leaves while others still look.
+        // Each node stays until the others have finished reading its memory.
         self.meet()
     }
 
@@ -83,7 +83,7 @@ impl Worker {
         worker::meet(&self.endpoint, &mut self.phase)
     }
 
-    /// Moves amounts until the time is over.
+    /// Transfers amounts until the time is over.
     async fn measure(&self) -> Result<ThreadResult> {
         let endpoint = &self.endpoint;
         let mut rng = SmallRng::seed_from_u64(self.number);
@@ -110,7 +110,7 @@ impl Worker {
         Ok(result)
     }
 
-    /// Moves an amount from one account to another; whether there was as much.
+    /// Transfers an amount from one account to another. Returns whether the account had enough.
     async fn transfer(&self, from: usize, to: usize, amount: u64) -> farfield::Result<bool> {
         let mut transaction = self.accounts.begin(&self.endpoint, &[from, to]).await?;
         let held = transaction.read_all(&[from, to]).await?;

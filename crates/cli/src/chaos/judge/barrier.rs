@@ -1,11 +1,11 @@
-//! Nobody passes a barrier before all others have come to it.
+//! A thread passes a barrier only after all other members have arrived at it.
 
 use std::collections::BTreeMap;
 
 use super::{Findings, Story};
 use crate::chaos::log::Op;
 
-/// The nodes that a barrier was opened among: they are in its name.
+/// The nodes among which a barrier was opened. Their numbers are part of its name.
 fn members_of(path: &str) -> impl Iterator<Item = u16> {
     path.rsplit('/').next().unwrap_or_default().split('-').filter_map(|number| number.parse().ok())
 }

@@ -1,5 +1,6 @@
-//! Who is on the losing side of a link that was cut: its calls end, with an error that says why. (That it learns of it, the
-//! director waits for.) What it does from the cut on concerns nobody else, and is left out of what the others judge.
+//! The nodes on the losing side of a link that was cut: each of their calls ends with an error that names the reason.
+//! (The director waits until such a node learns of its eviction.) The calls of such a node after the cut affect no
+//! other node, so the other judges leave them out.
 
 use super::errors::LIMITS_MAX;
 use super::{Findings, Story};
@@ -9,7 +10,7 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
     for death in &story.deaths {
         let of_node = |call: &&super::Call| call.node == death.node;
         let ends = story.calls.iter().filter(of_node).filter_map(|call| call.end.as_ref().map(|end| end.0));
-        // What it has logged last; it was killed a moment later.
+        // The node's last log entry. It was killed a moment later.
         let last_ns = ends.max().unwrap_or(cut_ns);
         let is_after = |call: &&super::Call| call.end.as_ref().is_none_or(|end| end.0 >= cut_ns);
         for call in story.calls.iter().filter(of_node).filter(is_after) {
@@ -30,7 +31,8 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
     for death in &story.deaths {
         story.calls.retain(|call| call.begin_ns < cut_ns || call.node != death.node);
         for call in story.calls.iter_mut().filter(|call| call.node == death.node) {
-            // As what one that is killed is in the middle of. While the link was being cut, what succeeded has been done.
+            // Treated like the call that a killed node was executing. A call that succeeded while the link was being
+            // cut counts as done.
             call.end.take_if(|(at_ns, outcome)| *at_ns >= cut_ns || *at_ns >= death.at_ns && outcome.is_err());
         }
     }

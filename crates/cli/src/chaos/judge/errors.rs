@@ -1,26 +1,26 @@
-//! What calls failed with: only deaths of nodes that were killed, and timeouts while somebody was stopped or had just
-//! died. A timeout comes neither before its time nor long after it, and nothing else takes longer either.
+//! The errors of calls: only deaths of killed nodes, and timeouts while some node was stopped or had just died. A
+//! timeout occurs neither before its time nor long after it, and no other call takes longer either.
 //!
-//! A machine that is busy with something else may be too slow for the limits. It is not asked how slow it is, but measured:
-//! by the calls of all nodes that are one round trip each, at the time of the timeout. What a timeout waited for takes some
-//! round trips; if the median of those leaves no time for them, that is the reason. A grant that is lost is none: round
-//! trips take no longer for it.
+//! A busy machine may be too slow for the limits. The judge measures this by the calls of all nodes that take one round
+//! trip each, at the time of the timeout. The operation that timed out needs several round trips. If the median round
+//! trip leaves no time for them, that is the reason. A lost grant is not excused by this, because it does not make
+//! round trips longer.
 
 use super::{DECIDED_NS, Death, Findings, Story};
 use crate::chaos::log::{Call, Failure, Op};
 
-/// Round trips in one turn of a node at a lock: it takes the lock, looks, changes two words, and releases it.
+/// Round trips of one node's turn at a lock: it takes the lock, reads, changes two words, and releases the lock.
 const TURN_ROUND_TRIPS: u64 = 8;
-/// Fewer calls do not tell how long a round trip takes.
+/// With fewer calls, the time of a round trip is unknown.
 const SAMPLES_MIN: usize = 5;
 
-/// Calls take no longer than so many times their limit.
+/// A call takes at most this many times its limit.
 pub(in crate::chaos) const LIMITS_MAX: u64 = 10;
 
 impl Story {
-    /// Whether a node was stopped, or dead for less than a moment, at some time in a span.
+    /// Whether a node was stopped, or had just died, at some time in a span.
     fn was_harmed(&self, node: u16, from_ns: u64, to_ns: u64) -> bool {
-        // For so long after it was found out that a node has died or goes on, others may still have waited for it.
+        // Other nodes may still have waited for this long after the detection of the death or the end of the stop.
         let overlaps = |begin_ns: u64, end_ns: u64| begin_ns <= to_ns && from_ns <= end_ns.saturating_add(DECIDED_NS);
         let died = |death: &Death| overlaps(death.at_ns, self.found_out_ns(death));
         let stopped = |stop: &(u16, u64, u64)| overlaps(stop.1, stop.2.saturating_add(self.detection_ns));
@@ -28,7 +28,8 @@ impl Story {
             || self.stops.iter().filter(|stop| stop.0 == node).any(stopped)
     }
 
-    /// How long a round trip took in a span, where nodes are on a network: the median of the calls that are one.
+    /// The time of a round trip in a span, where nodes are on a network: the median of the calls that take one round
+    /// trip.
     fn round_trip_ns(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
         let is_one = |call: &&Call| matches!(call.op, Op::Add { .. } | Op::Pull { .. });
         let took_ns = |call: &Call| {
@@ -41,7 +42,7 @@ impl Story {
         (self.detection_ns > 0 && all.len() >= SAMPLES_MIN).then(|| all[all.len() / 2])
     }
 
-    /// Whether round trips took so long in a span that turns of all nodes take longer than a limit.
+    /// Whether round trips in a span were so slow that one turn of each node takes longer than a limit.
     fn is_too_slow(&self, from_ns: u64, to_ns: u64, limit_ns: u64) -> bool {
         let turns = TURN_ROUND_TRIPS * self.members.len() as u64;
         self.round_trip_ns(from_ns, to_ns).is_some_and(|one_ns| one_ns.saturating_mul(turns) >= limit_ns)
@@ -65,7 +66,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         };
         let took_ns = at_ns.saturating_sub(call.begin_ns);
         let ran_ns = took_ns - story.stopped_ns(call.node, call.begin_ns, *at_ns).min(took_ns);
-        // What was sent to a dead node ends when it is found out.
+        // An operation to a dead node ends when the death is detected.
         let limit_ns = LIMITS_MAX * call.limit_ns + story.detection_max_ns();
         findings.verify("calls within their time", ran_ns <= limit_ns, || {
             format!(
@@ -94,7 +95,7 @@ fn ms(ns: u64) -> u64 {
     ns / 1_000_000
 }
 
-/// What is wrong with an error, if anything.
+/// The violation in an error, if there is one.
 fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> Option<String> {
     let is_of_object = failure.object.as_ref().is_some_and(|object| object.starts_with(&story.path));
     // A fence is the endpoint's, not an object's.
@@ -109,11 +110,11 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     match failure.variant.as_str() {
         "PeerDead" | "Lost" => match failure.nodes[..] {
             _ if failure.variant == "Lost" && !matches!(call.op, Op::Kv { .. }) => Some("nothing can be lost".into()),
-            // One that sends to all may name several.
+            // An operation that sends to all nodes may name several.
             ref nodes if !nodes.is_empty() && nodes.iter().all(was_killed) => None,
             _ => Some("that node has not been killed".into()),
         },
-        // Where no system says who is dead, nodes find out themselves.
+        // Where no system reports deaths, the nodes detect them.
         "Unreachable" if story.detection_ns > 0 => match failure.nodes[..] {
             ref nodes if !nodes.is_empty() && nodes.iter().all(|it| story.was_harmed(*it, call.begin_ns, at_ns)) => {
                 None
@@ -126,13 +127,13 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
                 return Some(format!("after {} ms, before its {} ms were over", ms(took_ns), ms(call.limit_ns)));
             }
             let was_harmed = |node: &u16| story.was_harmed(*node, call.begin_ns, at_ns);
-            // Those that are gone are named beside the others.
-            // While the survivors find out about a death, they wait for each other, too.
+            // The error names dead nodes beside the others.
+            // While the survivors detect a death, they wait for each other, too.
             let find_out = story.detection_ns > 0 && story.members.iter().any(was_harmed);
             let is_gone = |node: u16| story.death_of(node).is_some_and(|it| it <= at_ns);
             let is_slow = story.is_too_slow(call.begin_ns, at_ns, call.limit_ns);
             let may_be_missing = |node: &u16| find_out || is_slow || was_harmed(node) || is_gone(*node);
-            // That nothing comes from a queue needs no reason. Who holds a lock may himself wait for one that was harmed.
+            // An empty queue needs no reason. The holder of a lock may itself wait for a harmed node.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock =
                 matches!(call.op, Op::Lock { .. }) || failure.object.as_ref().is_some_and(|it| it.ends_with("/locks"));

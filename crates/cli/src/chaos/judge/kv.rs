@@ -1,5 +1,5 @@
-//! Each key's history is linearizable, and a value is lost only if it lay on a node that was killed, which the error
-//! names: the inserter's, or the one that the key's hash says.
+//! Each key's history is linearizable. A value is lost only if it was stored on a killed node, which the error names:
+//! the inserter's node, or the node that the key's hash selects.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use farfield::history::{Effect, Event, Model, Verdict, check};
 use super::{Findings, Story};
 use crate::chaos::log::{Answer, Call, KvOp, Op};
 
-/// One key of a store whose nodes may die.
+/// One key of a store with nodes that may die.
 struct MortalKey {
-    /// The nodes on which a value goes by the key's hash: the first of them that is not gone. None at all where it goes
-    /// to the inserter's.
+    /// The nodes for a value, chosen by the key's hash: the first of them that is alive stores it. Empty if the
+    /// inserter's node stores the value.
     ring: Vec<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// Which places in the ring are gone: a bit for each.
+    /// The ranks in the ring that have died: one bit each.
     gone: u64,
     pair: Pair,
 }
@@ -25,21 +25,21 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Pair {
     Absent {
-        /// Where the value lay, if its delete was cut short: who has seen that it is absent has seen it there, and the
-        /// others know of it still.
+        /// The home of the value, if its delete was cut short. A node that has seen the key absent has seen it there,
+        /// and the other nodes still have it in their indexes.
         lay: Option<u16>,
     },
     There {
         value: u64,
         home: u16,
-        /// Somebody was told that it is there. Otherwise its insert was cut short: the survivors may then differ, until
-        /// they have settled it, in whether the key is lost or was never there.
+        /// A call was answered that the key is present. Otherwise its insert was cut short: until the survivors have
+        /// resolved it, they may differ in whether the key is lost or was never present.
         is_sure: bool,
     },
     Lost {
-        /// Where the value lay.
+        /// The home of the value.
         home: u16,
-        /// All find it lost. Otherwise some may find that it is not there.
+        /// All nodes find it lost. Otherwise some may find it absent.
         is_sure: bool,
     },
 }
@@ -49,13 +49,13 @@ enum Input {
     Call {
         op: KvOp,
         node: u16,
-        /// Whether its node knows of all deaths. Where no system says who is dead, it learns of one a while later: until then
-        /// what is lost may seem to be there to it, and it may put new values to the dead.
+        /// Whether its node knows of all deaths. Where no system reports deaths, the node learns of one later. Until
+        /// then it may find lost values present, and may put new values to the dead node.
         is_told: bool,
     },
     /// The death of a node.
     Loss(u16),
-    /// While a lost key is inserted or deleted, the others learn of that one after the other.
+    /// While a lost key is inserted or deleted, the other nodes learn of it one after the other.
     Forget,
 }
 
@@ -64,18 +64,18 @@ enum Output {
     Found(Option<u64>),
     Changed(bool),
     Done,
-    /// With the node that was named.
+    /// With the node that the error named.
     Lost(u16),
 }
 
 impl MortalKey {
-    /// Where a new value goes.
+    /// The node that stores a new value.
     fn home(&self, gone: u64, inserter: u16) -> u16 {
         let mut left = self.ring.iter().enumerate().filter(|(place, _)| gone >> place & 1 == 0);
         left.next().map_or(inserter, |(_, node)| *node)
     }
 
-    /// Whether a node of the ring is.
+    /// Whether a node of the ring has died.
     fn is_gone(&self, gone: u64, home: u16) -> bool {
         self.ring.iter().position(|node| *node == home).is_some_and(|place| gone >> place & 1 == 1)
     }
@@ -116,7 +116,7 @@ impl Model for MortalKey {
             Pair::There { .. } => (true, false, true),
             Pair::Lost { is_sure, .. } => (false, !is_sure, !is_told),
         };
-        // Nothing succeeds with the dead.
+        // No operation with a dead node succeeds.
         let avoids_dead = is_told || output.is_some();
         let placed = |value| match self.home(if avoids_dead { state.gone } else { 0 }, node) {
             home if self.is_gone(state.gone, home) => Pair::Lost { home, is_sure: false },
@@ -178,21 +178,21 @@ fn events_of(call: &Call, op: KvOp, is_told: bool) -> Vec<Event<Input, Output>> 
         Some((_, Ok(Answer::Changed(changed)))) => Some(Output::Changed(*changed)),
         Some((_, Ok(_))) => Some(Output::Done),
         Some((_, Err(failure))) if failure.variant == "Lost" => {
-            // Whatever it was to do, it has found the key lost.
+            // Whatever the operation was, it has found the key lost.
             let named = failure.nodes.first().copied().unwrap_or(u16::MAX);
             events.push(event(KvOp::Get, Some(Output::Lost(named))));
             None
         }
         _ => None,
     };
-    // Whether a change that failed has happened is not known. A look that failed has not.
+    // A failed change may have happened or not. A failed get has no effect.
     if output.is_some() || op != KvOp::Get {
         events.push(event(op, output));
     }
     events
 }
 
-/// What an insert or delete does first if the key is lost, as far as others can see it.
+/// The first step of an insert or delete of a lost key, as far as other nodes can see it.
 fn forgetting(event: &Event<Input, Output>) -> Option<Event<Input, Output>> {
     let changes = matches!(event.input, Input::Call { op: KvOp::Insert(_) | KvOp::Upsert(_) | KvOp::Delete, .. });
     let forgets = changes && event.output != Some(Output::Changed(false));
@@ -200,7 +200,7 @@ fn forgetting(event: &Event<Input, Output>) -> Option<Event<Input, Output>> {
     forgets.then_some(Event { input: Input::Forget, output, ..*event })
 }
 
-/// Where the nodes say that the value of each key goes first by the key's hash: all the same.
+/// The first node for each key's value by the key's hash. All nodes must report the same.
 fn homes(story: &Story, findings: &mut Findings) -> BTreeMap<u64, u16> {
     let mut homes: BTreeMap<u64, u16> = BTreeMap::new();
     for call in &story.calls {
@@ -222,7 +222,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         if let Op::Kv { key, op } = call.op {
             let events = keys.entry(key).or_default();
             for event in events_of(call, op, story.is_told(call)) {
-                // Before that nothing was lost.
+                // Before the first death, no value was lost.
                 if event.answered_ns().is_none_or(|at_ns| at_ns > first_death_ns) {
                     events.extend(forgetting(&event));
                 }
@@ -237,10 +237,10 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         findings.count("lost values seen", lost.count() as u64);
         for death in &story.deaths {
             let (input, output) = (Input::Loss(death.node), Output::Done);
-            // It is not optional: what is placed there later would be lost without anybody's death.
+            // It is not optional: otherwise a value that is placed there later could be lost without a death.
             events.push(Event::returned(u32::from(death.node), death.at_ns, death.gone_ns, input, output));
         }
-        // In order of their numbers, from its home on.
+        // In the order of their numbers, from the key's home on.
         let first = homes.get(&key).and_then(|home| story.members.iter().position(|member| member == home));
         let from_home = |first| story.members.iter().cycle().skip(first).take(story.members.len()).copied().collect();
         let model = MortalKey { ring: first.map_or_else(Vec::new, from_home) };
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(found(judge, vec![inserted_by(1), update]).len(), 1, "it says that what is there is lost");
     }
 
-    /// The violations in a history of the key where its hash says `home`, and node 2 has died.
+    /// The violations in a history of a key with home `home` by its hash, where node 2 has died.
     fn found_by_hash(home: u16, calls: Vec<Call>) -> Vec<String> {
         let said = call(0, 1, Op::Home { key: 1 }, Some((2, Ok(Answer::Value(u64::from(home))))));
         let story = Story { is_placed_by_hash: true, ..story([vec![said], calls].concat()) };
@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(found_by_hash(0, vec![inserted_by(inserter), lost(1100)]).len(), 1, "it lay on a survivor");
             assert_eq!(found_by_hash(1, vec![inserted_by(inserter), got(1100, Some(7))]), [""; 0]);
         }
-        // When its home is gone, the next one is: nobody can lose it there.
+        // When its home has died, the next node stores it: it cannot be lost there.
         let later = on_key(1, 1200, KvOp::Insert(8), Ok(Answer::Changed(true)));
         assert_eq!(found_by_hash(2, vec![later.clone(), got(1300, Some(8))]), [""; 0]);
         assert_eq!(found_by_hash(2, vec![later, lost(1300)]).len(), 1, "it lies on a survivor");

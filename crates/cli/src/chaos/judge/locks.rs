@@ -1,5 +1,5 @@
-//! Nobody holds a lock while another does; what it protects is as the last holder left it; and whoever follows a holder
-//! that died is told so, and nobody else.
+//! At most one thread holds a lock at a time. The protected words are as the last holder left them. The next holder
+//! after one that died learns of the death, and no other holder does.
 
 use farfield::LockKind;
 
@@ -11,21 +11,22 @@ struct Holding {
     node: u16,
     turn: u64,
     from_ns: u64,
-    /// None if its node was killed before.
+    /// None if its node was killed first.
     to_ns: Option<u64>,
     is_after_death: bool,
     seen: Option<[u64; 2]>,
-    /// What it was about to write.
+    /// The words that it was about to write.
     written: Option<[u64; 2]>,
 }
 
-/// The holdings of a lock in order, by the calls on it; and from when on what it protects may be gone: a call has
-/// failed.
+/// The holdings of a lock in order, by the calls on it; and the time from which the protected words may be lost,
+/// because a call has failed.
 fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     let mut holdings: Vec<Holding> = Vec::new();
     let mut gone_ns = u64::MAX;
     for call in calls {
-        // Who cannot reach what it is to repair leaves that to the next one, who is told, too.
+        // A holder that cannot reach the words to repair leaves the repair to the next holder, which learns of the
+        // death, too.
         let is_out_of_reach = |failure: &Failure| {
             failure.variant == "Unreachable" && matches!(call.op, Op::Look { .. } | Op::Change { .. })
         };
@@ -55,10 +56,10 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     (holdings, gone_ns)
 }
 
-/// An operation that was released so short a time before its node died may not have left the queue.
+/// An operation that was released this shortly before its node died may still be in the queue.
 const LEAVING_NS: u64 = 100_000_000;
 
-/// Whether its node was killed in the middle of taking or releasing the lock.
+/// Whether the call's node was killed while it took or released the lock.
 fn is_cut_short(call: &Call) -> bool {
     matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && call.end.is_none()
 }
@@ -97,16 +98,16 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     format!("{kind}/{lock}: its holder died, and node {} was not told", now.node)
                 });
             } else if now.is_after_death {
-                // A death in the middle of taking or releasing it: it was held, or not. Each is told of once: who is
-                // told repairs what it protects.
+                // A death during the acquisition or the release: the lock was held, or not. Each death is reported
+                // once: the holder that learns of it repairs the protected words.
                 told_of_others += 1;
-                // Who releases it after another's death leaves that to its service thread, until nobody can look at
-                // what it had put there.
+                // A release after another node's death is left to the service thread, until no other node can access
+                // the words that the holder had put there.
                 let leaves_release = |node: u16| {
                     let others = || story.deaths.iter().filter(|other| other.node != node);
                     let released = before.filter(|before| before.node == node).and_then(|before| before.to_ns);
                     released.is_some_and(|to_ns| {
-                        // A release waits no longer for that.
+                        // A release waits for that no longer.
                         let until_ns = |other: &Death| {
                             let told_ns = other.gone_ns.saturating_add(story.detection_ns).max(other.told_ns);
                             told_ns.saturating_add(DECIDED_NS)
@@ -117,7 +118,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 let may_have_held =
                     |death: &&Death| death.at_ns <= now.from_ns && (waits(death.node) || leaves_release(death.node));
                 let deaths = story.deaths.iter().filter(may_have_held).count();
-                // Nobody can tell which of a queue's operations has held the lock: each of the dead ones may be told of.
+                // It is unknown which of a queue's operations has held the lock: each of the dead ones may be reported.
                 let may_have_queued = |call: &&&Call| {
                     let died = story.deaths.iter().find(|it| it.node == call.node && it.at_ns <= now.from_ns);
                     died.is_some_and(|death| match call.success() {
@@ -136,7 +137,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             if let Some(seen) = now.seen {
                 let is_right = |at: usize| match (died_holding, before.and_then(|before| before.written)) {
                     (true, Some(begun)) => [words[at], begun[at]].contains(&seen[at]),
-                    // What a holder that is not in the log has written is not known.
+                    // The words of a holder that is not in the log are unknown.
                     _ => seen[at] == words[at] || now.is_after_death,
                 };
                 findings.verify("states under locks", is_right(0) && is_right(1), || {

@@ -1,5 +1,5 @@
-//! What must be true of the logs of a generation. Each module judges one kind of object, [`errors`] what calls failed
-//! with, and [`pace`] how soon the survivors of a death went on.
+//! Checks of the logs of a generation. Each module judges one kind of object. [`errors`] judges the errors of calls,
+//! and [`pace`] how soon the survivors of a death resumed their work.
 
 mod barrier;
 mod cut;
@@ -19,48 +19,48 @@ use serde::Serialize;
 pub(super) use self::errors::LIMITS_MAX;
 use super::log::Call;
 
-/// Within so long after a death is found out, it is decided for all.
+/// All nodes have decided a death at most this long after its detection.
 const DECIDED_NS: u64 = 1_000_000_000;
 
-/// What was done in a generation, by whom and to whom.
+/// The calls of a generation, with its nodes and the faults that were injected.
 pub(super) struct Story {
     /// The path of its objects, with a slash.
     pub(super) path: String,
     pub(super) is_placed_by_hash: bool,
     pub(super) locks: LockKind,
-    /// How long the session takes to find out that a node is dead, where no system says so. Zero where one does.
+    /// The time that the session takes to detect a death, where no system reports it. Zero where one does.
     pub(super) detection_ns: u64,
-    /// From when to when the load ran.
+    /// The begin and the end of the load.
     pub(super) load_ns: (u64, u64),
     pub(super) members: Vec<u16>,
-    /// Those that have come while the load ran.
+    /// The nodes that joined while the load ran.
     pub(super) newcomers: Vec<u16>,
-    /// Those on which objects lie that lie on one.
+    /// The nodes that store the objects with a single home.
     pub(super) homes: Vec<u16>,
-    /// Who was killed.
+    /// The nodes that were killed.
     pub(super) deaths: Vec<Death>,
-    /// Who was stopped, from when to when.
+    /// The nodes that were stopped, each with begin and end.
     pub(super) stops: Vec<(u16, u64, u64)>,
-    /// From when on the link was cut, if it was: then those that died were on the losing side.
+    /// The time at which the link was cut, if it was. The nodes that died were then on the losing side.
     pub(super) cut_ns: Option<u64>,
     /// In the order in which they began.
     pub(super) calls: Vec<Call>,
 }
 
-/// That a node was killed.
+/// The death of a killed node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Death {
     pub(super) node: u16,
     pub(super) at_ns: u64,
-    /// From when on nobody can have taken it for alive: between the two it died.
+    /// From this time on, no node can have taken it for alive. It died between the two times.
     pub(super) gone_ns: u64,
-    /// When all survivors had said that it is shut out, where they find out themselves: on a busy machine they may take longer
-    /// than they were told. When it died, where the system tells them.
+    /// The time at which all survivors had reported its eviction, where they detect deaths themselves: on a busy
+    /// machine this may exceed the configured time. The time of its death, where the system reports it.
     pub(super) told_ns: u64,
 }
 
 impl Story {
-    /// When a node was killed, if it was.
+    /// The time at which a node was killed, if it was.
     fn death_of(&self, node: u16) -> Option<u64> {
         self.deaths.iter().find(|death| death.node == node).map(|death| death.at_ns)
     }
@@ -69,18 +69,18 @@ impl Story {
         self.death_of(node).is_none()
     }
 
-    /// By when the survivors have found out about a death, shut out the dead, and been told so.
+    /// The time by which the survivors have detected a death, evicted the dead node, and learned of its eviction.
     pub(super) fn found_out_ns(&self, death: &Death) -> u64 {
         (death.at_ns + self.detection_ns).max(death.told_ns)
     }
 
-    /// The longest that it took them, or may take them.
+    /// The longest time that the survivors took for this, or may take.
     fn detection_max_ns(&self) -> u64 {
         let took_ns = self.deaths.iter().map(|death| self.found_out_ns(death) - death.at_ns);
         took_ns.max().unwrap_or(self.detection_ns)
     }
 
-    /// Whether a call's node knew of all deaths before.
+    /// Whether a call's node knew of all earlier deaths.
     fn is_told(&self, call: &Call) -> bool {
         let is_told = |death: &Death| {
             let gone_ns = death.gone_ns.saturating_add(self.detection_ns).max(death.told_ns);
@@ -101,12 +101,12 @@ impl Story {
     }
 }
 
-/// What was found.
+/// The result of the judges.
 #[derive(Default, Serialize)]
 pub(super) struct Findings {
-    /// What was verified, and how often.
+    /// The properties that were verified, and how often.
     pub(super) verified: BTreeMap<String, u64>,
-    /// Errors of each kind, all as they may be unless a violation says otherwise.
+    /// The number of errors of each kind. All are allowed unless a violation reports otherwise.
     pub(super) errors: BTreeMap<String, u64>,
     pub(super) violations: Vec<String>,
 }
@@ -120,7 +120,7 @@ impl Findings {
         self.violations.push(what.into());
     }
 
-    /// Counts `what`, which must be true; else there is the violation that `why` tells.
+    /// Counts `what`. If it is not true, adds the violation that `why` returns.
     fn verify(&mut self, what: &str, is_true: bool, why: impl FnOnce() -> String) {
         self.count(what, 1);
         if !is_true {

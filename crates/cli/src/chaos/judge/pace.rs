@@ -1,14 +1,14 @@
-//! Whether the survivors of a death do at least half of what they did before it, from a second after it on, and each
+//! Checks that the survivors of a death do at least half of their earlier work, from a second after it on, and each
 //! load its part of that.
 //!
-//! What is judged is the second that begins a second after the death, against the second before it: all that the
-//! survivors' threads got done in the one and in the other. Where no system says who is dead, it begins a second after the
-//! nodes have found out. Where a stop overlaps the death, before is before the stop, and the clock starts when
-//! nobody is stopped any more. Who waits for somebody who is stopped does so by right; that is told in the report. The plan
-//! does nothing else to a node in this time, but lets others come: that is no excuse.
+//! The second that begins a second after the death is compared with the second before the death: all operations that
+//! the survivors' threads completed in each. Where no system reports deaths, the judged second begins a second after
+//! the nodes have detected the death. Where a stop overlaps the death, "before" is before the stop, and the clock
+//! starts when no other node is stopped. A thread may wait for a stopped node; the report mentions that. The plan
+//! injects no other fault in this time. It may let nodes join, which is no excuse.
 //!
-//! The load is paced, so that it leaves the machine time: a thread that does less than before waits for something. What
-//! is compared are the same threads: those of the nodes that live on. Newcomers and what they do with others does not
+//! The load is paced, so that it leaves the machine time: a thread that does less than before waits for something. Only
+//! the threads of the surviving nodes are compared. Operations of joining nodes, and operations with them, do not
 //! count.
 
 use std::collections::BTreeMap;
@@ -21,44 +21,47 @@ use crate::chaos::load::GUESTS;
 use crate::chaos::log::{Answer, Call, Op};
 
 const MS: u64 = 1_000_000;
-/// From the death to what is judged, how long that is, and the time before it with which it is compared.
+/// The time from the death to the judged span, the length of that span, and the length of the earlier span for
+/// comparison.
 const SECOND_NS: u64 = 1000 * MS;
-/// The first two: so long nothing else is done to the survivors when they have found out about a death.
+/// The first two of these seconds: after the detection of a death, the plan injects no other fault for this long.
 pub(in crate::chaos) const RECOVERY: Duration = Duration::from_nanos(2 * SECOND_NS);
-/// All together do so much again, in percent.
+/// All loads together must reach this share of their earlier rate, in percent.
 const TOTAL_PERCENT: u64 = 50;
-/// Each load does so much. Less than all together: of what a load did, the part that needed the dead is gone with them
-/// (a reader of rings has no messages from the dead writer, and the objects of one place in four or five do not
-/// answer), and a load is a few threads, which a busy machine of two cores may hold up for a part of a second. A load
-/// that is stuck, or whose every operation waits for a timeout, does far less: some operations in a second.
+/// Each load must reach this share. It is less than the share of all together: the part of a load that needed the dead
+/// node ended with it (a reader of rings has no messages from the dead writer, and the objects of one node in four or
+/// five do not answer). Also, a load is a few threads, which a busy machine of two cores may hold up for a part of a
+/// second. A load that is stuck, or whose every operation waits for a timeout, does far less: some operations in a
+/// second.
 const LOAD_PERCENT: u64 = 25;
-/// Recovery is also measured, in shorter spans, though not judged: they are noise on a busy machine.
+/// Recovery is also measured in shorter spans. They are not judged, because they are noise on a busy machine.
 const SPAN_NS: u64 = 200 * MS;
 const STEP_NS: u64 = 25 * MS;
-/// Things that are done so close to each other are one to the survivors.
+/// Faults this close to each other count as one for the survivors.
 const TOGETHER_NS: u64 = 100 * MS;
 
-/// What became of the pace after a death.
+/// The survivors' pace after a death.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::chaos) struct Recovery {
     pub(in crate::chaos) node: u16,
-    /// The clock started when another that was stopped when the node died went on: so long after the death.
+    /// The clock started this long after the death, because another node was stopped when it died. None if no other
+    /// node was.
     pub(in crate::chaos) stopped_ms: Option<u64>,
-    /// So long after the death all survivors had said that the dead is shut out, where they find out themselves; else 0.
+    /// All survivors had reported the eviction this long after the death, where they detect deaths themselves; else 0.
     pub(in crate::chaos) told_ms: u64,
-    /// The survivors' operations in the second before it.
+    /// The survivors' operations in the second before the death.
     pub(in crate::chaos) before_per_s: u64,
-    /// How much of that they did in the second that is judged, in percent.
+    /// Their operations in the judged second, in percent of that.
     pub(in crate::chaos) percent: u64,
-    /// The same of each load.
+    /// The same for each load.
     pub(in crate::chaos) percent_by_load: BTreeMap<String, u64>,
-    /// After so long they did at least half as many in every fifth of a second, until the end of what is judged. None
-    /// if they did not at its end.
+    /// From this long after the death on, they did at least half as many in every fifth of a second, until the end of
+    /// the judged span. None if they did not at its end.
     pub(in crate::chaos) took_ms: Option<u64>,
 }
 
 impl Recovery {
-    /// What is wrong with it, if anything.
+    /// The violation in this recovery, if there is one.
     pub(in crate::chaos) fn violation(&self) -> Option<String> {
         let node = self.node;
         if self.percent < TOTAL_PERCENT {
@@ -79,7 +82,7 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
     let stops = story.stops.iter().map(|(_, from_ns, to_ns)| (*from_ns, *to_ns));
     let deaths = story.deaths.iter().map(|death| (death.at_ns, death.at_ns));
     let harm: Vec<(u64, u64)> = stops.chain(deaths).collect();
-    // What goes before: until the first of the things that were done together with it.
+    // The span before ends at the first of the faults that were injected together with this death.
     let mut until_ns = died_ns;
     let first = |until_ns: u64| {
         let together = harm.iter().filter(|(from, to)| *from < until_ns && to + TOGETHER_NS > until_ns);
@@ -120,7 +123,7 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
         told_ms: (death.told_ns - died_ns) / MS,
         before_per_s,
         percent: percent(&all),
-        // Where all objects have died there is nothing to go on with.
+        // Where all objects have died, no load can continue.
         percent_by_load: match is_left {
             true => done.iter().map(|(load, done)| (load.to_string(), percent(done))).collect(),
             false => BTreeMap::new(),
@@ -129,13 +132,13 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
     }
 }
 
-/// When a call has got something done, if it has.
+/// The time at which a call has made progress, if it has.
 fn progress_ns(call: &Call) -> Option<u64> {
     match (&call.op, call.success(), call.failure()) {
-        // Finding a ring full is none.
+        // Finding a ring full is no progress.
         (Op::Send { .. }, Some((_, Answer::Changed(false))), _) => None,
         (_, Some((at_ns, _)), _) => Some(at_ns),
-        // It has gone to those that live.
+        // It has reached the live nodes.
         (Op::Announce { .. } | Op::Push { .. }, _, Some((at_ns, failure))) => failure.is_death().then_some(at_ns),
         _ => None,
     }
@@ -145,7 +148,7 @@ fn count(done: &[u64], from_ns: u64, to_ns: u64) -> u64 {
     done.iter().filter(|at_ns| (from_ns..to_ns).contains(at_ns)).count() as u64
 }
 
-/// From when on, after `calm_ns`, half as many are done in every span.
+/// The time after `calm_ns` from which half as many operations complete in every span.
 fn took_ms(done: &[u64], before_per_s: u64, calm_ns: u64, end_ns: u64) -> Option<u64> {
     let enough = (before_per_s * SPAN_NS * TOTAL_PERCENT).div_ceil(SECOND_NS * 100);
     let begins = || (calm_ns..=end_ns - SPAN_NS).step_by(STEP_NS as usize);
@@ -159,13 +162,13 @@ mod tests {
     use super::super::tests::{call, story};
     use super::*;
 
-    /// Three nodes that add once a millisecond each, until node 2 dies at 3 s; then the others do nothing for a while,
-    /// and again from some moment on.
+    /// Three nodes that add once a millisecond each. Node 2 dies at 3 s; then the others are idle wherever `is_idle`
+    /// holds.
     fn after(stops: Vec<(u16, u64, u64)>, is_idle: impl Fn(u64) -> bool) -> Recovery {
         after_told(3000, stops, is_idle)
     }
 
-    /// The same where the survivors are told at some time.
+    /// The same where the survivors learn of the eviction at a given time.
     fn after_told(told_ms: u64, stops: Vec<(u16, u64, u64)>, is_idle: impl Fn(u64) -> bool) -> Recovery {
         let add = |node, at_ms: u64| {
             call(node, at_ms * MS, Op::Add { counter: 0 }, Some((at_ms * MS + 5, Ok(Answer::Value(0)))))

@@ -1,4 +1,4 @@
-//! Each queue's history is linearizable: values come once, in order, and none is lost.
+//! Each queue's history is linearizable: values are dequeued once, in order, and none is lost.
 
 use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
 use farfield::history::{Event, check};
@@ -15,7 +15,7 @@ fn event_of(call: &Call) -> Event<QueueInput, QueueOutput> {
     let output = match &call.end {
         Some((_, Ok(Answer::Changed(done)))) => Some(QueueOutput::Enqueued(*done)),
         Some((_, Ok(Answer::Found(value)))) => Some(QueueOutput::Dequeued(*value)),
-        // Nothing came while it waited.
+        // No value arrived while it waited.
         Some((_, Err(failure))) if failure.is_timeout() && input == QueueInput::Dequeue => {
             Some(QueueOutput::Dequeued(None))
         }

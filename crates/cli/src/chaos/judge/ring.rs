@@ -1,4 +1,4 @@
-//! Each reader gets each message once, in order: all of them, or, of a dead writer, all up to its last whole one.
+//! Each reader receives each message once, in order: all of them, or, from a dead writer, all up to its last whole one.
 
 use super::{Findings, Story};
 use crate::chaos::log::{Answer, Op};
@@ -32,7 +32,8 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 continue;
             }
             let is_alive = story.survives(ring);
-            // On shared memory what was sent has landed, whoever dies then; on RDMA it may not have left the sender's card.
+            // On shared memory all sent messages have landed, even if the sender dies. On RDMA some may not have left
+            // its NIC.
             let landed = if story.detection_ns == 0 { sent } else { 0 };
             let whole = if is_alive { sent..=sent } else { landed..=sent + cut_short };
             findings.verify("streams of messages", whole.contains(&next) && has_ended != is_alive, || {

@@ -1,4 +1,5 @@
-//! Each addition counts once, in an order that fits the times; what is pushed never goes back, and has come in the end.
+//! Each addition counts once, in an order that fits the times. Pushed values never move backwards, and all arrive in
+//! the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +41,7 @@ fn judge_counter(counter: u16, calls: &[&Call], findings: &mut Findings) {
     if distinct.len() < ended.len() {
         findings.violation(format!("counter/{counter}: two additions found the same value"));
     }
-    // Whoever begins when another has ended finds more.
+    // An addition that begins after another has ended finds a larger value.
     let (mut ended_before, mut least) = (ended.iter().peekable(), None);
     for call in &adds {
         while let Some((_, old)) = ended_before.next_if(|it| it.0 < call.begin_ns) {
@@ -83,8 +84,8 @@ fn judge_pushed(story: &Story, owner: u16, calls: &[&Call], findings: &mut Findi
                 });
             }
             (Op::Copy { .. }, Some((_, Answer::Words(copies)))) => {
-                // The last push of the dead may have come to some and not to others. On RDMA more of them may not have left
-                // the card.
+                // The last push of the dead owner may have reached some nodes and not others. On RDMA several pushes
+                // may not have left its NIC.
                 let landed = if story.detection_ns == 0 { begun.saturating_sub(1) } else { 0 };
                 let is_right = match story.survives(owner) {
                     true => *copies == [begun; 2],

@@ -1,22 +1,22 @@
-//! Meeting at a barrier, and after a death at another one, of those that are left. Each announces its round in a table
-//! before it meets: what was put before can be seen after.
+//! Threads meet at a barrier, and after a death the remaining ones meet at another. Each announces its round in a table
+//! before it meets: earlier puts are visible after the barrier.
 
 use farfield::{Barrier, BarrierThread, Endpoint, Node, NodeId, OwnedWriter, Sst};
 
 use super::{Load, Place, violation};
 use crate::chaos::log::{Answer, Failure, Op, Recorder};
 
-/// A row: how far its owner has come, twice, and the same after which it meets no more.
+/// A row: its owner's progress, twice, and the progress after which the owner meets no more.
 type Row = [u64; 3];
 
 pub(super) struct BarrierLoad {
     node: Node,
     path: String,
-    /// Those that took part in the beginning, in the order of their rows.
+    /// The original members, in the order of their rows.
     members: Vec<NodeId>,
     table: Sst<Row>,
     row: OwnedWriter<Row>,
-    /// The barrier of those that are left, unless one has died since.
+    /// The barrier of the remaining members, unless one has died since.
     barrier: Option<(String, BarrierThread)>,
     /// How many had died when it was opened.
     gone: u64,
@@ -50,7 +50,7 @@ impl BarrierLoad {
         Ok(load)
     }
 
-    /// Those that are left open the barrier anew. For the log, their numbers are in its name.
+    /// The remaining members open the barrier anew. Its name contains their numbers, for the log.
     fn open_among_survivors(&mut self, log: &mut Recorder) -> Result<(), Failure> {
         // Newcomers belong to the session, but not to this generation's barriers.
         let survivors = self.node.survivors();
@@ -64,7 +64,8 @@ impl BarrierLoad {
         Ok(())
     }
 
-    /// How far this one has come: barriers, and rounds at the last one. The same for all that have met at it.
+    /// The progress of this thread: barriers, and rounds at the last one. All threads that have met there have the
+    /// same.
     fn stamp(&self) -> u64 {
         self.gone << 40 | self.round
     }
@@ -73,7 +74,7 @@ impl BarrierLoad {
         let stamp = self.stamp();
         self.row.store([stamp, stamp, if ends { stamp } else { 0 }]);
         let push = self.row.push(&self.endpoint);
-        // The dead do not get it. All others do.
+        // The put to a dead node fails. All others succeed.
         let _ = log.call(Op::Announce { value: stamp }, &self.endpoint, push, |()| Answer::Done);
     }
 
@@ -92,7 +93,7 @@ impl BarrierLoad {
         let met = match again {
             false => log.call(op, endpoint, thread.wait(endpoint), |()| Answer::Done),
             true => {
-                // The time is counted from what is logged on.
+                // The time counts from the log entry on.
                 let again = async { thread.wait_again(endpoint, endpoint.deadline()).await };
                 log.call(op, endpoint, again, |()| Answer::Done)
             }
@@ -107,7 +108,7 @@ impl BarrierLoad {
         }
     }
 
-    /// All that live have announced this round, and it can be seen.
+    /// All live members have announced this round, and the announcements are visible.
     fn look_at_rows(&mut self) {
         let stamp = self.stamp();
         for (row, owner) in self.table.rows().zip(&self.members) {
@@ -135,7 +136,8 @@ impl Load for BarrierLoad {
         }
     }
 
-    /// All end after the same round: who wants to end says so before a round, and all see it after it.
+    /// All end after the same round: a thread that wants to end announces it before a round, and all see it after that
+    /// round.
     fn settle(&mut self, log: &mut Recorder) {
         while !self.has_ended {
             self.meet(log, true);

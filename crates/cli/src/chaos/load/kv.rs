@@ -13,7 +13,7 @@ use crate::chaos::log::{Answer, Failure, KvOp, Op, Recorder};
 const SHARED_KEYS: u64 = 24;
 /// Keys that one thread writes, and all read.
 const OWN_KEYS: u64 = 2;
-/// So many operations are under way at once, in so many of the steps.
+/// The number of concurrent operations, in some of the steps.
 const WINDOW: std::ops::RangeInclusive<usize> = 2..=4;
 const WINDOW_SHARE: f64 = 0.15;
 
@@ -49,7 +49,7 @@ impl KvLoad {
         (0..threads).map(thread).collect()
     }
 
-    /// A value that nobody else writes.
+    /// A value that no other thread writes.
     fn value(&mut self) -> u64 {
         self.written += 1;
         (self.client + 1) << 32 | self.written
@@ -79,7 +79,7 @@ impl KvLoad {
         log.call_among(Op::Kv { key, op }, endpoint, call, Answer::clone).await.map(drop)
     }
 
-    /// What to do next, and with which key.
+    /// The next operation and its key.
     fn choose(&mut self) -> (u64, KvOp) {
         let choice = self.rng.random_range(0..100);
         let is_own = self.rng.random_bool(0.2);
@@ -119,7 +119,7 @@ impl Load for KvLoad {
             lost.extend(done.is_err_and(|failure| failure.variant == "Lost").then_some(key));
         });
         for key in lost {
-            // As the error says. (Not always: others meet it, too.)
+            // Inserts the key again, as the error suggests. (Not always, so that other threads find it lost, too.)
             if self.rng.random_bool(0.5) {
                 let value = self.value();
                 let _ = self.endpoint.block_on(self.call(log, key, KvOp::Insert(value)));
@@ -129,7 +129,7 @@ impl Load for KvLoad {
 
     fn look(&mut self, log: &mut Recorder) {
         for key in Self::keys(&self.clients) {
-            // Judged from the log, as all else.
+            // Judged from the log, like all other calls.
             let _ = self.endpoint.block_on(self.call(log, key, KvOp::Get));
         }
     }

@@ -1,5 +1,5 @@
-//! Locks, of another kind in each generation, that each protect two words, on one node or on two: they are equal unless a holder has died between writing
-//! one and the other, of which the lock tells.
+//! Locks, of another kind in each generation. Each protects two words, on one node or on two. The words are equal
+//! unless a holder has died between the two writes, which the lock reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::chaos::log::{Answer, Failure, Op, Recorder};
 /// How long a holder lingers between the two words, at times: so that some die there.
 const LINGER: Duration = Duration::from_millis(4);
 const LINGER_SHARE: f64 = 0.25;
-/// So many operations are under way at once, in so many of the steps.
+/// The number of concurrent operations, in some of the steps.
 const WINDOW: std::ops::RangeInclusive<u64> = 2..=4;
 const WINDOW_SHARE: f64 = 0.15;
 
 pub(super) struct LocksLoad {
-    /// Those whose nodes live, as far as is known.
+    /// The pairs on nodes that are alive, as far as is known.
     pairs: Vec<Pair>,
     endpoint: Endpoint,
     rng: SmallRng,
     turns: u64,
 }
 
-/// A lock and what it protects.
+/// A lock and its two words.
 struct Pair {
     number: u16,
     locks: Arc<LockTable>,
@@ -37,8 +37,8 @@ struct Pair {
     object: CustomObject,
 }
 
-/// Operations of a node on the locks of a generation: enough also for those that end while a node is out of reach, and of which
-/// nobody knows whether they have entered a queue.
+/// Operations of a node on the locks of a generation. This includes operations that end while a node is unreachable: it
+/// is unknown whether those have entered a queue.
 const OPERATIONS_MAX: usize = 1024;
 
 impl LocksLoad {
@@ -48,7 +48,7 @@ impl LocksLoad {
         let (options, members) = (LockOptions { kind: place.locks, alock }, place.members.len());
         let locks = place.open("locks", |node, path| LockTable::open(node, path, 2 * members, options))?;
         let locks = Arc::new(locks);
-        // One that needs its home only, and one that needs the next, too, for every home.
+        // For every home, one lock that needs only its home, and one that needs the next node, too.
         let homes = place.homes.clone();
         for number in 0..2 * members {
             let home = locks.home(number);
@@ -103,7 +103,7 @@ impl Pair {
         };
         let from = log.call_among(Op::Look { lock, turn }, endpoint, look, |words| Answer::Words(*words)).await?;
         let to = match is_after_death {
-            // Repaired: both are as if the dead had done it.
+            // Repaired: both words are as if the dead holder had completed.
             true => [from[0].max(from[1]) + 1; 2],
             false => from.map(|word| word + 1),
         };
@@ -138,7 +138,7 @@ impl Load for LocksLoad {
 
     fn look(&mut self, log: &mut Recorder) {
         for pair in &self.pairs {
-            // Its changes are judged as all others.
+            // Its changes are judged like all others.
             let _ = self.endpoint.block_on(pair.add(log, &self.endpoint, self.turns, Duration::ZERO));
             self.turns += 1;
         }

@@ -1,5 +1,5 @@
-//! What the threads of a node do to the objects. Each load calls, and logs what it was told; what must be true of that
-//! is said in `judge`. A load itself judges only what it sees at a glance, and cannot log.
+//! The work of a node's threads on the objects. Each load makes calls, and logs their results; `judge` checks the logs.
+//! A load itself checks only properties that it sees at once, and cannot log.
 
 mod barrier;
 mod kv;
@@ -23,13 +23,13 @@ use super::worker;
 const OPERATION_MAX: Duration = Duration::from_millis(1500);
 /// Threads on the key-value store.
 const KV_THREADS: usize = 2;
-/// Objects of a kind that lie on one node: on so many nodes there is one. On fewer where nodes are many, since each
-/// object is opened by all.
+/// The number of nodes that store an object of each kind with a single home. Fewer where nodes are many, since all
+/// nodes open each object.
 const HOMES_MAX: usize = 5;
 const HOMES_MIN: usize = 2;
 const OPENINGS: usize = 32;
 
-/// The nodes on which objects lie that lie on one: others in each generation, where not on all.
+/// The nodes that store the objects with a single home: others in each generation, unless these are all nodes.
 pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {
     let first = generation as usize % members.len();
     let count = (OPENINGS / members.len()).clamp(HOMES_MIN, HOMES_MAX).min(members.len());
@@ -40,27 +40,27 @@ pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item =
 pub(super) trait Load: Send {
     /// One operation, or a few that belong together.
     fn step(&mut self, log: &mut Recorder);
-    /// Makes what it has done visible. No node is harmed from here on.
+    /// Makes its changes visible. No fault is injected from here on.
     fn settle(&mut self, _: &mut Recorder) {}
-    /// Looks at what is there in the end. All have settled.
+    /// Checks the final state, after all loads have settled.
     fn look(&mut self, _: &mut Recorder) {}
 }
 
-/// Makes what an endpoint has put to the others visible, where they live.
+/// Makes an endpoint's puts to the other nodes visible, where those are alive.
 fn flush(endpoint: &Endpoint, others: &[NodeId], log: &mut Recorder) {
     let living = others.iter().copied().filter(|node| endpoint.check_alive(*node).is_ok());
     let flush = async { endpoint.global_fence(living).await.map_err(Into::into) };
     let _ = log.call(Op::Flush, endpoint, flush, |()| Answer::Done);
 }
 
-/// Where loads are opened.
+/// The context in which loads are opened.
 pub(super) struct Place<'a> {
     pub(super) node: &'a Node,
     pub(super) log: Recorder,
     /// The generation's path, with a slash.
     pub(super) path: String,
     pub(super) members: Vec<NodeId>,
-    /// The nodes on which objects lie that lie on one.
+    /// The nodes that store the objects with a single home.
     pub(super) homes: Vec<NodeId>,
     seed: u64,
     is_placed_by_hash: bool,
@@ -128,16 +128,16 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     Ok(loads)
 }
 
-/// The names of the threads that work on what was opened with a newcomer begin with that.
+/// The prefix of the names of the threads that work on objects opened with a newcomer.
 pub(super) const GUESTS: &str = "guests";
 
-/// Opens a queue on a newcomer, with all that are there.
+/// Opens a queue on a newcomer, with all current members.
 pub(super) fn open_with_newcomer(place: &mut Place<'_>) -> Result<Loads, Failure> {
     let homes: Vec<String> = place.homes.iter().map(|home| home.0.to_string()).collect();
     Ok(vec![(format!("{GUESTS}-{}", homes.join("-")), Box::new(queue::QueueLoad::open(place)?))])
 }
 
-/// Tells of what must not be.
+/// Reports a violation.
 fn violation(what: String) {
     worker::say(&Said::Violation(what));
 }
