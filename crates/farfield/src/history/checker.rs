@@ -50,12 +50,15 @@
 //! Before the search, [`Search::contradiction`] looks for contradictions that need no search, because their evidence
 //! fits on a screen.
 
-use std::cmp::Reverse;
+mod rank;
+mod zones;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use foldhash::fast::FixedState;
 
+use self::rank::{Class, Rank};
 use super::{Budget, Effect, Event, Evidence, Model, Reason, Verdict, verify};
 
 /// No operation, no state, no position on the list; as a position it is after all others.
@@ -183,17 +186,6 @@ const NO_TRAFFIC: Traffic = Traffic {
     return_min: NEVER,
 };
 
-/// An interval of the list during which the state must be `state`. The reason is two operations: `first`, which returns
-/// at its start, and `last`, which is called at its end. `first` is [`NEVER`] for the interval in which the initial
-/// state lasts.
-struct Zone {
-    start: u32,
-    end: u32,
-    state: u32,
-    first: u32,
-    last: u32,
-}
-
 /// A configuration on the path of the search: its state, and its remaining candidates.
 struct Frame {
     /// Length of the trail before the write that led here.
@@ -204,30 +196,6 @@ struct Frame {
     /// The start of its part of the pool of candidates, which ends where the next frame's begins, or with the pool.
     candidates_at: u32,
     next: u32,
-}
-
-/// The priority of a candidate: the least first.
-///
-/// The order affects only the time of the search, but that greatly: with a good order it hardly ever backtracks. First
-/// are candidates that others would make impossible, while they are possible. An insert is before an upsert while the
-/// key is absent (the upsert is possible later, the insert only after another delete), and an update before a delete.
-/// Next are candidates after which the frontier's operation can be placed. Then the deadline decides.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    hindrances: Reverse<u32>,
-    unwanted: bool,
-    deadline: u32,
-    id: u32,
-}
-
-/// A class of writes that are possible now.
-struct Class {
-    class: u32,
-    /// One of them, and the state it leaves.
-    id: u32,
-    leaves: u32,
-    /// How many of the other classes make it impossible.
-    hindrances: u32,
 }
 
 /// States as small numbers.
@@ -385,63 +353,6 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Finds two or three operations that contradict each other whatever the others did, if such are easily found.
-    ///
-    /// Let `s` be a state other than the initial one that only one operation leaves. It lasts from that operation to
-    /// the last that needs it. If one of these returned before another was called, the state is `s` from that return to
-    /// that call: a zone. Zones of different states must not overlap, and an operation within a zone must be a read
-    /// that is possible there.
-    fn contradiction(&mut self) -> Option<(Reason, Vec<usize>)> {
-        if !self.tracked {
-            return None;
-        }
-        let initial = self.state;
-        let mut zones: Vec<Zone> = Vec::new();
-        for (state, entry) in (0..).zip(&self.traffic) {
-            let last = entry.reader_called_last;
-            if last == NEVER {
-                continue;
-            }
-            let zone = match entry.writers_total {
-                0 if state != initial => return Some((Reason::NeverWritten, vec![last as usize])),
-                0 => Zone { start: 0, end: entry.reader_call_max, state, first: NEVER, last },
-                1 if state != initial => {
-                    let (first, writer) = (entry.returned_first, entry.writer);
-                    if entry.return_min < self.ops[writer as usize].call_at {
-                        return Some((Reason::ReadBeforeWritten, vec![first as usize, writer as usize]));
-                    }
-                    Zone { start: entry.return_min, end: entry.reader_call_max, state, first, last }
-                }
-                _ => continue,
-            };
-            if zone.start < zone.end {
-                zones.push(zone);
-            }
-        }
-        zones.sort_unstable_by_key(|zone| zone.start);
-        let culprits = |ops: &[u32]| {
-            let mut culprits: Vec<usize> = ops.iter().filter(|&&op| op != NEVER).map(|&op| op as usize).collect();
-            culprits.sort_unstable();
-            culprits.dedup();
-            Some((Reason::Contradiction, culprits))
-        };
-        for pair in zones.windows(2) {
-            if pair[1].start < pair[0].end {
-                let (a, b) = (&pair[0], &pair[1]);
-                return culprits(&[a.first, a.last, b.first, b.last]);
-            }
-        }
-        for id in 0..self.ops.len() as u32 {
-            let op = self.ops[id as usize];
-            let after = zones.partition_point(|zone| zone.start < op.call_at);
-            let Some(zone) = after.checked_sub(1).map(|at| &zones[at]) else { continue };
-            if op.return_at < zone.end && id != zone.first && !self.is_read_possible_in(zone.state, id) {
-                return culprits(&[zone.first, id, zone.last]);
-            }
-        }
-        None
-    }
-
     /// Searches depth first. A configuration on the stack is never entered again, since every step places one more
     /// operation.
     fn run(&mut self) -> End {
@@ -534,123 +445,6 @@ impl<'a, M: Model> Search<'a, M> {
             }
         }
         NEVER
-    }
-
-    /// Gathers the open operations of a configuration after its reads are placed.
-    fn gather_open(&mut self) {
-        self.open.clear();
-        let mut at = self.next[0];
-        while at != 0 {
-            let id = self.op_at[at as usize];
-            if self.ops[id as usize].return_at == at {
-                return;
-            }
-            self.open.push(id);
-            at = self.next[at as usize];
-        }
-    }
-
-    /// Makes the cache key of the present configuration from `open`.
-    fn make_key(&mut self) {
-        self.key.clear();
-        self.key.extend_from_slice(&self.open);
-        let needed = self.traffic.get(self.state as usize).is_none_or(|entry| entry.readers > 0);
-        let state = if self.tracked && self.class < CLASS && !needed { CLASS | self.class } else { self.state };
-        self.key.push(state);
-    }
-
-    /// Puts the candidates of the present configuration into the pool, the most urgent first.
-    fn rank_candidates(&mut self, frontier: u32) {
-        if self.tracked {
-            let entry = self.traffic[self.state as usize];
-            if entry.readers > 0 && entry.writers == 0 {
-                // An unplaced read needs this state, and no unplaced write leaves it: every candidate is a write of
-                // another state.
-                return;
-            }
-        }
-        self.sort_classes();
-        // The frontier's operation must be placed before time advances. If it cannot be placed now, the search first
-        // tries operations that make it possible.
-        let wanting = self.tracked && self.step(self.state, frontier).is_none();
-        let frontier_at = self.ops[frontier as usize].return_at;
-        self.ranked.clear();
-        for at in 0..self.open.len() {
-            let id = self.open[at];
-            let rank = match self.ops[id as usize] {
-                // A possible read would be placed already.
-                Op { kind: Kind::Read { .. }, .. } => continue,
-                Op { kind: Kind::Write { leaves, class }, .. } if self.tracked => {
-                    let Some(seen) = self.classes.iter().find(|seen| seen.class == class) else { continue };
-                    let hindrances = seen.hindrances;
-                    let unwanted = wanting && self.step(leaves, frontier).is_none();
-                    Rank {
-                        hindrances: Reverse(hindrances),
-                        unwanted,
-                        deadline: self.deadline(id, leaves, frontier_at).0,
-                        id,
-                    }
-                }
-                op => Rank { hindrances: Reverse(0), unwanted: false, deadline: op.return_at, id },
-            };
-            self.ranked.push(rank);
-        }
-        self.ranked.sort_unstable();
-        self.kept.clear();
-        for at in 0..self.ranked.len() {
-            let id = self.ranked[at].id;
-            if let (true, Kind::Write { leaves, class }) = (self.tracked, self.ops[id as usize].kind) {
-                let closed = self.deadline(id, leaves, frontier_at).1;
-                let same = (class, if closed { NEVER } else { leaves });
-                if self.kept.contains(&same) {
-                    continue;
-                }
-                self.kept.push(same);
-            }
-            self.pool.push(id);
-        }
-    }
-
-    /// Finds the classes of open writes that are possible now, from one write of each, and for each class how many of
-    /// the others make it impossible.
-    fn sort_classes(&mut self) {
-        self.classes.clear();
-        if !self.tracked {
-            return;
-        }
-        self.impossible.clear();
-        for at in 0..self.open.len() {
-            let id = self.open[at];
-            let Kind::Write { leaves, class } = self.ops[id as usize].kind else { continue };
-            if self.impossible.contains(&class) || self.classes.iter().any(|seen| seen.class == class) {
-                continue;
-            }
-            if self.step(self.state, id).is_some() {
-                self.classes.push(Class { class, id, leaves, hindrances: 0 });
-            } else {
-                self.impossible.push(class);
-            }
-        }
-        for at in 0..self.classes.len() {
-            for other in 0..self.classes.len() {
-                let hinders = at != other && self.step(self.classes[other].leaves, self.classes[at].id).is_none();
-                self.classes[at].hindrances += u32::from(hinders);
-            }
-        }
-    }
-
-    /// The latest position at which an open write must be placed, and whether it is closed.
-    fn deadline(&self, id: u32, leaves: u32, frontier_at: u32) -> (u32, bool) {
-        let entry = &self.traffic[leaves as usize];
-        let return_at = self.ops[id as usize].return_at;
-        // State 0 is the initial one.
-        if entry.readers == 0 {
-            (return_at, true)
-        } else if entry.writers_total == 1 && leaves != 0 {
-            (entry.return_min, entry.reader_call_max < frontier_at)
-        } else {
-            (return_at, false)
-        }
     }
 
     /// The state after `op`, if it is possible in `state` and not known to lead to no linearization.
@@ -776,212 +570,4 @@ impl<'a, M: Model> Search<'a, M> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::super::kv::{KvEvent, KvInput, KvModel, KvOutput};
-    use super::*;
-
-    /// Splitmix64: each test is determined by its seed.
-    pub(in super::super) struct Rng(pub(in super::super) u64);
-
-    impl Rng {
-        pub(in super::super) fn below(&mut self, end: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut x = self.0;
-            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            (x ^ (x >> 31)) % end
-        }
-    }
-
-    /// The same model without its promises.
-    struct Taciturn;
-
-    impl Model for Taciturn {
-        type Input = KvInput;
-        type Output = KvOutput;
-        type State = Option<u64>;
-
-        fn initial(&self) -> Option<u64> {
-            KvModel.initial()
-        }
-
-        fn step(&self, state: &Option<u64>, input: &KvInput, output: Option<&KvOutput>) -> Option<Option<u64>> {
-            KvModel.step(state, input, output)
-        }
-    }
-
-    /// Tries every order; shares nothing with the search.
-    fn brute_force(events: &[KvEvent], placed: u32, state: Option<u64>) -> bool {
-        let unplaced = |at: usize| placed & 1 << at == 0;
-        let mut done = true;
-        for (at, event) in events.iter().enumerate().filter(|&(at, _)| unplaced(at)) {
-            done &= event.return_ns.is_none();
-            let must_wait = events.iter().enumerate().any(|(other, before)| {
-                unplaced(other) && before.return_ns.is_some_and(|return_ns| return_ns < event.call_ns)
-            });
-            if must_wait {
-                continue;
-            }
-            if let Some(after) = KvModel.step(&state, &event.input, event.output.as_ref())
-                && brute_force(events, placed | 1 << at, after)
-            {
-                return true;
-            }
-        }
-        done
-    }
-
-    fn agree(events: &[KvEvent]) -> bool {
-        let expected = brute_force(events, 0, None);
-        let said = check(&KvModel, events, Budget::default());
-        let without_promises = check(&Taciturn, events, Budget::default());
-        for verdict in [&said, &without_promises] {
-            assert_eq!(verdict.is_linearizable(), expected, "{verdict}\n{events:#?}");
-            assert_eq!(verdict.is_violation(), !expected, "{verdict}\n{events:#?}");
-        }
-        expected
-    }
-
-    fn any_input(rng: &mut Rng, value: u64) -> KvInput {
-        match rng.below(6) {
-            0 | 1 => KvInput::Get,
-            2 => KvInput::Insert(value),
-            3 => KvInput::Update(value),
-            4 => KvInput::Upsert(value),
-            _ => KvInput::Delete,
-        }
-    }
-
-    fn any_output(rng: &mut Rng, input: KvInput, values: u64) -> KvOutput {
-        match input {
-            KvInput::Get => KvOutput::Found(Some(rng.below(values + 1)).filter(|&value| value > 0)),
-            KvInput::Upsert(_) => KvOutput::Stored,
-            _ => KvOutput::Succeeded(rng.below(2) == 0),
-        }
-    }
-
-    /// A history that an atomic store of one key could have: every operation takes effect at its own moment between its
-    /// call and its return.
-    pub(in super::super) fn atomic(
-        rng: &mut Rng,
-        len: u64,
-        duration_max: u64,
-        spread: u64,
-        mut input: impl FnMut(&mut Rng, u64) -> KvInput,
-    ) -> Vec<KvEvent> {
-        let mut moments: Vec<(u64, KvEvent)> = (0..len)
-            .map(|n| {
-                let call_ns = rng.below(spread);
-                let return_ns = call_ns + rng.below(duration_max);
-                let moment = call_ns + rng.below(return_ns - call_ns + 1);
-                let mut event = Event::pending(n as u32, call_ns, input(rng, n + 1));
-                event.return_ns = Some(return_ns);
-                (moment, event)
-            })
-            .collect();
-        moments.sort_by_key(|&(moment, _)| moment);
-        let mut state = None;
-        for (_, event) in &mut moments {
-            let output = match event.input {
-                KvInput::Get => KvOutput::Found(state),
-                KvInput::Upsert(_) => KvOutput::Stored,
-                KvInput::Insert(_) => KvOutput::Succeeded(state.is_none()),
-                KvInput::Update(_) | KvInput::Delete => KvOutput::Succeeded(state.is_some()),
-            };
-            event.output = Some(output);
-            state = KvModel.step(&state, &event.input, event.output.as_ref()).expect("it is the model's own answer");
-        }
-        moments.into_iter().map(|(_, event)| event).collect()
-    }
-
-    #[test]
-    fn agrees_with_brute_force_on_random_histories() {
-        let mut rng = Rng(1);
-        let (mut good, mut bad) = (0, 0);
-        for round in 0..150_000 {
-            let (len, values) = (1 + rng.below(6), 1 + rng.below(4));
-            let (spread, duration_max) = (1 + rng.below(20), 1 + rng.below(12));
-            // From an atomic store with a few answers changed, so that both verdicts are common and neither is obvious.
-            let mut events = atomic(&mut rng, len, duration_max, spread, |rng, n| {
-                let value = if round % 2 == 0 { n } else { 1 + rng.below(values) };
-                any_input(rng, value)
-            });
-            for event in &mut events {
-                match rng.below(6) {
-                    0 => {
-                        event.output =
-                            Some(any_output(&mut rng, event.input, if round % 2 == 0 { len } else { values }))
-                    }
-                    1 if rng.below(2) == 0 => (event.return_ns, event.output) = (None, None),
-                    _ => {}
-                }
-            }
-            *(if agree(&events) { &mut good } else { &mut bad }) += 1;
-        }
-        println!("{good} good, {bad} bad");
-        assert!(good > 25_000 && bad > 25_000, "{good} good, {bad} bad");
-    }
-
-    /// Writes only, plus a few reads, all concurrent: the most difficult input for the reductions.
-    #[test]
-    fn agrees_with_brute_force_on_crowded_histories() {
-        let mut rng = Rng(2);
-        let (mut good, mut bad) = (0, 0);
-        for round in 0..6_000 {
-            let mut events = atomic(&mut rng, 7 + round % 2, 12, 8, |rng, n| any_input(rng, 1 + n / (1 + round % 3)));
-            for event in &mut events {
-                match rng.below(16) {
-                    0 | 1 => event.output = Some(any_output(&mut rng, event.input, 8)),
-                    2 => (event.return_ns, event.output) = (None, None),
-                    _ => {}
-                }
-            }
-            *(if agree(&events) { &mut good } else { &mut bad }) += 1;
-        }
-        println!("{good} good, {bad} bad");
-        assert!(good > 1_000 && bad > 1_000, "{good} good, {bad} bad");
-    }
-
-    /// Every history of three operations, each of ten kinds, in every order of calls and returns.
-    #[test]
-    fn agrees_with_brute_force_on_all_histories_of_three() {
-        let kinds = [
-            (KvInput::Get, Some(KvOutput::Found(None))),
-            (KvInput::Get, Some(KvOutput::Found(Some(1)))),
-            (KvInput::Insert(1), Some(KvOutput::Succeeded(true))),
-            (KvInput::Insert(1), Some(KvOutput::Succeeded(false))),
-            (KvInput::Update(2), Some(KvOutput::Succeeded(true))),
-            (KvInput::Upsert(1), Some(KvOutput::Stored)),
-            (KvInput::Delete, Some(KvOutput::Succeeded(true))),
-            (KvInput::Delete, Some(KvOutput::Succeeded(false))),
-            (KvInput::Upsert(1), None),
-            (KvInput::Delete, None),
-        ];
-        // Calls and returns of three operations, named by their letters: every word with each letter twice.
-        let mut words = vec![String::new()];
-        for _ in 0..6 {
-            let longer = |word: &String| {
-                let letters = ["a", "b", "c"].into_iter().filter(|&letter| word.matches(letter).count() < 2);
-                letters.map(|letter| format!("{word}{letter}")).collect::<Vec<_>>()
-            };
-            words = words.iter().flat_map(longer).collect();
-        }
-        assert_eq!(words.len(), 90);
-        let (mut good, mut bad) = (0, 0);
-        for word in &words {
-            for code in 0..1000 {
-                let events: Vec<KvEvent> = [('a', code % 10), ('b', code / 10 % 10), ('c', code / 100)]
-                    .iter()
-                    .map(|&(letter, kind)| {
-                        let (input, output) = kinds[kind];
-                        let time = |found: Option<usize>| found.expect("each letter is there twice") as u64;
-                        let return_ns = output.map(|_| time(word.rfind(letter)));
-                        Event { client: kind as u32, call_ns: time(word.find(letter)), return_ns, input, output }
-                    })
-                    .collect();
-                *(if agree(&events) { &mut good } else { &mut bad }) += 1;
-            }
-        }
-        assert!(good > 10_000 && bad > 10_000, "{good} good, {bad} bad");
-    }
-}
+pub(super) mod tests;

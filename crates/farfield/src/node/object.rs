@@ -22,106 +22,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, Region, RemotePtr, Word, Words};
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr, Word};
 use serde::{Deserialize, Serialize};
 
+mod announcement;
+mod opening;
 pub(super) mod reopen;
 
+pub use self::announcement::Announcement;
+use self::announcement::Difference;
 pub(super) use self::close::Memory;
 pub(crate) use self::close::{Hold, Regions};
+pub use self::opening::{CustomObject, Opening};
 use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
-
-/// A node's description of an object, and the addresses of its part of it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Announcement {
-    /// `kv/locks/3`: `/` separates sub-objects.
-    pub path: String,
-    /// The type of object.
-    pub kind: String,
-    /// Sizes and options that all participants must agree on.
-    pub layout: String,
-    /// The nodes that take part.
-    pub participants: Vec<u16>,
-    /// The sender's regions: name, packed pointer, bytes.
-    pub regions: Vec<(String, u64, u64)>,
-    /// The regions that the sender needs of the receiver, and their sizes.
-    pub expected: Vec<(String, u64)>,
-    /// Nodes that the sender knows to be dead or departed.
-    pub gone: Vec<u16>,
-}
-
-impl Announcement {
-    /// Whether the participants differ only by nodes that one of the two knows to be dead or departed, and by their
-    /// replacements. Then one of the two has not learned of this yet, and will open the object anew.
-    fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
-        let differs = |node: &&u16| self.participants.contains(node) != theirs.participants.contains(node);
-        let differing: Vec<u16> =
-            self.participants.iter().chain(&theirs.participants).filter(differs).copied().collect();
-        let is_gone = |node: &u16| gone.contains(node) || theirs.gone.contains(node);
-        let replaces = |node: u16| differing.iter().any(|it| *it < node && it % places == node % places && is_gone(it));
-        !differing.is_empty() && differing.iter().all(|node| is_gone(node) || replaces(*node))
-    }
-
-    /// Whether the participants differ at most by dead or departed nodes and by restarted ones.
-    fn differs_by_lives(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
-        let is_common = |node: &u16| self.participants.contains(node) && theirs.participants.contains(node);
-        let is_past = |node: &u16| *node >= places || gone.contains(node) || theirs.gone.contains(node);
-        self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
-    }
-
-    /// The first difference from another node's announcement, if any.
-    fn differs(&self, theirs: &Announcement) -> Option<Difference> {
-        if self.kind != theirs.kind {
-            return Difference::new("its type", &self.kind, &theirs.kind);
-        }
-        if self.layout != theirs.layout {
-            return Difference::new("its layout", &self.layout, &theirs.layout);
-        }
-        if self.participants != theirs.participants {
-            return Difference::new("the set of participants", &self.participants, &theirs.participants);
-        }
-        self.differs_in_regions(theirs)
-    }
-
-    /// The first difference from another node's announcement besides the participants, if any.
-    fn differs_otherwise(&self, theirs: &Announcement) -> Option<Difference> {
-        let participants = self.participants.clone();
-        self.differs(&Announcement { participants, ..theirs.clone() })
-    }
-
-    fn differs_in_regions(&self, theirs: &Announcement) -> Option<Difference> {
-        let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
-        let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
-        unfit.and_then(|(name, bytes)| {
-            Difference::new(&format!("region `{name}` in bytes"), &bytes_of(name), &Some(bytes))
-        })
-    }
-}
-
-/// A property in which two nodes open an object differently.
-struct Difference {
-    what: String,
-    here: String,
-    there: String,
-}
-
-impl Difference {
-    fn new(what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug) -> Option<Difference> {
-        Some(Difference { what: what.into(), here: format!("{here:?}"), there: format!("{there:?}") })
-    }
-
-    /// The description for this node.
-    fn seen_here(&self) -> String {
-        format!("{} is {} here and {} there", self.what, self.here, self.there)
-    }
-
-    /// The description for the other node.
-    fn seen_there(&self) -> String {
-        format!("{} is {} here and {} there", self.what, self.there, self.here)
-    }
-}
 
 /// A message between the service threads.
 #[derive(Debug, Serialize, Deserialize)]
@@ -590,156 +505,5 @@ impl Drop for Object {
         // This comes before the path is free: the next opening of the path must see it.
         shared.drops(self.open.opening);
         shared.service.objects.lock().remove(self.path());
-    }
-}
-
-/// A custom object that is being opened: its regions, and callbacks for the peers that open it, too.
-///
-/// ```
-/// # fn main() -> farfield::Result<()> {
-/// use farfield::fabric::GroupKey;
-/// let nodes = farfield::local_session(2)?;
-/// let open = |node: &farfield::Node| {
-///     let cells = node.alloc(GroupKey::SIGNAL, 64)?;
-///     farfield::Opening::new(node, "app/cells", "Cells").layout("one line").region("cells", cells).announce()
-/// };
-/// let (a, b) = (open(&nodes[0])?, open(&nodes[1])?);
-/// a.wait(nodes[0].timeout())?;
-/// b.wait(nodes[1].timeout())?;
-/// let word = a.remote::<u64>(nodes[1].id(), "cells")?;
-/// nodes[0].endpoint()?.put_value(word, 7).wait()?;
-/// # Ok(()) }
-/// ```
-#[must_use = "nothing is opened before `announce`"]
-pub struct Opening {
-    node: Node,
-    spec: Spec,
-    callbacks: Callbacks,
-}
-
-/// A custom object that is open. Dropping it closes it on this node. The others keep working with the memory of all
-/// nodes until they close it, too. Then pointers to this node's regions fail with
-/// [`Freed`](farfield_fabric::ErrorKind::Freed).
-pub struct CustomObject(Object);
-
-impl Opening {
-    /// Describes an object of type `kind` at `path`. Its participants are all members of the session, or of the
-    /// generation of the path ([`Node::reopen`]).
-    pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
-        let spec = Spec {
-            path: path.into(),
-            kind,
-            layout: String::new(),
-            participants: node.members_for(path),
-            regions: Regions::new(node),
-            expect: Box::new(|_| Vec::new()),
-            takes_in: false,
-        };
-        Opening { node: node.clone(), spec, callbacks: Callbacks::default() }
-    }
-
-    /// Sets the sizes and options that all participants must agree on.
-    pub fn layout(mut self, layout: &str) -> Opening {
-        self.spec.layout = layout.into();
-        self
-    }
-
-    /// Sets the nodes that take part.
-    pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Opening {
-        self.spec.participants = nodes.into_iter().collect();
-        self
-    }
-
-    /// Adds a region of this node that peers may ask for by name. From now on the region belongs to this object alone.
-    /// It is freed when all nodes that received its address have closed the object, and at once if this opening is
-    /// never announced.
-    pub fn region(mut self, name: &'static str, region: Region) -> Opening {
-        self.spec.regions.add(name, region);
-        self
-    }
-
-    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`Opening::region`] does with
-    /// memory.
-    pub fn words(mut self, name: &'static str, words: Words) -> Opening {
-        self.spec.regions.add_words(name, words);
-        self
-    }
-
-    /// Sets the regions that this node needs of a peer, with their sizes in bytes.
-    pub fn expect(mut self, of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static) -> Opening {
-        self.spec.expect = Box::new(of);
-        self
-    }
-
-    /// Lets restarted nodes join the object while it is open, as additional nodes or in place of a dead or departed
-    /// one. The object must be stored on live nodes only, and must need no memory of a joining node. Without this
-    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`Opening::on_join`] reports the
-    /// joining node.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// use farfield::fabric::GroupKey;
-    /// let node = farfield::Node::builder().session("doc-takes-in").start()?;
-    /// let home = node.id();
-    /// let count = node.alloc_words(GroupKey::DATA, 1, &[])?; // on the home only
-    /// let expect = move |peer| if peer == home { vec![("count".to_string(), 8)] } else { vec![] };
-    /// let opening = farfield::Opening::new(&node, "app/count", "Count").words("count", count).expect(expect);
-    /// let object = opening.takes_in_returned().announce()?;
-    /// # drop(object); Ok(()) }
-    /// ```
-    pub fn takes_in_returned(mut self) -> Opening {
-        self.spec.takes_in = true;
-        self
-    }
-
-    /// Adds a callback that the service thread runs when it has accepted a peer's join: once, unless the peer opens the
-    /// object anew. Of two participants, at least the first to open the object sees the other's join.
-    pub fn on_join(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
-        self.callbacks.on_join.push(Box::new(callback));
-        self
-    }
-
-    /// Adds a callback that the service thread runs once for each peer, when its regions are known.
-    pub fn on_connect(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
-        self.callbacks.on_connect.push(Box::new(callback));
-        self
-    }
-
-    /// Opens the object without waiting for the others.
-    ///
-    /// # Errors
-    /// The path is already open, or the participants are invalid.
-    pub fn announce(self) -> Result<CustomObject> {
-        let object = Object::announce_with(&self.node, self.spec, self.callbacks)?;
-        Ok(CustomObject(object))
-    }
-}
-
-impl CustomObject {
-    /// Its path.
-    pub fn path(&self) -> &str {
-        self.0.path()
-    }
-
-    /// Its node.
-    pub fn node(&self) -> &Node {
-        self.0.node()
-    }
-
-    /// Waits until all participants have opened the object.
-    ///
-    /// # Errors
-    /// A timeout that names the missing nodes, a participant that is dead or departed, or one that opens the object
-    /// differently.
-    pub fn wait(&self, timeout: Duration) -> Result<()> {
-        self.0.connected(&self.0.node().endpoint()?, timeout)
-    }
-
-    /// The address of a region of a connected participant.
-    ///
-    /// # Errors
-    /// The node has no such region, or is not connected.
-    pub fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
-        self.0.remote(node, region)
     }
 }

@@ -5,7 +5,8 @@ use farfield::history::Event;
 use farfield::history::kv::KvInput;
 use farfield::{ErrorKind, KvOptions, Placement, Result};
 
-use super::{Answer, Client, Entry, VICTIM, history_of_heard, keys, tiny};
+use super::VICTIM;
+use super::client::{Answer, Client, Entry, history_of_heard, keys, tiny};
 use crate::Faults;
 use crate::scenario::{Scenario, Stage, choose, crashed};
 use crate::scenarios::death::is_decided;

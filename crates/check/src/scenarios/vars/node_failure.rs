@@ -10,7 +10,9 @@ use std::time::Duration;
 use farfield::fabric::{DeathRule, Instant, Plain};
 use farfield::{AtomicVar, Error, Node, NodeId, OwnedVar, Result, SharedVar, Sst, Standing, Wholeness};
 
-use super::{Add, Call, Calls, Exchange, Load, N0, N1, N2, Seen, Store, Swap, keep, name_of, shared};
+use super::atomic::{Add, Call, Calls, Exchange, Load, Store, Swap};
+use super::owned::{Seen, name_of, opened};
+use super::{N0, N1, N2, keep, shared};
 use crate::Faults;
 use crate::scenario::{Log, Scenario, Stage, crashed, stood_still};
 use crate::scenarios::death::{comes_of_faults, goes_on, is_decided, patiently};
@@ -444,7 +446,7 @@ fn owned_owner_goes() -> Vec<Scenario> {
 fn owned_reader_dies() -> Scenario {
     let about = "a push to one that dies names it, and the others get it";
     let scenario = Dies(1).scenario("owned/reader-dies", about, 3, |stage, goes| {
-        let vars = super::owned(stage, Wholeness::Guards)?;
+        let vars = opened(stage, Wholeness::Guards)?;
         let (reader, at_end) = (Rc::clone(&vars), Rc::clone(&vars));
         let mut writer = vars[0].writer()?;
         stage.thread(0, "owner", move |ep| {

@@ -1,0 +1,93 @@
+//! What a node announces of an object, and how two announcements differ.
+
+use serde::{Deserialize, Serialize};
+
+/// A node's description of an object, and the addresses of its part of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Announcement {
+    /// `kv/locks/3`: `/` separates sub-objects.
+    pub path: String,
+    /// The type of object.
+    pub kind: String,
+    /// Sizes and options that all participants must agree on.
+    pub layout: String,
+    /// The nodes that take part.
+    pub participants: Vec<u16>,
+    /// The sender's regions: name, packed pointer, bytes.
+    pub regions: Vec<(String, u64, u64)>,
+    /// The regions that the sender needs of the receiver, and their sizes.
+    pub expected: Vec<(String, u64)>,
+    /// Nodes that the sender knows to be dead or departed.
+    pub gone: Vec<u16>,
+}
+
+impl Announcement {
+    /// Whether the participants differ only by nodes that one of the two knows to be dead or departed, and by their
+    /// replacements. Then one of the two has not learned of this yet, and will open the object anew.
+    pub(super) fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
+        let differs = |node: &&u16| self.participants.contains(node) != theirs.participants.contains(node);
+        let differing: Vec<u16> =
+            self.participants.iter().chain(&theirs.participants).filter(differs).copied().collect();
+        let is_gone = |node: &u16| gone.contains(node) || theirs.gone.contains(node);
+        let replaces = |node: u16| differing.iter().any(|it| *it < node && it % places == node % places && is_gone(it));
+        !differing.is_empty() && differing.iter().all(|node| is_gone(node) || replaces(*node))
+    }
+
+    /// Whether the participants differ at most by dead or departed nodes and by restarted ones.
+    pub(super) fn differs_by_lives(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
+        let is_common = |node: &u16| self.participants.contains(node) && theirs.participants.contains(node);
+        let is_past = |node: &u16| *node >= places || gone.contains(node) || theirs.gone.contains(node);
+        self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
+    }
+
+    /// The first difference from another node's announcement, if any.
+    pub(super) fn differs(&self, theirs: &Announcement) -> Option<Difference> {
+        if self.kind != theirs.kind {
+            return Difference::new("its type", &self.kind, &theirs.kind);
+        }
+        if self.layout != theirs.layout {
+            return Difference::new("its layout", &self.layout, &theirs.layout);
+        }
+        if self.participants != theirs.participants {
+            return Difference::new("the set of participants", &self.participants, &theirs.participants);
+        }
+        self.differs_in_regions(theirs)
+    }
+
+    /// The first difference from another node's announcement besides the participants, if any.
+    pub(super) fn differs_otherwise(&self, theirs: &Announcement) -> Option<Difference> {
+        let participants = self.participants.clone();
+        self.differs(&Announcement { participants, ..theirs.clone() })
+    }
+
+    fn differs_in_regions(&self, theirs: &Announcement) -> Option<Difference> {
+        let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
+        let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
+        unfit.and_then(|(name, bytes)| {
+            Difference::new(&format!("region `{name}` in bytes"), &bytes_of(name), &Some(bytes))
+        })
+    }
+}
+
+/// A property in which two nodes open an object differently.
+pub(super) struct Difference {
+    pub(super) what: String,
+    pub(super) here: String,
+    pub(super) there: String,
+}
+
+impl Difference {
+    pub(super) fn new(what: &str, here: &dyn core::fmt::Debug, there: &dyn core::fmt::Debug) -> Option<Difference> {
+        Some(Difference { what: what.into(), here: format!("{here:?}"), there: format!("{there:?}") })
+    }
+
+    /// The description for this node.
+    pub(super) fn seen_here(&self) -> String {
+        format!("{} is {} here and {} there", self.what, self.here, self.there)
+    }
+
+    /// The description for the other node.
+    pub(super) fn seen_there(&self) -> String {
+        format!("{} is {} here and {} there", self.what, self.there, self.here)
+    }
+}
