@@ -1,15 +1,17 @@
 //! What a fabric offers a node: memory, lanes, control messages, time, threads, liveness and permissions.
 
+mod region;
+
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::region::{Region, Span, Words};
 use crate::alarm::Alarm;
-use crate::cell::{Slot, Word, memory_fence};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
-use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// One process's membership in a session, as the fabric sees it.
 ///
@@ -431,180 +433,5 @@ impl Waiting {
     /// Whether the wait has got as far as sleeping.
     pub fn is_asleep(&self) -> bool {
         self.announced.is_some()
-    }
-}
-
-/// A range of this node's registered memory.
-///
-/// Local access goes through [`Word`]s and [`Slot`]s, remote access through [`RemotePtr`]s.
-#[derive(Clone)]
-pub struct Region {
-    base: core::ptr::NonNull<u8>,
-    bytes: usize,
-    remote: RemotePtr<u8>,
-    keep: Arc<dyn Any + Send + Sync>,
-}
-
-// SAFETY: the memory behind `base` is shared by nature; it is reached through atomics only (`Word`, `Slot`, spans).
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
-
-impl Region {
-    /// # Safety
-    /// `base` is aligned to 8 and points to `bytes` bytes that stay mapped as long as `keep` lives and that are only
-    /// accessed by atomics or by operations of a fabric.
-    pub(crate) unsafe fn new(
-        base: core::ptr::NonNull<u8>,
-        bytes: usize,
-        remote: RemotePtr<u8>,
-        keep: Arc<dyn Any + Send + Sync>,
-    ) -> Region {
-        Region { base, bytes, remote, keep }
-    }
-
-    /// What keeps its memory.
-    pub(crate) fn keep(&self) -> &Arc<dyn Any + Send + Sync> {
-        &self.keep
-    }
-
-    /// Its size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// A pointer that this and other nodes use to reach the `T` at `offset` bytes.
-    #[inline]
-    pub fn remote<T>(&self, offset: usize) -> RemotePtr<T> {
-        self.remote.byte_add(offset as u64).cast()
-    }
-
-    fn check(&self, offset: usize, bytes: usize) {
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        assert!(inside && offset.is_multiple_of(8), "{bytes} bytes at {offset} of a region of {}", self.bytes);
-    }
-
-    /// The word at `offset` bytes.
-    ///
-    /// # Panics
-    /// If it is not inside the region or not at a multiple of 8, as indexing a slice does.
-    #[inline]
-    pub fn word(&self, offset: usize) -> &Word {
-        &self.words(offset, 1)[0]
-    }
-
-    /// `count` words at `offset` bytes.
-    ///
-    /// # Panics
-    /// As [`Region::word`].
-    #[inline]
-    pub fn words(&self, offset: usize, count: usize) -> &[Word] {
-        self.check(offset, count.saturating_mul(8));
-        // SAFETY: in bounds and aligned by the check; `Word` is an atomic, and the region's contract (`Region::new`)
-        // says that all access is atomic; the memory lives as long as `self.keep`, so as long as the borrow.
-        unsafe { core::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
-    }
-
-    /// The slot at `offset` bytes.
-    ///
-    /// # Panics
-    /// As [`Region::word`].
-    #[inline]
-    pub fn slot<T: Plain>(&self, offset: usize) -> &Slot<T> {
-        let () = Slot::<T>::WHOLE_WORDS; // so that 8-byte alignment is enough
-        self.check(offset, size_of::<T>());
-        // SAFETY: as in `words`; a `Slot` accesses its memory by atomics only.
-        unsafe { &*self.base.as_ptr().add(offset).cast() }
-    }
-
-    /// A part of the region as the live source of a put or the target of a get.
-    ///
-    /// # Panics
-    /// As [`Region::word`].
-    #[inline]
-    pub fn span(&self, offset: usize, bytes: usize) -> Span<'_> {
-        self.check(offset, bytes);
-        Span { region: self, offset, bytes }
-    }
-}
-
-impl core::fmt::Debug for Region {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Region({:?}, {} bytes)", self.remote, self.bytes)
-    }
-}
-
-/// Words of this node that are reached by operations alone: see [`Fabric::alloc_words`].
-#[derive(Clone, Debug)]
-pub struct Words {
-    /// Without bytes where they lie on the device.
-    region: Region,
-    count: usize,
-}
-
-impl Words {
-    /// Those that a region was made for.
-    pub(crate) fn new(region: Region, count: usize) -> Words {
-        Words { region, count }
-    }
-
-    /// Those of ordinary memory, which is zeroed, and of which nobody knows yet.
-    pub(crate) fn of_region(region: Region, count: usize, pattern: &[u64]) -> Words {
-        if pattern.iter().any(|value| *value != 0) {
-            let words = region.words(0, count).iter().zip(pattern.iter().cycle());
-            words.filter(|(_, value)| **value != 0).for_each(|(word, value)| word.store(*value));
-            // Before anybody is told where they are.
-            memory_fence();
-        }
-        Words::new(region, count)
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Their size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.count * 8
-    }
-
-    /// A pointer to the first of them, or to where it would be if there were one.
-    pub fn start(&self) -> RemotePtr<u8> {
-        self.region.remote(0)
-    }
-
-    /// A pointer that this and other nodes use to reach one of them.
-    ///
-    /// # Panics
-    /// If there is no such word, as indexing a slice does.
-    pub fn remote(&self, index: usize) -> RemotePtr<u64> {
-        assert!(index < self.count, "word {index} of {}", self.count);
-        self.region.remote(index * 8)
-    }
-}
-
-/// A part of a [`Region`]: shared cells that an operation reads or writes while others may.
-#[derive(Clone, Copy, Debug)]
-pub struct Span<'r> {
-    region: &'r Region,
-    offset: usize,
-    bytes: usize,
-}
-
-impl Span<'_> {
-    /// Its size in bytes.
-    #[inline]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: `Region::span` checked that the offset lies inside.
-        unsafe { self.region.base.as_ptr().add(self.offset) }
-    }
-
-    pub(crate) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
-        Arc::clone(&self.region.keep)
     }
 }

@@ -55,23 +55,25 @@
 //!
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
+mod abandoned;
+mod state;
+
 use core::future::Future;
 use core::time::Duration;
-
+pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use std::collections::HashMap;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
-
-use crate::error::{Error, ErrorKind, Of, Result};
-use crate::mutants::{self, Mutant};
-use crate::node::{Hold, Node, Object, Poller, Progress, Regions, Spec, Standing};
-use crate::objects::owed::{self, fence_holder, release_later};
-use crate::objects::settle::Settle;
-
-mod state;
-
-pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use state::{DIED, DRAW, State, Watch};
+
+use self::abandoned::Ticket;
+use crate::error::{Error, ErrorKind, Of, Result};
+use crate::mutants;
+use crate::mutants::Mutant;
+use crate::node::{Hold, Node, Object, Progress, Regions, Spec, Standing};
+use crate::objects::owed;
+use crate::objects::owed::{fence_holder, release_later};
+use crate::objects::settle::Settle;
 
 /// A number of locks, spread over the nodes that open them, in order: lock `i` has its word on the one at `i mod nodes`.
 ///
@@ -471,55 +473,6 @@ impl MutexArray {
 
 /// How often a waiter looks whether the holder's node still lives.
 const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
-
-/// A place in the queue. Dropped, it goes to the service thread, which passes the turn on.
-struct Ticket<'a> {
-    locks: &'a MutexArray,
-    word: RemotePtr<u64>,
-    number: Option<u64>,
-}
-
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        if let Some(number) = self.number
-            && !mutants::is_on(Mutant::MutexTicketLost)
-        {
-            let object = &self.locks.object;
-            object.node().add_poller(Box::new(Abandoned { word: self.word, number, _open: object.hold() }));
-        }
-    }
-}
-
-/// A ticket that nobody wants any more.
-struct Abandoned {
-    word: RemotePtr<u64>,
-    number: u64,
-    _open: Hold,
-}
-
-impl Poller for Abandoned {
-    fn is_owed(&self) -> bool {
-        true
-    }
-
-    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        // A round trip each: short, and it ends with an error at the latest when the home node dies.
-        let found = match endpoint.get(self.word).wait() {
-            Ok(found) => found,
-            Err(error) if error.is_refused() => return Progress::Idle,
-            Err(_) => return Progress::Done,
-        };
-        if State(found).is_past(self.number) {
-            return Progress::Done; // passed over already
-        }
-        let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Idle };
-        match endpoint.cas(self.word, found, taken.freed().0).wait() {
-            Ok(old) if old != found => Progress::Busy,
-            Err(error) if error.is_refused() => Progress::Idle,
-            _ => Progress::Done,
-        }
-    }
-}
 
 impl Guard<'_> {
     /// Makes the holder's writes visible everywhere, then releases the lock.

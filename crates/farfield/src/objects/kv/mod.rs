@@ -87,6 +87,7 @@
 //! *A node that comes back* as a new process takes no part in a store that is open: all reopen it
 //! ([`KvStore::open_with_pairs_of`]), and it takes part from then on, with all pairs that are not lost.
 
+mod changes;
 mod codec;
 mod death;
 mod index;
@@ -94,21 +95,21 @@ mod locks;
 mod slots;
 mod tracker;
 mod unfinished;
-
-use core::time::Duration;
-use std::sync::Arc;
-
-use farfield_fabric::{Buf, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, read_words, write_words};
+mod values;
 
 pub use self::codec::{ByteString, Key, Value};
+use std::sync::Arc;
+
+use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr};
+
 use self::death::Deaths;
-use self::index::{Entry, Index, hash_of};
-use self::locks::Locked;
-use self::slots::{Layout, Meta, Slots};
-use self::tracker::{Change, Tracker};
-use self::unfinished::{Changing, Work};
+use self::index::{Entry, Index};
+use self::slots::{Layout, Slots};
+use self::tracker::Tracker;
+use self::values::{Look, judge};
 use crate::error::{Error, ErrorKind, Of, Result};
-use crate::mutants::{self, Mutant};
+use crate::mutants;
+use crate::mutants::Mutant;
 use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
@@ -196,13 +197,6 @@ const CHUNK: usize = 64;
 
 /// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
 const INDEX_KEYS_MAX: usize = 1 << 22;
-
-/// What one look at a slot says.
-enum Look<V> {
-    Found(V),
-    Absent,
-    Torn,
-}
 
 impl<K: Key, V: Value> KvStore<K, V> {
     /// Opens the store among the nodes that belong to the session ([`Node::survivors`]), and waits for them to do so.
@@ -540,59 +534,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
     }
 
-    /// Removes a key whose lock is held.
-    async fn remove<'a>(&'a self, locked: Locked<'a>, key: &K, entry: Entry) -> Result<Locked<'a>> {
-        let endpoint = locked.endpoint();
-        let changing = self.changing(locked, key, entry);
-        if mutants::is_on(Mutant::KvFreedFirst) && self.slots.is_ours(entry.slot) {
-            self.slots.free(entry.slot);
-        }
-        // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
-        // one node's miss could be followed by another's hit.
-        match self.clear(endpoint, entry).await {
-            // Nobody sees the value any more, once it is out for good.
-            Err(error) if error.is_gone() => self.wait_silent(endpoint, entry.slot.node()).await?,
-            cleared => cleared.of(self.object.path())?,
-        }
-        self.index.remove(key, entry);
-        let position = self.tracker.tell(endpoint, key, Change::Remove { entry }).await?;
-        self.tracker.wait(endpoint, position).await?;
-        // All indexes have dropped it: the slot may be another key's.
-        if self.slots.is_ours(entry.slot) && !mutants::is_on(Mutant::KvFreedFirst) {
-            self.slots.free(entry.slot);
-        } else {
-            self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
-        }
-        Ok(changing.finish())
-    }
-
-    /// Clears the valid bit of a slot, visibly.
-    async fn clear(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
-        self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
-        if !mutants::is_on(Mutant::KvDeleteNotFlushed) {
-            endpoint.global_fence([entry.slot.node()]).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits until a node that is gone is so for all: until then another may still find there what this one cannot change.
-    async fn wait_silent(&self, endpoint: &Endpoint, node: NodeId) -> Result<()> {
-        let start = endpoint.now();
-        let is_silent = || self.object.node().silence_of(endpoint, node).map(drop);
-        let waited = endpoint.wait_until(endpoint.deadline(), is_silent).await;
-        waited.or_else(|_| {
-            let what = "all members to evict a dead node".into();
-            Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: vec![node] }).of(self.object.path())
-        })
-    }
-
-    /// From here on an insert or delete that is cut short is completed by the service thread.
-    fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
-        let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
-        let work = Work { tracker, index, slots, own: self.region.clone() };
-        Changing::new(self.object.node(), work, locked, key, entry)
-    }
-
     fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
         let too_large = |bytes: usize, max_bytes: usize| {
             Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.object.path()))
@@ -605,34 +546,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return too_large(value_bytes, self.options.value_bytes_max);
         }
         Ok(())
-    }
-
-    async fn insert_locked(&self, locked: Locked<'_>, key: &K, value: &V) -> Result<()> {
-        let endpoint = locked.endpoint();
-        let path = self.object.path();
-        let home = self.home_of_value(endpoint, key);
-        let Some((slot, counter)) = self.slots.take(home) else {
-            let slots = self.slots.share_on(home);
-            locked.unlock().await?;
-            return Err(ErrorKind::Full { node: home, slots }).of(path);
-        };
-        let entry = Entry { slot, counter };
-        let changing = self.changing(locked, key, entry);
-        self.write_all(endpoint, entry, value)?;
-        if !mutants::is_on(Mutant::KvOwnIndexLast) {
-            self.index.insert(key.clone(), entry);
-        }
-        if mutants::is_on(Mutant::KvValidEarly) {
-            self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
-        }
-        let position = self.tracker.tell(endpoint, key, Change::Insert { entry }).await?;
-        self.tracker.wait(endpoint, position).await?;
-        // The linearization point: every index has it by now.
-        self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
-        if mutants::is_on(Mutant::KvOwnIndexLast) {
-            self.index.insert(changing.key.clone(), changing.entry);
-        }
-        changing.finish().unlock().await
     }
 
     // ---- values ------------------------------------------------------------------------------------------------------
@@ -655,188 +568,5 @@ impl<K: Key, V: Value> KvStore<K, V> {
             _ => error,
         };
         error.of(self.object.path())
-    }
-
-    fn rank_by_hash(&self, key: &K) -> usize {
-        (hash_of(key) % self.participants.len() as u64) as usize
-    }
-
-    /// Where a new value goes: to a node that is not gone.
-    fn home_of_value(&self, endpoint: &Endpoint, key: &K) -> NodeId {
-        let node = self.object.node();
-        match self.options.placement {
-            Placement::Inserter => node.id(),
-            Placement::Hash => {
-                let ring = self.participants.ring(self.rank_by_hash(key));
-                let mut ring = ring.map(|rank| self.participants.at(rank));
-                ring.find(|home| endpoint.check_alive(*home).is_ok()).unwrap_or(node.id())
-            }
-        }
-    }
-
-    async fn update_locked(&self, locked: Locked<'_>, stripe: usize, entry: Entry, value: &V) -> Result<()> {
-        let endpoint = locked.endpoint();
-        self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
-        if mutants::is_on(Mutant::KvUpdateNoFence) {
-            locked.guard.hand_over().release(endpoint);
-            return Ok(());
-        }
-        // The release makes the value visible before the lock can be taken by another.
-        locked.unlock().await?;
-        self.check_there(endpoint, entry)
-    }
-
-    /// This node's slot at a pointer, as words.
-    fn here(&self, slot: RemotePtr<u64>) -> Option<&[farfield_fabric::Word]> {
-        (slot.node() == self.object.node().id()).then(|| {
-            let offset = slot.offset() - self.region.remote::<u64>(0).offset();
-            self.region.words(offset as usize, self.layout.words)
-        })
-    }
-
-    fn write_meta(&self, endpoint: &Endpoint, slot: RemotePtr<u64>, meta: Meta) -> Result<()> {
-        match self.here(slot) {
-            Some(words) => {
-                words[0].store(meta.packed());
-                Ok(())
-            }
-            None => endpoint.put_value(slot, meta.packed()).detach().of(self.object.path()),
-        }
-    }
-
-    /// Writes checksum and value over those that are there.
-    fn write_value(&self, endpoint: &Endpoint, stripe: usize, entry: Entry, value: &V) -> Result<()> {
-        self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
-            // Who dies here takes the slot along.
-            Some(words) => {
-                write_words(&words[1..image.len()], &image[1..]);
-                Ok(())
-            }
-            None => {
-                // First where it hurts nobody, to the same node: puts land in order, so if the second is cut short by
-                // this node's death, the first is whole.
-                let mut redo = endpoint.buf::<u64>(1 + image.len())?;
-                redo[0] = entry.slot.packed();
-                redo[1] = slots::redo_checksum(&image[1..], entry);
-                redo[2..].copy_from_slice(&image[1..]);
-                endpoint.put(self.redo_of(entry.slot.node(), stripe), &redo).detach()?;
-                let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
-                tail.copy_from_slice(&image[1..]);
-                endpoint.put(entry.slot.at(1), &tail).detach()
-            }
-        })
-    }
-
-    fn redo_of(&self, node: NodeId, stripe: usize) -> RemotePtr<u64> {
-        let rank = self.participants.rank_of(node).expect("values lie on participants");
-        self.redo[rank].at(stripe * self.layout.redo_words())
-    }
-
-    /// The value that a dead node was writing into a slot which is torn now.
-    async fn value_to_redo(&self, endpoint: &Endpoint, stripe: usize, entry: Entry) -> Result<Option<V>> {
-        let path = self.object.path();
-        let redo = endpoint.buf::<u64>(self.layout.redo_words()).of(path)?;
-        let from = self.redo_of(entry.slot.node(), stripe);
-        let redo = endpoint.get_into(from, redo).await.map_err(|error| self.lost_by(error))?;
-        let Some((value, words)) = V::decode(&redo[3..]) else { return Ok(None) };
-        let is_whole = redo[0] == entry.slot.packed() && redo[1] == slots::redo_checksum(&redo[2..3 + words], entry);
-        Ok(is_whole.then_some(value))
-    }
-
-    /// Writes the whole slot of a new entry, not valid.
-    fn write_all(&self, endpoint: &Endpoint, entry: Entry, value: &V) -> Result<()> {
-        self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
-            Some(words) => {
-                words[0].store(image[0]);
-                write_words(&words[1..image.len()], &image[1..]);
-                Ok(())
-            }
-            None => {
-                // The meta word first, by itself: a put may land in pieces, and puts land in order.
-                endpoint.put_value(entry.slot, image[0]).detach()?;
-                let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
-                tail.copy_from_slice(&image[1..]);
-                endpoint.put(entry.slot.at(1), &tail).detach()
-            }
-        })
-    }
-
-    fn with_image(
-        &self,
-        endpoint: &Endpoint,
-        entry: Entry,
-        value: &V,
-        write: impl FnOnce(&[u64]) -> farfield_fabric::Result<()>,
-    ) -> Result<()> {
-        let mut image: Buf<'_, u64> = endpoint.buf(self.layout.words).of(self.object.path())?;
-        let words = value.encode(&mut image[2..]);
-        image[0] = Meta { counter: entry.counter, valid: false }.packed();
-        image[1] = slots::checksum(&image[2..2 + words], entry.counter);
-        write(&image[..2 + words]).of(self.object.path())
-    }
-
-    #[inline]
-    async fn look(&self, endpoint: &Endpoint, entry: Entry) -> Result<Look<V>> {
-        if entry.slot.node() == self.object.node().id() {
-            return Ok(self.look_here(entry));
-        }
-        let path = self.object.path();
-        let image = endpoint.buf::<u64>(self.layout.words).of(path)?;
-        let image = endpoint.get_into(entry.slot, image).await.map_err(|error| self.lost_by(error))?;
-        Ok(judge(&image, entry.counter))
-    }
-
-    fn look_here(&self, entry: Entry) -> Look<V> {
-        let Some(words) = self.here(entry.slot) else { return Look::Torn };
-        let mut image = [0; 34];
-        match image.get_mut(..words.len()) {
-            Some(image) => {
-                read_words(words, image);
-                judge(image, entry.counter)
-            }
-            None => {
-                let mut image = vec![0; words.len()];
-                read_words(words, &mut image);
-                judge(&image, entry.counter)
-            }
-        }
-    }
-
-    /// After a torn read: lets others run, until the time is up or the writer is known to be gone.
-    #[cold]
-    async fn torn(&self, endpoint: &Endpoint, key: &K, since: &mut Option<Instant>) -> Result<()> {
-        let now = endpoint.now();
-        let since = *since.get_or_insert(now);
-        let waited = now - since;
-        if waited >= endpoint.timeout() {
-            let error = farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited });
-            return Err(error).waiting_for("an untorn value").of(self.object.path());
-        }
-        if waited >= TORN_LONG {
-            // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.
-            self.lock(endpoint, key).await?.unlock().await?;
-        }
-        endpoint.look_again((now + TORN_LONG).min(since + endpoint.timeout())).await;
-        Ok(())
-    }
-}
-
-/// A value that is torn for so long: perhaps its writer is gone.
-const TORN_LONG: Duration = Duration::from_millis(10);
-
-/// What the words of a slot say about the entry that led there (LOCO appendix I.1).
-#[inline]
-fn judge<V: Value>(image: &[u64], counter: u64) -> Look<V> {
-    let meta = Meta::from_packed(image[0]);
-    // Another counter: the slot is another key's since the index was looked up, so the delete had taken effect, and it
-    // was not over before our index knew. Not valid: an insert has not taken effect yet, or a delete has. Both are
-    // told by the one word, which is never torn.
-    if meta.counter != counter || !meta.valid {
-        return Look::Absent;
-    }
-    match V::decode(&image[2..]) {
-        Some((value, _)) if mutants::is_on(Mutant::KvSumIgnored) => Look::Found(value),
-        Some((value, words)) if slots::checksum(&image[2..2 + words], counter) == image[1] => Look::Found(value),
-        _ => Look::Torn,
     }
 }

@@ -1,0 +1,442 @@
+//! Puts, gets and atomics of an endpoint.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use super::{DynState, Endpoint, InFlight, Inner};
+use crate::buf::{Block, Buf};
+use crate::error::{Code, ErrorKind, Result};
+use crate::fabric::Span;
+use crate::lane::{Keep, Local, Verb, WorkRequest};
+use crate::op::{BufOp, Landing, Op, Pending};
+use crate::ptr::{Plain, RemotePtr};
+
+impl Endpoint {
+    /// Puts a value: its bytes are copied now, and land at `dst` later, in the order of this endpoint's puts to the
+    /// node. Eight bytes land whole, more may be seen torn.
+    ///
+    /// # Errors
+    /// (when waited for) A bad pointer, a revoked right, a node that is gone.
+    #[inline(always)]
+    pub fn put_value<T: Plain>(&self, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put(dst.node());
+                let result = lane.put_value(dst, value);
+                let depth = self.count(Verb::Put, dst.node(), size_of::<T>());
+                Op::ended(self, depth, dst.cast(), size_of::<T>(), result)
+            }
+            Inner::Dyn(state) => self.put_value_dyn(state, dst, value),
+        }
+    }
+
+    #[inline(always)]
+    fn put_value_dyn<'e, T: Plain>(&'e self, state: &DynState, dst: RemotePtr<T>, value: T) -> Op<'e, ()> {
+        if size_of::<T>() == 8 {
+            let mut bits = 0u64;
+            value.write_to(bits.as_mut_bytes()).expect("a word is as long as a word");
+            if let Some(ticket) = state.put_word(dst.cast(), bits) {
+                return Op::of_word(self, self.count(Verb::Put, dst.node(), 8), ticket);
+            }
+        }
+        let posted = self.put_value_block(state, dst, value);
+        let depth = self.count(Verb::Put, dst.node(), size_of::<T>());
+        Op::posted(self, depth, dst.cast(), size_of::<T>(), posted)
+    }
+
+    // Out of the way of shared memory, which is inlined.
+    #[cold]
+    #[inline(never)]
+    fn put_value_block<'e, T: Plain>(
+        &'e self,
+        state: &DynState,
+        dst: RemotePtr<T>,
+        value: T,
+    ) -> Result<Pending<'e>, Code> {
+        let block = self.dyn_block(size_of::<T>())?;
+        block.write(value);
+        let local = Local::block(&block);
+        let (remote, len) = (dst.cast(), size_of::<T>());
+        let sequence = self.post_raw(state, Verb::Put, remote, len, [0; 2], local, Some(block));
+        if let Some(posted) = state.in_flight.borrow_mut()[dst.node().index()].back_mut() {
+            posted.scratch = true;
+        }
+        Ok(Pending { remote, len: len as u32, sequence, landing: None })
+    }
+
+    /// Puts a word that no fence of this endpoint waits for: one that says something to a node which waits for it, and is
+    /// nothing that others look for once it was told. Otherwise it is as any other put: it lands after what was put to
+    /// that node before.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, bell: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// ep.put_unfenced(bell, 1).await?;
+    /// assert!(!ep.has_unflushed(bell.node()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put_unfenced(&self, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
+        match &self.inner {
+            Inner::Shm(_, marks) => {
+                let others = marks.has_unflushed(dst.node());
+                let put = self.put_value(dst, value);
+                if !others {
+                    marks.put_unfenced(dst.node());
+                }
+                put
+            }
+            Inner::Dyn(state) => {
+                let others = state.marks.has_unflushed_by(dst.cast());
+                let put = self.put_value(dst, value);
+                if !others {
+                    state.marks.put_unfenced(dst.cast(), state.issued.get());
+                }
+                put
+            }
+        }
+    }
+
+    /// Puts the elements of a buffer, which cannot be changed while the handle lives.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put<'b, T: Plain>(&'b self, dst: RemotePtr<T>, src: &'b Buf<'_, T>) -> Op<'b, ()> {
+        self.put_block(dst.cast(), src.block(), src.size_bytes())
+    }
+
+    /// Puts the elements of a buffer that the operation owns until it is complete.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put_owned<'e, T: Plain>(&'e self, dst: RemotePtr<T>, src: Buf<'e, T>) -> BufOp<'e, T> {
+        let op = self.put_block(dst.cast(), src.block(), src.size_bytes());
+        BufOp::new(op, src)
+    }
+
+    #[inline]
+    fn put_block<'e>(&'e self, dst: RemotePtr<u8>, block: &Arc<Block>, len: usize) -> Op<'e, ()> {
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put(dst.node());
+                // SAFETY: the block has at least `len` bytes, and nobody writes to it while this call runs.
+                let result = unsafe { lane.put_from(dst, block.as_ptr(), len) };
+                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst, len, result)
+            }
+            Inner::Dyn(state) => {
+                let block = Some(Arc::clone(block));
+                let local = Local::block(block.as_ref().expect("just made"));
+                self.post(state, Verb::Put, dst, len, [0; 2], local, block)
+            }
+        }
+    }
+
+    /// Puts whatever the shared cells of `src` hold when the NIC reads them: at any moment until the operation is
+    /// complete. The name says what is dangerous: a store that follows the call may be sent in place of what was there
+    /// (`put x; x := 1` may send 1).
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn put_live<T: Plain>(&self, dst: RemotePtr<T>, src: Span<'_>) -> Op<'_, ()> {
+        let len = src.bytes();
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put(dst.node());
+                // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
+                let result = unsafe { lane.put_shared(dst.cast(), src.as_ptr(), len) };
+                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst.cast(), len, result)
+            }
+            Inner::Dyn(state) => {
+                let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };
+                self.post(state, Verb::Put, dst.cast(), len, [0; 2], local, None)
+            }
+        }
+    }
+
+    /// Gets a value. Eight bytes come whole; a larger value may mix several writes, so it comes [`Torn`](crate::Torn)
+    /// from [`Endpoint::get_torn`]: this call is for words.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline(always)]
+    pub fn get<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
+        const { assert!(size_of::<T>() == 8, "a value larger than a word may come torn: use get_torn or get_into") };
+        self.get_raw(src)
+    }
+
+    /// Gets a value of any size, which may mix several writes.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub async fn get_torn<T: Plain>(&self, src: RemotePtr<T>) -> Result<crate::Torn<T>> {
+        self.get_raw(src).await.map(crate::Torn)
+    }
+
+    #[inline(always)]
+    fn get_raw<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                let result = lane.get_value(src);
+                marks.read(src.node(), result.is_ok());
+                let depth = self.count(Verb::Get, src.node(), size_of::<T>());
+                Op::ended(self, depth, src.cast(), size_of::<T>(), result)
+            }
+            Inner::Dyn(state) => {
+                if size_of::<T>() == 8
+                    && let Some(ticket) = state.get_word(src.cast())
+                {
+                    return Op::of_word(self, self.count(Verb::Get, src.node(), 8), ticket);
+                }
+                let (src, len) = (src.cast(), size_of::<T>());
+                let posted = self.fetch_block(state, Verb::Get, src, len, [0; 2]);
+                Op::posted(self, self.count(Verb::Get, src.node(), len), src, len, posted)
+            }
+        }
+    }
+
+    /// Gets as many elements as the buffer has, into it. The elements may mix several writes.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn get_into<'e, T: Plain>(&'e self, src: RemotePtr<T>, into: Buf<'e, T>) -> BufOp<'e, T> {
+        let (src, len) = (src.cast::<u8>(), into.size_bytes());
+        if !into.block().is_idle() {
+            // A put that was dropped may still read the memory: the get must not change it under it.
+            self.wait_for_block(into.block());
+        }
+        let op = match &self.inner {
+            Inner::Shm(lane, marks) => {
+                // SAFETY: the buffer has `len` bytes and is owned by this call.
+                let result = unsafe { lane.get_to(src, into.block().as_ptr(), len) };
+                marks.read(src.node(), result.is_ok());
+                Op::ended(self, self.count(Verb::Get, src.node(), len), src, len, result)
+            }
+            Inner::Dyn(state) => {
+                let block = Some(Arc::clone(into.block()));
+                self.post(state, Verb::Get, src, len, [0; 2], Local::block(into.block()), block)
+            }
+        };
+        BufOp::new(op, into)
+    }
+
+    /// Gets into shared cells of this node.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline]
+    pub fn get_span<T: Plain>(&self, src: RemotePtr<T>, into: Span<'_>) -> Op<'_, ()> {
+        let (src, len) = (src.cast::<u8>(), into.bytes());
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
+                let result = unsafe { lane.get_visibly(src, into.as_ptr(), len) };
+                marks.read(src.node(), result.is_ok());
+                Op::ended(self, self.count(Verb::Get, src.node(), len), src, len, result)
+            }
+            Inner::Dyn(state) => {
+                let local = Local { ptr: into.as_ptr(), keep: Keep::Memory(into.keep()) };
+                self.post(state, Verb::Get, src, len, [0; 2], local, None)
+            }
+        }
+    }
+
+    /// Gets `words_each` words from each of `sources`, one after the other, into `into`: all of them posted together,
+    /// in no order among each other.
+    ///
+    /// This is how many independent reads become as cheap as the memory allows: on shared memory they are prefetched
+    /// and share one fence.
+    ///
+    /// # Errors
+    /// The first failure; what is in `into` is not to be used then.
+    pub async fn get_each(&self, sources: &[RemotePtr<u64>], words_each: usize, into: &mut Buf<'_, u64>) -> Result<()> {
+        let (len, stride) = (words_each * 8, words_each);
+        if into.len() < sources.len() * stride {
+            let asked_bytes = sources.len() * len;
+            return Err(ErrorKind::BufferTooShort { asked_bytes, buffer_bytes: into.size_bytes() }.into());
+        }
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                for source in sources {
+                    lane.prefetch(source.cast());
+                }
+                let _ = &mut **into; // waits for operations that were dropped on the buffer
+                let mut first = Ok(());
+                let mut fenced = false;
+                for (index, source) in sources.iter().enumerate() {
+                    self.count(Verb::Get, source.node(), len);
+                    // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
+                    // exclusively. One fence suffices: this thread stores nothing to region memory in between.
+                    let result = unsafe {
+                        lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced)
+                    };
+                    // One that was refused has not fenced.
+                    fenced |= result.is_ok();
+                    marks.read(source.node(), result.is_ok());
+                    if let Err(code) = result {
+                        into[index * stride..][..stride].fill(0);
+                        first = first.and(Err(self.explain(code, source.cast(), len as u32)));
+                    }
+                }
+                let remote = sources.iter().any(|source| source.node() != self.me);
+                self.saw_completion(self.depth.get() + u64::from(remote));
+                first
+            }
+            Inner::Dyn(_) => {
+                let mut gets = Vec::with_capacity(sources.len());
+                for source in sources {
+                    gets.push(self.get_into(*source, self.buf(stride)?));
+                }
+                let mut first = Ok(());
+                for (index, get) in gets.into_iter().enumerate() {
+                    match get.await {
+                        Ok(words) => into[index * stride..][..stride].copy_from_slice(&words),
+                        Err(error) => {
+                            into[index * stride..][..stride].fill(0);
+                            first = first.and(Err(error));
+                        }
+                    }
+                }
+                first
+            }
+        }
+    }
+
+    /// Remote compare-and-swap of a word: writes `new` if it is `expected`; the value found. Atomic with other remote
+    /// atomics on the word, not with CPU accesses and puts.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline(always)]
+    pub fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Op<'_, u64> {
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                let result = lane.cas(dst, expected, new);
+                marks.read(dst.node(), result.is_ok());
+                Op::ended(self, self.count(Verb::Cas, dst.node(), 8), dst.cast(), 8, result)
+            }
+            Inner::Dyn(state) => match state.cas_word(dst.cast(), expected, new) {
+                Some(ticket) => Op::of_word(self, self.count(Verb::Cas, dst.node(), 8), ticket),
+                None => {
+                    let posted = self.fetch_block(state, Verb::Cas, dst.cast(), 8, [expected, new]);
+                    Op::posted(self, self.count(Verb::Cas, dst.node(), 8), dst.cast(), 8, posted)
+                }
+            },
+        }
+    }
+
+    /// Remote fetch-and-add of a word, wrapping; the old value. Atomic with other remote atomics on the word, not with
+    /// CPU accesses and puts.
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
+    #[inline(always)]
+    pub fn faa(&self, dst: RemotePtr<u64>, addend: u64) -> Op<'_, u64> {
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                let result = lane.faa(dst, addend);
+                marks.read(dst.node(), result.is_ok());
+                Op::ended(self, self.count(Verb::Faa, dst.node(), 8), dst.cast(), 8, result)
+            }
+            Inner::Dyn(state) => match state.faa_word(dst.cast(), addend) {
+                Some(ticket) => Op::of_word(self, self.count(Verb::Faa, dst.node(), 8), ticket),
+                None => {
+                    let posted = self.fetch_block(state, Verb::Faa, dst.cast(), 8, [addend, 0]);
+                    Op::posted(self, self.count(Verb::Faa, dst.node(), 8), dst.cast(), 8, posted)
+                }
+            },
+        }
+    }
+
+    /// Hints that `src` will be read soon.
+    #[inline]
+    pub fn prefetch<T>(&self, src: RemotePtr<T>) {
+        if let Inner::Shm(lane, _) = &self.inner {
+            lane.prefetch(src.cast());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fetch_block<'e>(
+        &'e self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+    ) -> Result<Pending<'e>, Code> {
+        let block = self.dyn_block(len)?;
+        let local = Local::block(&block);
+        let landing = Landing::new(self, Arc::clone(&block));
+        let sequence = self.post_raw(state, verb, remote, len, operands, local, Some(block));
+        Ok(Pending { remote, len: len as u32, sequence, landing: Some(landing) })
+    }
+
+    /// A scratch block for an operation of a dynamic lane.
+    fn dyn_block(&self, bytes: usize) -> Result<Arc<Block>, Code> {
+        self.poll_lane();
+        self.scratch(bytes).take(bytes.max(8)).map_err(|error| match error.kind() {
+            ErrorKind::NoBufferMemory { .. } => Code::NoBufferMemory,
+            _ => Code::PoolExhausted,
+        })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]
+    pub(super) fn post<'e>(
+        &'e self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+        local: Local,
+        block: Option<Arc<Block>>,
+    ) -> Op<'e, ()> {
+        let sequence = self.post_raw(state, verb, remote, len, operands, local, block);
+        let depth = self.count(verb, remote.node(), len);
+        Op::pending(self, depth, Pending { remote, len: len as u32, sequence, landing: None })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one place assembles work requests")]
+    fn post_raw(
+        &self,
+        state: &DynState,
+        verb: Verb,
+        remote: RemotePtr<u8>,
+        len: usize,
+        operands: [u64; 2],
+        local: Local,
+        block: Option<Arc<Block>>,
+    ) -> u64 {
+        if let Some(block) = &block {
+            block.begin();
+        }
+        let peer = remote.node();
+        let sequence = state.lane.borrow_mut().post(WorkRequest { verb, remote, len, operands, local });
+        let number = state.issue(verb, remote);
+        let mut in_flight = state.in_flight.borrow_mut();
+        if in_flight.len() <= peer.index() {
+            in_flight.resize_with(peer.index() + 1, VecDeque::new);
+        }
+        let in_flight = &mut in_flight[peer.index()];
+        if in_flight.is_empty() {
+            state.busy.borrow_mut().push(peer.index());
+        }
+        in_flight.push_back(InFlight {
+            sequence,
+            block,
+            scratch: false,
+            flushes: (number > 0).then_some((remote, number)),
+        });
+        sequence
+    }
+}
