@@ -11,31 +11,30 @@
 
 mod hosts;
 mod output;
+mod signals;
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
+use std::io::{IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-
-use crate::place::{self, FabricChoice};
-
-pub(crate) use self::hosts::remote_main;
+use signal_hook::consts::SIGCHLD;
 
 use self::hosts::Seat;
+pub(crate) use self::hosts::remote_main;
 use self::output::{DRAIN, Framer, Sink, copy_lines, prefix};
+use self::signals::forward_signals_as_events;
+use crate::place::{self, FabricChoice};
 
 /// From asking nodes to end (SIGTERM) to ending them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(5);
@@ -490,37 +489,6 @@ fn outcome(pid: Pid) -> Option<bool> {
         Err(rustix::io::Errno::INTR) => None,
         Err(_) => Some(false),
     }
-}
-
-/// Turns the signals that matter into events.
-fn forward_signals_as_events(events: &Sender<Event>) -> anyhow::Result<()> {
-    // Who starts us with a signal ignored (nohup, `&` in a script) means it, for the nodes too.
-    let ignored = ignored_signals();
-    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|number| ignored & (1 << (number - 1)) == 0);
-    let mut signals = Signals::new(wanted.chain([SIGCHLD])).context("cannot handle signals")?;
-    let events = events.clone();
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            for number in signals.forever() {
-                if events.send(Event::Signal(number)).is_err() {
-                    break;
-                }
-            }
-        })
-        .context("no thread (see `ulimit -u`)")?;
-    Ok(())
-}
-
-/// The set of signals that this process was told to ignore: bit n - 1 for signal n.
-fn ignored_signals() -> u64 {
-    std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
-            u64::from_str_radix(mask.trim(), 16).ok()
-        })
-        .unwrap_or(0)
 }
 
 /// Checks that a program can be started, before any node is: otherwise every node would say so.

@@ -10,9 +10,6 @@ mod marks;
 mod run;
 mod words;
 
-pub use self::batch::Batch;
-pub use self::counts::{Counts, CountsReader};
-pub(crate) use self::elsewhere::Awaits;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
@@ -20,7 +17,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::batch::Batch;
 use self::counts::Counters;
+pub use self::counts::{Counts, CountsReader};
+pub(crate) use self::elsewhere::Awaits;
 use self::elsewhere::Elsewhere;
 use self::marks::{Marks, ShmMarks};
 use self::run::WaitScope;

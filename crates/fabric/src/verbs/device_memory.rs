@@ -12,7 +12,7 @@ use std::sync::Arc;
 use farfield_verbs_sys::*;
 
 use super::device::{Device, VerbsError};
-use super::memory::MemoryRegion;
+use super::registration::MemoryRegion;
 
 /// On a line of its own, as regions are.
 const ALIGN_SHIFT: u32 = 6;

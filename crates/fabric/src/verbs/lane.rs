@@ -23,7 +23,6 @@ mod complete;
 mod own;
 mod words;
 
-pub(crate) use self::words::{WordOrigin, WordTicket};
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,12 +30,14 @@ use std::time::{Duration, Instant};
 use farfield_verbs_sys::*;
 
 use self::words::{Route, Words};
+pub(crate) use self::words::{WordOrigin, WordTicket};
 use super::connections::OwnNode;
 use super::device::{Device, VerbsError};
-use super::memory::{GroupMemory, MemoryRegion, PeerMemory};
+use super::memory::{GroupMemory, PeerMemory};
 use super::peer::{Ends, Operation, Pair, Peer};
 use super::post::{BATCH_MAX, LocalKey, Poster, Work, WorkId};
 use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
+use super::registration::MemoryRegion;
 use super::status::{Refusal, refusal_of};
 use super::store::BufferStore;
 use crate::buf::{Block, SMALLEST_BYTES, Slab};

@@ -61,6 +61,7 @@ mod pages;
 mod peer;
 mod post;
 mod queue;
+mod registration;
 mod route;
 mod status;
 mod store;

@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::device::Device;
-use super::memory::MemoryRegion;
+use super::registration::MemoryRegion;
 use crate::shm::sys::memory::STEP_BYTES;
 use crate::shm::sys::pages::{Pages, check_room};
 

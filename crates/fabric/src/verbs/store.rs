@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farfield_verbs_sys::IBV_ACCESS_LOCAL_WRITE;
 
 use super::device::Device;
-use super::memory::MemoryRegion;
 use super::pages::{AddressRange, GIB};
+use super::registration::MemoryRegion;
 use crate::error::{ErrorKind, Result};
 
 const PAGE_BYTES: usize = 4096;

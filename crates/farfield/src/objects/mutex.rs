@@ -60,7 +60,6 @@ mod state;
 
 use core::future::Future;
 use core::time::Duration;
-pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use std::collections::HashMap;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
@@ -74,6 +73,7 @@ use crate::node::{Hold, Node, Object, Progress, Regions, Spec, Standing};
 use crate::objects::owed;
 use crate::objects::owed::{fence_holder, release_later};
 use crate::objects::settle::Settle;
+pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 
 /// A number of locks, spread over the nodes that open them, in order: lock `i` has its word on the one at `i mod nodes`.
 ///

@@ -55,13 +55,13 @@ mod acknowledge;
 mod inherit;
 mod receive;
 
-pub use self::receive::RingReceiver;
 use core::cell::Cell;
 use std::sync::Arc;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word, write_words};
 
 pub(crate) use self::acknowledge::Acknowledgements;
+pub use self::receive::RingReceiver;
 use self::receive::Tail;
 use crate::error::{Error, ErrorKind, Missed, Of, Result};
 use crate::mutants;

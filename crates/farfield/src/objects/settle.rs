@@ -1,4 +1,4 @@
-//! Atomics that take effect whether anybody waits for them or not.
+//! Atomics whose outcome is always handled, even if the caller drops the future.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -8,8 +8,8 @@ use farfield_fabric::{self as fabric, Endpoint, Op};
 
 use crate::mutants::{self, Mutant};
 
-/// An atomic whose effect has to be taken back if nobody waits for it any more. Dropped before its end it waits for the
-/// end, which is a round trip away at most.
+/// An atomic whose effect is undone if its future is dropped. A drop before completion blocks until the atomic
+/// completes, which takes at most one round trip.
 pub(crate) struct Settle<'a, F: FnMut(u64)> {
     op: Option<Op<'a, u64>>,
     endpoint: &'a Endpoint,
@@ -28,7 +28,7 @@ impl<F: FnMut(u64)> Future for Settle<'_, F> {
     type Output = fabric::Result<u64>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
+        // Moved out while it is polled: if the thread unwinds there, the drop has nothing to wait for.
         let mut op = self.op.take().expect("polled after its end");
         let polled = Pin::new(&mut op).poll(cx);
         if polled.is_pending() {

@@ -1,7 +1,7 @@
 //! A word with a copy on every node, pushed and pulled explicitly.
 //!
-//! `load` and `store` touch this node's copy only. `push` writes it over the copies of other nodes, `pull` fetches
-//! another node's over it. Whoever pushes last wins; nothing merges.
+//! `load` and `store` access this node's copy only. `push` overwrites the copies of other nodes with it, and `pull`
+//! overwrites it with another node's. The last push wins; nothing merges.
 //!
 //! ```text
 //! region `copy` on every node:   0 ┌──────┐
@@ -16,14 +16,15 @@
 //! | `fence` over k nodes | 1 | at most k gets |
 //! | `pull` | 1 | 1 get |
 //!
-//! A push to the own node, or a pull from it, finds the copy there, and posts nothing.
+//! A push to the own node, or a pull from it, posts nothing: the copy is already there.
 //!
-//! *Whom a push does not reach* its error names, each of them, after all others got it.
+//! *A push that misses some nodes* reaches all others first. Its error names each missed node.
 //!
-//! *When a node dies*, the other copies stay, and a word is never torn. It has no owner: whoever is left goes on.
+//! *When a node dies*, the other copies stay, and a word is never torn. The variable has no owner, so the remaining
+//! nodes continue to use it.
 //!
-//! Source: LOCO §2.2 and §3.4 (`sv`). A completed push says that the copy here may be changed, not that it can be seen
-//! there; `fence` says that.
+//! Source: LOCO §2.2 and §3.4 (`sv`). A completed push means that the copy here may be changed, not that the value is
+//! visible at its target; a completed `fence` means that it is visible.
 
 use core::marker::PhantomData;
 
@@ -50,7 +51,7 @@ use crate::node::{Node, Object, Regions, Spec};
 pub struct SharedVar<T> {
     object: Object,
     copy: Region,
-    /// Of all that take part, in the order of their numbers.
+    /// Those of all participants, in ascending order of their node numbers.
     copies: Vec<RemotePtr<T>>,
     _type: PhantomData<T>,
 }
@@ -61,7 +62,7 @@ impl<T: Plain> SharedVar<T> {
     /// Opens the variable and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory.
+    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
         let () = Self::WORD;
         let mut regions = Regions::new(node);
@@ -86,14 +87,14 @@ impl<T: Plain> SharedVar<T> {
         T::read_from_bytes(&self.copy.word(0).load().to_ne_bytes()).unwrap_or_else(|_| T::new_zeroed())
     }
 
-    /// Writes this node's copy. A push that is under way may send it.
+    /// Writes this node's copy. A push in progress may send the new value.
     pub fn store(&self, value: T) {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(value.as_bytes());
         self.copy.word(0).store(u64::from_ne_bytes(bytes));
     }
 
-    /// Writes this node's copy over those of `nodes`: what it holds when the NIC reads it, for each of them.
+    /// Writes this node's copy over those of `nodes`. Each of them gets the value at the time when the NIC reads it.
     ///
     /// ```
     /// # async fn f(x: farfield::SharedVar<u64>, ep: &farfield::Endpoint) -> farfield::Result<()> {
@@ -108,13 +109,13 @@ impl<T: Plain> SharedVar<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Missed`](crate::ErrorKind::Missed) names every node that did not get it, with why: it is gone, or the put
-    /// was refused. All others got it.
+    /// [`ErrorKind::Missed`](crate::ErrorKind::Missed) names every node that did not get it, and the reason: it is
+    /// unreachable, or the put was refused. All others got it.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         self.object.check_current()?;
-        // Those that came after it was opened have no copy.
+        // Nodes that joined after the opening have no copy.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
-        // What is pushed is this node's copy.
+        // This node's own copy is the source.
         let is_other = |node: &NodeId| *node != endpoint.me();
         let pointers = nodes.into_iter().filter(is_other).filter_map(copy_of).map(|index| self.copies[index]);
         let puts: Vec<_> = pointers.map(|copy| (copy.node(), endpoint.put_live(copy, self.copy.span(0, 8)))).collect();
@@ -136,15 +137,15 @@ impl<T: Plain> SharedVar<T> {
         self.push(endpoint, self.object.node().others()).await
     }
 
-    /// Fetches `node`'s copy over this node's; the value.
+    /// Fetches `node`'s copy over this node's and returns the value.
     ///
     /// # Errors
-    /// The node is gone.
+    /// The node is unreachable.
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
         self.object.check_current()?;
         let from = self.object.remote::<T>(node, "copy")?;
         if node == endpoint.me() {
-            return Ok(self.load()); // it is there
+            return Ok(self.load()); // the copy is already here
         }
         let get = endpoint.get_span(from, self.copy.span(0, 8));
         if mutants::is_on(Mutant::SharedPullNotAwaited) {
@@ -154,10 +155,10 @@ impl<T: Plain> SharedVar<T> {
         Ok(self.load())
     }
 
-    /// Waits until everything that this endpoint has pushed or put to `nodes` can be seen there (`GF`).
+    /// Waits until everything that this endpoint has pushed or put to `nodes` is visible there (`GF`).
     ///
     /// # Errors
-    /// A node that is gone.
+    /// A node is unreachable.
     pub async fn fence(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         if mutants::is_on(Mutant::SharedFenceRemote) {
             let mut nodes = nodes.into_iter();

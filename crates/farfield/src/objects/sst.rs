@@ -1,8 +1,9 @@
-//! A shared state table: a row for each of several owners, a copy of the table on every node.
+//! A shared state table: one row for each of several owners, with a copy of the table on every node.
 //!
-//! Row `r` is an [`OwnedVar`] at `path/r`, owned by the node that it is given to. The table is what each owner says of
-//! itself; nothing else orders the rows. The table is announced at `path`, so that a different number or order of owners is
-//! an error on both sides. Costs are those of the rows. Source: Derecho's SST, as in LOCO appendix A.1.
+//! Row `r` is an [`OwnedVar`] at `path/r`, owned by the node that the row is assigned to. Each owner publishes its own
+//! state in its row; rows are not ordered among each other. The table is announced at `path`, so that a different
+//! number or order of owners is an error on both sides. Costs are those of the rows. Source: Derecho's SST, as in LOCO
+//! appendix A.1.
 
 use farfield_fabric::{NodeId, Plain};
 
@@ -34,13 +35,13 @@ impl<T: Plain> Sst<T> {
     /// Opens a table with a row for each node, and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory.
+    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
         let nodes = node.members_for(path);
         Sst::open_among(node, path, &nodes.clone(), nodes)
     }
 
-    /// Opens a table whose row `r` belongs to `owners[r]`.
+    /// Opens a table in which `owners[r]` owns row `r`.
     ///
     /// # Errors
     /// As `open`.
@@ -59,7 +60,7 @@ impl<T: Plain> Sst<T> {
             expect: Box::new(|_| Vec::new()),
         };
         let table = Object::announce(node, spec)?;
-        // All rows are announced before the first is waited for: one exchange, not one for each row.
+        // All rows are announced before the first wait: one exchange in total, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
             OwnedVar::announce(node, &format!("{path}/{row}"), *owner, participants.clone(), Wholeness::Guards)
         };
@@ -69,7 +70,7 @@ impl<T: Plain> Sst<T> {
         Ok(Sst { table, rows })
     }
 
-    /// An error if the table was reopened, or another node waits for that.
+    /// Returns an error if the table was reopened, or if another node waits for it to be reopened.
     pub(crate) fn check_unasked(&self) -> Result<()> {
         self.table.check_unasked()
     }
@@ -84,10 +85,10 @@ impl<T: Plain> Sst<T> {
         self.rows.is_empty()
     }
 
-    /// Row `row`.
+    /// Returns row `row`.
     ///
     /// # Panics
-    /// If there is none, as indexing a slice does.
+    /// If there is no such row, as indexing a slice does.
     #[inline]
     pub fn row(&self, row: usize) -> &OwnedVar<T> {
         &self.rows[row]
@@ -98,7 +99,7 @@ impl<T: Plain> Sst<T> {
         self.rows.iter()
     }
 
-    /// The writer of a row, once, on its owner.
+    /// Returns the writer of a row, once, on its owner.
     ///
     /// # Errors
     /// There is no such row, this node does not own it, or the writer was taken before.

@@ -1,4 +1,4 @@
-//! The systems: what is built of objects, or beside them, to be used as a whole.
+//! Systems: complete facilities that are built from objects, or beside them.
 
 pub mod locks;
 pub mod transactions;

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-pub(super) use Call::{Add, Exchange, Load, Store, Swap};
 use farfield::history::{Event, Model};
 use farfield::{AtomicVar, Endpoint, NodeId, Result, history};
 
 use super::super::keep;
 use crate::{Log, Scenario, Stage, choose};
+pub(super) use Call::{Add, Exchange, Load, Store, Swap};
 
 /// A call on an [`AtomicVar`].
 #[derive(Clone, Copy, Debug)]

@@ -97,11 +97,11 @@ mod tracker;
 mod unfinished;
 mod values;
 
-pub use self::codec::{ByteString, Key, Value};
 use std::sync::Arc;
 
 use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
+pub use self::codec::{ByteString, Key, Value};
 use self::death::Deaths;
 use self::index::{Entry, Index};
 use self::slots::{Layout, Slots};

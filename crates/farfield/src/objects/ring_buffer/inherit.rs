@@ -1,4 +1,4 @@
-//! What readers do when the writer is gone: they may complete their copies of the ring from each other's.
+//! Recovery after the writer's node has died: readers may complete their copies of the ring from each other's.
 
 use farfield_fabric::{Endpoint, NodeId, write_words};
 
@@ -14,16 +14,16 @@ impl RingReceiver {
         self.position
     }
 
-    /// The end of the last message that has come.
+    /// The end of the last message that has landed here.
     pub(crate) fn has_landed(&self) -> u64 {
         self.shared.head.word(0).load()
     }
 
-    /// Gets the messages up to `until` that have come to another reader's node and not to this one. The writer is gone, and
-    /// nothing of it can land any more.
+    /// Gets the messages up to `until` that have landed on another reader's node and not on this one. The writer must
+    /// be dead and fenced: none of its writes can land any more.
     ///
-    /// The other copy still has them: a writer reuses what all living readers have acknowledged, which is at most what this
-    /// one has received.
+    /// The other copy still holds them. A writer reuses only space that all living readers have acknowledged, which
+    /// ends at or before this reader's position.
     pub(crate) fn complete_from(&mut self, endpoint: &Endpoint, node: NodeId, until: u64) -> Result<()> {
         let shared = &*self.shared;
         let (path, capacity) = (shared.object.path(), shared.options.capacity_bytes);
@@ -37,7 +37,7 @@ impl RingReceiver {
             write_words(shared.ring.words(at, bytes / 8), &words);
             position += bytes as u64;
         }
-        // After the messages: whoever completes its copy from this one finds them.
+        // Stored after the messages, so that a reader that completes its copy from this one finds them.
         shared.head.word(0).store(position);
         Ok(())
     }

@@ -13,9 +13,10 @@ pub struct RingReceiver {
     pub(super) shared: Arc<Shared>,
     /// Where the next message begins.
     pub(super) position: u64,
-    /// What is before it has been dealt with.
+    /// The caller has acknowledged everything before this position.
     dealt_with: u64,
-    /// Up to where the writer was told that it may reuse: less only while telling it was refused.
+    /// The last position reported to the writer, which may reuse the space before it. Below `dealt_with` only while
+    /// reports are refused.
     told: u64,
     tail: Tail,
 }
@@ -33,18 +34,19 @@ impl RingReceiver {
     /// Receives a message if there is one: its bytes replace those of `into`.
     ///
     /// # Errors
-    /// The writer's node is gone and has left no more messages. Or there is no message, and the writer could not be told of the
-    /// last ones (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
+    /// The writer's node is unreachable and has left no more messages. Or there is no message, and the acknowledgement
+    /// of the last ones was refused (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
     pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let received = self.try_recv_unacknowledged(endpoint, into)?;
         if received {
-            // If it is refused the next call says so, should that be refused too: the message is the caller's by now.
+            // The message already belongs to the caller. If this is refused, the next call retries it and reports a
+            // second refusal.
             let _ = self.acknowledge(endpoint);
         }
         Ok(received)
     }
 
-    /// Like [`RingReceiver::try_recv`], but the writer is told only by [`RingReceiver::acknowledge`].
+    /// Like [`RingReceiver::try_recv`], but only [`RingReceiver::acknowledge`] notifies the writer.
     ///
     /// # Errors
     /// As `try_recv`.
@@ -77,29 +79,30 @@ impl RingReceiver {
         Ok(true)
     }
 
-    /// Whether there may be another message, though there is none now.
+    /// Checks whether another message may still arrive, although there is none now.
     fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
         let shared = &*self.shared;
         match shared.object.node().silence_of(endpoint, shared.options.writer) {
-            // It may have sent its last messages just before it went.
+            // It may have sent its last messages just before it died or left.
             Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
             Some(_) => Ok(()),
-            // It goes on with another generation.
+            // A reopened ring continues as another generation.
             None => shared.check_unasked(),
         }
     }
 
-    /// Tells the writer that everything received so far has been dealt with.
+    /// Acknowledges everything received so far, so that the writer may reuse its space.
     ///
     /// # Errors
-    /// The operation was refused, for want of memory, or because this node was shut out. The writer is told by the next
-    /// `acknowledge`, or the next receive that finds no message.
+    /// The operation was refused, for lack of memory, or because this node was evicted. The next `acknowledge`, or the
+    /// next receive that finds no message, notifies the writer.
     pub fn acknowledge(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.dealt_with = self.position;
         self.tell_again(endpoint)
     }
 
-    /// Tells the writer what it has not been told. It waits for that room, for ever if nobody tells it.
+    /// Reports to the writer any acknowledged space that it does not know of. The writer may wait for that space, and
+    /// would wait for ever without the report.
     fn tell_again(&mut self, endpoint: &Endpoint) -> Result<()> {
         if self.told == self.dealt_with {
             return Ok(());
@@ -111,7 +114,7 @@ impl RingReceiver {
         told
     }
 
-    /// Gives the writer the room before a position.
+    /// Returns the space before a position to the writer.
     fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         let position = match mutants::is_on(Mutant::RingCreditModulo) {
             false => position,
@@ -125,7 +128,7 @@ impl RingReceiver {
             }
             (Tail::Local(_), None) => Ok(()),
             (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
-                // Nobody is left to reuse the room.
+                // An unreachable writer reuses no space.
                 Err(error) if !error.is_out_of_reach() => Err(error).of(self.shared.object.path()),
                 _ => Ok(()),
             },

@@ -1,4 +1,4 @@
-//! The entries of operations in the queues of locks, in the network memory of the nodes that the operations run on.
+//! The entries of operations in the queues of locks, in the network memory of the nodes that run the operations.
 //!
 //! ```text
 //!        63                     32 31                     3 2         0
@@ -20,19 +20,19 @@ use farfield_fabric::{Endpoint, NodeId, Region, RemotePtr, Word};
 use super::supply::Supply;
 use crate::error::Result;
 
-/// The bytes of a descriptor.
+/// The size of a descriptor in bytes.
 pub(super) const BYTES: usize = 64;
 const WORDS: usize = BYTES / 8;
-/// How many there may be on a node.
+/// The maximum number of descriptors on a node.
 pub(super) const COUNT_MAX: usize = 1 << SLOT_BITS;
-/// How many locks they can name.
+/// The maximum number of locks in an array.
 pub(super) const LOCKS_MAX: usize = 1 << LOCK_BITS;
 
 const SLOT_BITS: u32 = 20;
 const LOCK_BITS: u32 = 29;
 const STATE_BITS: u32 = 3;
 
-/// Names an operation in a queue: a node, a descriptor there, and which of its uses.
+/// Names an operation in a queue: a node, a descriptor there, and the descriptor's generation.
 ///
 /// ```text
 /// 63          52 51              32 31                              0
@@ -46,14 +46,14 @@ pub(super) struct Id(pub(super) u64);
 impl Id {
     /// In place of a name: the queue is empty.
     pub(super) const NOBODY: Id = Id(0);
-    /// The queue is empty, and a holder has died since somebody last said that all is repaired.
+    /// In place of a name: the queue is empty, and a holder has died since the last repair.
     pub(super) const NOBODY_AFTER_DEATH: Id = Id(1);
 
     fn new(node: NodeId, slot: usize, generation: u32) -> Id {
         Id((u64::from(node.0) + 1) << 52 | (slot as u64) << 32 | u64::from(generation))
     }
 
-    /// The node that it runs on; none if it is in place of a name.
+    /// The node that the operation runs on; none for a value that stands in place of a name.
     pub(super) fn node(self) -> Option<NodeId> {
         (self.0 >> 52).checked_sub(1).map(|node| NodeId(node as u16))
     }
@@ -67,22 +67,22 @@ impl Id {
     }
 }
 
-/// What an operation is about to do in its queue, for those who look what the dead have left.
+/// The next step of an operation in its queue, for nodes that recover the queue after a death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// It is in no queue.
     Free = 0,
-    /// It may be in the queue: it has not seen yet whether its compare-and-swap has succeeded.
+    /// It may be in the queue: the result of its compare-and-swap is not known yet.
     Enqueueing = 1,
     /// It is in the queue.
     Queued = 2,
-    /// It claims the lock from the dead: it may be at the head already.
+    /// It claims the lock after a holder's death: it may be at the head already.
     Claiming = 3,
-    /// It wants nothing any more, but somebody behind it has not said yet who he is.
+    /// It no longer wants the lock, but an operation behind it has not linked itself yet.
     Leaving = 4,
 }
 
-/// Which lock an operation is about, and its state: one word.
+/// An operation's lock and its state, in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct About(pub(super) u64);
 
@@ -99,7 +99,7 @@ impl About {
         (self.0 as u32 >> STATE_BITS) as usize
     }
 
-    /// The state; none if it is no word of ours.
+    /// The state; none if the word holds no valid state.
     pub(super) fn state(self) -> Option<State> {
         use State::{Claiming, Enqueueing, Free, Leaving, Queued};
         [Free, Enqueueing, Queued, Claiming, Leaving].into_iter().find(|state| *state as u64 == self.0 & 7)
@@ -127,11 +127,11 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// The descriptors of one array's operations: this node's, and where those of the others lie.
+/// The descriptors of one array's operations: this node's own, and pointers to the other nodes' tables.
 pub(super) struct Descriptors {
     me: NodeId,
     own: Region,
-    /// Which of this node's are in use.
+    /// This node's free list.
     slots: Supply,
     tables: Vec<(NodeId, RemotePtr<u64>)>,
 }
@@ -151,7 +151,7 @@ impl Descriptors {
         self.tables.iter().copied()
     }
 
-    /// Words of a table.
+    /// The number of words in a table.
     pub(super) fn table_words(&self) -> usize {
         self.own.bytes() / 8
     }
@@ -169,7 +169,7 @@ impl Descriptors {
         self.slots.take(endpoint)
     }
 
-    /// It is unused again. Nobody writes to it any more.
+    /// Returns a descriptor to the free list. No other operation may write to it any more.
     pub(super) fn give_back(&self, id: Id) {
         self.slots.give_back(id.slot());
     }
@@ -180,7 +180,7 @@ impl Descriptors {
         Descriptor(self.own.words(slot * BYTES, 4))
     }
 
-    /// Writes an operation into a descriptor, before others can know of it; its name.
+    /// Writes an operation into a descriptor, before other nodes can know of it. Returns the operation's name.
     pub(super) fn begin(&self, slot: usize, lock: usize) -> Id {
         let descriptor = self.at(slot);
         let generation = About(descriptor.about().load()).generation().wrapping_add(1);
@@ -190,12 +190,12 @@ impl Descriptors {
         Id::new(self.me, slot, generation)
     }
 
-    /// Says how an operation of this node stands.
+    /// Publishes the state of an operation of this node.
     pub(super) fn tell(&self, id: Id, lock: usize, state: State) {
         self.at(id.slot()).about().store(About::new(id.generation(), lock, state).0);
     }
 
-    /// The name of the operation that a descriptor is about.
+    /// The name of the operation that a descriptor belongs to.
     pub(super) fn name(node: NodeId, slot: usize, about: About) -> Id {
         Id::new(node, slot, about.generation())
     }
@@ -206,19 +206,19 @@ impl Descriptors {
         self.at(id.slot())
     }
 
-    /// Where a word of an operation's descriptor lies: none if its node does not take part.
+    /// Points to a word of an operation's descriptor; none if its node is not a participant.
     fn remote(&self, id: Id, word: usize) -> Option<RemotePtr<u64>> {
         let node = id.node()?;
         let (_, table) = self.tables.iter().find(|(other, _)| *other == node)?;
         (id.slot() < self.count()).then(|| table.at(id.slot() * WORDS + word))
     }
 
-    /// Where who comes behind it says so.
+    /// The word in which the operation behind links itself.
     pub(super) fn next_of(&self, id: Id) -> Option<RemotePtr<u64>> {
         self.remote(id, 2)
     }
 
-    /// Where it is handed the lock.
+    /// The word in which the operation is granted the lock.
     pub(super) fn grant_of(&self, id: Id) -> Option<RemotePtr<u64>> {
         self.remote(id, 3)
     }

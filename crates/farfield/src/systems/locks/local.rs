@@ -1,7 +1,7 @@
-//! The queue of the operations of an ALock's own node: their threads use nothing but the CPU, and its memory fences.
+//! The queue of the operations of an ALock's own node. Their threads use only CPU atomics and memory fences.
 //!
-//! The entries are like those of the remote queue (`queue.rs`), of a supply of their own: nobody else looks at them. None of
-//! them outlives the others, since all are of one process.
+//! The entries are like those of the remote queue (`queue.rs`), but have their own free list, and only this process
+//! reads them. All of them belong to one process, so none outlives the others.
 //!
 //! ```text
 //! +0   ┌───────┐
@@ -31,16 +31,17 @@ const GRANT: usize = 1;
 
 /// The local side of the locks of this node.
 pub(super) struct Local {
-    /// The records of the locks.
+    /// The locks' records.
     locks: Region,
     descriptors: Region,
-    /// Which descriptors are in use.
+    /// The free list of the descriptors.
     slots: Supply,
-    /// The other side.
+    /// The queue of the remote cohort.
     queue: Arc<Queue>,
 }
 
-/// An operation of the lock's own node. Dropped at any moment it goes to the service thread, as a remote one does.
+/// An operation of the lock's own node. If it is dropped in any stage, the service thread takes it over, as with a
+/// remote one.
 pub(super) struct LocalEntry<'a> {
     local: &'a Arc<Local>,
     endpoint: &'a Endpoint,
@@ -50,7 +51,7 @@ pub(super) struct LocalEntry<'a> {
 #[derive(Clone, Copy)]
 struct LocalOperation {
     lock: usize,
-    /// Where the lock's record lies.
+    /// The offset of the lock's record.
     offset: usize,
     slot: usize,
     stage: Stage,
@@ -62,23 +63,23 @@ enum Stage {
     Outside,
     Behind,
     Head,
-    /// It has left the head, but there is somebody behind it.
+    /// It has left the head, but another operation is behind it.
     Leaving,
 }
 
 impl Local {
-    /// So many operations at a time need so much memory.
+    /// The number of bytes that so many concurrent operations need.
     pub(super) fn bytes(operations_max: usize) -> usize {
         operations_max * BYTES
     }
 
-    /// For locks whose records lie in the one region, and operations whose entries lie in the other.
+    /// `locks` holds the records of the locks, `descriptors` the entries of the operations.
     pub(super) fn new(locks: Region, descriptors: Region, queue: Arc<Queue>) -> Arc<Local> {
         let slots = Supply::new("local descriptors", descriptors.bytes() / BYTES);
         Arc::new(Local { locks, descriptors, slots, queue })
     }
 
-    /// An operation that is in no queue yet.
+    /// An operation that is not queued yet.
     ///
     /// # Errors
     /// All descriptors are in use.
@@ -107,17 +108,17 @@ impl Local {
         slot as u64 + 1
     }
 
-    /// Hands the lock to the one behind, if it has said who he is: whether it has.
+    /// Grants the lock to the operation behind, if it has linked itself. Returns whether it has.
     fn hand_over(&self, endpoint: &Endpoint, operation: &LocalOperation) -> bool {
         let Some(next) = self.word(operation.slot, NEXT).load().checked_sub(1) else { return false };
-        // What the holder has stored comes before (`CW → CW`).
+        // The holder's stores come before this one (`CW → CW`).
         self.word(next as usize, GRANT).store(operation.hands.word());
         endpoint.wake_local();
         self.slots.give_back(operation.slot);
         true
     }
 
-    /// Leaves the queue empty, if nobody is behind: whether that is so.
+    /// Empties the queue if no other operation is behind. Returns whether it did.
     fn empties(&self, operation: &mut LocalOperation) -> bool {
         let tail = &self.record(operation)[tail_of_locals()];
         if tail.compare_exchange(Local::name(operation.slot), 0).is_ok() {
@@ -129,7 +130,7 @@ impl Local {
     }
 }
 
-/// Where the local queue's tail is.
+/// The index of the local queue's tail word.
 fn tail_of_locals() -> usize {
     if mutants::is_on(Mutant::AlockWrongCohort) { TAIL_REMOTE } else { TAIL_LOCAL }
 }
@@ -143,11 +144,11 @@ impl LocalEntry<'_> {
         self.operation.as_mut().expect("it has not left").hands = grant;
     }
 
-    /// Enters the queue, with `only_if_empty` an empty one only; whether it is at the head.
+    /// Enters the queue; with `only_if_empty`, only if it is empty. Returns whether the operation is at the head.
     pub(super) fn enqueue(&mut self, only_if_empty: bool) -> bool {
         let local = self.local;
         let operation = self.operation.as_mut().expect("it has not left");
-        // Before others can know of it (`CW → CAS`).
+        // Before other threads can know of the entry (`CW → CAS`).
         local.word(operation.slot, NEXT).store(0);
         local.word(operation.slot, GRANT).store(0);
         let tail = &local.record(operation)[tail_of_locals()];
@@ -168,7 +169,7 @@ impl LocalEntry<'_> {
         false
     }
 
-    /// Waits until it is at the head; what it was handed.
+    /// Waits until the operation is at the head. Returns its grant.
     pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
         let (local, endpoint) = (self.local, self.endpoint);
         let grant = local.word(self.operation().slot, GRANT);
@@ -187,7 +188,7 @@ impl LocalEntry<'_> {
         }
     }
 
-    /// Competes with the head of the remote queue; false if it only tries, and has not won at once.
+    /// Competes with the head of the remote queue. Returns false if `tries` is set and the first attempt fails.
     pub(super) async fn wins(&mut self, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
@@ -195,7 +196,7 @@ impl LocalEntry<'_> {
             record[VICTIM].store(LOCAL);
         }
         if !mutants::is_on(Mutant::AlockVictimUnfenced) {
-            memory_fence(); // the store is in memory before the reads (`CW → MF → CR`)
+            memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
         }
         let mut wins = || {
             let tail = record[TAIL_REMOTE].load();
@@ -217,7 +218,7 @@ impl LocalEntry<'_> {
             }
             let tail = Id(record[TAIL_REMOTE].load());
             if local.queue.is_shut_out(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
-                // Whoever is in front of it is dead as well. Others that come later are behind it, and compete.
+                // All entries in front of that tail are dead as well. Later entries queue behind it, and compete.
                 record[BURIALS].store(record[BURIALS].load() + 1);
                 record[BURIED].store(tail.0);
                 return Ok(true);
@@ -228,13 +229,13 @@ impl LocalEntry<'_> {
         }
     }
 
-    /// How many deaths there were that may have left something half-written; and how many of them were repaired.
+    /// Returns the number of deaths that may have left something half-written, and how many of them were repaired.
     pub(super) fn deaths(&self) -> (u64, u64) {
         let record = self.local.record(self.operation());
         (deaths_told(record[CLAIMS].load()) + record[BURIALS].load(), record[REPAIRED].load())
     }
 
-    /// Leaves the head: to the one behind, or to nobody.
+    /// Leaves the head: grants the lock to the operation behind, or empties the queue.
     pub(super) async fn leave(mut self) {
         let (local, endpoint) = (self.local, self.endpoint);
         let operation = self.operation.as_mut().expect("it has not left");
@@ -242,7 +243,7 @@ impl LocalEntry<'_> {
             self.operation = None;
             return;
         }
-        // Who has come is about to say so.
+        // The new operation is about to link itself.
         let operation = *operation;
         let next = local.word(operation.slot, NEXT);
         let told = || (next.load() != 0).then_some(());
@@ -252,7 +253,7 @@ impl LocalEntry<'_> {
         }
     }
 
-    /// Leaves the head without having had the lock, and waits for nobody.
+    /// Leaves the head without having held the lock. It never waits.
     pub(super) fn back_out(mut self) {
         let (local, endpoint) = (self.local, self.endpoint);
         let operation = self.operation.as_mut().expect("it has not left");
@@ -261,17 +262,17 @@ impl LocalEntry<'_> {
         }
     }
 
-    /// Says that all that died have left is repaired.
+    /// Records that everything left by dead holders is repaired.
     pub(super) fn tell_repaired(&self) {
         self.local.record(self.operation())[REPAIRED].store(self.deaths().0);
     }
 
-    /// It is not used again.
+    /// Abandons the descriptor: it is never used again.
     pub(super) fn keep(&mut self) {
         self.operation = None;
     }
 
-    /// What leaves the head later, from another thread.
+    /// Returns a step function by which another thread leaves the head later.
     pub(super) fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
         let operation = self.operation.take().expect("it has not left");
         let mut left = LocalLeft { local: Arc::clone(self.local), operation };
@@ -290,7 +291,7 @@ impl Drop for LocalEntry<'_> {
     }
 }
 
-/// An operation that nobody waits for any more, in the care of the service thread.
+/// An abandoned operation, in the care of the service thread.
 struct LocalLeft {
     local: Arc<Local>,
     operation: LocalOperation,
@@ -304,7 +305,7 @@ impl Poller for LocalLeft {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let (local, operation) = (&self.local, &mut self.operation);
         if local.queue.is_fenced() {
-            return Progress::Done; // the lock is gone for everybody
+            return Progress::Done; // this node is evicted: the lock is lost to all its threads
         }
         match operation.stage {
             Stage::Outside => Progress::Done,
