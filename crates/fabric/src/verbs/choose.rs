@@ -4,8 +4,9 @@
 //! address: RoCE v2 before v1, IPv4 before IPv6, addresses of a link last. InfiniBand ports are addressed by LID, and by
 //! GID too where that is not enough (see `route`). The MTU is the port's active one, cut to the peer's on connecting.
 
-use super::device::{VerbsError, VerbsOptions};
+use super::error::VerbsError;
 use super::info::{Address, AddressKind, DeviceInfo, Link, PortInfo};
+use super::options::VerbsOptions;
 
 impl Address {
     /// How much it is to be preferred.

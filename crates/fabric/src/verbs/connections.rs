@@ -36,8 +36,9 @@ use std::time::Duration;
 
 use self::freeing::{GivenBack, Passing};
 use super::control::Control;
-use super::device::{Device, VerbsError};
-use super::lane::{LanePort, VerbsLane, class_of};
+use super::device::Device;
+use super::error::VerbsError;
+use super::lane::{LanePort, VerbsLane};
 use super::memory::{GroupMemory, PeerMemory};
 use super::message::Message;
 use super::queue::{CompletionQueue, QueuePair, QueuePairSwitch};
@@ -332,13 +333,13 @@ impl Connections {
         };
         let memory = GroupMemory::create(&self.device, key, limit_bytes)?;
         board.groups.push(Group { memory, told: BTreeSet::new(), given_back: Vec::new() });
-        let is_further = class_of(key) == key && key != BASE;
+        let is_further = key.class() == key && key != BASE;
         if is_further {
             self.own(&mut board).classes.insert(key.0);
             self.tell_all(&mut board, &Message::Group { key: key.0 });
         }
         self.tell_chunks(&mut board, key);
-        self.wait_until_reached(board, class_of(key).0)?;
+        self.wait_until_reached(board, key.class().0)?;
         Ok(key)
     }
 
@@ -360,7 +361,7 @@ impl Connections {
         };
         let mut board = self.lock();
         self.tell_chunks(&mut board, key);
-        self.wait_until_reached(board, class_of(key).0)?;
+        self.wait_until_reached(board, key.class().0)?;
         Ok(region)
     }
 
@@ -381,7 +382,7 @@ impl Connections {
     /// The peers are to say that they have heard what they were told of a group.
     fn await_reached(&self, board: &mut Board, key: GroupKey) {
         let linked = board.peers.iter().filter(|(_, peer)| peer.is_linked);
-        board.awaited.extend(linked.map(|(node, peer)| ((*node, class_of(key).0), peer.said)));
+        board.awaited.extend(linked.map(|(node, peer)| ((*node, key.class().0), peer.said)));
     }
 
     fn own<'b>(&self, board: &'b mut Board) -> &'b mut Peer {

@@ -3,122 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Once};
-use std::time::Duration;
 
 use farfield_verbs_sys::*;
 
 use super::choose::choose;
+use super::error::{VerbsError, call};
 use super::info::{Address, Atomics, DeviceInfo, PortInfo, describe, text};
-use super::queue::{CompletionQueue, QueueInfo, QueuePair};
-use crate::shm::HugePages;
-
-/// How a node uses its devices. The default chooses everything by itself.
-#[derive(Clone, Debug)]
-pub struct VerbsOptions {
-    /// The device's name, as `mlx5_0`.
-    pub device: Option<String>,
-    /// Its port, from 1 on.
-    pub port: Option<u8>,
-    /// The line of the port's GID table.
-    pub gid_index: Option<u8>,
-    /// Whether the device places puts in order. By default it is asked, and one that does not say is not trusted: see
-    /// the module's documentation.
-    pub in_order: Option<bool>,
-    /// Whether lanes hold back what Soft-RoCE would get wrong. By default they do on software devices: see the module's
-    /// documentation.
-    pub holds_back: Option<bool>,
-    /// For how long the transport tries to reach a peer before it gives up on it, roughly.
-    pub patience: Duration,
-    /// Which huge pages registered memory may lie on. Those of 1 GiB are for pieces of memory of a whole number of them.
-    pub huge_pages: HugePages,
-    /// The most bytes of the device's own memory that each group of the node takes for its words
-    /// ([`Fabric::alloc_words`](crate::Fabric::alloc_words)): 64 KiB. With 0, or where the device has none left, words lie in the
-    /// machine's memory.
-    pub device_memory_bytes: usize,
-}
-
-impl Default for VerbsOptions {
-    fn default() -> VerbsOptions {
-        VerbsOptions {
-            device: None,
-            port: None,
-            gid_index: None,
-            in_order: None,
-            holds_back: None,
-            patience: Duration::from_millis(500),
-            huge_pages: HugePages::default(),
-            device_memory_bytes: 64 << 10,
-        }
-    }
-}
-
-/// Why a device cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum VerbsError {
-    /// There are no libraries.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// No device at all.
-    #[error(
-        "this machine has no RDMA device: load the driver of the network card, or add a software device \
-         (`rdma link add rxe0 type rxe netdev eth0`); see `farfield doctor`"
-    )]
-    NoDevice,
-    /// No device of that name.
-    #[error("there is no RDMA device `{name}`, only: {there}")]
-    NoSuchDevice {
-        /// The name asked for.
-        name: String,
-        /// The names that there are.
-        there: String,
-    },
-    /// No port fits.
-    #[error("no port of {devices} can be used: {why}")]
-    NoPort {
-        /// Names of the devices.
-        devices: String,
-        /// What is wrong with each port.
-        why: String,
-    },
-    /// Not enough memory may be locked.
-    #[error(
-        "cannot register {bytes} bytes with {device}: this process may lock {limit} bytes of memory: raise the limit \
-         (`ulimit -l unlimited`, or `memlock` in /etc/security/limits.conf), or open smaller objects"
-    )]
-    LockedMemory {
-        /// The device.
-        device: String,
-        /// How much was to be registered.
-        bytes: usize,
-        /// The limit.
-        limit: u64,
-    },
-    /// No packet from the port reaches the peer's.
-    #[error("{device} has no way to the peer: {why}")]
-    NoWay {
-        /// The device.
-        device: String,
-        /// What is missing, and what to do.
-        why: String,
-    },
-    /// A call failed.
-    #[error("{what} on {device}: {source}")]
-    Call {
-        /// The call, and what to do if that is known.
-        what: &'static str,
-        /// The device.
-        device: String,
-        /// What the system says.
-        source: io::Error,
-    },
-}
-
-impl From<VerbsError> for crate::Error {
-    fn from(error: VerbsError) -> crate::Error {
-        crate::ErrorKind::System { what: "RDMA", why: error.to_string() }.into()
-    }
-}
+use super::options::VerbsOptions;
 
 /// The most bytes of memory that this process may lock, `None` if there is no limit.
 #[must_use]
@@ -198,15 +89,6 @@ impl Device {
         self.address
     }
 
-    /// What its queue pairs can do, as a new one says.
-    ///
-    /// # Errors
-    /// None can be made.
-    pub fn survey(self: &Arc<Device>) -> Result<QueueInfo, VerbsError> {
-        let completions = Arc::new(CompletionQueue::new(self, 1)?);
-        Ok(QueuePair::new(self, &completions)?.info())
-    }
-
     /// Takes what the device has to report, to the log; whether it has failed for good.
     pub(super) fn has_failed(&self) -> bool {
         let name = &self.info.name;
@@ -268,10 +150,6 @@ impl Drop for Device {
             (self.verbs.ibv_close_device)(self.context);
         }
     }
-}
-
-pub(super) fn call(what: &'static str, device: &str, source: io::Error) -> VerbsError {
-    VerbsError::Call { what, device: device.to_owned(), source }
 }
 
 /// A context that is closed when dropped, unless it was taken (and is null).

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use farfield_verbs_sys::*;
 
-use super::device::{Device, VerbsError};
+use super::device::Device;
+use super::error::VerbsError;
 use super::registration::MemoryRegion;
 
 /// On a line of its own, as regions are.

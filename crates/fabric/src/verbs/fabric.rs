@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::bare::Bare;
 use super::connections::Connections;
 use super::control::{self, Control, Limits, Secret, SendError};
-use super::device::{Device, VerbsOptions};
+use super::device::Device;
 use super::message::LAYOUT;
+use super::options::VerbsOptions;
 use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{

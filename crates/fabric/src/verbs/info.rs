@@ -5,7 +5,7 @@ use std::io;
 
 use farfield_verbs_sys::*;
 
-use super::device::{VerbsError, call};
+use super::error::{VerbsError, call};
 
 /// A device, as far as it can be described without using it.
 #[derive(Clone, Debug, PartialEq)]

@@ -32,7 +32,8 @@ use farfield_verbs_sys::*;
 use self::words::{Route, Words};
 pub(crate) use self::words::{WordOrigin, WordTicket};
 use super::connections::OwnNode;
-use super::device::{Device, VerbsError};
+use super::device::Device;
+use super::error::VerbsError;
 use super::memory::{GroupMemory, PeerMemory};
 use super::peer::{Ends, Operation, Pair, Peer};
 use super::post::{BATCH_MAX, LocalKey, Poster, Work, WorkId};
@@ -113,11 +114,6 @@ struct Arrival {
     memory: Arc<PeerMemory>,
 }
 
-/// The first three groups share a queue pair, so that there is order among them; each further one may have its own.
-pub(super) fn class_of(key: GroupKey) -> GroupKey {
-    key.class()
-}
-
 impl LanePort {
     /// The lane is about to post.
     #[inline]
@@ -157,7 +153,7 @@ impl LanePort {
     /// one of the first three, all three of them. While one for the same groups works, another is dropped.
     pub fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        arrivals.push(Arrival { peer, class: class_of(key), queue, memory });
+        arrivals.push(Arrival { peer, class: key.class(), queue, memory });
         self.count.fetch_add(1, Ordering::Release);
     }
 }
@@ -281,7 +277,7 @@ impl VerbsLane {
     fn place(&self, request: &WorkRequest) -> Result<(usize, u64, u32), Code> {
         let peer = self.peers.get(request.peer().index()).ok_or(Code::BadKey)?;
         let key = request.remote.key();
-        let Some(at) = peer.pair(class_of(key)) else {
+        let Some(at) = peer.pair(key.class()) else {
             let is_revoked = peer.memory.as_ref().is_some_and(|memory| memory.is_revoked(key));
             return Err(if is_revoked { Code::Revoked } else { Code::BadKey });
         };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::memory::{ChunkInfo, GenerationInfo};
-use super::queue::QueuePairAddress;
+use super::route::QueuePairAddress;
 
 /// The layout that all processes of a session must share. It changes with any change to these messages, or to what a
 /// pointer means.

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::device::{Device, VerbsOptions};
+use super::device::Device;
 use super::lane::VerbsLane;
 use super::memory::{GroupMemory, PeerMemory};
+use super::options::VerbsOptions;
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::store::BufferStore;
 use super::tests::{PEER, request, span_request};

@@ -34,7 +34,7 @@ pub(super) struct Operation {
 /// A queue pair and its work.
 pub(super) struct Pair {
     pub(super) peer: NodeId,
-    /// Which groups it reaches: [`class_of`](super::lane::class_of).
+    /// Which groups it reaches: [`GroupKey::class`].
     pub(super) class: GroupKey,
     /// None once it had to be destroyed.
     pub(super) queue: Option<QueuePair>,

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farfield_verbs_sys::*;
-use serde::{Deserialize, Serialize};
 
-use super::device::{Device, VerbsError};
-use super::route::way;
+use super::device::Device;
+use super::error::VerbsError;
+use super::route::{QueuePairAddress, way};
 use crate::error::Code;
 
 /// Work requests of one queue pair that are under way.
@@ -70,27 +70,6 @@ impl Drop for CompletionQueue {
         // SAFETY: queue pairs keep their completion queue, so none uses it any more.
         unsafe { (self.device.verbs.ibv_destroy_cq)(self.raw) };
     }
-}
-
-/// What the other side has to know to connect a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueuePairAddress {
-    /// Its number.
-    pub queue_pair: u32,
-    /// The number of the first packet that it sends.
-    pub first_packet: u32,
-    /// The port's address in an InfiniBand subnet.
-    pub lid: u16,
-    /// The port's GID, if it has one.
-    pub gid: Option<[u8; 16]>,
-    /// Packets to the port need a global header, on InfiniBand too.
-    pub needs_gid: bool,
-    /// Bytes in a packet.
-    pub mtu_bytes: u16,
-    /// Reads and atomics that it has open as their target.
-    pub reads_in_max: u8,
-    /// Its device does atomics.
-    pub has_atomics: bool,
 }
 
 /// What a queue pair can do.
@@ -447,6 +426,17 @@ fn timeout_of(patience: Duration) -> u8 {
 
 fn last_errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Device {
+    /// What its queue pairs can do, as a new one says.
+    ///
+    /// # Errors
+    /// None can be made.
+    pub fn survey(self: &Arc<Device>) -> Result<QueueInfo, VerbsError> {
+        let completions = Arc::new(CompletionQueue::new(self, 1)?);
+        Ok(QueuePair::new(self, &completions)?.info())
+    }
 }
 
 #[cfg(test)]

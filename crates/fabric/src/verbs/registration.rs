@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use farfield_verbs_sys::*;
 
-use super::device::{Device, VerbsError, locked_memory_limit};
+use super::device::{Device, locked_memory_limit};
+use super::error::VerbsError;
 use crate::buf::Registration;
 /// A registered piece of memory.
 pub(super) struct MemoryRegion {

@@ -15,10 +15,11 @@
 use core::net::Ipv6Addr;
 
 use farfield_verbs_sys::*;
+use serde::{Deserialize, Serialize};
 
-use super::device::{Device, VerbsError};
+use super::device::Device;
+use super::error::VerbsError;
 use super::info::Link;
-use super::queue::QueuePairAddress;
 
 /// LIDs of single ports. Those above are of groups of ports, and 0 is of a port that no subnet manager has seen.
 const LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
@@ -79,6 +80,27 @@ fn subnet(gid: [u8; 16]) -> [u8; 8] {
 fn flid(gid: [u8; 16]) -> Option<u16> {
     let [0xfe, 0xc0, 0, 0, high, low, ..] = gid else { return None };
     Some(u16::from_be_bytes([high, low])).filter(|flid| LIDS.contains(flid))
+}
+
+/// What the other side has to know to connect a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePairAddress {
+    /// Its number.
+    pub queue_pair: u32,
+    /// The number of the first packet that it sends.
+    pub first_packet: u32,
+    /// The port's address in an InfiniBand subnet.
+    pub lid: u16,
+    /// The port's GID, if it has one.
+    pub gid: Option<[u8; 16]>,
+    /// Packets to the port need a global header, on InfiniBand too.
+    pub needs_gid: bool,
+    /// Bytes in a packet.
+    pub mtu_bytes: u16,
+    /// Reads and atomics that it has open as their target.
+    pub reads_in_max: u8,
+    /// Its device does atomics.
+    pub has_atomics: bool,
 }
 
 #[cfg(test)]

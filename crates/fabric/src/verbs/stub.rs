@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use farfield_verbs_sys::*;
 
 use super::choose::choose;
-use super::device::{Device, VerbsOptions};
+use super::device::Device;
 use super::info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
+use super::options::VerbsOptions;
 
 /// A work request under way.
 #[derive(Clone, Debug)]

@@ -9,10 +9,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::control::Secret;
-use super::device::VerbsOptions;
 use super::fabric::{JoinOptions, VerbsFabric};
 use super::lane::{VerbsLane, WordOrigin, WordTicket};
 use super::memory::{GroupMemory, PeerMemory};
+use super::options::VerbsOptions;
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::store::BufferStore;
 use super::stub::Stub;

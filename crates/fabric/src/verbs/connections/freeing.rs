@@ -25,7 +25,6 @@ use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId};
 use crate::shm::sys::fence::heavy_fence;
 use crate::space::{Allocation, is_let_go};
-use crate::verbs::lane::class_of;
 use crate::verbs::memory::{GenerationInfo, GroupMemory};
 use crate::verbs::message::Message;
 
@@ -67,7 +66,7 @@ impl Board {
 
     /// The lanes look before they post to a class of a node's groups.
     fn warn_lanes(&self, node: NodeId, key: GroupKey) {
-        let pairs = self.lanes.values().filter_map(|lane| lane.pairs.get(&(node, class_of(key).0)));
+        let pairs = self.lanes.values().filter_map(|lane| lane.pairs.get(&(node, key.class().0)));
         pairs.for_each(|pair| pair.warn());
     }
 
@@ -138,7 +137,7 @@ impl Connections {
         let Some((region, news)) = memory.alloc_again(self.me, bytes) else { return Ok(Err(board)) };
         if let Some(info) = news {
             self.tell_generation(&mut board, key, info);
-            self.wait_until_reached(board, class_of(key).0)?;
+            self.wait_until_reached(board, key.class().0)?;
         }
         Ok(Ok(region))
     }
@@ -156,7 +155,7 @@ impl Connections {
         if let Some(info) = news {
             self.tell_generation(&mut board, key, info);
         }
-        self.wait_until_reached(board, class_of(key).0)?;
+        self.wait_until_reached(board, key.class().0)?;
         Ok(Some(region))
     }
 

@@ -10,7 +10,6 @@ use core::sync::atomic::Ordering;
 use super::{Board, Connections, DEAD, LOST};
 use crate::error::{Code, ErrorKind, Result};
 use crate::ptr::{GroupKey, NodeId};
-use crate::verbs::lane::class_of;
 use crate::verbs::message::Message;
 
 impl Connections {
@@ -80,7 +79,7 @@ impl Connections {
 
     fn right(&self, board: &Board, peer: NodeId, key: GroupKey) -> Result<bool> {
         self.check_here(peer)?;
-        let of = (peer, class_of(key).0);
+        let of = (peer, key.class().0);
         if board.taken.contains(&of) {
             return Ok(false);
         }

@@ -9,10 +9,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::ControlEvent;
 use crate::ptr::{GroupKey, NodeId};
 use crate::verbs::control::{Ending, Event, SendError};
-use crate::verbs::device::VerbsError;
-use crate::verbs::lane::class_of;
+use crate::verbs::error::VerbsError;
 use crate::verbs::message::{Declined, Message};
-use crate::verbs::queue::{QueuePair, QueuePairAddress};
+use crate::verbs::queue::QueuePair;
+use crate::verbs::route::QueuePairAddress;
 
 impl Connections {
     pub(super) fn tell_all(&self, board: &mut Board, message: &Message) {
@@ -147,7 +147,7 @@ impl Connections {
     fn introduce(&self, board: &mut Board, node: NodeId) {
         let mut messages = Vec::new();
         for (key, group) in (0u8..).zip(&board.groups) {
-            if class_of(GroupKey(key)) != BASE {
+            if GroupKey(key).class() != BASE {
                 messages.push(Message::Group { key });
             }
             let told = group.memory.chunks().into_iter().filter(|chunk| group.told.contains(&chunk.first));
@@ -188,7 +188,7 @@ impl Connections {
         peer.heard += 1;
         match message {
             Message::Group { key } => {
-                if class_of(GroupKey(key)) == BASE || !peer.classes.insert(key) {
+                if GroupKey(key).class() == BASE || !peer.classes.insert(key) {
                     return self.lose(board, node, "it has a group twice", news);
                 }
                 if peer.is_told {
@@ -201,7 +201,7 @@ impl Connections {
                     return self.lose(board, node, "its memory lies where none can lie", news);
                 }
                 if peer.is_told {
-                    peer.to_reach.insert(class_of(GroupKey(key)).0);
+                    peer.to_reach.insert(GroupKey(key).class().0);
                 }
             }
             Message::Told => peer.is_told = true,
@@ -210,7 +210,7 @@ impl Connections {
                     return self.lose(board, node, "it gives back memory that there is not", news);
                 }
                 if peer.is_told {
-                    peer.to_reach.insert(class_of(GroupKey(key)).0);
+                    peer.to_reach.insert(GroupKey(key).class().0);
                 }
                 self.hear_free(board, node, GroupKey(key), id);
             }
@@ -260,7 +260,7 @@ impl Connections {
     fn accept(&self, board: &mut Board, node: NodeId, ask: u64, of: (u32, u8), address: &QueuePairAddress) {
         let class = of.1;
         let is_known =
-            class == BASE.0 || class_of(GroupKey(class)) == GroupKey(class) && usize::from(class) < board.groups.len();
+            class == BASE.0 || GroupKey(class).class() == GroupKey(class) && usize::from(class) < board.groups.len();
         let is_taken = board.taken.contains(&(node, class));
         let Some(peer) = board.peers.get_mut(&node) else { return };
         let made = if is_taken {

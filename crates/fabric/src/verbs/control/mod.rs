@@ -38,6 +38,7 @@
 //! So it keeps out strangers, and nodes of other sessions by mistake. Let the RDMA network be one that only the
 //! session's hosts can reach. Without a secret on either side everybody who can connect can be a node; the log says so.
 
+mod codec;
 mod conn;
 mod event;
 mod options;
@@ -58,12 +59,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
+pub use self::codec::Malformed;
 pub use self::event::{Event, Refused};
 pub use self::options::{Limits, Options};
 pub use self::protocol::{Broken, Ending, SendError};
 pub use self::refusal::Refusal;
 pub use self::secret::{Secret, SecretTooShort};
-pub use self::wire::{Hello, Malformed};
+pub use self::wire::Hello;
 
 use self::conn::{Conn, READ_BYTES, Watch};
 use self::event::report;
@@ -143,8 +145,8 @@ impl Control {
         let Options { session, layout, node, places, incarnation, listen, secret, limits } = options;
         let (node, places) = (*node, *places);
         let fail = |why: String| -> Error { ErrorKind::Session { session: session.clone(), why }.into() };
-        if !wire::is_name(session) || !wire::is_name(layout) {
-            let bytes = wire::NAME_BYTES_MAX;
+        if !codec::is_name(session) || !codec::is_name(layout) {
+            let bytes = codec::NAME_BYTES_MAX;
             return Err(fail(format!(
                 "its name, or that of the layout, is not printable or longer than {bytes} bytes"
             )));

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Limits;
+use super::codec::{FRAME_BYTES_MAX, GREETING_BYTES_MAX, Malformed};
 use super::queues::{Incoming, Outgoing};
 use super::refusal::Refusal;
 use super::secret::{Root, Seal, Side, Transcript};
-use super::wire::{FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Hello, LENGTH_BYTES, Malformed, TAG_BYTES, VERSION};
+use super::wire::{Frame, Hello, LENGTH_BYTES, TAG_BYTES, VERSION};
 use crate::fabric::CONTROL_BYTES_MAX;
 use crate::local::Instant;
 use crate::ptr::NodeId;

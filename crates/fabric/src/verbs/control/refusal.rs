@@ -9,7 +9,7 @@
 //! 9 taken                 place u16, node u16            10 stale      node u16, next u16
 //! ```
 
-use super::wire::{Malformed, Rest, put_name};
+use super::codec::{Malformed, Rest, put_name};
 use crate::ptr::NodeId;
 
 /// Why a node does not let another one in. It reads the same on both sides.

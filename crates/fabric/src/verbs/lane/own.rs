@@ -1,6 +1,6 @@
 //! A lane's way to its own node: opened by its first operation there, or by the first after its right was given again.
 
-use super::{Code, Verb, VerbsLane, WorkRequest, class_of};
+use super::{Code, Verb, VerbsLane, WorkRequest};
 use crate::ptr::NodeId;
 use crate::verbs::connections::OwnNode;
 
@@ -22,7 +22,7 @@ impl VerbsLane {
     #[cold]
     fn open_own_node(&mut self, request: &WorkRequest, code: Code) -> Result<(usize, u64, u32), Code> {
         let Some(own) = self.may_open(request, code)? else { return Err(code) };
-        let class = class_of(request.remote.key());
+        let class = request.remote.key().class();
         // One that ended when the right was taken, and it was given again: what was under way is over.
         let ended = self.peers.get(own.index()).and_then(|peer| peer.pair(class));
         if let Some(pair_at) = ended {

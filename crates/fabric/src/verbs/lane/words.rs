@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use farfield_verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 
-use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest, class_of};
+use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest};
 use crate::buf::Block;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::verbs::peer::Ends;
@@ -202,7 +202,7 @@ impl VerbsLane {
     fn open_route(&mut self, word: RemotePtr<u8>) -> Option<()> {
         self.poll();
         self.route = Route::SHUT;
-        if let Some(pair_at) = self.peers.get(word.node().index()).and_then(|peer| peer.pair(class_of(word.key())))
+        if let Some(pair_at) = self.peers.get(word.node().index()).and_then(|peer| peer.pair(word.key().class()))
             && let Some(queue) = &self.pairs[pair_at].queue
         {
             queue.looks(); // before what follows, so that a change after it is seen by the next operation

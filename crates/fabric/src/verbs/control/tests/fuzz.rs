@@ -15,12 +15,13 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::codec::{FRAME_BYTES_MAX, GREETING_BYTES_MAX};
 use super::super::protocol::{Ending, Happening, Identity, Protocol};
 use super::super::queues::Incoming;
 use super::super::refusal::Refusal;
 use super::super::refusal::tests::refusals;
 use super::super::secret::{Secret, Side, Transcript};
-use super::super::wire::{FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Hello, LENGTH_BYTES};
+use super::super::wire::{Frame, Hello, LENGTH_BYTES};
 use super::{End, Pair, admit_all, framed, hello_of, identity, secret};
 use crate::local::Instant;
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::super::codec::{FRAME_BYTES_MAX, GREETING_BYTES_MAX, Malformed};
 use super::super::protocol::{Broken, Ending, Happening, Identity, SendError};
 use super::super::queues::QUEUE_BYTES_MAX;
 use super::super::refusal::Refusal;
 use super::super::refusal::tests::refusals;
-use super::super::wire::{FRAME_BYTES_MAX, Frame, GREETING_BYTES_MAX, Malformed, VERSION};
+use super::super::wire::{Frame, VERSION};
 use super::{End, Pair, admit_all, framed, hello_of, identity, secret};
 use crate::fabric::CONTROL_BYTES_MAX;
 use crate::ptr::NodeId;
