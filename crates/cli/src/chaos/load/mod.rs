@@ -44,6 +44,10 @@ pub(super) trait Load: Send {
     fn settle(&mut self, _: &mut Recorder) {}
     /// Looks at what is there in the end. All have settled.
     fn look(&mut self, _: &mut Recorder) {}
+    /// Whether a thread that has waited for a core rests afterwards, and leaves it to others.
+    fn rests(&self) -> bool {
+        true
+    }
 }
 
 /// Makes what an endpoint has put to the others visible, where they live.
