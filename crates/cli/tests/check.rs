@@ -28,8 +28,9 @@ fn report(arguments: &[&str]) -> Value {
 /// What does not depend on how fast it was.
 fn counts(report: &Value) -> Vec<Value> {
     let scenarios = report["scenarios"].as_array().expect("a list");
-    let of =
-        |scenario: &Value| ["scenario", "executions", "states", "steps", "complete"].map(|key| scenario[key].clone());
+    let of = |scenario: &Value| {
+        ["scenario", "executions", "states", "steps", "trace", "complete"].map(|key| scenario[key].clone())
+    };
     scenarios.iter().flat_map(of).collect()
 }
 

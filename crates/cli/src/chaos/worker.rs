@@ -274,6 +274,7 @@ fn work(mut load: Box<dyn Load>, mut log: Recorder, shared: &Shared, begun: &Ato
         begun.fetch_add(1, Ordering::Relaxed);
         load.step(&mut log);
         let rest = (REST * queue.waited().saturating_sub(waited)).min(REST_MAX);
+        let rest = if load.rests() { rest } else { Duration::ZERO };
         if shared.wait_for_up_to(Phase::Settling, pace.saturating_sub(start.elapsed()).max(rest)) {
             break;
         }

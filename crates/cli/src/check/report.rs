@@ -29,6 +29,8 @@ pub(super) struct Tally {
     pub(super) is_complete: bool,
     /// Steps of threads and of the machine.
     pub(super) steps: u64,
+    /// A digest of all choices that were made: the same for the same seed and as many executions, in every build.
+    trace: u64,
     /// Time spent by all threads of the search together.
     seconds: f64,
     #[serde(rename = "failure")]
@@ -69,6 +71,7 @@ impl Tally {
             states: 0,
             is_complete: false,
             steps: 0,
+            trace: 0,
             seconds: 0.0,
             failing: None,
         }
@@ -83,6 +86,8 @@ impl Tally {
         self.states = self.states.max(report.states);
         self.is_complete |= report.is_complete;
         self.steps += report.steps;
+        // Batches end in any order.
+        self.trace = self.trace.wrapping_add(report.trace);
         self.seconds += report.elapsed.as_secs_f64();
     }
 

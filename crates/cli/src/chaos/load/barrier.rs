@@ -130,6 +130,11 @@ impl BarrierLoad {
 }
 
 impl Load for BarrierLoad {
+    /// A thread that rests would hold up all others, whose pace is judged, too.
+    fn rests(&self) -> bool {
+        false
+    }
+
     fn step(&mut self, log: &mut Recorder) {
         if !self.has_ended {
             self.meet(log, false);

@@ -44,6 +44,10 @@ pub(super) trait Load: Send {
     fn settle(&mut self, _: &mut Recorder) {}
     /// Checks the final state, after all loads have settled.
     fn look(&mut self, _: &mut Recorder) {}
+    /// Whether a thread that has waited for a core rests afterwards, and leaves it to others.
+    fn rests(&self) -> bool {
+        true
+    }
 }
 
 /// Makes an endpoint's puts to the other nodes visible, where those are alive.
