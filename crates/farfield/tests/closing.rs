@@ -1,4 +1,4 @@
-//! A service that opens and closes objects, in four processes of which one dies: its memory stays flat.
+//! A service opens and closes objects in four processes, one of which dies. Its memory stays flat.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
 
@@ -14,7 +14,7 @@ use farfield::{
 use session::{STEP_MAX, Session};
 
 const VICTIM: NodeId = NodeId(2);
-/// Of four objects each.
+/// Each round opens four objects.
 const ROUNDS: usize = 250;
 
 #[test]
@@ -25,7 +25,7 @@ fn a_thousand_objects_on_four_nodes_of_which_one_dies_leave_memory_flat() {
     session.end([0, 1, 3]);
 }
 
-/// Not a test: what a child does.
+/// Not a test: the role of a child process.
 #[test]
 fn node_process() {
     session::play(Duration::from_secs(20), |role, node, endpoint| match role {
@@ -34,8 +34,8 @@ fn node_process() {
     });
 }
 
-/// Opens four objects, uses them, and closes them. In its last round the victim keeps the first ones open, and waits for its
-/// end.
+/// Opens four objects, uses them, and closes them. In its last round the victim keeps the first ones open, and waits to
+/// be killed.
 fn serve(node: &Node, endpoint: &Endpoint, round: usize, is_last: bool) -> Result<()> {
     let path = |kind: &str| format!("{round}/{kind}");
     let var = AtomicVar::open(node, &path("var"), NodeId(0))?;
@@ -78,7 +78,7 @@ fn assert_names_the_dead(error: &Error) {
 fn service(node: &Node, endpoint: &Endpoint) -> Result<()> {
     for round in 0..ROUNDS / 2 {
         serve(node, endpoint, round, false)?;
-        // What one who is late still has open is little.
+        // A slow node still has only a few objects open.
         let bytes = node.metrics().memory_bytes;
         assert!(bytes < 1 << 17, "{bytes} bytes in round {round}");
     }
@@ -92,7 +92,7 @@ fn service(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     comes_back(node);
     assert!(node.metrics().objects.is_empty());
-    // Nobody leaves before: a node that leaves keeps nothing.
+    // All nodes wait here: a node that leaves keeps no memory.
     endpoint.block_on(Barrier::open(node, "end", 1)?.thread()?.wait(endpoint))?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What every object does when a process dies, is stopped, or leaves: sessions of real processes, one of which is killed
-//! (`kill -9`) at a moment that it says itself.
+//! The behaviour of every object when a process dies, is stopped, or leaves. Each session consists of real processes,
+//! one of which is killed (`kill -9`) at a moment that it announces itself.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
 
@@ -16,7 +16,7 @@ use farfield::{
 
 use session::{STEP_MAX, Session};
 
-/// The one that dies.
+/// The node that dies.
 const VICTIM: NodeId = NodeId(2);
 
 // ---- the parent --------------------------------------------------------------------------------------------------------
@@ -66,23 +66,24 @@ fn the_turn_of_a_dead_waiter_is_passed_over() {
     killed("mutex-waiter");
 }
 
-/// A store's operations on one key queue up by the dozen. Each of their turns was waited for half a second.
+/// A store's operations on one key queue up by the dozen. The lock used to wait half a second for each dead ticket.
 #[test]
 fn many_turns_of_a_dead_node_are_passed_over_in_a_second() {
     killed("mutex-window");
 }
 
-/// Who had everybody but one went on waiting for that one, which opened the object without the dead.
+/// An opening that lacked only one node used to wait for it for ever, while that node opened the object without the
+/// dead one.
 #[test]
 fn an_opening_ends_when_one_that_was_there_dies() {
     killed("opening");
 }
 
-/// A node that left while an insert of its was cut short took the lock of the key along, for ever.
+/// A node that left during an insert, which it had not finished, used to keep the lock of the key for ever.
 #[test]
 fn who_cannot_finish_what_it_owes_goes_as_if_it_had_died() {
     if session::is_on_verbs() {
-        return; // who is stopped for so long is decided to be dead there
+        return; // a node that is stopped for so long is declared dead there
     }
     let mut session = Session::start("owes", 3);
     session.hear(NodeId(1), "ready");
@@ -105,7 +106,7 @@ fn a_dead_writer_ends_the_stream_after_its_last_whole_message() {
 #[test]
 fn a_stopped_reader_keeps_its_room_and_goes_on_later() {
     if session::is_on_verbs() {
-        return; // who is stopped for so long is decided to be dead there
+        return; // a node that is stopped for so long is declared dead there
     }
     let mut session = Session::start("ring-stopped", 2);
     session.hear(NodeId(1), "ready");
@@ -140,7 +141,7 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
     session.end([0, 3]);
 }
 
-/// Everything whose home or writer died is made anew by one call; another survivor dies in the middle of that.
+/// One call reopens every object with a dead home or writer. Another survivor dies during that call.
 #[test]
 fn survivors_reopen_what_died_and_outlive_another_death_in_the_middle() {
     let mut session = Session::start("reopens", 4);
@@ -161,7 +162,7 @@ fn reopening_does_not_wait_for_a_node_that_leaves() {
 
 // ---- the children ------------------------------------------------------------------------------------------------------
 
-/// Not a test: what a child does.
+/// Not a test: the role of a child process.
 #[test]
 fn node_process() {
     session::play(Duration::from_secs(20), |role, node, endpoint| match role {
@@ -197,7 +198,7 @@ fn wait_to_be_killed() -> ! {
     }
 }
 
-/// An error that says that the victim is dead.
+/// Asserts that an error names the victim as dead.
 fn assert_names_the_dead(error: &Error) {
     let cause = match error.kind() {
         ErrorKind::Fabric(cause) => cause,
@@ -208,7 +209,7 @@ fn assert_names_the_dead(error: &Error) {
     assert!(error.object().is_some(), "it names the object: {error}");
 }
 
-/// Meets all that are left. One may know of the death before the other does.
+/// Waits for all survivors. One may learn of the death before the other does.
 fn meet_survivors(node: &Node, endpoint: &Endpoint, path: &str) -> Result<()> {
     loop {
         match Barrier::open(node, path, 1) {
@@ -241,7 +242,7 @@ fn barrier(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "end")
 }
 
-/// Two words on different nodes, under a lock, are equal.
+/// Two words on different nodes. Under a lock, they are equal.
 struct Pair {
     words: [farfield::AtomicVar; 2],
 }
@@ -298,7 +299,8 @@ fn mutex_holder(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "over")
 }
 
-/// One holds a lock when it is killed, and has another operation waiting for it. Of the survivors, one is on the lock's node.
+/// A node holds a lock when it is killed, and has another operation waiting for it. One of the survivors is on the
+/// lock's node.
 fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     let (locks, pair) = (LockTable::open(node, "lock", 1, LockOptions::new(kind))?, Pair::open(node)?);
     let deaths = farfield::AtomicVar::open(node, "deaths", NodeId(0))?;
@@ -308,7 +310,7 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
         let operations = [part.take(), None].map(async |part| {
             let guard = locks.lock(endpoint, 0).await?;
             let mut part = part.expect("the other is killed before");
-            // Until the other one is in the queue.
+            // Long enough for the other operation to queue.
             let _ = endpoint.wait_until(endpoint.now() + Duration::from_millis(50), || None::<()>).await;
             part.wait(endpoint).await?;
             pair.words[0].store(endpoint, 7).await?;
@@ -334,15 +336,15 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     }
     meet_survivors(node, endpoint, "end")?;
     let (values, deaths) = (pair.read(endpoint)?, endpoint.block_on(deaths.load(endpoint))?);
-    // Nobody can tell whether one that was in a queue held the lock, so each may be told of.
+    // A queued operation of the dead node may have held the lock, so each of them may be reported.
     let operations = if kind == LockKind::Spin { 1 } else { 2 };
     assert!((1..=operations).contains(&deaths), "{deaths}");
     assert_eq!(values[0], values[1]);
     meet_survivors(node, endpoint, "over")
 }
 
-/// Polls an operation that waits for a lock until it is in the queue. It does not say so itself, but each step towards the
-/// queue is an operation that a fence waits for, and only two others can make it repeat one.
+/// Polls an operation that waits for a lock until it is in the queue. The operation does not report this. But each step
+/// towards the queue is an operation that a fence waits for, and only two others can make it repeat one.
 async fn enters<T>(endpoint: &Endpoint, mut wait: std::pin::Pin<&mut impl Future<Output = T>>) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     for _ in 0..8 {
@@ -357,7 +359,7 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     let locks = LockTable::open(node, "lock", 3, LockOptions::new(kind))?;
     let waiting = farfield::AtomicVar::open(node, "waiting", NodeId(0))?;
     let barrier = Barrier::open(node, "begin", 1)?;
-    // Lock 1 is on node 1, so that node 0 holds it from elsewhere.
+    // Lock 1 is on node 1, so node 0 holds it remotely.
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(locks.lock(endpoint, 1))?) } else { None };
     endpoint.block_on(barrier.thread()?.wait(endpoint))?;
     if node.id() == VICTIM {
@@ -371,7 +373,7 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
         });
     }
     if guard.is_some() {
-        // More of its own, behind the dead.
+        // Further operations of its own queue behind the dead ones.
         endpoint.block_on(async {
             while waiting.load(endpoint).await? < 2 {
                 endpoint.pause().await;
@@ -405,7 +407,7 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     let guard = endpoint.block_on(locks.lock(endpoint, 1))?;
     assert!(!guard.is_after_death(), "all is repaired");
     endpoint.block_on(guard.unlock())?;
-    // Those on the dead node are gone, which is said, however often they are asked for; the others stay.
+    // Locks on the dead node are lost: every attempt returns an error. The other locks stay usable.
     for _ in 0..3000 {
         let error = endpoint.block_on(locks.lock(endpoint, 2)).map(|_| ()).expect_err("its node is dead");
         assert_names_the_dead(&error);
@@ -491,7 +493,7 @@ fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let start = Instant::now();
     match guard {
         Some(guard) => endpoint.block_on(guard.unlock())?,
-        // Behind all of them.
+        // This operation queues behind all of them.
         None => endpoint.block_on(endpoint.block_on(mutex.lock(endpoint))?.unlock())?,
     }
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
@@ -535,7 +537,7 @@ fn owes(node: &Node, endpoint: &Endpoint) -> Result<()> {
     match node.id() {
         NodeId(0) => {
             endpoint.set_timeout(Duration::from_millis(100));
-            // Until the other one is stopped, which acknowledges none of them then.
+            // Inserts until the other node is stopped, and so acknowledges no more.
             let mut keys = 0..;
             let error = loop {
                 let key = keys.next().expect("there are enough");
@@ -576,7 +578,7 @@ fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
                 let _guard = mutex.lock(endpoint).await;
                 panic!("it is killed while it waits");
             }
-            // It looks at the lock when it has drawn its ticket, not before.
+            // It polls the lock only after it has drawn its ticket.
             while endpoint.counts().gets == before.gets {
                 endpoint.pause().await;
             }
@@ -639,7 +641,7 @@ fn ring_writer(node: &Node, endpoint: &Endpoint) -> Result<()> {
         for number in 0u64.. {
             endpoint.block_on(sender.send(endpoint, &number.to_le_bytes().repeat(1 + number as usize % 9)))?;
             if number == 2000 {
-                println!("ready"); // and on, until it is killed
+                println!("ready"); // it continues until it is killed
             }
         }
     }
@@ -655,7 +657,7 @@ fn ring_writer(node: &Node, endpoint: &Endpoint) -> Result<()> {
     };
     assert_names_the_dead(&error);
     assert!(next > 2000, "{next}");
-    // And it stays the end.
+    // The stream stays ended.
     let again = receiver.try_recv(endpoint, &mut bytes).expect_err("the stream has ended");
     assert_names_the_dead(&again);
     meet_survivors(node, endpoint, "end")
@@ -670,7 +672,7 @@ fn ring_stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
         while next < messages {
             if sender.try_send(endpoint, &next.to_le_bytes())? {
                 (next, full_since) = (next + 1, None);
-                // Slowly, so that the other is stopped in between.
+                // Slowly, so that the other node is stopped in between.
                 std::thread::sleep(Duration::from_micros(500));
                 continue;
             }
@@ -740,7 +742,7 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
         let error = endpoint.check_alive(dead).expect_err("it is dead");
         assert!(matches!(error.kind(), FabricError::PeerDead { node, .. } if *node == dead));
     }
-    // The last of four goes on: a majority is for those who cannot know.
+    // The last of four nodes continues: a majority is needed only where a death is uncertain.
     let mutex = Mutex::open(node, "alone", node.id())?;
     endpoint.block_on(async { mutex.lock(endpoint).await?.unlock().await })?;
     region.word(0).store(1);
@@ -756,8 +758,8 @@ fn wait_shut_out(node: &Node, dead: NodeId) {
 /// Keys of the store that is opened after a death: so many from each node.
 const KEYS_EACH: u64 = 24;
 
-/// One of four dies; the others, whose numbers have a gap then, open a store and a queue. Another one dies, and those that
-/// are left use both on.
+/// One of four nodes dies. The others, with a gap in their numbers, open a store and a queue. Another node dies, and
+/// the remaining two continue to use both.
 fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
     if node.id() == NodeId(1) {
@@ -786,7 +788,7 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
         assert_eq!(*found.as_ref().expect("nothing is lost"), Some(key + 1));
     }
     meet_survivors(node, endpoint, "looked")?;
-    // Each updates a third of all keys, and leaves a value in the queue.
+    // Each node updates a third of all keys, and leaves a value in the queue.
     endpoint.block_on(async {
         let rank = node.survivors().iter().filter(|other| **other < node.id()).count() as u64;
         for key in keys.iter().filter(|key| *key % 3 == rank) {
@@ -831,7 +833,7 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
         for key in keys.iter().filter(mine) {
             assert!(store.delete(endpoint, key).await?);
         }
-        // What the dead has left in the queue is there.
+        // The queue still holds the values of the dead node.
         if node.id() == NodeId(0) {
             let mut left = Vec::new();
             while let Some(value) = queue.try_dequeue(endpoint).await? {
@@ -850,7 +852,7 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "end")
 }
 
-/// What a service of several objects keeps.
+/// The objects that a service keeps.
 struct Kept {
     mutex: Mutex,
     queue: Queue<u64>,
@@ -859,7 +861,7 @@ struct Kept {
     barrier: Barrier,
 }
 
-/// Opens them at a path: all that has a home has it on `home`.
+/// Opens the objects at a path. Each object that has a home has it on `home`.
 fn keep(node: &Node, path: &str, members: &[NodeId], home: NodeId, old: Option<&Kept>) -> Result<Kept> {
     let at = |name: &str| format!("{path}/{name}");
     let options = KvOptions { slots_per_node: 64, locks: 8, placement: Placement::Hash, ..KvOptions::default() };
@@ -895,14 +897,14 @@ fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
             }
             Ok((again.clone(), kept))
         })?;
-        // It may count as one that has died just after.
+        // Node 1 may still count as a member although it has just died.
         if !again.members().contains(&NodeId(1)) {
             break (again, new);
         }
     };
     assert_eq!((again.members(), again.home(VICTIM)), (&[NodeId(0), NodeId(3)][..], NodeId(3)));
 
-    // The lock is free, and marked. The queue is empty. The ring begins anew.
+    // The lock is free and marked, the queue is empty, and the ring starts anew.
     endpoint.block_on(async {
         let mut guard = new.mutex.lock(endpoint).await?;
         if guard.is_after_death() {
@@ -922,7 +924,7 @@ fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
         endpoint.block_on(new.ring.receiver()?.recv(endpoint, &mut bytes))?;
         assert_eq!(bytes, b"anew");
     }
-    // Every pair whose value lay on a survivor is there, and no other.
+    // The store holds exactly the pairs with a value on a survivor.
     let mut there = 0;
     for key in 0..40 {
         let found = endpoint.block_on(new.store.get(endpoint, &key))?;
@@ -931,7 +933,7 @@ fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     assert_eq!(new.store.len(), there);
 
-    // What was opened before says so.
+    // Handles from before return an error.
     let told = endpoint.block_on(old.mutex.try_lock(endpoint)).map(drop).expect_err("an old handle");
     assert!(matches!(told.kind(), ErrorKind::Reopened { .. }), "{told}");
     let told = endpoint.block_on(old.store.update(endpoint, &1, &1)).expect_err("an old handle");
@@ -948,9 +950,9 @@ fn reopens_alone(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     assert_names_the_dead(&endpoint.block_on(part.wait(endpoint)).expect_err("the victim never comes"));
     if node.id() == NodeId(1) {
-        return Ok(()); // it leaves
+        return Ok(()); // it leaves here
     }
-    // It has left, or does: then this node goes on alone.
+    // Node 1 has left or is leaving; this node continues alone.
     let members =
         node.reopen("meet", |again| Barrier::open(node, again.path(), 1).map(|_| again.members().to_vec()))?;
     assert_eq!(members, [NodeId(0)]);

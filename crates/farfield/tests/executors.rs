@@ -1,5 +1,6 @@
 //! Futures in executors other than the endpoints' own: tokio (current-thread and `LocalSet`), smol's and
-//! `futures::executor`. They are woken at once, an idle wait costs next to nothing, and timeouts come; and the blocking forms.
+//! `futures::executor`. They are woken at once, an idle wait costs next to nothing, and timeouts expire. The blocking
+//! forms are tested as well.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
 
@@ -19,7 +20,7 @@ use futures::stream::FuturesUnordered;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::{LocalSet, spawn_local};
 
-/// One test at a time: what they measure is the whole process's.
+/// Runs one test at a time, since the tests measure the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static CORES: Mutex<()> = Mutex::new(());
     CORES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,7 +68,7 @@ impl Executor {
     }
 }
 
-/// A ring from each of two nodes to the other.
+/// Opens a ring from each of two nodes to the other.
 fn rings(node: &Node, name: &str) -> Result<(RingSender, RingReceiver)> {
     let (me, other) = (node.id(), NodeId(1 - node.id().0));
     let ring = |from: NodeId, to: NodeId| {
@@ -79,7 +80,7 @@ fn rings(node: &Node, name: &str) -> Result<(RingSender, RingReceiver)> {
     Ok((mine.sender()?, others.receiver()?))
 }
 
-/// Both nodes use every object, each of its calls that may wait, and wait for each other in it.
+/// Both nodes call each operation of every object that may wait, and wait for each other in it.
 fn every_object(node: &Node, executor: Executor) -> Result<()> {
     let name = |object: &str| format!("{executor:?}/{object}");
     let (me, other) = (node.id(), NodeId(1 - node.id().0));
@@ -145,7 +146,7 @@ fn every_object(node: &Node, executor: Executor) -> Result<()> {
             assert_eq!(others.pull(&ep).await?, [round; 5]);
             assert_eq!(others.load(&ep).await?, [round; 5]);
         }
-        // What does not come times out, and not long after.
+        // A wait without a message times out, and not long after its deadline.
         let mut none = Vec::new();
         let start = Instant::now();
         let nothing = receiver.recv_deadline(&ep, &mut none, ep.now() + Duration::from_millis(20)).await;
@@ -175,7 +176,7 @@ fn every_object_is_awaited_in_any_executor() {
     }
 }
 
-/// Hands a message to the other node and back, so often.
+/// Passes a message to the other node and back, `times` times.
 async fn play(first: bool, ep: &Endpoint, rings: &mut (RingSender, RingReceiver), times: usize) -> Result<()> {
     let mut message = Vec::new();
     for _ in 0..times {
@@ -211,7 +212,7 @@ fn a_put_of_another_node_wakes_at_once() {
         });
         let best = best.expect("they play")[0];
         println!("{executor:?}: a round trip between two tasks takes {best:?}");
-        // Nobody who is not woken looks again before 500 µs have gone by, twice in each round trip.
+        // Without a wake-up, a waiter polls again only after 500 µs, and each round trip has two such waits.
         assert!(best < Duration::from_micros(600), "{executor:?}: {best:?} for a round trip: nobody was woken at once");
     }
 }
@@ -247,7 +248,7 @@ fn tasks_share_an_endpoint_and_drop_what_they_wait_for() {
                 players.push(spawn_local(async move {
                     let mut message = Vec::new();
                     for _ in 0..50 {
-                        // Nothing comes before the first one plays.
+                        // No message arrives before the first player sends one.
                         if player == 0 {
                             let waits = rings.1.recv(&ep, &mut message);
                             tokio::time::timeout(Duration::from_micros(300), waits).await.expect_err("it is cut short");
@@ -295,7 +296,7 @@ fn executors_within_each_other() {
                 }
                 Ok::<_, farfield::Error>(())
             })?;
-            // Farfield's within another's, and a future that goes from one to another.
+            // Farfield's executor within another's, and a future that moves from one to another.
             tokio().block_on(async {
                 let mut seen = 0;
                 ep.each_in_window(8, words.iter().map(|word| word.load(&ep)), |value| seen += value.unwrap_or(0)).await;
@@ -338,7 +339,7 @@ fn a_task_learns_that_a_node_has_left() {
         std::thread::sleep(Duration::from_millis(20));
         leaver.leave();
     });
-    // This node's handle goes, too, while its task waits.
+    // This node's handle is dropped, too, while its task waits.
     drop(node);
     let start = Instant::now();
     let ended = tokio().block_on(receiver.recv(&ep, &mut Vec::new()));
@@ -359,7 +360,7 @@ fn an_idle_wait_costs_less_than_a_fiftieth_of_a_core() {
     let mut opened = on_each(&nodes, |node| Ok((node.endpoint()?, rings(node, "ring")?))).expect("they open it");
     let (ep, (_sender, mut receiver)) = opened.remove(0);
     tokio().block_on(async {
-        // What the nodes' own threads cost is not the wait's.
+        // The CPU time of the nodes' own threads is not part of the wait's cost.
         let before = cpu_time();
         tokio::time::sleep(WAIT).await;
         let nodes_cost = cpu_time() - before;

@@ -1,4 +1,4 @@
-//! Operations of the key-value store that are dropped at any of their awaits: the key stays usable, all nodes agree on it,
+//! Operations of the key-value store are dropped at any of their awaits. The key stays usable, all nodes agree on it,
 //! and no slot is lost.
 
 use std::future::Future;
@@ -12,7 +12,7 @@ type Store = KvStore<u64, u64>;
 
 const SLOTS: usize = 4;
 
-/// Polls a future up to `polls` times and drops it; whether it had ended.
+/// Polls a future up to `polls` times and drops it. Returns whether it had completed.
 fn poll_and_drop<T>(polls: usize, future: impl Future<Output = Result<T>>) -> bool {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -30,7 +30,7 @@ fn open(nodes: &[Node], placement: Placement) -> Vec<Store> {
     on_each(nodes, |node| Store::open(node, &format!("kv/{placement:?}"), options.clone())).expect("they open it")
 }
 
-/// What all nodes say of a key; they must agree.
+/// The value of a key as all nodes see it; they must agree.
 fn agreed(stores: &[Store], endpoints: &[Endpoint], key: u64) -> Option<u64> {
     let seen: Vec<_> =
         stores.iter().zip(endpoints).map(|(kv, ep)| ep.block_on(kv.get(ep, &key)).expect("a get")).collect();
@@ -45,11 +45,11 @@ fn an_operation_dropped_at_any_await_leaves_the_key_usable_everywhere() {
             let stores = open(&nodes, placement);
             let endpoints: Vec<_> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
             let (kv, ep) = (&stores[0], &endpoints[0]);
-            // More polls than any of them needs, and by far more rounds than there are slots.
+            // More polls than any operation needs, and far more rounds than there are slots.
             for polls in 0..60 {
                 let (key, old, new) = (polls as u64 % 5, polls as u64 * 2, polls as u64 * 2 + 1);
                 poll_and_drop(polls, kv.insert(ep, &key, &old));
-                // The lock is free again, at the latest, when what was cut short has been undone.
+                // The lock is free again once the interrupted operation has been undone, if not before.
                 ep.block_on(kv.upsert(ep, &key, &old)).unwrap_or_else(|error| panic!("{name} {polls}: {error}"));
                 assert_eq!(agreed(&stores, &endpoints, key), Some(old), "{name} {polls}");
 
@@ -60,17 +60,17 @@ fn an_operation_dropped_at_any_await_leaves_the_key_usable_everywhere() {
                 assert!(found == old || found == new, "{name} {polls}: {found}");
 
                 poll_and_drop(polls, kv.delete(ep, &key));
-                // Deleted now, or before: either way it is gone.
+                // Deleted by this call or before: in either case the key is absent.
                 ep.block_on(kv.delete(ep, &key)).unwrap_or_else(|error| panic!("{name} {polls}: {error}"));
                 assert_eq!(agreed(&stores, &endpoints, key), None, "{name} {polls}");
             }
-            // No slot was lost: this node still has all of its share.
+            // No slot was lost: this node still has its whole share.
             let deadline = ep.now() + Duration::from_secs(20);
             for key in 100..100 + SLOTS as u64 {
                 loop {
                     match ep.block_on(kv.insert(ep, &key, &key)) {
                         Ok(inserted) => break assert!(inserted),
-                        // Slots that the others free for us come back a moment later.
+                        // The slots that other nodes free for this one return a moment later.
                         Err(error) => assert!(ep.now() < deadline, "{name}: {error}"),
                     }
                 }

@@ -1,8 +1,8 @@
-//! A key-value store between processes: a million operations whose histories are checked, and the death of a process in
-//! the middle of them.
+//! A key-value store between processes: a million operations with checked histories, and the death of a process during
+//! the operations.
 //!
-//! Every node is a process of its own: this test binary run again, with a role in its environment. Each writes what it
-//! saw to a file; the test, which is no node, merges and checks the files.
+//! Every node is a process of its own: this test binary, run again with a role in its environment. Each process logs
+//! its observations to a file. The test itself is not a node; it merges and checks the files.
 //!
 //! `FARFIELD_TEST_OPERATIONS` changes the number of operations.
 
@@ -30,10 +30,10 @@ const OPERATIONS: &str = "FARFIELD_TEST_OPERATIONS";
 const THREADS: usize = 2;
 const WINDOW: usize = 8;
 const KEYS: u64 = 64;
-/// However busy the machine is, nothing takes longer.
+/// The longest run time of a process, on a busy machine too.
 const PROCESS_MAX: Duration = Duration::from_secs(300);
 
-// ---- what the parent does --------------------------------------------------------------------------------------
+// ---- the parent ------------------------------------------------------------------------------------------------
 
 /// A session of processes, with a folder for their files.
 struct Session {
@@ -70,7 +70,7 @@ impl Session {
         format!("node {node} said: {}{}", read("out"), read("err"))
     }
 
-    /// Waits for the end of some nodes, which must be a good one.
+    /// Waits until some nodes have ended successfully.
     fn end(&mut self, nodes: impl IntoIterator<Item = usize>) {
         let start = Instant::now();
         for node in nodes {
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// What all nodes have logged.
+    /// The merged logs of all nodes.
     fn history(&self) -> KvHistory {
         let mut all = KvHistory::new();
         for entry in std::fs::read_dir(&self.place).expect("the folder") {
@@ -115,8 +115,8 @@ fn checked(history: &KvHistory) -> Report {
     history.check_each_key(Default::default()).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// Four processes of two threads with eight operations each under way, 64 keys, two million operations unless told otherwise: what
-/// every one of them saw can be explained by operations that happened one at a time.
+/// Four processes of two threads, each with eight operations in flight, on 64 keys: two million operations by default.
+/// All observations can be explained by operations that happened one at a time.
 #[test]
 fn a_million_operations_of_four_processes_are_linearizable() {
     let operations = std::env::var(OPERATIONS).map_or(2_000_000, |text| text.parse().expect("a number"));
@@ -136,8 +136,8 @@ fn a_million_operations_of_four_processes_are_linearizable() {
     assert!(seen >= operations && overlapping * 10 >= seen && report.keys == KEYS, "{report}");
 }
 
-/// One or two processes are killed in the middle of their operations. Pairs whose values lay there are lost, until they are
-/// inserted again; nothing else is, and nothing else fails. What the survivors see makes sense.
+/// One or two processes are killed during their operations. Pairs with values there are lost until they are inserted
+/// again. No other pair is lost, and no other operation fails. The survivors' observations are consistent.
 fn killed(role: &str, nodes: u16, rounds: u64) {
     let story: Story = role.parse().expect("a story");
     for round in 0..rounds {
@@ -159,7 +159,7 @@ fn killed(role: &str, nodes: u16, rounds: u64) {
         session.end(0..survivors);
         let mut history = session.history();
         for victim in survivors..usize::from(nodes) {
-            // The last that was heard of it; at some moment after that, each value that lay there was gone.
+            // The last sign of life of the victim. At some moment after it, each value on the victim was lost.
             let of_victim = |client: u32| client as usize / THREADS == victim;
             let times = history.iter().filter(|(_, event)| of_victim(event.client)).map(|(_, event)| event.call_ns);
             let lost_ns = times.max().expect("it did something");
@@ -191,8 +191,8 @@ fn two_deaths_at_once_lose_what_lay_there_and_nothing_else() {
     killed("kill-inserter-2", 4, 2);
 }
 
-/// A process dies in the middle of operations of each kind, each stopped at another of its awaits. The survivors find them
-/// done, or not, and can use every key.
+/// A process dies during operations of each kind, each stopped at another of its awaits. The survivors find each
+/// operation either done or not done, and can use every key.
 #[test]
 fn what_a_death_cuts_short_is_done_or_not() {
     for (round, placement) in ["inserter", "hash"].into_iter().cycle().take(6).enumerate() {
@@ -205,7 +205,7 @@ fn what_a_death_cuts_short_is_done_or_not() {
     }
 }
 
-/// What is told of some deaths.
+/// One scenario of deaths.
 struct Story {
     placement: Placement,
     deaths: usize,
@@ -226,10 +226,10 @@ impl Story {
         KvOptions { slots_per_node: 8 * KEYS as usize, locks: 96, placement: self.placement, ..KvOptions::default() }
     }
 
-    /// Whether the value of a key never lies on a node that will die.
+    /// Whether the value of a key is never stored on a node that will die.
     fn is_kept(&self, key: u64, nodes: u16) -> bool {
         match self.placement {
-            // The others do not insert it.
+            // The other nodes do not insert it.
             Placement::Inserter => key.is_multiple_of(2),
             Placement::Hash => {
                 let home = FixedState::with_seed(0x6661_7266_6965_6c64).hash_one(key) % u64::from(nodes);
@@ -239,15 +239,15 @@ impl Story {
     }
 }
 
-// ---- what a node does ------------------------------------------------------------------------------------------
+// ---- the nodes -------------------------------------------------------------------------------------------------
 
-/// Not a test: what a child process does.
+/// Not a test: the role of a child process.
 #[test]
 fn node_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let place = PathBuf::from(std::env::var(PLACE).expect("a place"));
     let operations: u64 = std::env::var(OPERATIONS).expect("a number").parse().expect("a number");
-    // Whatever happens to the parent, it ends.
+    // The child ends even if the parent dies.
     std::thread::spawn(|| {
         std::thread::sleep(PROCESS_MAX);
         eprintln!("not ended within {PROCESS_MAX:?}");
@@ -273,7 +273,7 @@ impl Rng {
     }
 }
 
-/// One thread's operations.
+/// The operations of one thread.
 struct Client<'a> {
     kv: &'a KvStore<u64, u64>,
     node: &'a Node,
@@ -288,13 +288,13 @@ impl Client<'_> {
         self.node.now().ns
     }
 
-    /// A value that nobody else writes.
+    /// A value that no other client writes.
     fn value(&self) -> u64 {
         self.values.set(self.values.get() + 1);
         u64::from(self.number + 1) << 40 | self.values.get()
     }
 
-    /// One operation on a random key.
+    /// Runs one operation on a random key.
     async fn operation(&self, choice: u64) -> farfield::Result<()> {
         let key = choice % KEYS;
         let input = match choice >> 32 & 31 {
@@ -326,7 +326,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Several keys read at once: each is an operation.
+    /// Reads several keys at once; each read counts as an operation.
     async fn several(&self, first: u64) -> farfield::Result<()> {
         let keys: Vec<u64> = (0..6).map(|key| (first + key * 11) % KEYS).collect();
         self.several_of(keys).await
@@ -380,7 +380,8 @@ fn stress(place: &Path, operations: u64) {
     });
 }
 
-/// A node of a session in which the last ones are killed. They log as they go; the others until some time after the news.
+/// A node of a session in which the last nodes are killed. The victims log until they die, the others until some time
+/// after the news.
 fn mortal(role: &str, place: &Path) {
     let story: Story = role.parse().expect("a story");
     let node = Node::builder()
@@ -400,7 +401,7 @@ fn mortal(role: &str, place: &Path) {
                 let number = u32::from(me.0) * THREADS as u32 + thread as u32;
                 let name = place.join(format!("{}-{thread}.log", me.0));
                 let file = RefCell::new(File::create(name).expect("a log"));
-                // A call to the system for each record: what was logged stays when the process dies.
+                // Each record takes one system call, so that logged records survive the death of the process.
                 let log = |key, event: KvEvent| {
                     file.borrow_mut().write_all(KvRecord::new(key, &event).as_bytes()).expect("logging");
                 };
@@ -416,10 +417,10 @@ fn mortal(role: &str, place: &Path) {
                     }
                     let done = client.operation(choice).await;
                     let is_lost = done.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { .. }));
-                    // (Whoever will die as well does not: what was lost may be another key of several that were read,
-                    // and a key that is kept must not be inserted there.)
+                    // (A future victim does not upsert. The lost key may be another of several that were read, and a
+                    // key that is kept must not be inserted on a victim.)
                     if is_lost && !is_victim {
-                        // As it says.
+                        // Upserts the key, as the error asks.
                         let again = client.one(key, KvInput::Upsert(client.value())).await;
                         if again.is_err() {
                             return (key, again);
@@ -439,7 +440,7 @@ fn mortal(role: &str, place: &Path) {
                         Err(error) => {
                             let gone = error.node().expect("it names a node");
                             assert!(gone.0 >= survivors && error.object().is_some(), "{error:?}");
-                            // (Reading several keys is an operation on others, too.)
+                            // (A read of several keys also reads other keys than `key`.)
                             let is_of_key = matches!(error.kind(), ErrorKind::Lost { .. });
                             assert!(is_of_key || !story.is_kept(key, nodes), "key {key}: {error:?}");
                             lost += 1;
@@ -449,7 +450,7 @@ fn mortal(role: &str, place: &Path) {
                 }
                 println!("node {}, after it: {good} good, {lost} lost, at most {slowest:.0?} for 64", me.0);
                 assert!(good > 0, "the store goes on");
-                // Each turn of a dead waiter that somebody has to pass over takes half a second.
+                // A dead waiter's ticket is passed over only after a pause, at first of `STUCK_LONG`.
                 assert!(slowest < Duration::from_secs(9), "{slowest:?}");
                 // Every key can be used, and read together with others.
                 endpoint.block_on(async {
@@ -469,7 +470,7 @@ fn mortal(role: &str, place: &Path) {
     together(place, me.0, survivors, "done");
 }
 
-/// Waits until all survivors have come here: who closes the store must not be missed.
+/// Waits until all survivors have arrived here, so that no node closes the store while another uses it.
 fn together(place: &Path, me: u16, survivors: u16, what: &str) {
     let sign = |node: u16| place.join(format!("{node}.{what}"));
     std::fs::write(sign(me), "").expect("a sign");
@@ -478,15 +479,16 @@ fn together(place: &Path, me: u16, survivors: u16, what: &str) {
     }
 }
 
-/// A value that takes several words, all the same.
+/// A value of several words that are all the same.
 type Wide = [u64; 8];
 
 const CUT_KINDS: u64 = 4;
 const CUT_POLLS: u64 = 10;
-/// Keys of each kind and number of polls.
+/// The number of keys for each kind of operation and number of polls.
 const CUT_EACH: u64 = 4;
 
-/// Node 2 stops an operation of each kind after each number of polls, and dies; the others look at what is left.
+/// Node 2 stops an operation of each kind after each number of polls, and dies. The others check the state that it
+/// left.
 fn cut(by_hash: bool, seed: u64) {
     const VICTIM: NodeId = NodeId(2);
     let place = PathBuf::from(std::env::var(PLACE).expect("a place"));
@@ -501,7 +503,7 @@ fn cut(by_hash: bool, seed: u64) {
     let (kind_of, old, new) = (|key: u64| key % CUT_KINDS, |key: u64| [key; 8], |key: u64| [key + 10_000; 8]);
     let is_first = |key: u64| (key / (CUT_KINDS * CUT_POLLS)).is_multiple_of(2);
     if node.id().0 == 0 {
-        // All kinds but the insert want something there: half of it inserted by the victim.
+        // All kinds except the insert need an existing value; the victim inserts half of them.
         for key in (0..keys).filter(|key| kind_of(*key) != 0 && is_first(*key)) {
             assert!(endpoint.block_on(kv.insert(&endpoint, &key, &old(key))).expect("an insert"));
         }
@@ -527,7 +529,7 @@ fn cut(by_hash: bool, seed: u64) {
             });
             let polls = key / CUT_KINDS % CUT_POLLS;
             if (0..polls).all(|_| operation.as_mut().poll(&mut context).is_pending()) {
-                // Not dropped: a dead process does not tidy up.
+                // Kept rather than dropped: a dead process does not clean up.
                 cut.push(operation);
             }
         }
@@ -541,7 +543,7 @@ fn cut(by_hash: bool, seed: u64) {
     let mut found = [0; 3];
     endpoint.block_on(async {
         for key in 0..keys {
-            // Under the lock, what was cut short is repaired.
+            // `modify` repairs the interrupted operation under the lock.
             let seen = kv.modify(&endpoint, &key, |_| None).await;
             let possible = match (&seen, kind_of(key)) {
                 (Err(error), _) => matches!(error.kind(), ErrorKind::Lost { node } if *node == VICTIM),

@@ -1,4 +1,4 @@
-//! Who keeps a node in its session: its handles and the objects that its user holds, not what its service thread holds.
+//! A node stays in its session because of its handles and its user's objects, not because of its service thread.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
 
@@ -33,13 +33,13 @@ fn a_node_leaves_when_its_last_object_is_dropped_even_one_that_the_service_threa
 
     drop(dropped);
     until("the node leaves", || other.state_of(leaving) == PeerState::Left);
-    // Changes are told to those that are left; a key whose lock was on the node that left says so.
+    // The remaining nodes are notified of changes. A key with its lock on the departed node returns an error.
     let inserted: Vec<_> = (2..10).map(|key| endpoint.block_on(kv.insert(&endpoint, &key, &key))).collect();
     assert!(inserted.iter().any(Result::is_ok), "{inserted:?}");
     for refused in inserted.iter().filter_map(|result| result.as_ref().err()) {
         assert!(refused.is_gone() && refused.node() == Some(leaving), "{refused}");
     }
-    // The rest goes on.
+    // All other operations continue.
     assert_eq!(endpoint.block_on(kv.get(&endpoint, &1)).expect("it lies here"), Some(2));
 }
 

@@ -1,4 +1,4 @@
-//! Atomics whose outcome is always handled, even if the caller drops the future.
+//! Atomics that complete, and are undone where necessary, even if the caller drops the future.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -8,8 +8,8 @@ use farfield_fabric::{self as fabric, Endpoint, Op};
 
 use crate::mutants::{self, Mutant};
 
-/// An atomic whose effect is undone if its future is dropped. A drop before completion blocks until the atomic
-/// completes, which takes at most one round trip.
+/// An atomic that is undone if its future is dropped. A drop before completion blocks until the atomic completes, which
+/// takes at most one round trip.
 pub(crate) struct Settle<'a, F: FnMut(u64)> {
     op: Option<Op<'a, u64>>,
     endpoint: &'a Endpoint,

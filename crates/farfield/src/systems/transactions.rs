@@ -1,6 +1,6 @@
-//! Transactions: words spread over the nodes, of which several are read and written together, under their locks.
+//! Transactions: several words, spread over the nodes, are read and written together under their locks.
 //!
-//! Cell `c` lies on the node at `c mod nodes`, in the order of opening, as word `c / nodes` of its memory:
+//! Cell `c` is on the node at position `c mod nodes`, in the order of opening, as word `c / nodes` of its memory:
 //!
 //! ```text
 //! region `cells`       node 0             node 1             node 2
@@ -12,36 +12,37 @@
 //! sub-object `…/locks`: lock `i` lies on the node at `i mod nodes`.
 //! ```
 //!
-//! Each cell is protected by one lock, which follows from its number. Of the locks that lie on its node, those of that
-//! node's cells take turns: with k locks there, word w has the one at `w mod k`. So where there are as many locks as nodes
-//! every cell's lock lies beside it, and with an ALock the cells of a node cost its own threads nothing. Where there are
-//! fewer, the cells of a node without a lock share the one at `node mod locks`.
+//! Each cell is protected by one lock, which follows from its number. The cells of a node use the locks on the same
+//! node in turn: with k locks there, word w has the one at `w mod k`. So with at least as many locks as nodes, every
+//! cell's lock is on the cell's node. With an ALock, a node's own threads then use its cells without the NIC. With
+//! fewer locks than nodes, the cells of a node without a lock share the one at `node mod locks`.
 //!
 //! # Algorithm
 //!
-//! *Begin.* The locks of all cells that are named are taken one after the other, each once, in ascending order. All
-//! transactions keep to that order, so nobody waits in a circle.
+//! *Begin.* The locks of all named cells are taken one after the other, each once, in ascending order. All transactions
+//! keep to that order, so no cycle of waiting transactions can form.
 //!
-//! *Read.* Cells of the own node by the CPU, all others by gets that are posted together. What the transaction has written
-//! is read from the transaction.
+//! *Read.* Cells of the own node are read by the CPU, all others by gets that are posted together. A cell that the
+//! transaction has written is read from the transaction.
 //!
-//! *Write.* Into the transaction, and nowhere else.
+//! *Write.* A write changes only the transaction's own record.
 //!
-//! *Commit.* Cells of the own node by the CPU, all others by puts, posted together; then all locks are released, at the same
-//! time. It is all posted before anything is waited for: a commit that is dropped has written everything.
+//! *Commit.* Cells of the own node are written by the CPU, all others by puts that are posted together. Then all locks
+//! are released at the same time. All operations are posted before the first wait, so a commit that is dropped has
+//! written everything.
 //!
-//! This is two-phase locking: transactions are serializable, in an order in which each comes after those that have ended
-//! before it began. A lock protects more cells than one, so two transactions may wait for each other that share none.
+//! This is two-phase locking: transactions are serializable, in an order in which each follows those that ended before
+//! it began. A lock protects several cells, so two transactions without a common cell may wait for each other.
 //!
 //! # Ordering
 //!
-//! Each lock's release waits until all that was put is visible: by a get from each node that was put to (`NRW → NRR`), but
-//! for the one that the release itself is an operation to, behind the puts (`NRW → NAR`, `NRW → NRW`). The CPU's writes
-//! come before any operation that is issued later, and before any later CPU write. The next holder of a cell's lock reads
-//! after it has the lock. So CPU and NIC never meet at a cell but through its lock, which orders them
-//! ([`locks`](super::locks) says for each kind how).
+//! Each lock's release waits until all puts are visible, by a get from each node that was put to (`NRW → NRR`). One
+//! node is exempt: the target of the release itself, which follows the puts to that node (`NRW → NAR`, `NRW → NRW`).
+//! The CPU's writes precede any operation that is issued later, and any later CPU write. The next holder of a cell's
+//! lock reads after it has acquired the lock. So accesses of CPU and NIC to one cell are always ordered by its lock
+//! ([`locks`](super::locks) explains how, for each kind).
 //!
-//! Where the releases would ask the same nodes again and again, one global fence goes before all of them.
+//! If the releases would get from the same nodes repeatedly, one global fence precedes all of them.
 //!
 //! # Costs
 //!
@@ -54,8 +55,8 @@
 //! | `abort` | 1 | the releases |
 //! | dropping it | 1 for each lock | the releases |
 //!
-//! A transfer between two cells, with both locks free, at most (on shared memory, where a get is complete at once, the second
-//! release finds fenced what the first has fenced):
+//! The next table gives the cost of a transfer between two cells with both locks free, at most. (On shared memory a get
+//! is complete at once, and the second release skips nodes that the first has fenced.)
 //!
 //! | cells | kind of lock | round trips: begin + read + commit | puts | gets | atomics |
 //! |---|---|---|---|---|---|
@@ -67,14 +68,15 @@
 //!
 //! # When a node dies
 //!
-//! *That of a transaction.* **A commit is not atomic against the death of its node**: some of its cells may be written, others
-//! not, and nobody else knows which. The locks that it held tell: each next holder learns by [`Transaction::is_after_death`]
-//! that a holder has died, until one says [`Transaction::repaired`]. Who is told has to make the cells good, by what it
-//! knows of them. If what holds of them spans many cells, as a sum does, that is a recount under the locks of all of them. A
-//! transaction that had only read leaves the same mark.
+//! *If a transaction's node dies:* **a commit is not atomic against the death of its node**. Some of its cells may be
+//! written and others not, and the other nodes do not know which. The locks that it held record the death. Each next
+//! holder gets a warning by [`Transaction::is_after_death`], until one of them calls [`Transaction::repaired`]. A
+//! holder that gets the warning has to repair the cells, by its knowledge of their contents. If an invariant spans many
+//! cells, as a sum does, the repair is a recount under the locks of all of them. A transaction that had only read
+//! leaves the same mark.
 //!
-//! *A cell's.* The cell is gone, and with it its lock: `begin`, `read` and `commit` say so, naming the node, and the other
-//! locks are released. What a commit has written on nodes that live stays written.
+//! *If a cell's home dies*, the cell is lost, and its lock with it. `begin`, `read` and `commit` return an error that
+//! names the node, and the other locks are released. A commit's writes on living nodes stay written.
 //!
 //! Source: LOCO, appendix B.1 (transactional locking); the order of the locks, aborts and deaths are ours.
 
@@ -85,21 +87,21 @@ use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 use crate::node::{Node, Object, Regions, Spec};
 
-/// The most locks that a transaction may hold: as many as in the evaluation that this comes from.
+/// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
 
-/// How many cells and locks there are. All nodes say the same.
+/// The numbers of cells and locks. They must be the same on all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransactionOptions {
-    /// Words, on all nodes together.
+    /// The number of words on all nodes together.
     pub cells: usize,
-    /// Locks, on all nodes together.
+    /// The number of locks on all nodes together.
     pub locks: usize,
-    /// Of which kind.
+    /// The kind of the locks, with its options.
     pub lock: LockOptions,
 }
 
-/// Words spread over the nodes that open them, which are read and written by transactions.
+/// Words spread over the nodes that open them, to be read and written by transactions.
 ///
 /// ```
 /// use farfield::{LockKind, LockOptions, TransactionOptions, Transactions};
@@ -120,24 +122,24 @@ pub struct TransactionOptions {
 pub struct Transactions {
     object: Object,
     cells: usize,
-    /// Where the memory of each node begins, in the order of opening.
+    /// The start of each node's memory, in the order of opening.
     bases: Vec<RemotePtr<u64>>,
     own: Region,
     locks: LockTable,
 }
 
-/// Some cells, whose locks are held as long as this lives. Dropping it leaves them as they were.
+/// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
 #[must_use = "what is not committed is not written, and the locks are released when it is dropped"]
 pub struct Transaction<'a> {
     all: &'a Transactions,
     endpoint: &'a Endpoint,
-    /// With the numbers of their locks.
+    /// The held locks, with their numbers.
     guards: Vec<(usize, TableGuard<'a>)>,
-    /// Those that were named, in ascending order, with what is to be written.
+    /// The named cells in ascending order, each with its pending write.
     cells: Vec<(usize, Option<u64>)>,
 }
 
-/// What a cell is read from.
+/// The source of a cell's value.
 enum Read<'a> {
     Known(u64),
     Posted(Op<'a, u64>),
@@ -147,7 +149,8 @@ impl Transactions {
     /// Opens the cells, zero at first, with their locks, and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens them differently; no memory; no cells, or no locks.
+    /// A node is missing, unreachable, or opens them differently; memory is exhausted; or there are no cells, or no
+    /// locks.
     pub fn open(node: &Node, path: &str, options: TransactionOptions) -> Result<Transactions> {
         let TransactionOptions { cells, locks, lock } = options;
         if cells == 0 || locks == 0 {
@@ -173,22 +176,22 @@ impl Transactions {
         Ok(Transactions { object, cells, bases, own, locks })
     }
 
-    /// How many cells there are.
+    /// The number of cells.
     pub fn len(&self) -> usize {
         self.cells
     }
 
-    /// Whether there are none, which is never so.
+    /// Whether there are no cells. Always false.
     pub fn is_empty(&self) -> bool {
         self.cells == 0
     }
 
-    /// Their locks.
+    /// The locks of the cells.
     pub fn locks(&self) -> &LockTable {
         &self.locks
     }
 
-    /// The node that a cell lies on.
+    /// The home node of a cell.
     ///
     /// # Errors
     /// There is no such cell.
@@ -204,8 +207,8 @@ impl Transactions {
         self.check(cell).map(|()| lock_of(cell, self.bases.len(), self.locks.len()))
     }
 
-    /// The cells of this node with their words, whoever holds their locks: to set them up before anybody begins, and to look
-    /// at them when all have ended.
+    /// The cells of this node with their words, regardless of their locks: for setup before the first transaction, and
+    /// for inspection after the last.
     pub fn own_cells(&self) -> impl Iterator<Item = (usize, &Word)> {
         let (nodes, me) = (self.bases.len(), self.object.node().id());
         let first = self.bases.iter().position(|base| base.node() == me).unwrap_or(self.cells);
@@ -216,8 +219,8 @@ impl Transactions {
     /// Takes the locks of these cells, waiting as long as the endpoint's timeout. A cell may be named more than once.
     ///
     /// # Errors
-    /// A timeout, or the home of a cell is gone; then no lock is held. There is no such cell, or there are more than
-    /// [`LOCKS_PER_TRANSACTION_MAX`] locks to be taken.
+    /// A timeout, or the home of a cell is unreachable; then no lock is held. There is no such cell, or more than
+    /// [`LOCKS_PER_TRANSACTION_MAX`] locks would be needed.
     pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
         self.begin_deadline(endpoint, cells, endpoint.deadline()).await
     }
@@ -244,7 +247,7 @@ impl Transactions {
             match self.locks.lock_deadline(endpoint, lock, deadline).await {
                 Ok(guard) => transaction.guards.push((lock, guard)),
                 Err(error) => {
-                    // Why there is no transaction says more than what its end runs into.
+                    // The original error is more useful than an error of the abort.
                     let _ = transaction.abort().await;
                     return Err(error);
                 }
@@ -253,7 +256,7 @@ impl Transactions {
         Ok(transaction)
     }
 
-    /// The locks of some cells, each once, in the order in which they are taken.
+    /// The locks of some cells, each once, in the order of acquisition.
     fn locks_of(&self, cells: &[usize]) -> Result<Vec<usize>> {
         let mut locks = cells.iter().map(|cell| self.lock_of(*cell)).collect::<Result<Vec<_>>>()?;
         if !mutants::is_on(Mutant::TransactionsUnordered) {
@@ -296,8 +299,8 @@ impl Transactions {
     }
 }
 
-/// A put that is accepted. One that is refused is posted again, as long as the endpoint's timeout: the transaction holds the
-/// cell's lock meanwhile, and without this put it would be done by half.
+/// Posts a put until it is accepted. A refused put is posted again until the endpoint's timeout: the transaction holds
+/// the cell's lock meanwhile, and would be half done without this put.
 async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
     let deadline = endpoint.deadline();
     loop {
@@ -308,7 +311,7 @@ async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::R
     }
 }
 
-/// The lock of a cell: on the cell's node, unless that has none.
+/// The lock of a cell. It is on the cell's node, unless that node has none.
 fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
     let (node, word) = (cell % nodes, cell / nodes);
     match locks.saturating_sub(node).div_ceil(nodes) {
@@ -318,10 +321,10 @@ fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
 }
 
 impl Transaction<'_> {
-    /// The value of a cell; what this transaction has written, if it has.
+    /// The value of a cell, or the value that this transaction has written to it.
     ///
     /// # Errors
-    /// The transaction has not named the cell; the cell's home is gone.
+    /// The transaction has not named the cell; or the cell's home is unreachable.
     pub async fn read(&self, cell: usize) -> Result<u64> {
         let path = self.all.object.path();
         match self.post(self.place(cell)?) {
@@ -330,7 +333,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The values of some cells, in this order: those of other nodes are got together.
+    /// The values of some cells, in the given order. Those of other nodes are read by gets that are posted together.
     ///
     /// # Errors
     /// As `read`.
@@ -347,7 +350,7 @@ impl Transaction<'_> {
         Ok(values)
     }
 
-    /// Writes a value, which nobody else sees before the commit.
+    /// Writes a value. It is not visible outside the transaction before the commit.
     ///
     /// # Errors
     /// The transaction has not named the cell.
@@ -357,11 +360,11 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Writes what was written into the cells, and releases all locks when it is visible.
+    /// Writes the pending values into the cells, and releases all locks when the values are visible.
     ///
     /// # Errors
-    /// The home of a cell or a lock is gone, or a node that was written to does not answer. The other cells are written
-    /// nevertheless, and the other locks released.
+    /// The home of a cell or a lock is unreachable, or a node that was written to does not answer. The other cells are
+    /// written nevertheless, and the other locks released.
     pub async fn commit(mut self) -> Result<()> {
         let (all, endpoint) = (self.all, self.endpoint);
         let (mut puts, mut written) = (Vec::new(), Ok(()));
@@ -377,33 +380,33 @@ impl Transaction<'_> {
         }
         let released = self.release().await;
         for put in puts {
-            // It was posted before the releases: nothing is left to be waited for.
+            // It was posted before the releases, so no wait is left.
             written = written.and(put.await.of(all.object.path()));
         }
         written.and(released)
     }
 
-    /// Leaves all cells as they were, and releases all locks, at the same time. Dropping it releases them one by one.
+    /// Discards all writes, and releases all locks at the same time. Dropping the transaction releases them one by one.
     ///
     /// # Errors
-    /// The home of a lock is gone. The other locks are released nevertheless.
+    /// The home of a lock is unreachable. The other locks are released nevertheless.
     pub async fn abort(mut self) -> Result<()> {
         self.release().await
     }
 
-    /// Whether a holder of one of the locks may have died in the middle of a commit, and nobody has said
-    /// [`Transaction::repaired`] since: the cells under that lock may be half-written.
+    /// Whether a holder of one of the locks may have died in the middle of a commit, and [`Transaction::repaired`] was
+    /// not called since. If so, the cells under that lock may be half-written.
     pub fn is_after_death(&self) -> bool {
         self.guards.iter().any(|(_, guard)| guard.is_after_death())
     }
 
-    /// The cells are whole: with this transaction's end the next one is told of no death. Without it, the next one is told,
-    /// too.
+    /// Declares that the cells are whole: once this transaction ends, later ones are not warned of a death. Without
+    /// this call, the next one is warned, too.
     pub fn repaired(&mut self) {
         self.guards.iter_mut().for_each(|(_, guard)| guard.repaired());
     }
 
-    /// Where a cell is among those that were named.
+    /// The index of a cell among the named ones.
     fn place(&self, cell: usize) -> Result<usize> {
         let found = self.cells.binary_search_by_key(&cell, |(named, _)| *named);
         found.map_err(|_| ErrorKind::NotInTransaction { cell }).of(self.all.object.path())
@@ -417,10 +420,10 @@ impl Transaction<'_> {
         }
     }
 
-    /// Releases all locks at the same time, all that was put being visible.
+    /// Releases all locks at the same time, once all puts are visible.
     async fn release(&mut self) -> Result<()> {
         if self.fences_once() {
-            // What it runs into, the releases run into again, and know what to do.
+            // If this fails, the releases fail in the same way, and handle the error.
             let _ = self.endpoint.global_fence(self.all.object.node().members()).await;
         }
         let guards = core::mem::take(&mut self.guards);
@@ -435,8 +438,8 @@ impl Transaction<'_> {
         result
     }
 
-    /// Whether one fence before all releases takes fewer gets than those of the releases, each of which leaves out the node
-    /// of its own lock.
+    /// Whether one fence before all releases needs fewer gets than the fences of the releases, each of which exempts
+    /// the node of its own lock.
     fn fences_once(&self) -> bool {
         let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
         let once = unflushed().count();

@@ -7,9 +7,9 @@ use farfield::{Barrier, ErrorKind};
 
 use crate::harness::{Over, SHORT, SOON, Scene, alone, everywhere, on_each_fabric, refused, session};
 
-/// Nobody passes before all have come, and what anybody has put anywhere is visible to everybody afterwards. Each
-/// thread puts to the *other* nodes and looks at a *third* one (Fig. 22): the signal of a barrier says nothing about a
-/// node that it does not come from, unless everybody fenced that node first.
+/// No thread passes before all have arrived, and then all earlier puts of all threads are visible everywhere. Each
+/// thread puts to the *other* nodes and reads from a *third* one (Fig. 22). A barrier's signal from one node proves
+/// nothing about the memory of another node, unless all nodes have fenced that node first.
 #[test]
 fn all_arrive_and_all_their_writes_are_visible() {
     everywhere("barrier", 3, |scene| {
@@ -22,7 +22,7 @@ fn all_arrive_and_all_their_writes_are_visible() {
             let mut part = barriers[node].thread().unwrap();
             for round in 1..=rounds {
                 for (home, region) in regions.iter().enumerate().filter(|(home, _)| *home != node) {
-                    // To the third node last: what is put last is the latest.
+                    // More words to the third node, so that its last put is the latest of all.
                     let first = home == (node + 1) % 3;
                     let words = if first { 1 } else { 4 };
                     for word in 0..words {
@@ -34,7 +34,8 @@ fn all_arrive_and_all_their_writes_are_visible() {
                 endpoint.block_on(part.wait(endpoint)).unwrap();
                 let came = arrived.load(Ordering::SeqCst);
                 assert!(came >= round * all, "round {round}: passed when {came} of {} had come", round * all);
-                // Every word of every thread on every node; those of other nodes by gets that are under way together.
+                // Every word of every thread on every node. Words of other nodes are read by gets that are in flight
+                // together.
                 for (home, region) in regions.iter().enumerate() {
                     let gets: Vec<_> = (0..all)
                         .filter(|_| home != node)
@@ -54,7 +55,7 @@ fn all_arrive_and_all_their_writes_are_visible() {
     });
 }
 
-/// Without the fence it is a meeting all the same.
+/// Without the fence the barrier still waits for all threads.
 #[test]
 fn without_the_fence_nobody_passes_before_all_have_come() {
     on_each_fabric("unfenced", 3, |scene| {
@@ -71,7 +72,7 @@ fn without_the_fence_nobody_passes_before_all_have_come() {
     });
 }
 
-/// A timeout says who is missing; the round is not lost.
+/// A timeout names the missing nodes, and the round is not lost.
 #[test]
 fn a_missing_node_is_named_and_waited_for_again() {
     on_each_fabric("missing", 3, |scene| {
@@ -83,7 +84,7 @@ fn a_missing_node_is_named_and_waited_for_again() {
             let timed_out = async |part: &mut farfield::BarrierThread, endpoint: &farfield::Endpoint| {
                 refused(part.wait_deadline(endpoint, endpoint.now() + SHORT).await)
             };
-            // Parts 4 and 5 do not come: the second of node 1, the second of node 2.
+            // Parts 4 and 5 do not arrive: the second of node 1, and the second of node 2.
             for (part, thread) in parts.iter_mut().enumerate().skip(1) {
                 endpoints[part % 3].block_on(timed_out(thread, &endpoints[part % 3]));
             }
@@ -109,7 +110,7 @@ fn a_missing_node_is_named_and_waited_for_again() {
     });
 }
 
-/// A barrier has as many parts as it was opened for.
+/// A barrier has the number of parts that it was opened for.
 #[test]
 fn more_threads_than_it_was_opened_for_are_refused() {
     on_each_fabric("too many", 2, |scene| {
@@ -125,7 +126,7 @@ fn more_threads_than_it_was_opened_for_are_refused() {
     });
 }
 
-/// Who has left without having come does not come any more.
+/// A node that leaves before it arrives never arrives later.
 #[test]
 fn a_node_that_left_before_it_came_is_an_error_that_names_it() {
     for over in [Over::Shm, Over::Weak(9)] {
@@ -150,7 +151,7 @@ fn a_node_that_left_before_it_came_is_an_error_that_names_it() {
     }
 }
 
-/// Who passes and leaves at once has come, as far as the others are concerned.
+/// A node that passes and leaves at once has arrived, from the other nodes' view.
 #[test]
 fn a_node_that_leaves_right_after_it_passed_is_no_error() {
     let _alone = alone("leaving after");

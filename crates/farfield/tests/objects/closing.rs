@@ -1,4 +1,4 @@
-//! Closing objects: their memory comes back, when all who have told each other of it have closed them.
+//! Closing objects: an object's memory is freed once all nodes that announced it to each other have closed it.
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey};
 use farfield::{
@@ -9,7 +9,7 @@ use farfield::{
 
 use crate::harness::{Over, SHORT, Scene, alone, eventually, on_each_fabric, over, refused};
 
-/// So many kinds of objects are opened.
+/// The number of kinds of objects.
 const KINDS: usize = 14;
 
 /// Opens, uses and closes an object of each kind.
@@ -51,19 +51,19 @@ fn one_of_each(node: &Node, paths: &str) -> Result<()> {
         let options = KvOptions { slots_per_node: 16, locks: 8, tracker_bytes: 1 << 14, ..KvOptions::default() };
         let store = KvStore::<u64, u64>::open(node, &path("store"), options)?;
         store.insert(&ep, &u64::from(node.id().0), &1).await?;
-        // Who closes a store acknowledges nothing more.
+        // A node that closes a store acknowledges no further tracker messages.
         barrier.wait(&ep).await
     })
 }
 
-/// All memory that objects had has come back.
+/// Waits until all memory of objects has been freed.
 fn comes_back(nodes: &[Node]) {
     for node in nodes {
         eventually("memory comes back", || (node.metrics().memory_bytes == 0).then_some(()));
     }
 }
 
-/// A thousand objects of all kinds, in a fraction of the memory that they have together.
+/// A thousand objects of all kinds use a fraction of the memory that they would have together.
 #[test]
 fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
     for (fabric, rounds) in [(Over::Shm, 1000_usize.div_ceil(KINDS)), (Over::Weak(6), 5)] {
@@ -71,7 +71,7 @@ fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
         let limited = over(fabric, 3);
         let nodes = local_session_with(3, |builder| limited(builder).memory_bytes_max(2 << 20)).expect("a session");
         for round in 0..rounds {
-            // Every other one under the names of the one before.
+            // Every second round reuses the names of the round before.
             let paths = format!("objects/{}", round / 2);
             farfield::on_each(&nodes, |node| one_of_each(node, &paths)).unwrap();
             comes_back(&nodes);
@@ -89,7 +89,8 @@ fn words(node: &Node, path: &str) -> Result<CustomObject> {
     Ok(object)
 }
 
-/// Who keeps an object open works on with the memory of all; what is late is told so.
+/// A node that keeps an object open can still use the memory of all nodes. After it has closed the object, late reads
+/// get an error.
 #[test]
 fn who_keeps_an_object_open_keeps_its_memory() {
     on_each_fabric("an object that one keeps open", 3, |scene: &Scene| {
@@ -98,7 +99,7 @@ fn who_keeps_an_object_open_keeps_its_memory() {
         let kept = objects.pop().unwrap();
         let pointers = [0, 1].map(|node| kept.remote::<u64>(scene.id(node), "word").unwrap());
         drop(objects);
-        // Opened and closed after that one was closed: what is said of that was heard before.
+        // These objects are opened and closed later, so notices of the earlier closing have arrived by the end.
         for _ in 0..3 {
             drop(scene.open(|node| words(node, "other")));
             for node in &scene.nodes {
@@ -111,31 +112,31 @@ fn who_keeps_an_object_open_keeps_its_memory() {
         drop(kept);
         comes_back(&scene.nodes);
         for pointer in pointers {
-            // Over a network a node has to hear of it: until then it reads what was there.
+            // Over a network, the node learns of the free with a delay, and reads the old value until then.
             let error = eventually("a get is late", || ep.get(pointer).wait().err());
             assert!(matches!(error.kind(), FabricError::Freed { .. }), "{error}");
         }
     });
 }
 
-/// An opening that fails, whoever had heard of it, leaves nothing.
+/// An opening that fails leaves nothing behind, on any node that had heard of it.
 #[test]
 fn openings_that_come_to_nothing_give_their_memory_back() {
     let _alone = alone("openings that fail");
     let hasty = over(Over::Shm, 2);
     let nodes = local_session_with(2, |builder| hasty(builder).timeout(SHORT)).expect("a session");
     let (first, second) = (&nodes[0], &nodes[1]);
-    // Nobody else opens it.
+    // No other node opens it.
     assert!(refused(SharedVar::<u64>::open(first, "alone")).is_timeout());
     comes_back(&nodes);
-    // It is open; a region that it would have had comes back at once.
+    // The path is already open; the region of the second opening is freed at once.
     let open = words_of_one(first, "taken");
     assert!(matches!(refused(words(first, "taken")).kind(), ErrorKind::AlreadyOpen));
     assert_eq!(first.metrics().memory_bytes, 64);
     drop(open);
     drop(Opening::new(first, "never", "Words").region("word", first.alloc(GroupKey::DATA, 64).unwrap()));
     comes_back(&nodes);
-    // The other opens it differently.
+    // The other node opens it differently.
     std::thread::scope(|scope| {
         scope.spawn(|| refused(words(first, "different")));
         scope.spawn(|| refused(SharedVar::<u64>::open(second, "different")));
@@ -148,7 +149,7 @@ fn words_of_one(node: &Node, path: &str) -> CustomObject {
     Opening::new(node, path, "Words").participants([node.id()]).region("word", word).announce().unwrap()
 }
 
-/// A ticket that was given up is passed on though its node has closed the lock, and then all memory comes back.
+/// An abandoned ticket is passed on even if its node has closed the lock. Then all memory is freed.
 #[test]
 fn what_an_operation_still_owes_is_done_when_its_object_is_closed() {
     on_each_fabric("a lock with a ticket that is given up", 2, |scene: &Scene| {
@@ -160,7 +161,7 @@ fn what_an_operation_still_owes_is_done_when_its_object_is_closed() {
         assert!(refused(far.block_on(other.lock_deadline(&far, late))).is_timeout());
         drop(other);
         near.block_on(guard.unlock()).unwrap();
-        // Behind that ticket.
+        // These operations queue behind that ticket.
         let tickets = [(); 3].map(|()| home.lock(&near));
         for ticket in tickets {
             near.block_on(async { ticket.await?.unlock().await }).unwrap();

@@ -1,4 +1,4 @@
-//! The cost cards: what each object's documentation says that a call costs, when nobody else is in the way.
+//! The cost tables: the documented cost of each object's calls, without contention.
 
 use std::future::Future;
 
@@ -17,7 +17,7 @@ fn card(counts: Counts) -> Cost {
     [counts.puts, counts.gets, counts.atomics, counts.round_trips]
 }
 
-/// What one call costs its endpoint.
+/// Asserts the cost of one call to its endpoint.
 #[track_caller]
 fn costs<T>(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<T>>, expected: Cost) -> T {
     let (result, counts) = endpoint.block_on(endpoint.counted(call));
@@ -45,7 +45,7 @@ fn variables_cost_what_they_say() {
     costs(&near, var.compare_exchange(&near, 1, 2), [0, 0, 1, 1]).unwrap_err();
     costs(&near, var.swap(&near, 9), [0, 1, 1, 2]);
     costs(&near, var.store(&near, 10), [0, 1, 1, 2]);
-    // The home node has no round trips, and as many operations: its accesses are atomic with those of others.
+    // The home node has no round trips, but as many operations: its accesses are atomic with those of other nodes.
     costs(&far, vars[1].swap(&far, 11), [0, 1, 1, 0]);
 
     let vars = scene.open(|node| SharedVar::<u64>::open(node, "shared"));
@@ -61,7 +61,7 @@ fn variables_cost_what_they_say() {
     costs(&near, var.push(&near, [scene.id(2)]), [1, 0, 0, 1]);
     costs(&near, var.fence(&near, others()), [0, 1, 0, 1]);
     costs(&near, var.pull(&near, scene.id(1)), [0, 1, 0, 1]);
-    // Its own copy is there already.
+    // The own copy is already here.
     costs(&near, var.push(&near, [scene.id(0)]), [0; 4]);
     costs(&near, var.pull(&near, scene.id(0)), [0; 4]);
 
@@ -110,7 +110,7 @@ fn barriers_cost_what_they_say() {
         }
         cards
     });
-    // At first there is nothing to fence; afterwards the counts of the round before.
+    // The first round has nothing to fence; later rounds fence the counts of the round before.
     for (node, cards) in costs.into_iter().enumerate() {
         let own = u64::from(node == 2);
         assert_eq!(cards, [[2, 0, 0, 0], [2, 2 + own, 0, 1], [2, 2, 0, 1], [2, 0, 0, 0]], "node {node}");
@@ -156,7 +156,7 @@ fn queues_cost_what_they_say() {
         assert_eq!(fences(&b) - before, 1);
         costs(&b, queues[2].try_dequeue(&b), look);
     }
-    // A batch costs what one value does. All but the last of its values leave the head where it is.
+    // A batch costs as much as one value. All dequeues of its values but the last leave the head unchanged.
     costs(&a, queues[1].enqueue_batch(&a, &[value; 3]), enqueue);
     for last in [false, false, true] {
         costs(&b, queues[2].dequeue(&b), [0, 3, 1 + u64::from(last), 2]);
@@ -165,19 +165,20 @@ fn queues_cost_what_they_say() {
         costs(&a, queues[1].try_enqueue(&a, &value), enqueue);
     }
     assert!(!costs(&a, queues[1].try_enqueue(&a, &value), look));
-    // Positions that others have used: the hint shows them all.
+    // Other nodes have used these positions: the hint covers all of them.
     let mut late = dequeue;
     (late[1], late[3]) = (late[1] + 2, late[3] + 1);
     costs(&a, queues[1].dequeue(&a), late);
     costs(&a, queues[1].dequeue(&a), dequeue);
-    // At home there are no round trips. The hint is behind nobody's back: this node has never enqueued.
+    // At home there are no round trips. This node has never enqueued, so its first call polls an outdated position
+    // first.
     costs(&home, queues[0].enqueue(&home, &value), [1, 4, 2, 0]);
     costs(&home, queues[0].enqueue(&home, &value), [1, 2, 2, 0]);
     costs(&b, queues[2].dequeue(&b), late);
 }
 
-/// Two consumers and two values: who is slower at the first takes the second. Each look is two gets and a round trip, each
-/// attempt a get, a fence, a compare-and-swap and a round trip; the hint is raised once.
+/// Two consumers and two values: the consumer that loses the first takes the second. Each poll is two gets and a round
+/// trip. Each attempt is a get, a fence, a compare-and-swap and a round trip. The hint is raised once.
 #[test]
 fn contended_queues_cost_what_they_say() {
     let _alone = alone("costs of contended queues");
@@ -217,21 +218,21 @@ fn locks_cost_what_they_say() {
     let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
     let cells: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 8).unwrap()).collect();
     let (home, a, b) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
-    // Free, and as this node last saw it.
+    // The lock is free, and unchanged since this node last saw it.
     for _ in 0..3 {
         let guard = costs(&a, locks[1].lock(&a), [0, 0, 1, 1]);
         costs(&a, guard.unlock(), [0, 0, 1, 1]);
     }
-    // Taken and released by another, which leaves the same word behind: no ticket was drawn.
+    // Another node has acquired and released it, and left the same word behind: no ticket was drawn.
     let guard = costs(&b, locks[2].lock(&b), [0, 0, 1, 1]);
     costs(&b, locks[2].try_lock(&b), [0, 0, 1, 1]);
     costs(&b, guard.unlock(), [0, 0, 1, 1]);
-    // A ticket was drawn meanwhile: the guess is wrong, and corrected by the first attempt.
+    // A ticket was drawn in the meantime. The guess is wrong, and the first attempt corrects it.
     let guard = b.block_on(locks[2].lock(&b)).unwrap();
     let deadline = a.now() + std::time::Duration::from_millis(1);
     assert!(a.block_on(locks[1].lock_deadline(&a, deadline)).is_err());
-    // The ticket went to the service thread, which passes its turn on once the lock is free, and changes the word by that.
-    // Whoever has drawn the next ticket holds the lock only after it has.
+    // The ticket belongs to the service thread, which passes it on once the lock is free, and so changes the word. The
+    // holder of the next ticket acquires the lock only after that.
     let mut next = Box::pin(locks[0].lock(&home));
     let atomics = || scene.nodes[0].metrics().counts.atomics;
     let before = atomics();
@@ -242,7 +243,7 @@ fn locks_cost_what_they_say() {
     b.block_on(guard.unlock()).unwrap();
     home.block_on(async { next.await.unwrap().unlock().await.unwrap() });
     let guard = costs(&a, locks[1].lock(&a), [0, 0, 2, 2]);
-    // The fence: nodes that were put to, but for the lock's home.
+    // The fence covers nodes that were put to, except the lock's home.
     a.put_value(cells[0].remote(0), 1u64).detach().unwrap();
     costs(&a, guard.unlock(), [0, 0, 1, 1]);
     let guard = costs(&a, locks[1].lock(&a), [0, 0, 1, 1]);
@@ -264,9 +265,9 @@ fn stores_cost_what_they_say() {
     let ends = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
     let (a, b) = (&ends[1], &ends[2]);
 
-    // Value here, lock elsewhere. What the tracker puts is posted by its own endpoint.
+    // The value is here, and the lock elsewhere. The tracker's puts are posted by its own endpoint.
     let puts = |node: usize| scene.nodes[node].metrics().counts.puts;
-    // The lock as node 1 knows it.
+    // The lock's word as node 1 last saw it.
     costs(a, kvs[1].delete(a, &1), [0, 0, 2, 2]);
     let before = puts(1);
     assert!(costs(a, kvs[1].insert(a, &1, &10), [0, 0, 2, 2]));
@@ -276,16 +277,16 @@ fn stores_cost_what_they_say() {
     costs(a, kvs[1].update(a, &1, &11), [0, 0, 2, 2]);
     costs(a, kvs[1].upsert(a, &1, &12), [0, 0, 2, 2]);
     costs(a, kvs[1].modify(a, &1, |_| Some(13)), [0, 0, 2, 2]);
-    // A miss, anywhere.
+    // A miss, on any node.
     costs(b, kvs[2].get(b, &2), [0; 4]);
-    // Value elsewhere.
+    // The value is elsewhere.
     assert_eq!(costs(b, kvs[2].get(b, &1), [0, 1, 0, 1]), Some(13));
     costs(b, kvs[2].update(b, &1, &14), [2, 1, 2, 3]);
     costs(b, kvs[2].modify(b, &1, |_| Some(15)), [2, 2, 2, 4]);
-    // Value on the lock's node.
+    // The value is on the lock's node.
     assert!(costs(&ends[0], kvs[0].insert(&ends[0], &3, &1), [0, 0, 2, 0]));
     costs(b, kvs[2].update(b, &3, &2), [2, 0, 2, 2]);
-    // Deleting, value here and elsewhere.
+    // Deletes, with the value here and elsewhere.
     let before = puts(1);
     assert!(costs(a, kvs[1].delete(a, &1), [0, 0, 2, 2]));
     assert_eq!(puts(1) - before, 4);
@@ -294,7 +295,7 @@ fn stores_cost_what_they_say() {
     assert!(costs(b, kvs[2].delete(b, &1), [1, 1, 2, 3]));
     assert_eq!(puts(2) - before, 1 + 8, "the slot, and two messages to each of two nodes");
 
-    // Many at once: as many gets as values elsewhere, in one round trip for each 64.
+    // Many keys at once: one get for each remote value, and one round trip for each 64.
     for key in 100..200 {
         assert!(a.block_on(kvs[1].insert(a, &key, &key)).unwrap());
     }
@@ -305,7 +306,7 @@ fn stores_cost_what_they_say() {
     assert_eq!(values.iter().filter(|value| matches!(value, Ok(Some(_)))).count(), 90);
     costs(a, kvs[1].get_many(a, &keys, &mut values), [0; 4]);
 
-    // By hash: a value that is on a third node.
+    // By hash: the value is on a third node.
     let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "hash", options(Placement::Hash)));
     a.block_on(kvs[1].delete(a, &0)).unwrap();
     let far = (0..100)
@@ -329,18 +330,20 @@ fn locks_for_asymmetric_memory_cost_what_they_say() {
     let cells: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 8).unwrap()).collect();
     let (home, a, b) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
 
-    // Remote and free: a compare-and-swap, then the victim's put and a get together. Released by a compare-and-swap.
+    // Remote and free: a compare-and-swap, then the put of `victim` together with a get. A compare-and-swap releases
+    // it.
     let guard = costs(&a, locks[1].lock(&a), [1, 1, 1, 2]);
     costs(&a, guard.unlock(), [0, 0, 1, 1]);
     let guard = costs(&a, locks[1].try_lock(&a), [1, 1, 1, 2]).expect("it is free");
-    // The fence: nodes that were put to, but for the lock's.
+    // The fence covers nodes that were put to, except the lock's.
     a.put_value(cells[0].remote(0), 1u64).detach().unwrap();
     costs(&a, guard.unlock(), [0, 0, 1, 1]);
     let guard = costs(&a, locks[1].lock(&a), [1, 1, 1, 2]);
     a.put_value(cells[2].remote(0), 1u64).detach().unwrap();
     costs(&a, guard.unlock(), [0, 1, 1, 2]);
 
-    // Behind another: two attempts and a put, to say so. It is handed the lock by one put. Its budget is spent: it competes.
+    // Behind another operation: two attempts, and a put to link itself. One put grants the lock. With its budget spent,
+    // it competes.
     let guard = costs(&a, locks[1].lock(&a), [1, 1, 1, 2]);
     let before = b.counts();
     let mut waits = std::pin::pin!(b.counted(locks[2].lock(&b)));
@@ -350,14 +353,15 @@ fn locks_for_asymmetric_memory_cost_what_they_say() {
         told().then_some(())
     });
     a.block_on(a.global_fence([scene.id(0)])).unwrap();
-    // What was told has landed.
+    // The put of the link has landed.
     b.block_on(b.global_fence([scene.id(1)])).unwrap();
     costs(&a, guard.unlock(), [1, 0, 0, 0]);
     let (guard, counts) = b.block_on(waits);
     assert_eq!((counts.puts, counts.atomics), (2, 2), "{counts:?}");
     costs(&b, guard.unwrap().unlock(), [0, 0, 1, 1]);
 
-    // On the lock's node: nothing, and no queue pair to itself. (Of its lane and the service thread's, to two others.)
+    // On the lock's node: no operations, and no queue pair to itself. (Its lane and the service thread's connect to two
+    // others.)
     let pairs = || scene.nodes[0].metrics().queue_pairs;
     let to_others = if is_on_verbs() { 4 } else { 0 };
     for _ in 0..10 {
@@ -369,7 +373,7 @@ fn locks_for_asymmetric_memory_cost_what_they_say() {
     costs(&home, guard.unlock(), [0, 1, 0, 1]);
     assert_eq!(pairs().0, to_others);
 
-    // The rivals.
+    // The rival locks.
     let spins = scene.open(|node| SpinLockArray::open(node, "spin", 1));
     let queues = scene.open(|node| McsLockArray::open(node, "mcs", 1, 64));
     let guard = costs(&a, spins[1].lock(&a, 0), [0, 0, 1, 1]);

@@ -12,42 +12,42 @@ use farfield::fabric::verbs::VerbsOptions;
 use farfield::fabric::weak::weaken;
 use farfield::{Builder, Endpoint, Error, Node, NodeId, Result, local_session_with, loopback_hosts, on_each};
 
-/// How long anything that must happen is waited for.
+/// The timeout for everything that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// A wait that is meant to time out.
+/// The timeout for a wait that is meant to fail.
 pub(crate) const SHORT: Duration = Duration::from_millis(60);
-/// No scenario takes longer, however busy the machine is.
+/// The longest run time of a scenario, on a busy machine too.
 const SCENARIO_MAX: Duration = Duration::from_secs(120);
 
-/// What the nodes run on.
+/// The fabric of the nodes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Over {
     /// Shared memory.
     Shm,
-    /// As late and as reordered as the model allows, with the choices of a seed.
+    /// As late and as reordered as the model allows; a seed makes the choices.
     Weak(u64),
-    /// This machine's RDMA devices, those of `FARFIELD_DEVICE` in turns.
+    /// This machine's RDMA devices, those of `FARFIELD_DEVICE` in turn.
     Verbs,
 }
 
-/// Whether the scenarios run on RDMA devices, and on nothing else: `FARFIELD_TEST_FABRIC=verbs`.
+/// Whether the scenarios run on RDMA devices only: `FARFIELD_TEST_FABRIC=verbs`.
 pub(crate) fn is_on_verbs() -> bool {
     std::env::var("FARFIELD_TEST_FABRIC").is_ok_and(|fabric| fabric == "verbs")
 }
 
-/// A session, and how hard it is driven.
+/// A session, and its load.
 pub(crate) struct Scene {
     pub(crate) nodes: Vec<Node>,
     pub(crate) over: Over,
-    /// Threads of each node.
+    /// The number of threads on each node.
     pub(crate) threads: usize,
 }
 
-/// Scenarios use all cores: they run one at a time.
+/// Scenarios use all cores, so they run one at a time.
 static CORES: Mutex<()> = Mutex::new(());
 
-/// What threads of the scenario have panicked with: others may wait for them, and the test runner keeps it to itself until
-/// the test has ended.
+/// The panics of the scenario's threads. Other threads may wait for a panicked one, and the test runner holds back its
+/// message until the test has ended.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn note_panics() {
@@ -62,7 +62,7 @@ fn note_panics() {
     PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// Tells threads that go on until they are told, also when the one that has to tell them panics.
+/// Sets a flag at the end of a scope, also after a panic, so that threads that poll the flag stop.
 pub(crate) struct SetsAtEnd<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetsAtEnd<'_> {
@@ -71,14 +71,14 @@ impl Drop for SetsAtEnd<'_> {
     }
 }
 
-/// What ends the process if a scenario hangs.
+/// Aborts the process if a scenario hangs.
 pub(crate) struct Alone {
     _cores: MutexGuard<'static, ()>,
     done: Option<mpsc::Sender<()>>,
     watchdog: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Waits for the machine, and ends the process if the scenario does not end.
+/// Waits for its turn on the machine, and starts a watchdog that aborts the process if the scenario hangs.
 pub(crate) fn alone(label: &str) -> Alone {
     let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     note_panics();
@@ -86,7 +86,7 @@ pub(crate) fn alone(label: &str) -> Alone {
     let label = label.to_string();
     let watchdog = std::thread::spawn(move || {
         if watch.recv_timeout(SCENARIO_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Not by a macro, whose words the test runner would keep to itself.
+            // Not by a macro: the test runner would capture the output.
             let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = writeln!(std::io::stderr(), "{label} has not ended within {SCENARIO_MAX:?}; panics: {panics:#?}");
             std::process::abort();
@@ -104,8 +104,8 @@ impl Drop for Alone {
     }
 }
 
-/// Runs a scenario over shared memory and over the weak fabric with several seeds, with one thread on each node, with
-/// two, and with four threads in all for each core.
+/// Runs a scenario over shared memory, and over the weak fabric with several seeds. Each runs with one thread on each
+/// node, with two, and with four threads for each core in total.
 pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let many = (4 * cores).div_ceil(nodes).clamp(2, 16);
@@ -142,7 +142,7 @@ fn on(label: &str, nodes: usize, over: Over, threads: usize, body: fn(&Scene)) {
     println!("{:>8.0?} {label}", start.elapsed());
 }
 
-/// How a node of a scenario is built.
+/// Sets the fabric of a scenario's node.
 pub(crate) fn over(over: Over, nodes: usize) -> impl Fn(Builder) -> Builder {
     let hosts = loopback_hosts(nodes as u16);
     move |builder| {
@@ -161,29 +161,29 @@ pub(crate) fn over(over: Over, nodes: usize) -> impl Fn(Builder) -> Builder {
     }
 }
 
-/// Connected nodes.
+/// Starts connected nodes.
 pub(crate) fn session(nodes: usize, fabric: Over) -> Vec<Node> {
     local_session_with(nodes, over(fabric, nodes)).expect("a session")
 }
 
 impl Scene {
-    /// Does something on all nodes at once, such as opening an object.
+    /// Runs something on all nodes at once, such as opening an object.
     pub(crate) fn open<T: Send>(&self, body: impl Fn(&Node) -> Result<T> + Sync) -> Vec<T> {
         on_each(&self.nodes, body).expect("opening on each node")
     }
 
-    /// How often something is done that the weak fabric is given `weak` of.
+    /// The number of rounds on this fabric, where the weak fabric runs `weak`.
     pub(crate) fn rounds(&self, weak: usize, shm: usize) -> usize {
         match self.over {
             Over::Shm => shm,
             Over::Weak(_) => weak,
-            // As much slower as an emulated machine is.
+            // Fewer, as an emulated machine is slower by about this factor.
             Over::Verbs => weak.div_ceil(30),
         }
     }
 
-    /// Runs `body` on all threads of all nodes: with the node's number, the thread's number among all, and an endpoint.
-    /// Their results in the order of the threads.
+    /// Runs `body` on all threads of all nodes, with the node's number, the thread's number among all, and an endpoint.
+    /// Returns the results in the order of the threads.
     pub(crate) fn run<T: Send>(&self, body: impl Fn(usize, usize, &Endpoint) -> T + Sync) -> Vec<T> {
         let body = &body;
         std::thread::scope(|scope| {
@@ -204,7 +204,7 @@ impl Scene {
         self.nodes[node].endpoint().expect("an endpoint")
     }
 
-    /// Threads of all nodes together.
+    /// The number of threads on all nodes together.
     pub(crate) fn all_threads(&self) -> usize {
         self.nodes.len() * self.threads
     }
@@ -214,7 +214,7 @@ impl Scene {
     }
 }
 
-/// Waits until `ready` gives a value.
+/// Waits until `ready` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -226,7 +226,7 @@ pub(crate) fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// The error of a result that must be one.
+/// Returns the error of a result that must be one.
 #[track_caller]
 pub(crate) fn refused<T>(result: Result<T>) -> Error {
     match result {
@@ -235,7 +235,7 @@ pub(crate) fn refused<T>(result: Result<T>) -> Error {
     }
 }
 
-/// Polls a future at most `times`; its output if it ended.
+/// Polls a future at most `times`. Returns its output if it completed.
 pub(crate) fn poll_times<F: Future + ?Sized>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..times {
@@ -246,7 +246,7 @@ pub(crate) fn poll_times<F: Future + ?Sized>(mut future: Pin<&mut F>, times: usi
     None
 }
 
-/// A small generator for the tests' own choices.
+/// A small random number generator for the tests' own choices.
 pub(crate) struct Rng(u64);
 
 impl Rng {
@@ -271,7 +271,7 @@ pub(crate) fn mix(bits: u64) -> u64 {
     bits ^ bits >> 31
 }
 
-/// A value of `N` words all of which follow from a number.
+/// A value of `N` words that all follow from a number.
 pub(crate) fn related<const N: usize>(number: u64) -> [u64; N] {
     std::array::from_fn(|word| match (number, word) {
         (0, _) => 0,

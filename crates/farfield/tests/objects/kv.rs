@@ -17,7 +17,7 @@ use crate::harness::{
 
 // ---- one operation at a time -----------------------------------------------------------------------------------
 
-/// An operation of a sequential history: on which node, what, on which key, with which value.
+/// An operation of a sequential history: its node, kind, key and value.
 #[derive(Clone, Debug)]
 struct Step {
     node: usize,
@@ -106,7 +106,7 @@ async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + Par
             prop_assert_eq!(kv.is_empty(), map.is_empty());
         }
     }
-    // Empty again: every slot comes back, to whoever hands it out.
+    // The store is empty again: every slot returns to the node that hands it out.
     for (key, value) in map {
         prop_assert_eq!(kvs[0].get(&endpoints[0], &key).await.unwrap(), Some(value));
         prop_assert!(kvs[1].delete(&endpoints[1], &key).await.unwrap());
@@ -129,7 +129,7 @@ fn agrees_with_a_map<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug 
             let scene = Scene { nodes: session(3, over), over, threads: 1 };
             let kvs = scene.open(|node| KvStore::<K, V>::open(node, "kv", small(placement)));
             let endpoints = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];
-            // One store for all cases: its slots have been used before.
+            // One store for all cases, so that later cases reuse its slots.
             let config = Config { cases: scene.rounds(12, 60) as u32, failure_persistence: None, ..Config::default() };
             let full = AtomicUsize::new(0);
             let ran = TestRunner::new(config).run(&steps(), |steps| {
@@ -167,7 +167,7 @@ fn plain_data_of_any_size_agrees_with_a_map() {
     );
 }
 
-/// A store that is full says whose slots are used up, and takes a key again when one has been deleted, whoever did it.
+/// A full store's error names the node that has no free slot. It takes a key again after a delete by any node.
 #[test]
 fn a_full_store_takes_a_key_again_after_a_delete() {
     on_each_fabric("full", 3, |scene| {
@@ -183,18 +183,18 @@ fn a_full_store_takes_a_key_again_after_a_delete() {
                 assert_eq!((error.object(), error.node()), (Some("kv"), Some(scene.id(1))));
                 refused(kvs[1].upsert(&endpoints[1], &100, &1).await);
                 refused(kvs[1].modify(&endpoints[1], &100, |_| Some(1)).await);
-                // Nothing has changed, and no lock is held.
+                // The store is unchanged, and no lock is held.
                 assert_eq!(kvs[2].get(&endpoints[2], &100).await.unwrap(), None);
                 assert!(!kvs[2].update(&endpoints[2], &100, &2).await.unwrap());
                 assert_eq!((kvs[0].len(), kvs[1].len(), kvs[2].len()), (6, 6, 6));
-                // Another node has room.
+                // Another node has free slots.
                 assert!(kvs[2].insert(&endpoints[2], &100, &3).await.unwrap());
                 assert!(kvs[0].delete(&endpoints[0], &100).await.unwrap());
 
                 let key = round % 6;
                 let deleter = (round % 3) as usize;
                 assert!(kvs[deleter].delete(&endpoints[deleter], &key).await.unwrap());
-                // At once if node 1 deleted it; as soon as it hears that it may, if another did.
+                // At once if node 1 deleted it; if another node did, once node 1 is notified.
                 let again = || endpoints[1].block_on(kvs[1].insert(&endpoints[1], &key, &(key * 10)));
                 let inserted = eventually("a free slot", || match again() {
                     Err(error) if is_full(&error) && deleter != 1 => None,
@@ -209,7 +209,7 @@ fn a_full_store_takes_a_key_again_after_a_delete() {
     });
 }
 
-/// What is too long changes nothing; nor do options that make no sense.
+/// Values that are too long are refused and change nothing, and so are invalid options.
 #[test]
 fn what_is_too_long_is_refused_and_changes_nothing() {
     on_each_fabric("too large", 2, |scene| {
@@ -256,7 +256,7 @@ fn what_is_too_long_is_refused_and_changes_nothing() {
     });
 }
 
-/// The shortest tracker that holds the longest key is enough, however many wait for room in it.
+/// The shortest tracker that holds the longest key is enough, even if many operations wait for space in it.
 #[test]
 fn a_tracker_of_one_message_is_enough() {
     everywhere("a short tracker", 2, |scene| {
@@ -282,9 +282,9 @@ fn a_tracker_of_one_message_is_enough() {
     });
 }
 
-// ---- many at once ----------------------------------------------------------------------------------------------
+// ---- many operations at once ----------------------------------------------------------------------------------
 
-/// What threads do to a few keys, as histories.
+/// The operations of all threads on a few keys, as histories.
 struct Traffic<'a> {
     kvs: &'a [KvStore<u64, u64>],
     nodes: &'a [Node],
@@ -330,7 +330,7 @@ impl Traffic<'_> {
                 (KvInput::Upsert(value), self.unless_full(stored).map(|()| KvOutput::Stored))
             }
             12 => {
-                // A read and a write at one moment: here, an insert where the key is not there, and an update where it is.
+                // A read and a write at one moment: an insert if the key is absent, and an update if it is present.
                 let mut before = None;
                 let modified = kv.modify(endpoint, &key, |old| {
                     before = Some(old.copied());
@@ -346,7 +346,7 @@ impl Traffic<'_> {
                 (KvInput::Delete, Some(KvOutput::Succeeded(deleted)))
             }
         };
-        // One that found the store full has done nothing.
+        // An operation that found the store full has changed nothing.
         let Some(output) = output else { return };
         let event = Event::returned(client, call_ns, clock(), input, output);
         self.history.lock().unwrap().record(key, event);
@@ -386,14 +386,14 @@ fn histories_are_linearizable(scene: &Scene, options: &KvOptions, keys: u64, ope
     };
     let share = report.overlapping * 100 / report.operations.max(1);
     println!("{} operations, {share} % overlapping, {:?} times full", report.operations, traffic.full);
-    // Of a few, none may happen to meet.
+    // In a short history, operations may not overlap at all.
     assert!(share >= 10 || report.operations < 100, "too few operations meet: {report}");
     let len = kvs[0].len();
     for kv in &kvs {
         assert_eq!(kv.len(), len, "all indexes agree when nothing is under way");
         assert!(len <= keys as usize);
     }
-    // What is in the index is there.
+    // Every key in the index has a value.
     let endpoint = scene.endpoint(1);
     let mut values = Vec::new();
     endpoint.block_on(kvs[1].get_many(&endpoint, &(0..keys).collect::<Vec<_>>(), &mut values)).unwrap();
@@ -416,7 +416,7 @@ fn histories_with_values_placed_by_hash_are_linearizable() {
     });
 }
 
-/// With hardly more slots than keys, each slot is soon another key's.
+/// With hardly more slots than keys, each slot soon belongs to another key.
 #[test]
 fn histories_are_linearizable_when_slots_are_used_again_at_once() {
     everywhere("slot reuse, inserter", 3, |scene| reuse(scene, Placement::Inserter));
@@ -428,8 +428,8 @@ fn reuse(scene: &Scene, placement: Placement) {
     histories_are_linearizable(scene, &options, 5, scene.rounds(200, 9000) / scene.threads);
 }
 
-/// When one node has missed a key that is being deleted, no other finds it any more, though its value lies elsewhere and
-/// the news is late.
+/// Once one node has missed a key during its deletion, no other node finds it any more, even if its value is elsewhere
+/// and the notice is late.
 #[test]
 fn a_miss_is_not_followed_by_a_hit_elsewhere() {
     on_each_fabric("miss, then hit", 3, |scene| {
@@ -437,7 +437,7 @@ fn a_miss_is_not_followed_by_a_hit_elsewhere() {
         let (rounds, missed, over) = (scene.rounds(200, 1000) as u64, AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let (kvs, missed, over) = (&kvs, &missed, &over);
-            // The value is on node 1, node 0 deletes it, and another thread of node 0 misses it.
+            // Node 1 stores the value, node 0 deletes it, and another thread of node 0 misses it.
             let ends = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(0), scene.endpoint(2)];
             let [deletes, inserts, misses, finds] = ends;
             scope.spawn(move || {
@@ -451,7 +451,7 @@ fn a_miss_is_not_followed_by_a_hit_elsewhere() {
                 let mut last = 0;
                 while !over.load(Ordering::SeqCst) {
                     match misses.block_on(kvs[0].get(&misses, &1)).unwrap() {
-                        // The last value seen is gone for good.
+                        // The last value seen is deleted for good.
                         None => _ = missed.fetch_max(last, Ordering::SeqCst),
                         Some(round) => last = round,
                     }
@@ -473,7 +473,8 @@ fn deletes_on(kv: &KvStore<u64, u64>, endpoint: &Endpoint) -> bool {
     endpoint.block_on(kv.delete(endpoint, &1)).unwrap()
 }
 
-/// Large values, written again and again while they are read: each read is whole, and none goes back.
+/// Large values are overwritten repeatedly while they are read. Each read is whole, and never older than the one
+/// before.
 #[test]
 fn large_values_are_never_seen_torn() {
     everywhere("large values", 3, |scene| {
@@ -529,7 +530,7 @@ fn large_values_are_never_seen_torn() {
                     reads
                 }));
             }
-            // One writer for each key, none on the node of the values alone.
+            // Each key has one writer; not all of them are on the node of the values.
             let writers: Vec<_> = (0..3)
                 .map(|key| {
                     let (kv, endpoint, value) = (&kvs[key as usize], scene.endpoint(key as usize), &value);
@@ -566,7 +567,7 @@ fn modifications_lose_no_update() {
     });
 }
 
-/// The values of a node that has left are errors that name it, those of others stay.
+/// Reads of a departed node's values return an error that names it. Values on other nodes stay available.
 #[test]
 fn values_of_a_node_that_left_are_errors_that_name_it() {
     for over in [Over::Shm, Over::Weak(23)] {
@@ -587,7 +588,7 @@ fn values_of_a_node_that_left_are_errors_that_name_it() {
             let names_it = |error: &Error| error.is_gone() && error.node() == Some(gone);
             let error = refused(kv.get(&endpoint, &2).await);
             assert!(names_it(&error), "{error:?}");
-            // Changes go on among those that are left, where the key's lock is not on the node that left.
+            // The remaining nodes can still make changes, if the key's lock is not on the departed node.
             let mut changed = 0;
             for key in 50..60 {
                 match kv.insert(&endpoint, &key, &1).await {

@@ -1,5 +1,5 @@
-//! Locks for asymmetric memory, and their rivals, as the mutex is tested: exclusion, visibility, and that nothing that is
-//! dropped at any point keeps a lock.
+//! Locks for asymmetric memory, and their rivals, with the same tests as the mutex: exclusion, visibility, and that an
+//! operation dropped at any point keeps no lock.
 
 use std::pin::pin;
 use std::sync::Mutex as Log;
@@ -16,16 +16,16 @@ use crate::harness::{
     Over, SHORT, Scene, alone, eventually, everywhere, is_on_verbs, on_each_fabric, over, poll_times, refused, session,
 };
 
-/// Beside the mutex, which has tests of its own.
+/// The mutex has tests of its own.
 const KINDS: [LockKind; 3] = [LockKind::ALock, LockKind::Spin, LockKind::Mcs];
 
 fn open(scene: &Scene, kind: LockKind, locks: usize) -> Vec<LockTable> {
-    // Small budgets: both cohorts have their turns.
+    // Small budgets make both cohorts take turns.
     let alock = ALockOptions { remote_budget: 3, local_budget: 2, ..ALockOptions::default() };
     scene.open(|node| LockTable::open(node, kind.name(), locks, LockOptions { kind, alock }))
 }
 
-/// Memory that the locks protect.
+/// Allocates memory that the locks protect.
 fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
     scene.nodes[node].alloc(GroupKey::DATA, bytes).unwrap()
 }
@@ -38,7 +38,7 @@ async fn read(endpoint: &Endpoint, region: &Region, home: usize, node: usize, of
     }
 }
 
-/// Writes it. A put is not waited for: the release has to make it visible.
+/// Writes the word. The put is not awaited: the release has to make it visible.
 fn write(endpoint: &Endpoint, region: &Region, home: usize, node: usize, offset: usize, value: u64) {
     match home == node {
         true => region.word(offset).store(value),
@@ -46,8 +46,8 @@ fn write(endpoint: &Endpoint, region: &Region, home: usize, node: usize, offset:
     }
 }
 
-/// Nothing is excluded but by the lock: read, add one, write. Each lock protects words on two nodes, one of them its own home;
-/// operations of one thread compete with each other, too.
+/// Only the lock excludes other threads: read, add one, write. Each lock protects words on two nodes, one of them its
+/// own home. Operations of one thread also compete with each other.
 #[test]
 fn increments_under_a_lock_are_never_lost() {
     everywhere("exclusion of locks", 3, |scene| {
@@ -86,8 +86,8 @@ fn increments_under_a_lock_are_never_lost() {
     });
 }
 
-/// ALock's claim, by number: each lane has a queue pair to each other node, and none to its own; also where threads of one node
-/// wait behind each other for a lock that lies elsewhere. (Each lane had one to its own, whatever it did.)
+/// ALock's claim in numbers: each lane has a queue pair to each other node, and none to its own. This also holds if
+/// threads of one node wait behind each other for a remote lock. (Each lane used to have one to its own node.)
 #[test]
 fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
     let _alone = alone("queue pairs of locks");
@@ -97,7 +97,7 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
     let (table, spins) = (open(&scene, LockKind::ALock, 3), open(&scene, LockKind::Spin, 3));
     let regions = [data(&scene, 0, 64), data(&scene, 1, 64), data(&scene, 2, 64)];
     let together = std::sync::Barrier::new(scene.all_threads());
-    // Of two threads and the service thread, to two others; shared memory has none.
+    // The lanes of two threads and the service thread, each to two other nodes. Shared memory has none.
     let to_others = if is_on_verbs() { 3 * 2 } else { 0 };
     let one_more = usize::from(is_on_verbs());
     scene.run(|node, thread, endpoint| {
@@ -108,7 +108,7 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
             together.wait();
         };
         together.wait();
-        // Lanes that opening the objects took are gone as soon as the others hear of it.
+        // The lanes of the openings are removed once the other nodes have been notified.
         eventually("all lanes are connected", || (pairs() == (to_others, to_others)).then_some(()));
         measured(to_others, "before");
         endpoint.block_on(async {
@@ -135,7 +135,8 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
     });
 }
 
-/// What a holder writes on all nodes, by CPU and puts, is there for the next holder, which reads it by other ways.
+/// Everything that a holder writes on all nodes, by CPU and puts, is visible to the next holder, which reads it by
+/// other paths.
 #[test]
 fn the_next_holder_sees_what_the_last_one_wrote() {
     everywhere("visibility under locks", 3, |scene| {
@@ -168,7 +169,7 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
     });
 }
 
-/// A lock that is held is not taken by trying, one that is free is; from its node and from others.
+/// `try_lock` takes a free lock but not a held one, from its node and from others.
 #[test]
 fn trying_takes_a_free_lock_only() {
     on_each_fabric("try_lock of locks", 3, |scene| {
@@ -189,7 +190,7 @@ fn trying_takes_a_free_lock_only() {
                         0 => end.block_on(guard.unlock()).unwrap(),
                         _ => drop(guard),
                     }
-                    // Who tried beside the holder may have been in the other cohort's way for a moment.
+                    // A failed `try_lock` may have blocked the other cohort for a moment.
                     let free = || ends[0].block_on(locks[0].try_lock(&ends[0], 0)).unwrap();
                     drop(eventually("it is free again", free));
                 }
@@ -198,7 +199,7 @@ fn trying_takes_a_free_lock_only() {
     });
 }
 
-/// A deadline ends the wait, and the turn of who gave up goes on to the next.
+/// A deadline ends the wait, and the abandoned ticket passes on.
 #[test]
 fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
     on_each_fabric("lock_deadline of locks", 3, |scene| {
@@ -207,7 +208,7 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
             let (a, b, c) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
             for _ in 0..2 {
                 let guard = a.block_on(locks[0].lock(&a, 1)).unwrap();
-                // One who stays, behind three who give up.
+                // One waiter stays, behind three that give up.
                 let gives_up = async |endpoint, node: usize| {
                     let error = refused(locks[node].lock_deadline(endpoint, 1, endpoint.now() + SHORT).await);
                     let waited = |waited: &Duration| *waited >= SHORT / 4;
@@ -225,7 +226,7 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
     });
 }
 
-/// Whatever is dropped, and wherever it stands then, the lock goes on to the others.
+/// If an operation is dropped, in any stage, the lock passes on to the others.
 #[test]
 fn dropping_at_any_point_never_loses_the_lock() {
     let overs = [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)];
@@ -250,7 +251,7 @@ fn dropping_at_any_point_never_loses_the_lock() {
                 guard
             };
             if thread % 2 == 1 {
-                // Those that are in the way.
+                // Other threads, which contend for the lock.
                 while done.load(Ordering::SeqCst) < scene.all_threads() / 2 {
                     endpoint.block_on(lock_and_enter().unlock()).unwrap();
                     std::thread::yield_now();
@@ -266,12 +267,12 @@ fn dropping_at_any_point_never_loses_the_lock() {
                     };
                     let guard = guard.unwrap();
                     enter();
-                    // The release is dropped on its way, too.
+                    // The release is dropped partway, too.
                     let mut unlock = Box::pin(guard.unlock());
                     poll_times(unlock.as_mut(), polls % 7);
                     drop(unlock);
                 }
-                // Not lost, and not held.
+                // The lock is neither lost nor held.
                 drop(lock_and_enter());
             }
             done.fetch_add(1, Ordering::SeqCst);
@@ -280,7 +281,7 @@ fn dropping_at_any_point_never_loses_the_lock() {
         let guard = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
         assert_eq!(endpoint.get(word.remote::<u64>(0)).wait().unwrap(), taken.load(Ordering::SeqCst) as u64, "{kind}");
         endpoint.block_on(guard.unlock()).unwrap();
-        // No turn is left: the service threads have nothing to watch.
+        // No abandoned ticket is left: the service threads have nothing to watch.
         for node in &scene.nodes {
             let mut before = u64::MAX;
             eventually("the service thread has passed all turns on", || {
@@ -293,8 +294,8 @@ fn dropping_at_any_point_never_loses_the_lock() {
     }
 }
 
-/// One thread holds many locks and awaits others at a time; the next operation is one too many, and says so at once. Those on
-/// locks of its own node are counted by themselves.
+/// One thread holds many locks and awaits others at the same time. The first operation beyond the limit fails at once.
+/// Operations on locks of its own node are counted separately.
 #[test]
 fn one_thread_holds_as_many_locks_as_the_options_say() {
     let _alone = alone("many locks of one thread");
@@ -304,7 +305,7 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
     let locks = scene.open(|node| ALockArray::open(node, "locks", 2 * (MANY + 2), options));
     let (endpoint, other) = (scene.endpoint(0), scene.endpoint(1));
     let lock = |index| endpoint.block_on(locks[0].lock(&endpoint, index));
-    // Locks of node 0 have even numbers.
+    // Node 0 is the home of the locks with even numbers.
     let remote: Vec<_> = (0..MANY).map(|at| lock(2 * at + 1).unwrap()).collect();
     let mut waits = Box::pin(locks[1].lock(&other, 7));
     assert!(poll_times(waits.as_mut(), 10).is_none());
@@ -324,8 +325,8 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
     other.block_on(other.block_on(waits).unwrap().unlock()).unwrap();
 }
 
-/// An endpoint that has no memory for operations any more takes no lock, and leaves nothing behind when it tries. What it holds,
-/// and has put nothing under, goes on to others, whether they have said already that they wait or not.
+/// An endpoint without memory for operations takes no lock, and leaves nothing behind when it tries. Locks that it
+/// holds without puts under them pass on to other operations, queued or not.
 #[test]
 fn an_endpoint_without_memory_loses_no_lock() {
     for kind in [LockKind::ALock, LockKind::Mcs] {
@@ -336,7 +337,7 @@ fn an_endpoint_without_memory_loses_no_lock() {
         let alock = ALockOptions { operations_max: 4, ..ALockOptions::default() };
         let locks = scene.open(|node| LockTable::open(node, "locks", 4, LockOptions { kind, alock }));
         let (endpoint, other) = (scene.endpoint(1), scene.endpoint(2));
-        // Of node 0: the others take them as remote ones, and tell each other by puts.
+        // Locks of node 0: the others take them as remote ones, and link themselves by puts.
         let free = endpoint.block_on(locks[1].lock(&endpoint, 0)).unwrap();
         let awaited = endpoint.block_on(locks[1].lock(&endpoint, 3)).unwrap();
         let puts = other.counts().puts;
@@ -361,7 +362,7 @@ fn an_endpoint_without_memory_loses_no_lock() {
     }
 }
 
-/// What cannot be is refused before anything is opened; what differs between nodes is said.
+/// Invalid options are refused before anything is opened. Options that differ between nodes are reported.
 #[test]
 fn options_that_cannot_be_are_refused() {
     let _alone = alone("options of locks");
@@ -395,7 +396,7 @@ fn options_that_cannot_be_are_refused() {
     assert!(LockKind::ALL.iter().all(|kind| kind.name().parse::<LockKind>().unwrap() == *kind));
 }
 
-/// A cohort has the lock as often in a row as its budget says while the other one waits, under load.
+/// Under load, a cohort has the lock as often in a row as its budget allows while the other one waits.
 #[test]
 fn each_cohort_has_its_turn() {
     for (over, threads) in [(Over::Shm, 2), (Over::Shm, 6), (Over::Weak(3), 2)] {
@@ -417,7 +418,7 @@ fn each_cohort_has_its_turn() {
         for pair in order.windows(2) {
             let ((before, left), (after, budget)) = (pair[0], pair[1]);
             let whole = if after == 0 { options.local_budget } else { options.remote_budget };
-            // The budget falls by one from hand to hand, and is whole again after a competition.
+            // The budget falls by one with each grant, and is reset by a competition.
             let follows = budget == whole || (before == after && budget + 1 == left);
             assert!(follows && budget > 0, "{pair:?}");
         }

@@ -1,5 +1,5 @@
-//! The mutex: exclusion, visibility, order, and that what is dropped passes its turn on. With the other kinds of lock, it is
-//! dropped at any point in `locks.rs`.
+//! The mutex: exclusion, visibility, order, and that a dropped operation passes its ticket on. `locks.rs` drops it at
+//! any point, together with the other kinds of lock.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,13 +11,14 @@ use farfield::{ErrorKind, Mutex, MutexArray};
 
 use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
 
-/// Memory that the locks protect.
+/// Allocates memory that the locks protect.
 fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
     scene.nodes[node].alloc(GroupKey::DATA, bytes).unwrap()
 }
 
-/// Nothing is excluded but by the lock: read, add one, put. Each lock protects words on two nodes, one of them its own
-/// home; operations of one thread compete with each other, too. The puts are not waited for: the release has to.
+/// Only the lock excludes other threads: read, add one, put. Each lock protects words on two nodes, one of them its own
+/// home. Operations of one thread also compete with each other. The puts are not awaited: the release has to make them
+/// visible.
 #[test]
 fn increments_under_a_lock_are_never_lost() {
     everywhere("exclusion", 3, |scene| {
@@ -46,7 +47,7 @@ fn increments_under_a_lock_are_never_lost() {
                 (0..rounds).for_each(|round| endpoint.block_on(work(node, endpoint, round % LOCKS)));
             }
         });
-        // Put through the fabric, so visible once the last holder has released.
+        // The values were put through the fabric, so they are visible once the last holder has released.
         let total = (rounds / LOCKS * scene.all_threads()) as u64;
         for lock in 0..LOCKS {
             for home in [lock % 3, (lock + 2) % 3] {
@@ -57,7 +58,7 @@ fn increments_under_a_lock_are_never_lost() {
     });
 }
 
-/// What a holder puts on two other nodes, by several puts, is there for the next holder, which reads it by other ways.
+/// Several puts of a holder on two other nodes are visible to the next holder, which reads them by other paths.
 #[test]
 fn the_next_holder_sees_what_the_last_one_wrote() {
     everywhere("visibility", 3, |scene| {
@@ -68,7 +69,7 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
             endpoint.block_on(async {
                 for _ in 0..rounds {
                     let guard = locks[node].lock(endpoint).await.unwrap();
-                    // The CPU reads this node's words, the NIC those of the others.
+                    // The CPU reads this node's words, and the NIC those of other nodes.
                     let mut seen = Vec::new();
                     for (home, region) in regions.iter().enumerate() {
                         for word in 0..3 {
@@ -95,7 +96,7 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
     });
 }
 
-/// One that has its place in the queue is passed only as often as the documentation says.
+/// Other operations overtake a queued one only as often as the documentation states.
 #[test]
 fn who_waits_is_passed_a_bounded_number_of_times() {
     for threads in [2, 8] {
@@ -105,7 +106,7 @@ fn who_waits_is_passed_a_bounded_number_of_times() {
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
         let sections = AtomicUsize::new(0);
         let all = scene.all_threads();
-        // Until every thread has had so many turns: if one starved, this would not end.
+        // Until every thread has held the lock so many times: if one starved, this would not end.
         let each = 1000;
         let turns: Vec<AtomicUsize> = (0..all).map(|_| AtomicUsize::new(0)).collect();
         let results = scene.run(|node, thread, endpoint| {
@@ -142,7 +143,7 @@ fn who_waits_is_passed_a_bounded_number_of_times() {
     }
 }
 
-/// A lock that is held is not taken by trying, one that is free is.
+/// `try_lock` takes a free lock but not a held one.
 #[test]
 fn trying_takes_a_free_lock_only() {
     on_each_fabric("try_lock", 3, |scene| {
@@ -162,7 +163,7 @@ fn trying_takes_a_free_lock_only() {
     });
 }
 
-/// A deadline ends the wait, and the turn of who gave up goes on to the next.
+/// A deadline ends the wait, and the abandoned ticket passes on.
 #[test]
 fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
     on_each_fabric("lock_deadline", 3, |scene| {
@@ -170,7 +171,7 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
         let (a, b, c) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
         for _ in 0..3 {
             let guard = a.block_on(locks[0].lock(&a)).unwrap();
-            // One who stays, behind three who give up.
+            // One waiter stays, behind three that give up.
             let gives_up = async |endpoint, node: usize| {
                 let error = refused(locks[node].lock_deadline(endpoint, endpoint.now() + SHORT).await);
                 assert!(matches!(error.kind(), ErrorKind::Timeout { waited, .. } if *waited >= SHORT / 4), "{error:?}");
@@ -186,7 +187,8 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
     });
 }
 
-/// One whose turn has just come is dropped while it takes the lock: the turn is used up or passed on, not both.
+/// An operation is dropped while it acquires the lock with its ticket. The ticket is either used or passed on, not
+/// both.
 #[test]
 fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
     for over in [Over::Shm, Over::Weak(10), Over::Weak(11), Over::Weak(12)] {
@@ -207,7 +209,7 @@ fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
         for round in 0..120 {
             let guard = a.block_on(locks[0].lock(&a)).unwrap();
             let mut waits = Box::pin(locks[1].lock(&b));
-            // On the weak fabric a poll is a step of an operation at most.
+            // On the weak fabric a poll is at most one step of an operation.
             assert!(poll_times(waits.as_mut(), 300).is_none());
             let mut next = Box::pin(locks[2].lock(&c));
             assert!(poll_times(next.as_mut(), 300).is_none());
@@ -224,7 +226,7 @@ fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
     }
 }
 
-/// A node that releases and leaves has released; one that gives up and leaves does not stop the others for long.
+/// A node that releases and leaves has released. One that gives up and leaves delays the others only briefly.
 #[test]
 fn who_leaves_after_the_release_is_no_error_for_those_who_wait() {
     let _alone = alone("release and leave");
@@ -246,7 +248,7 @@ fn who_leaves_after_the_release_is_no_error_for_those_who_wait() {
     }
 }
 
-/// Indexes beyond the array panic, as those of a slice do; the error of a wrong count says what differs.
+/// Indexes beyond the array panic, as those of a slice do. The error of a wrong count names the difference.
 #[test]
 fn an_array_has_the_locks_it_says() {
     let _alone = alone("an array of locks");

@@ -1,4 +1,4 @@
-//! Nodes: coming, opening, disagreeing, leaving.
+//! Nodes: joining, opening, disagreeing, leaving.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Log};
@@ -32,10 +32,10 @@ fn nodes_have_names_and_numbers() {
     assert_eq!((nodes[1].by_name("left"), nodes[1].by_name("middle")), (Some(NodeId(0)), None));
     assert_eq!(nodes[1].members().collect::<Vec<_>>(), [NodeId(0), NodeId(1)]);
     assert_eq!(nodes[1].others().collect::<Vec<_>>(), [NodeId(0)]);
-    // Without names, numbers are names.
+    // Without names, the numbers serve as names.
     let alone = Node::builder().session(&fresh("names")).start().unwrap();
     assert_eq!((alone.name_of(NodeId(0)).as_str(), alone.by_name("0")), ("0", Some(NodeId(0))));
-    // A place is taken once.
+    // A rank can be taken only once.
     assert!(builder().node(1).start().is_err());
 }
 
@@ -56,12 +56,12 @@ fn who_has_not_come_is_named() {
     first.wait_for([NodeId(2)], SOON).unwrap();
     assert_eq!(missing(refused(second.wait_for_all(SHORT))), [NodeId(1)]);
     assert!(matches!(first.state_of(NodeId(2)), PeerState::Up { .. }));
-    // An object says who has not opened it: one that runs, and one that has not come.
+    // The timeout error names the nodes that have not opened the object: one that runs, and one that has not joined.
     let patient = over(Over::Shm, 3)(Node::builder()).timeout(SHORT).session(&name).node(1).nodes(3).start().unwrap();
     let error = refused(SharedVar::<u64>::open(&patient, "x"));
     assert_eq!(error.object(), Some("x"));
     assert_eq!(missing(error), [NodeId(0), NodeId(2)]);
-    // It is not open after the error, so it can be tried again.
+    // The object is not open after the error, so it can be opened again.
     assert!(patient.metrics().objects.is_empty());
     let third = std::thread::scope(|scope| {
         for node in [&first, &second] {
@@ -72,7 +72,7 @@ fn who_has_not_come_is_named() {
     assert_eq!(third.load(), 0);
 }
 
-/// Objects are opened in any order, also before a peer has come.
+/// Objects are opened in any order, even before a peer has joined.
 #[test]
 fn peers_that_come_late_are_connected() {
     for fabric in [Over::Shm, Over::Weak(31)] {
@@ -101,12 +101,12 @@ fn peers_that_come_late_are_connected() {
     }
 }
 
-/// What two nodes open differently is an error on both, which says what differs, here and there.
+/// If two nodes open an object differently, both get an error that names the difference, here and there.
 #[test]
 fn differences_are_errors_on_both_sides() {
     type Open = Box<dyn Fn(&Node) -> farfield::Result<()> + Send + Sync>;
     fn open<T: 'static>(body: impl Fn(&Node) -> farfield::Result<T> + Send + Sync + 'static) -> Open {
-        // Kept for a while: an error here must not be one of the other's having gone.
+        // Kept for a while, so that an error here is not caused by the other node's leaving.
         Box::new(move |node| body(node).map(|_| std::thread::sleep(SHORT)))
     }
     let kv = |change: fn(&mut KvOptions)| {
@@ -180,7 +180,7 @@ fn differences_are_errors_on_both_sides() {
                 let text = error.to_string();
                 assert!(text.starts_with("x") && text.contains(differs) && text.contains(" here and "), "{error}");
             }
-            // What is here for one is there for the other.
+            // The error's "here" on one node is "there" on the other.
             let halves = errors.each_ref().map(|error| {
                 let text = error.to_string();
                 let (_, said) = text.split_once(" is ").expect("it says what differs");
@@ -206,7 +206,7 @@ fn a_name_is_opened_once_at_a_time() {
             let open = scene.nodes[0].metrics().objects;
             assert_eq!(open, ["kv", "kv/locks", "kv/tracker/0", "kv/tracker/1", "var"]);
             drop((vars, kvs));
-            // The service thread lets go of its part soon.
+            // The service thread soon releases its part.
             for node in &scene.nodes {
                 eventually("all names are free", || node.metrics().objects.is_empty().then_some(()));
             }
@@ -221,7 +221,7 @@ fn a_name_is_opened_once_at_a_time() {
     });
 }
 
-/// Each callback runs once for each peer, with what the peer said.
+/// Each callback runs once for each peer, with the peer's message.
 #[test]
 fn callbacks_run_once_for_each_peer() {
     let _alone = alone("callbacks");
@@ -272,7 +272,7 @@ fn callbacks_run_once_for_each_peer() {
     }
 }
 
-/// Handles are dropped in any order; a node leaves with the last.
+/// Handles are dropped in any order; a node leaves with the last one.
 #[test]
 fn a_node_leaves_when_its_last_handle_is_dropped() {
     let _alone = alone("dropping handles");
@@ -315,7 +315,7 @@ fn metrics_say_what_a_node_has_done() {
     let after = scene.nodes[1].metrics();
     let cost = after.counts - before.counts;
     assert_eq!((cost.atomics, cost.gets, cost.puts, cost.bytes), (10, 10, 0, 160));
-    // Of an endpoint that is gone it is known what it has done.
+    // The counts of a dropped endpoint are kept.
     drop(endpoint);
     assert_eq!(scene.nodes[1].metrics().counts.atomics, after.counts.atomics);
     let more = scene.endpoint(1);
@@ -326,7 +326,7 @@ fn metrics_say_what_a_node_has_done() {
     eventually("it has left", || (scene.nodes[0].metrics().peers[1].1 == PeerState::Left).then_some(()));
 }
 
-/// Whatever the service thread's end leaves running is cut off from the memory of the others.
+/// After the service thread has died, the node's remaining threads cannot access the memory of other nodes.
 #[test]
 fn a_service_thread_that_panics_takes_its_node_along() {
     struct Panics;

@@ -22,7 +22,8 @@ fn number(value: Value) -> u64 {
     value[0]
 }
 
-/// All that was enqueued came out once, and every consumer saw each producer's values in their order.
+/// Asserts that all enqueued values were dequeued once, and that every consumer saw each producer's values in their
+/// order.
 fn all_came_once(taken: &[Vec<u64>], producers: usize, each: u64) {
     let mut all: Vec<u64> = taken.iter().flatten().copied().collect();
     all.sort_unstable();
@@ -38,8 +39,8 @@ fn all_came_once(taken: &[Vec<u64>], producers: usize, each: u64) {
     }
 }
 
-/// Every thread produces and consumes: what goes in comes out once, whole, and in each producer's order. Two slots, and
-/// more than there are values.
+/// Every thread produces and consumes. Each value is dequeued once, whole, and in its producer's order. One queue has
+/// two slots, the other more slots than there are values.
 #[test]
 fn what_goes_in_comes_out_once_in_order() {
     everywhere("traffic", 3, |scene| {
@@ -55,7 +56,7 @@ fn what_goes_in_comes_out_once_in_order() {
                 let mut next = 1;
                 while next <= each || left.load(Ordering::SeqCst) > 0 {
                     let value = |number: u64| related((thread as u64) << 32 | number);
-                    // One that is full is emptied: everybody could wait for room else.
+                    // A thread that finds the queue full dequeues, since otherwise all threads could wait for space.
                     let done = match (next <= each, rng.below(3)) {
                         (false, _) => 0,
                         (true, 0) => {
@@ -84,7 +85,7 @@ fn what_goes_in_comes_out_once_in_order() {
     });
 }
 
-/// Producers wait for room, consumers for values, several calls of one thread at once.
+/// Producers wait for space, consumers for values, with several calls of one thread at once.
 #[test]
 fn who_waits_gets_room_and_values() {
     everywhere("waiting", 2, |scene| {
@@ -93,7 +94,7 @@ fn who_waits_gets_room_and_values() {
         let each = scene.rounds(60, 1500) as u64;
         let taken = scene.run(|node, thread, endpoint| {
             let queue = &queues[node];
-            // The threads of node 0 consume what those of node 1 produce.
+            // The threads of node 0 consume the values that those of node 1 produce.
             match node {
                 0 => {
                     let mut taken = Vec::new();
@@ -110,7 +111,7 @@ fn who_waits_gets_room_and_values() {
                 }
             }
         });
-        // Of two dequeues of one thread any may end first.
+        // Of two dequeues of one thread, either may complete first.
         let mut all = taken.concat();
         all.sort_unstable();
         all_came_once(&[all], scene.threads, each);
@@ -157,7 +158,8 @@ fn histories_are_linearizable() {
     });
 }
 
-/// Full and empty are said at once, or after the deadline by an error that says what did not happen; nothing was done.
+/// A full or empty queue is reported at once, or after the deadline by an error that names the missing event. The queue
+/// is unchanged.
 #[test]
 fn deadlines_end_the_wait_and_nothing_was_done() {
     on_each_fabric("deadlines", 2, |scene| {
@@ -185,7 +187,8 @@ fn deadlines_end_the_wait_and_nothing_was_done() {
     });
 }
 
-/// Byte strings of all lengths; what is too long, too many or makes no sense is refused, and is nowhere.
+/// Byte strings of all lengths. A string that is too long, too many strings, or invalid options are refused without
+/// effect.
 #[test]
 fn byte_strings_and_limits() {
     on_each_fabric("byte strings", 2, |scene| {
@@ -220,7 +223,8 @@ fn byte_strings_and_limits() {
     });
 }
 
-/// Calls that are dropped anywhere: what they enqueued is there once or not at all, what they had taken is salvaged.
+/// Calls are dropped at any point. Each value that they enqueued is there once or not at all, and values that they had
+/// taken are salvaged.
 #[test]
 fn dropping_at_any_point_loses_and_doubles_nothing() {
     for over in [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)] {
@@ -233,7 +237,7 @@ fn dropping_at_any_point_loses_and_doubles_nothing() {
         let again = scene.rounds(4, 20);
         let seen = scene.run(|node, thread, endpoint| {
             let queue = &queues[node];
-            // Enqueued for certain, and perhaps; taken.
+            // Values that were enqueued for certain, values that may have been, and values that were taken.
             let (mut sure, mut perhaps, mut taken) = (Vec::new(), Vec::new(), Vec::new());
             let mut next = (thread as u64) << 32;
             let mut polls = 0;
@@ -284,8 +288,8 @@ fn dropping_at_any_point_loses_and_doubles_nothing() {
     }
 }
 
-/// Who waits in vain because others have left learns who; who waits for a queue whose home leaves gets an error that
-/// names it, soon.
+/// A wait that fails because other nodes have left returns an error that names them. A wait for a queue with a departed
+/// home soon returns an error that names the home.
 #[test]
 fn those_who_leave_are_named() {
     let _alone = alone("who leaves");
@@ -311,7 +315,7 @@ fn those_who_leave_are_named() {
     assert!(error.is_gone() && error.node() == Some(home), "{error:?}");
 }
 
-/// Something done to a queue by one of two nodes.
+/// A call to a queue by one of two nodes.
 #[derive(Clone, Debug)]
 enum Call {
     Enqueue(usize),
@@ -323,7 +327,7 @@ fn calls() -> impl Strategy<Value = Vec<(usize, Call)>> {
     prop::collection::vec((0..2usize, call), 0..200)
 }
 
-/// Calls one after the other do what they do to a queue in ordinary memory, however often it goes around.
+/// Sequential calls have the same results as on a queue in ordinary memory, however often the queue wraps around.
 #[test]
 fn one_after_the_other_it_is_a_queue() {
     let _alone = alone("a model");

@@ -1,8 +1,8 @@
-//! What is refused at posting makes no duplicate, no hole, and nothing that is waited for in vain: each operation of a
+//! An operation that is refused at posting causes no duplicate, no hole, and no endless wait. Each operation of a
 //! scripted run of each object is refused once.
 //!
-//! It began with a ring whose sender did not look: with one put refused, `try_send` said that the message was sent, its head
-//! covered the hole, and readers took that for empty messages.
+//! The first such bug was in a ring whose sender ignored a refusal. With one put refused, `try_send` reported that the
+//! message was sent. The head covered the hole, and readers took it for empty messages.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use farfield::{
 
 use crate::harness::{Over, SOON, Scene, alone, eventually, on_each_fabric, over, related};
 
-/// An endpoint whose operations are refused on command.
+/// An endpoint that refuses operations on command.
 struct Faulty {
     endpoint: Endpoint,
     faults: Faults,
@@ -38,7 +38,7 @@ impl Faulty {
         counts.puts + counts.gets + counts.atomics
     }
 
-    /// Does something again and again: each time another of its operations is refused, until it has no more.
+    /// Runs something repeatedly: each time, the next of its operations is refused, until it has no more.
     fn each_refused(&self, mut run: impl FnMut(u64)) {
         for nth in 0.. {
             let before = self.posted();
@@ -53,7 +53,7 @@ impl Faulty {
     }
 }
 
-/// Whether an error is of an operation that was refused.
+/// Whether an error comes from a refused operation.
 fn is_injected(error: &farfield::Error) -> bool {
     match error.kind() {
         ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_refused()),
@@ -71,7 +71,7 @@ fn missed(sent: Result<()>) -> Vec<NodeId> {
     }
 }
 
-/// Every reader gets every message that was accepted, once and in order, and nothing else.
+/// Every reader gets every accepted message once and in order, and nothing else.
 fn stream(scene: &Scene, path: &str, readers: &[(usize, usize)]) {
     const CAPACITY: usize = 192;
     let nodes: Vec<_> = readers.iter().map(|(node, count)| (scene.id(*node), *count)).collect();
@@ -93,7 +93,7 @@ fn stream(scene: &Scene, path: &str, readers: &[(usize, usize)]) {
             let sent: Vec<u8> = (0..len).map(|at| (number as usize + at) as u8 | 1).collect();
             for (receiver, at, expected) in &mut receivers {
                 at.faults.fail_after(nth_received);
-                // What was sent before, and nothing that was refused.
+                // Messages that were sent before, and none that was refused.
                 while receiver.try_recv(&at.endpoint, &mut message).unwrap_or(false) {
                     assert_eq!(expected.pop_front().as_ref(), Some(&message), "{path}: message before {number}");
                 }
@@ -137,7 +137,7 @@ fn stream(scene: &Scene, path: &str, readers: &[(usize, usize)]) {
         sending.endpoint.block_on(all_read).unwrap();
     };
     sending.each_refused(|_| script(NEVER));
-    // And each acknowledgement.
+    // Each acknowledgement is refused as well.
     (0..6).for_each(script);
 }
 
@@ -150,7 +150,7 @@ fn a_ring_has_no_hole_and_no_duplicate() {
     });
 }
 
-/// Without a call of the sender for anything else: whoever waits for the readers sees to it that they have the message.
+/// A wait for the readers also delivers messages with refused puts. The sender need not call anything else.
 #[test]
 fn who_waits_for_readers_gives_them_what_they_were_refused() {
     on_each_fabric("waiting for readers that were refused", 3, |scene| {
@@ -174,15 +174,15 @@ fn who_waits_for_readers_gives_them_what_they_were_refused() {
                 });
             }
             sending.faults.cut(scene.id(2), false);
-            // It waits for room.
+            // This call waits for space.
             sending.endpoint.block_on(sender.send(&sending.endpoint, &[7; 50])).unwrap();
             sending.endpoint.block_on(sender.flush(&sending.endpoint)).unwrap();
         });
     });
 }
 
-/// All but those that the error names have the new value. Who is named has the old one, whole, unless the end of a push is
-/// refused: then it is torn until the next one.
+/// All nodes that the error does not name have the new value. A named node has the old one, whole. But if the end of a
+/// push is refused, the value is torn until the next push.
 #[test]
 fn a_push_names_whom_it_does_not_reach() {
     on_each_fabric("refused pushes", 3, |scene| {
@@ -232,7 +232,7 @@ fn a_push_names_whom_it_does_not_reach() {
     });
 }
 
-/// A pool that is exhausted is what refuses puts in earnest.
+/// An exhausted pool refuses puts in real use.
 #[test]
 fn a_push_without_memory_leaves_the_old_value_whole() {
     let _alone = alone("pushes without memory");
@@ -263,7 +263,7 @@ fn a_push_without_memory_leaves_the_old_value_whole() {
     }
 }
 
-/// Nobody waits for an arrival that was refused: it is told again.
+/// An arrival that was refused is announced again, so no thread waits in vain.
 #[test]
 fn a_barrier_lets_all_pass() {
     on_each_fabric("refused arrivals", 3, |scene| {
@@ -275,7 +275,7 @@ fn a_barrier_lets_all_pass() {
                 if node == 0 {
                     at.endpoint.put_value(word.remote::<u64>(0), round).detach().unwrap();
                 }
-                // On each node, a different one.
+                // A different operation on each node.
                 at.faults.fail_after((round / 3 + node as u64) % 5);
                 at.endpoint.block_on(thread.wait(&at.endpoint)).unwrap();
                 at.faults.fail_after(NEVER);
@@ -285,7 +285,7 @@ fn a_barrier_lets_all_pass() {
     });
 }
 
-/// First in, first out, each once: what an error says was not done was not done.
+/// First in, first out, each value once. If an error reports that an operation was not done, it was not done.
 #[test]
 fn a_queue_has_no_hole_and_no_duplicate() {
     on_each_fabric("refused operations of a queue", 2, |scene| {
@@ -320,7 +320,7 @@ fn a_queue_has_no_hole_and_no_duplicate() {
     });
 }
 
-/// No lock stays taken, and none is had by two, whatever is refused.
+/// For each refused operation: no lock stays taken, and none has two holders.
 #[test]
 fn no_lock_stays_taken() {
     on_each_fabric("refused operations of locks", 2, |scene| {
@@ -350,7 +350,7 @@ fn no_lock_stays_taken() {
     });
 }
 
-/// A commit is whole, whichever of its operations is refused.
+/// A commit is done as a whole, for each of its operations that may be refused.
 #[test]
 fn a_transaction_is_done_as_a_whole_or_not_at_all() {
     on_each_fabric("refused operations of transactions", 3, |scene| {
@@ -378,8 +378,8 @@ fn a_transaction_is_done_as_a_whole_or_not_at_all() {
     });
 }
 
-/// All nodes agree on every key, and every lock can be had, whichever operation of a node is refused: of its callers, its
-/// tracker, or its service thread.
+/// All nodes agree on every key, and every lock can be acquired, for each refused operation of a node's callers,
+/// tracker, or service thread.
 #[test]
 fn a_store_agrees_with_itself() {
     for fabric in [Over::Shm, Over::Weak(8)] {
@@ -403,7 +403,7 @@ fn a_store_agrees_with_itself() {
         let (near, far) = (&endpoints[0], &endpoints[1]);
         for nth in 0..40 {
             let key = nth % 5;
-            // The value lies elsewhere, or here.
+            // The value is elsewhere, or here.
             let inserter = (nth % 3) as usize;
             let value = |number| related::<12>(100 * nth + number);
             endpoints[inserter].block_on(stores[inserter].upsert(&endpoints[inserter], &key, &value(1))).unwrap();
@@ -418,7 +418,7 @@ fn a_store_agrees_with_itself() {
             for ended in [&updated, &deleted, &inserted] {
                 assert!(ended.as_ref().err().is_none_or(is_injected), "{nth}: {ended:?}");
             }
-            // Under the key's lock, which is had when all that was cut short is done.
+            // Under the key's lock, which is available once all interrupted operations have been completed.
             let before = far.block_on(stores[1].modify(far, &key, |before| before.copied())).unwrap();
             match (&deleted, &inserted) {
                 (Ok(_), Ok(true)) => assert_eq!(before, Some(value(3)), "{nth}"),

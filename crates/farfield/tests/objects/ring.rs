@@ -7,12 +7,12 @@ use farfield::{Endpoint, ErrorKind, RingBuffer, RingOptions, RingReceiver};
 
 use crate::harness::{Over, Rng, SHORT, Scene, alone, everywhere, mix, on_each_fabric, refused, session};
 
-/// A message whose every byte follows from its number and length.
+/// A message in which every byte follows from its number and length.
 fn message(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| mix((number << 16) ^ (at as u64 / 8)).to_le_bytes()[at % 8]).collect()
 }
 
-/// The lengths of the messages, the same for who sends and who receives: any, nothing, everything.
+/// The lengths of the messages, the same for the sender and the readers. Any length occurs, from empty to the maximum.
 fn lengths(seed: u64, max: usize) -> impl FnMut() -> usize {
     let mut rng = Rng::new(seed);
     move || match rng.below(8) {
@@ -24,8 +24,8 @@ fn lengths(seed: u64, max: usize) -> impl FnMut() -> usize {
     }
 }
 
-/// Each reader gets each message once, whole and in order: readers on other nodes, several on one node, and on the
-/// writer's own; the ring is passed around many times.
+/// Each reader gets each message once, whole and in order. Readers are on other nodes, several on one node, and on the
+/// writer's own. The messages fill the ring many times.
 #[test]
 fn each_reader_gets_each_message_once_in_order() {
     everywhere("messages", 3, |scene| {
@@ -68,7 +68,7 @@ fn receive_all(receiver: &mut RingReceiver, endpoint: &Endpoint, reader: usize, 
     for number in 0..messages {
         match (reader as u64 + number) % 3 {
             0 => {
-                // What was not acknowledged may be what the writer waits for.
+                // The writer may wait for unacknowledged space.
                 receiver.acknowledge(endpoint).unwrap();
                 endpoint.block_on(receiver.recv(endpoint, &mut bytes)).unwrap();
             }
@@ -91,8 +91,8 @@ fn receive_all(receiver: &mut RingReceiver, endpoint: &Endpoint, reader: usize, 
     assert!(!receiver.try_recv(endpoint, &mut bytes).unwrap(), "there were no more");
 }
 
-/// A full ring takes nothing, and takes more once it has been read; a deadline says who does not read, and leaves
-/// everything as it was.
+/// A full ring refuses messages, and accepts more once it has been read. After a deadline, the error names the reader
+/// that does not read, and nothing has changed.
 #[test]
 fn a_full_ring_refuses_and_goes_on() {
     on_each_fabric("full", 3, |scene| {
@@ -109,7 +109,7 @@ fn a_full_ring_refuses_and_goes_on() {
                 number += 1;
             }
             assert_eq!(number, first + 4, "four messages of 32 bytes");
-            // One has read everything, the other nothing.
+            // One reader has read everything, the other nothing.
             for expected in first..number {
                 quick.block_on(readers[0].recv(&quick, &mut bytes)).unwrap();
                 assert_eq!(bytes, message(expected, 24));
@@ -143,7 +143,7 @@ fn a_full_ring_refuses_and_goes_on() {
     });
 }
 
-/// What was not acknowledged holds the writer up, as it should.
+/// The writer waits for unacknowledged space, as it should.
 #[test]
 fn room_is_given_back_by_the_acknowledgement_only() {
     on_each_fabric("acknowledge", 2, |scene| {
@@ -164,7 +164,7 @@ fn room_is_given_back_by_the_acknowledgement_only() {
     });
 }
 
-/// What cannot be is refused, and says why.
+/// Invalid messages and options are refused, with the reason.
 #[test]
 fn what_does_not_fit_the_ring_is_refused() {
     on_each_fabric("refused", 2, |scene| {
@@ -188,7 +188,7 @@ fn what_does_not_fit_the_ring_is_refused() {
     });
 }
 
-/// A writer that leaves has sent what it has sent.
+/// All messages that a writer sent before it left are received.
 #[test]
 fn what_was_sent_before_the_writer_left_is_received() {
     let _alone = alone("leaving writer");
@@ -225,7 +225,7 @@ fn what_was_sent_before_the_writer_left_is_received() {
     }
 }
 
-/// A reader that left gives its room back, and the others get what is sent; without readers, sending is an error.
+/// A departed reader's space is freed, and the others still get messages. Without readers, sending is an error.
 #[test]
 fn a_reader_that_left_is_not_waited_for() {
     for over in [Over::Shm, Over::Weak(11)] {
@@ -247,7 +247,7 @@ fn a_reader_that_left_is_not_waited_for() {
                 std::thread::sleep(SHORT);
                 second.leave();
             });
-            // It waits for room when the node leaves.
+            // The sender waits for space when the node leaves.
             endpoint.block_on(sender.send(&endpoint, &[8; 56])).unwrap();
         });
         far.block_on(receiver.recv(&far, &mut bytes)).unwrap();

@@ -59,7 +59,7 @@ impl RingReceiver {
             self.check_writer(endpoint)?;
             return self.tell_again(endpoint).map(|()| false);
         }
-        // The head was read first; what it covers has landed before it.
+        // The head was read first; all messages that it covers landed before it.
         let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
         if framed_bytes(len.min(capacity)) > capacity {
             let what = format!("a message of {len} bytes in a ring of {capacity}");

@@ -1,9 +1,10 @@
-//! ALock: a lock for asymmetric memory, whose threads on the lock's own node never go through the NIC.
+//! ALock: a lock for asymmetric memory. Threads on the lock's own node never use the NIC.
 //!
-//! A CPU's read-modify-writes and a NIC's are not atomic with each other, so an ordinary lock makes everybody use the NIC,
-//! the lock's own node included. ALock has two queues instead, one for each *cohort*: operations of other nodes use remote
-//! atomics on one tail, those of the lock's node use CPU atomics on another. The heads of the two queues agree by Peterson's
-//! algorithm, which needs reads and writes only: those of CPU and NIC go together. The tails are its flags.
+//! A CPU's read-modify-writes and a NIC's are not atomic with each other, so with an ordinary lock every thread uses
+//! the NIC, even on the lock's own node. ALock has two queues instead, one for each *cohort*. Operations of other nodes
+//! use remote atomics on one tail, and those of the lock's node use CPU atomics on the other. The heads of the two
+//! queues compete by Peterson's algorithm. It needs reads and writes only, which CPU and NIC may mix. The tails are its
+//! flags.
 //!
 //! ```text
 //! +0   ┌──────────────┐
@@ -25,64 +26,70 @@
 //! +64  └──────────────┘
 //! ```
 //!
-//! The entries (`descriptor.rs`, `local.rs`) are of operations, not of threads: a thread may hold and await several locks.
-//! Those of the two cohorts come from two supplies.
+//! The entries (`descriptor.rs`, `local.rs`) belong to operations, not to threads: a thread may hold and await several
+//! locks. Each cohort has its own free list of entries.
 //!
 //! # Acquire
 //!
-//! *Remote.* Enqueue (`queue.rs`). Who finds the queue empty competes: it puts the cohort into `victim`, and gets
-//! `tail_local` and `victim`, until the former is empty or the latter names the others.
-//! - The compare-and-swap was waited for before the put is issued (`NLW → WT → NLR`): the flag is up before the victim is named.
-//! - The get comes after the put (`NRW → NRR`, to one node): the two are posted together.
+//! *Remote.* An operation enqueues (`queue.rs`). If it finds the queue empty, it competes: it puts the cohort into
+//! `victim`, then gets `tail_local` and `victim` until `tail_local` is empty or `victim` names the other cohort.
+//! - The compare-and-swap completes before the put is issued (`NLW → WT → NLR`): the flag is up before the victim is
+//!   named.
+//! - The get follows the put (`NRW → NRR`, to one node): the two are posted together.
 //! - The two words may be read in any order, since each alone suffices.
-//! - What the holder reads afterwards comes after the get.
+//! - The holder's later reads follow the get.
 //!
-//! *Local* (`local.rs`). Exchange `tail_local` (by a compare-and-swap, again until it succeeds), store `victim`, a memory fence, read `tail_remote` and `victim`.
-//! - The exchange comes before the store (`CAS → CW`).
-//! - The fence is what keeps the store before the reads (`CW → MF → CR`; without it `CW → CR` is not ordered).
+//! *Local* (`local.rs`). An operation exchanges `tail_local` (by a compare-and-swap, repeated until it succeeds),
+//! stores `victim`, issues a memory fence, and reads `tail_remote` and `victim`.
+//! - The exchange precedes the store (`CAS → CW`).
+//! - The fence orders the store before the reads (`CW → MF → CR`; without it `CW → CR` is not ordered).
 //!
-//! Exclusion is Peterson's: of two heads the one whose victim is overwritten last finds the other's flag up and itself the
-//! victim. For that a named victim has to be in memory before its operation gives the head up: a put that landed later would
-//! let in a local thread beside a remote one. So an operation that is dropped between put and get waits for the get.
+//! Exclusion is Peterson's: the head that writes `victim` last finds the other's flag up and itself the victim. This
+//! requires that a named victim is in memory before its operation gives up the head. A put that landed later would
+//! admit a local thread beside a remote one. So an operation that is dropped between put and get waits for the get.
 //!
 //! # Release
 //!
-//! What the holder has put has to be visible before the lock can be had: a put's completion does not say so, so the release
-//! waits for a get from every node that the holder's endpoint has put to (a global fence). One node is left out: that of the
-//! operation behind, if that is known, since the grant is put to the same node (`NRW → NRW`; on the own node it is a store, and
-//! none is left out); else the lock's, since the
-//! compare-and-swap that empties the tail comes after earlier puts to its node (`NRW → NAR`), and has flushed them when it
-//! fails. CPU writes come before any operation that is issued later, and before any later CPU write.
+//! The holder's puts must be visible before another operation can acquire the lock. A put's completion does not ensure
+//! this, so the release waits for a get from every node that the holder's endpoint has put to (a global fence).
 //!
-//! A holder hands the lock to its own cohort as often as the *budget* says: the grant is what is left of it. Who is granted
-//! 0 competes again, so that the other cohort's head, if it waits, has its turn; then the budget is whole again.
+//! One node is exempt. If the operation behind is known, its node is exempt, since the grant is put to the same node
+//! (`NRW → NRW`). On the own node the grant is a store, and no node is exempt. If no operation behind is known, the
+//! lock's node is exempt: the compare-and-swap that empties the tail follows earlier puts to its node (`NRW → NAR`),
+//! and has flushed them if it fails. CPU writes precede any operation that is issued later, and any later CPU write.
+//!
+//! The *budget* limits how often in a row a cohort may pass the lock on to its own operations. Each grant carries the
+//! remaining budget. An operation that is granted 0 competes again, so that the other cohort's waiting head gets the
+//! lock. Then the budget is reset.
 //!
 //! # Costs
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `lock`, remote, free | 2 | 1 cas; 1 put and 1 get, posted together |
-//! | `lock`, remote, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put; none behind one of its node |
-//! | the same, granted 0 | and 1 for each look | 1 put, a get for each look |
-//! | `unlock`, remote, d nodes put to, that one left out | 1 (d = 0) or 2 | at most d gets, 1 cas |
-//! | `unlock`, remote, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put; none before one of its node |
+//! | `lock`, remote, behind another | 1 for each attempt, then a local wait | 1 cas each, 1 put (0 to its own node) |
+//! | the same, granted 0 | plus 1 for each poll | 1 put, a get for each poll |
+//! | `unlock`, remote, d nodes put to, without the exempt one | 1 (d = 0) or 2 | at most d gets, 1 cas |
+//! | `unlock`, remote, another behind | the same; 0 if known | at most d gets and 1 cas, 1 put (0 to its own node) |
 //! | `lock`, local | 0 | none |
 //! | `unlock`, local, d nodes put to | 0 or 1 | at most d gets |
 //!
-//! No thread needs a queue pair to its own node: not those on the lock's node, which use the CPU, nor those of another node that
-//! wait behind each other, since their descriptors have no words that are updated by atomics.
+//! No thread needs a queue pair to its own node. Threads on the lock's node use the CPU. Threads of another node that
+//! wait behind each other use stores, since no word of a descriptor is updated by remote atomics.
 //!
 //! # When a node dies
 //!
-//! *A remote holder's or waiter's*: `queue.rs` says how the remote queue goes on. If no living operation is in
-//! it, the local head finds that out, and takes that tail for an empty one. Nobody can tell whether the dead held the lock:
-//! the next holder is told that something may be half-written ([`LockGuard::is_after_death`]), and so are those after it,
-//! until one says [`LockGuard::repaired`]. Each operation that the dead had in the queue may be told of.
+//! *If it had a remote holder or waiter*, the remote queue is recovered as described in `queue.rs`. If that queue holds
+//! no living operation, the local head detects this, and treats its tail as empty. It cannot be known whether the dead
+//! operation held the lock. So the next holder is warned that something may be half-written
+//! ([`LockGuard::is_after_death`]), and so are later holders, until one of them calls [`LockGuard::repaired`]. Each
+//! operation that the dead node had in the queue may cause such a warning.
 //!
-//! *The lock's own*: the lock is gone, and every call says so, naming the node.
+//! *If it was the lock's home*, the lock is lost, and every call returns an error that names the node.
 //!
-//! Source: Baran, Nelson-Slivon, Tseng, Palmieri, "ALock: Asymmetric Lock Primitive for RDMA Systems" (SPAA 2024), section 5.
-//! The paper's algorithm has no deadlines and no deaths; those are ours. `specs/alock` has the algorithm in TLA+.
+//! Source: Baran, Nelson-Slivon, Tseng, Palmieri, "ALock: Asymmetric Lock Primitive for RDMA Systems" (SPAA 2024),
+//! section 5. The paper's algorithm handles neither deadlines nor deaths; those parts are ours. `specs/alock` has the
+//! algorithm in TLA+.
 
 use std::sync::Arc;
 
@@ -106,19 +113,20 @@ pub(super) const REPAIRED: usize = 5;
 pub(super) const BURIED: usize = 6;
 pub(super) const WORDS: usize = 8;
 
-/// The victims. A new lock has none, which is as good as either while both queues are empty.
+/// The victims. A new lock has none, which is as good as either name while both queues are empty.
 const REMOTE: u64 = 1;
 pub(super) const LOCAL: u64 = 2;
 
-/// How ALocks are opened. All nodes say the same.
+/// Options of ALocks. They must be the same on all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ALockOptions {
-    /// How many remote operations in a row may have the lock while a local one waits: 20, unless set (section 6.1).
+    /// How many remote operations in a row may have the lock while a local one waits. Default: 20 (section 6.1).
     pub remote_budget: u32,
-    /// And the other way round: 5, unless set.
+    /// How many local operations in a row may have the lock while a remote one waits. Default: 5.
     pub local_budget: u32,
-    /// How many operations of a node may hold or await one of the locks of other nodes at a time, and as many one of its own (of
-    /// queue locks: one of any node): 1024, unless set. Each has 64 bytes of network memory.
+    /// How many operations of a node may hold or await locks of other nodes at a time. The same number may hold or
+    /// await locks of the own node. (For queue locks, the limit is for the locks of all nodes together.) Default: 1024.
+    /// Each has 64 bytes of network memory.
     pub operations_max: usize,
 }
 
@@ -129,7 +137,7 @@ impl Default for ALockOptions {
 }
 
 impl ALockOptions {
-    /// Checks that they can be.
+    /// Checks that the values are valid.
     pub(super) fn check(&self, count: usize) -> Result<()> {
         let why = if self.remote_budget == 0 || self.local_budget == 0 {
             "`remote_budget` and `local_budget` have to be at least 1".into()
@@ -144,7 +152,7 @@ impl ALockOptions {
     }
 }
 
-/// A number of ALocks, spread over the nodes that open them, in order: lock `i` lies on the one at `i mod nodes`.
+/// An array of ALocks, spread over the nodes that open it, in order: lock `i` is on the node at position `i mod nodes`.
 ///
 /// ```
 /// use farfield::{ALockArray, ALockOptions, LockArray, LockGuard};
@@ -182,15 +190,15 @@ pub struct ALockArray {
 /// ```
 pub struct ALock(ALockArray);
 
-/// An ALock is held as long as this lives.
+/// Holds an ALock until it is dropped or unlocked.
 ///
-/// Unlock with [`LockGuard::unlock`]. Dropping it does the same, but waits for the release fence in the drop, and an error
-/// is only logged.
+/// Unlock with [`LockGuard::unlock`]. Dropping the guard also unlocks, but blocks until the release fence completes,
+/// and only logs an error.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct ALockGuard<'a> {
     locks: &'a ALockArray,
     endpoint: &'a Endpoint,
-    /// None once it is released, or left to the service thread.
+    /// None once the lock is released, or left to the service thread.
     held: Option<Held<'a>>,
     budget: u32,
     is_after_death: bool,
@@ -203,18 +211,18 @@ enum Held<'a> {
 }
 
 impl ALock {
-    /// Opens the lock, which lies on `home`, and waits for all nodes to do so.
+    /// Opens the lock with the home `home`, and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory.
+    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<ALock> {
         ALock::open_with(node, path, home, ALockOptions::default())
     }
 
-    /// [`ALock::open`], not with the usual options.
+    /// [`ALock::open`] with options.
     ///
     /// # Errors
-    /// As `open`; options that cannot be.
+    /// As `open`; or the options are invalid.
     pub fn open_with(node: &Node, path: &str, home: NodeId, options: ALockOptions) -> Result<ALock> {
         ALockArray::open_on(node, path, 1, vec![home], options).map(ALock)
     }
@@ -222,7 +230,7 @@ impl ALock {
     /// Takes the lock, waiting as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout, or the home node is gone.
+    /// A timeout, or the home node is unreachable.
     pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
         self.0.lock(endpoint, 0).await
     }
@@ -235,10 +243,10 @@ impl ALock {
         self.0.lock_deadline(endpoint, 0, deadline).await
     }
 
-    /// Takes the lock if that can be done without waiting for anybody.
+    /// Takes the lock if that is possible without waiting for another operation.
     ///
     /// # Errors
-    /// The home node is gone.
+    /// The home node is unreachable.
     pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<ALockGuard<'a>>> {
         self.0.try_lock(endpoint, 0).await
     }
@@ -248,7 +256,7 @@ impl ALockArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens them differently; no memory; options that cannot be.
+    /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the options are invalid.
     pub fn open(node: &Node, path: &str, count: usize, options: ALockOptions) -> Result<ALockArray> {
         ALockArray::open_on(node, path, count, node.members_for(path), options)
     }
@@ -273,7 +281,7 @@ impl ALockArray {
             is_local: true,
             more,
             expected: vec![("descriptors".into(), own.bytes() as u64)],
-            after_death: (REPAIRED, u64::MAX), // not what has been told so far
+            after_death: (REPAIRED, u64::MAX), // equals no count of deaths, so none counts as repaired
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
@@ -283,7 +291,7 @@ impl ALockArray {
         Ok(ALockArray { spread, options, queue, local })
     }
 
-    /// The local side of a lock, if it lies on this node.
+    /// The local side of a lock, if its home is this node.
     fn local(&self, record: RemotePtr<u64>) -> Option<&Arc<Local>> {
         self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
     }
@@ -368,7 +376,7 @@ impl ALockArray {
                     entry.back_out();
                     return Ok(None);
                 }
-                // Read after the lock is taken. Of the deaths that are told of later, none can have been a holder's.
+                // Read after the lock is taken. Deaths that are reported later cannot be those of a holder.
                 let (deaths, repaired) = entry.deaths();
                 (self.reset(again, self.options.local_budget), deaths != repaired)
             }
@@ -377,7 +385,7 @@ impl ALockArray {
         Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
     }
 
-    /// The budget of one who has won.
+    /// The budget of an operation that has won the competition.
     fn reset(&self, granted: Option<Grant>, whole: u32) -> u32 {
         match granted {
             Some(grant) if mutants::is_on(Mutant::AlockBudgetNotReset) => grant.budget(),
@@ -417,20 +425,20 @@ impl LockArray for ALockArray {
     }
 }
 
-/// The head of the remote queue competes with that of the local one. Whether a holder has died, and nobody has repaired what
-/// it left; none if it only tries, and has not won at once.
+/// Competes, as the head of the remote queue, with the head of the local one. Returns whether a holder has died and its
+/// damage is not repaired; none if `tries` is set and the first attempt fails.
 async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<Option<bool>> {
     let (endpoint, record) = (entry.endpoint(), entry.place().tail);
     let mut named = Named { entry, is_in_memory: false };
     if names_victim {
-        // Posted together with the get behind it, which it lands before (`NRW → NRR`).
+        // Posted together with the get that follows, and lands before it (`NRW → NRR`).
         endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
     }
     loop {
-        // In any order: each of the first two is enough by itself. The others have not changed since a holder changed them,
-        // but for `repaired`, which may be older than that the holder has left.
+        // The words may be read in any order: each of the first two suffices by itself. The others have not changed
+        // since the last holder changed them. Only `repaired` may be older than the value that this holder left.
         let [tail_local, victim, claims, burials, repaired] = whole_words(endpoint, record.at(TAIL_LOCAL)).await?;
-        named.is_in_memory = true; // the get has come back, after the victim's put
+        named.is_in_memory = true; // the get has completed, after the victim's put
         if tail_local == 0 || victim != REMOTE {
             let deaths = deaths_told(claims) + burials;
             let is_repaired = deaths == repaired || endpoint.get(record.at(REPAIRED)).await? == deaths;
@@ -446,8 +454,8 @@ async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tri
     }
 }
 
-/// A victim that was named. It is in memory before its operation gives up the head: if it landed afterwards, the local head
-/// could take it for the next one's, and enter beside it.
+/// A named victim. It must be in memory before its operation gives up the head. If it landed later, the local head
+/// could take it for the next operation's, and enter beside that one.
 struct Named<'a, 'e> {
     entry: &'a mut Entry<'e>,
     is_in_memory: bool,
@@ -456,22 +464,22 @@ struct Named<'a, 'e> {
 impl Drop for Named<'_, '_> {
     fn drop(&mut self) {
         if !self.is_in_memory && !mutants::is_on(Mutant::AlockVictimLate) {
-            // A round trip at most.
+            // It takes one round trip at most.
             let (endpoint, home) = (self.entry.endpoint(), self.entry.place().tail.node());
             if endpoint.block_on(endpoint.global_fence([home])).is_err() {
-                self.entry.keep(); // its home is gone, or it never leaves the head
+                self.entry.keep(); // either its home is unreachable, or the entry never leaves the head
             }
         }
     }
 }
 
 impl ALockGuard<'_> {
-    /// How many operations of its cohort may have the lock after this one before the other cohort has its turn.
+    /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
     pub fn budget(&self) -> u32 {
         self.budget
     }
 
-    /// Says in the lock's record that what the dead have left is repaired. The release makes it visible.
+    /// Records in the lock that everything left by dead holders is repaired. The release makes this visible.
     async fn tell_repaired(&self) -> fabric::Result<()> {
         match self.held.as_ref() {
             Some(Held::Remote(entry)) => {
@@ -521,7 +529,7 @@ impl ALockGuard<'_> {
         }
     }
 
-    /// Something went wrong before it was known that all is visible: the lock stays taken.
+    /// Keeps the lock taken: an error occurred before all writes were known to be visible.
     fn keep(&mut self) {
         match self.held.take() {
             Some(Held::Remote(mut entry)) => entry.keep(),

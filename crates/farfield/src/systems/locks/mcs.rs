@@ -8,22 +8,22 @@
 //! +16  └──────────┘
 //! ```
 //!
-//! The rival of ALock's evaluation (section 6), and the same queue as that of ALock's remote cohort: each waits on its own
-//! node, first come, first served. Threads on the lock's node go through the NIC's loopback as everybody does, for their
-//! compare-and-swaps on the tail and for their puts to each other.
+//! A rival of ALock in its evaluation (section 6), with the same queue as ALock's remote cohort. Each operation waits
+//! on its own node, and the order is first come, first served. Threads on the lock's node use the NIC's loopback like
+//! all others, for their compare-and-swaps on the tail and for their puts to each other.
 //!
-//! *Acquire.* The compare-and-swap that found the tail empty was waited for; or the grant was read, which its giver put after
-//! all that it had put before. *Release.* As ALock's remote one: a global fence, but for the node of the operation behind
-//! (`NRW → NRW`), or that of the lock (`NRW → NAR`).
+//! *Acquire.* Either the compare-and-swap that found the tail empty has completed. Or the operation has read its grant,
+//! which its giver put after all its earlier puts. *Release.* As ALock's remote one: a global fence, from which one
+//! node is exempt: that of the operation behind (`NRW → NRW`), or else that of the lock (`NRW → NAR`).
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `lock`, free | 1 | 1 cas |
 //! | `lock`, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put |
-//! | `unlock`, d nodes put to, that one left out | 1 (d = 0) or 2 | at most d gets, 1 cas |
-//! | `unlock`, somebody behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
+//! | `unlock`, d nodes put to, without the exempt one | 1 (d = 0) or 2 | at most d gets, 1 cas |
+//! | `unlock`, another behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
 //!
-//! *When a node dies*, see [`ALock`](super::alock): the rules for its remote queue are those of this lock.
+//! *When a node dies*, the rules of [`ALock`](super::alock) for its remote queue apply.
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId};
 
@@ -41,7 +41,7 @@ const TAIL: usize = 0;
 const CLAIMS: usize = 1;
 const WORDS: usize = 2;
 
-/// A number of queue locks, spread over the nodes that open them, in order.
+/// An array of queue locks, spread over the nodes that open it, in order.
 ///
 /// ```
 /// use farfield::{LockArray, LockGuard, McsLockArray};
@@ -59,12 +59,12 @@ pub struct McsLockArray {
     queue: Arc<Queue>,
 }
 
-/// A queue lock is held as long as this lives.
+/// Holds a queue lock until it is dropped or unlocked.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct McsGuard<'a> {
     locks: &'a McsLockArray,
     endpoint: &'a Endpoint,
-    /// None once it is released, or left to the service thread.
+    /// None once the lock is released, or left to the service thread.
     held: Option<Entry<'a>>,
     is_after_death: bool,
     is_repaired: bool,
@@ -75,7 +75,7 @@ impl McsLockArray {
     /// them at a time; each has 64 bytes of network memory.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens them differently; no memory; numbers that cannot be.
+    /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the numbers are invalid.
     pub fn open(node: &Node, path: &str, count: usize, operations_max: usize) -> Result<McsLockArray> {
         ALockOptions { operations_max, ..ALockOptions::default() }.check(count).of(path)?;
         let mut more = Regions::new(node);
@@ -169,7 +169,7 @@ impl McsGuard<'_> {
         self.held.take().expect("it is held").leave(spared).await
     }
 
-    /// Something went wrong before it was known that all is visible: the lock stays taken.
+    /// Keeps the lock taken: an error occurred before all writes were known to be visible.
     fn keep(&mut self) {
         if let Some(mut entry) = self.held.take() {
             entry.keep();

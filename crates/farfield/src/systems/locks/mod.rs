@@ -1,16 +1,16 @@
-//! Locks for asymmetric memory: ALock, the rivals that it is measured against, and what is built of them.
+//! Locks for asymmetric memory: ALock, the rivals of its evaluation, and a table of any of them.
 //!
 //! All of them are arrays of locks spread over nodes, behind one trait: [`LockArray`].
 //!
-//! | kind | who waits | order | on the lock's node |
+//! | kind | waiting | order | on the lock's node |
 //! |---|---|---|---|
 //! | [`ALockArray`] | on its own node, but for the heads of two queues | first come, first served in each of two cohorts, which take turns | CPU only |
-//! | [`MutexArray`] | looks at the lock's word again and again | first come, first served, with bounded bypass | through the NIC |
-//! | [`SpinLockArray`] | tries again and again, with a back-off | none: one may starve | through the NIC |
+//! | [`MutexArray`] | polls the lock's word | first come, first served, with bounded bypass | through the NIC |
+//! | [`SpinLockArray`] | tries again and again, with a back-off | none: an operation may starve | through the NIC |
 //! | [`McsLockArray`] | on its own node | first come, first served | through the NIC |
 //!
-//! [`LockTable`] is any of them, chosen when it is opened. The page `docs/locks.md` says which is good for what, and what has been
-//! checked of them.
+//! [`LockTable`] holds any of them; the kind is chosen when it is opened. The page `docs/locks.md` explains which kind
+//! suits which purpose, and how each has been checked.
 
 use core::future::Future;
 
@@ -34,7 +34,7 @@ pub use mcs::{McsGuard, McsLockArray};
 pub use spin::{SpinGuard, SpinLockArray};
 pub use table::{LockKind, LockOptions, LockTable, TableGuard};
 
-/// A number of locks of one kind, spread over nodes.
+/// An array of locks of one kind, spread over nodes.
 ///
 /// ```
 /// use farfield::{Endpoint, LockArray, LockGuard, Result};
@@ -46,20 +46,20 @@ pub use table::{LockKind, LockOptions, LockTable, TableGuard};
 /// }
 /// ```
 pub trait LockArray {
-    /// What holds one of the locks.
+    /// The guard of a held lock.
     type Guard<'a>: LockGuard
     where
         Self: 'a;
 
-    /// How many there are.
+    /// The number of locks.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether there are no locks.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The node that lock `index` lies on.
+    /// The home node of lock `index`.
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
@@ -68,7 +68,7 @@ pub trait LockArray {
     /// Takes lock `index`, waiting as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout, or the home node is gone.
+    /// A timeout, or the home node is unreachable.
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
@@ -87,10 +87,10 @@ pub trait LockArray {
         deadline: Instant,
     ) -> impl Future<Output = Result<Self::Guard<'a>>>;
 
-    /// Takes lock `index` if that can be done without waiting for anybody.
+    /// Takes lock `index` if that is possible without waiting for another operation.
     ///
     /// # Errors
-    /// The home node is gone.
+    /// The home node is unreachable.
     fn try_lock<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -98,21 +98,22 @@ pub trait LockArray {
     ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>>;
 }
 
-/// A lock is held as long as this lives.
+/// Holds a lock until it is dropped or unlocked.
 pub trait LockGuard {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
     /// # Errors
-    /// The lock's home is gone, and the lock with it. Or a node that was written to does not answer: the lock is released
-    /// when that node is gone, or taken from this one when it is this one that goes. Or it cannot be made sure that what was
-    /// written is visible: the lock stays taken.
+    /// The lock's home is unreachable, and the lock is lost with it. Or a node that the holder wrote to does not
+    /// answer: the lock is released once that node has failed or left, or is taken from this node if this one is
+    /// evicted. Or the holder's writes cannot be made visible: the lock stays taken.
     fn unlock(self) -> impl Future<Output = Result<()>>;
 
-    /// Whether a holder may have died while it held the lock, and nobody has said [`LockGuard::repaired`] since: what the
-    /// lock protects may be half-written. What the dead had put before is visible, or never will be.
+    /// Whether a holder may have died while it held the lock, and [`LockGuard::repaired`] was not called since. If so,
+    /// what the lock protects may be half-written. Each put of the dead holder is visible, or never will be.
     fn is_after_death(&self) -> bool;
 
-    /// What the lock protects is whole: the next holder is told of no death. Without it, the next one is told, too.
+    /// Declares that what the lock protects is whole, so that the next holder is not warned of a death. Without this
+    /// call, the next holder is warned, too.
     fn repaired(&mut self);
 }
 
@@ -150,12 +151,12 @@ impl LockGuard for Guard<'_> {
     }
 }
 
-/// What arrays of locks have in common: so many records of a few words each, on the homes in turn.
+/// The common part of all arrays of locks: records of a few words each, on the homes in turn.
 struct Spread {
     object: Object,
     count: usize,
     words_each: usize,
-    /// Record `i` lies at `bases[i mod homes]` plus `i / homes` records.
+    /// Record `i` is at `bases[i mod homes]` plus `i / homes` records.
     bases: Vec<RemotePtr<u64>>,
     /// The records of this node, if it is a home and works on them itself.
     own: Option<Region>,
@@ -168,16 +169,16 @@ struct Layout<'a> {
     count: usize,
     words_each: usize,
     homes: Vec<NodeId>,
-    /// Where the records lie: where threads wait for them, or where nobody does.
+    /// The group of the records' regions: one on which threads wait, or one on which they do not.
     group: GroupKey,
-    /// What more has to be the same on all nodes.
+    /// Further options that must be the same on all nodes.
     options: String,
-    /// Whether a home's processor works on its records, besides operations.
+    /// Whether a home's CPU accesses its records directly, besides remote operations.
     is_local: bool,
-    /// More regions: of every participant, with their sizes, or of this node alone.
+    /// Further regions: those of every participant, with their sizes, or of this node alone.
     more: Regions,
     expected: Vec<(String, u64)>,
-    /// What word of a record, and with which value, says that a holder may have died.
+    /// A word of a record, and the value of it that records a holder's possible death.
     after_death: (usize, u64),
 }
 
@@ -196,7 +197,7 @@ impl Spread {
             (true, true) => {
                 let own = regions.alloc("locks", group, bytes).of(path)?;
                 if node.is_reopening(path) {
-                    // Nobody knows where the records are yet: they are announced below.
+                    // The records are not announced yet, so no other node accesses them.
                     let (word, value) = after_death;
                     (word..bytes / 8).step_by(words_each).for_each(|word| own.word(word * 8).store(value));
                     memory_fence();
@@ -237,18 +238,18 @@ impl Spread {
         self.object.node()
     }
 
-    /// An error if the locks were reopened.
+    /// Returns an error if the locks were reopened.
     fn check_current(&self) -> Result<()> {
         self.object.check_current()
     }
 
-    /// Where another region of each participant lies.
+    /// Pointers to another region of each participant.
     fn regions(&self, name: &str) -> Result<Vec<(NodeId, RemotePtr<u64>)>> {
         let nodes = self.object.others().chain([self.node().id()]);
         nodes.map(|node| Ok((node, self.object.remote(node, name)?))).collect()
     }
 
-    /// Where the record of a lock of this node lies in its region, in bytes.
+    /// The offset of a lock's record in this node's region, in bytes.
     fn offset(&self, index: usize) -> usize {
         index / self.bases.len() * self.words_each * 8
     }

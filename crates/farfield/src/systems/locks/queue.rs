@@ -1,41 +1,45 @@
-//! The queue of a lock that operations of many nodes wait in, after Mellor-Crummey and Scott's: the entries are linked,
-//! each waits on its own node, and who leaves hands the lock to the one behind.
+//! The queue of a lock that operations of many nodes wait in, after Mellor-Crummey and Scott's. The entries are linked,
+//! each operation waits on its own node, and a leaving one hands the lock to the one behind.
 //!
 //! The lock's record has the tail: the name of the last entry. RDMA has no exchange, so an operation enqueues by a
-//! compare-and-swap, and again from what it found if it failed. It then tells the one before it (a put), and waits until
-//! that puts a grant into its descriptor. On one node these two are stores: only the record's words are updated by atomics, so
-//! nothing of a descriptor needs the NIC. Who leaves knows the one behind, and puts; or takes itself from the tail by a
-//! compare-and-swap; or, if that fails, waits for the one behind to tell.
+//! compare-and-swap. If that fails, it tries again with the value found. It then links itself to its predecessor (a
+//! put), and waits until that one puts a grant into its descriptor. Within one node these two puts are stores. Only the
+//! record's words are updated by remote atomics, so nothing in a descriptor needs the NIC. A leaving operation that
+//! knows its successor puts the grant. Otherwise it removes itself from the tail by a compare-and-swap. If that fails,
+//! it waits for its successor to link itself.
 //!
-//! *Why nothing is lost.* A descriptor is written by the CPU before the compare-and-swap that makes it known (`CW → NAR`),
-//! so what others put into it lands afterwards. It is used again only when nobody will write to it: the one before has
-//! granted, and the one behind has told, or there is none. If nobody can say whether the compare-and-swap was done, since the
-//! lock's node is out of reach, the descriptor is kept for good: one for each attempt that was under way then, and no more, since
-//! what is posted to that node afterwards is refused, and so not done ([`Endpoint::check_word`]).
+//! *Why nothing is lost.* The CPU writes a descriptor before the compare-and-swap that publishes it (`CW → NAR`), so
+//! other nodes' puts land afterwards. A descriptor is reused only when no further write to it can come: its predecessor
+//! has granted, and its successor has linked itself, or there is none. If the lock's node is unreachable, the outcome
+//! of the compare-and-swap may be unknown. Then the descriptor is never reused. This costs one descriptor for each
+//! attempt that was in flight, and no more: later operations to that node are refused, and so not done
+//! ([`Endpoint::check_word`]).
 //!
 //! # When nodes die
 //!
-//! A dead node's entries cannot be read, so nobody knows who was before or behind them. But each living entry knows the
-//! one that it found before it. Living entries so form *chains*, each of which begins with one that found nobody, or one of
-//! a dead node. If the latter is [`Standing::ShutOut`] and has granted nothing, that beginning can be granted nothing any
-//! more: it is *stuck*. It looks at all living entries of the lock ([`Queue::survey`]). If each is in a chain with a stuck
-//! beginning, then nobody has the head, and one of these may claim it, by a compare-and-swap of a count of claims in the
-//! lock's record. If the count is another one than before it looked, somebody else has claimed. The chain that holds the
-//! tail comes last: it claims only if there is no other. So the tail is not emptied while others are stuck; and an end of
-//! another chain has somebody behind it, dead, and stops there for the next claim.
+//! A dead node's entries cannot be read, so their predecessors and successors are unknown. But each living entry knows
+//! the predecessor that it found. So living entries form *chains*. A chain begins with an entry that found the queue
+//! empty, or found an entry of a dead node. If that dead node is [`Standing::ShutOut`] and has granted nothing, the
+//! beginning can never be granted anything: it is *stuck*. A stuck beginning reads all living entries of the lock
+//! ([`Queue::survey`]). If each of them is in a chain with a stuck beginning, no operation is at the head. Then one
+//! stuck beginning may claim the head, by a compare-and-swap of a count of claims in the lock's record. If the count
+//! has changed since before the survey, another operation has claimed. The chain that holds the tail comes last: it
+//! claims only if there is no other. So the tail is not emptied while others are stuck. The end of any other chain has
+//! a dead successor, and stops there for the next claim.
 //!
-//! That a look is enough, though the entries are not looked at in one moment. Suppose that somebody living is at the head
-//! when the look has ended, and no claim has come between. It has not found the queue empty, since the tail was never empty
-//! while others were stuck. So it was granted the head along its chain, whose beginning is not stuck, or was granted
-//! something: by the dead, before it was shut out, or by a claim, and both were before the look began. The grants that follow
-//! go along the chain, from one that is gone or is seen with its grant: and then the next one is not seen as stuck. (Who is
-//! shut out is asked before the look; otherwise a grant could land in the middle of it, and its giver die.) An entry that is
-//! seen between its compare-and-swap and the answer may be at the head: then nothing can be told. One that is never polled
-//! again at that moment, or forgotten, keeps others from claiming for as long.
+//! One survey is enough, though it does not read all entries at one moment. Suppose that a living operation is at the
+//! head when the survey has ended, and no claim has happened in between. It has not found the queue empty, since the
+//! tail was never empty while others were stuck. So it was granted the head along its chain. That chain's beginning is
+//! not stuck, or was granted something, either by the dead node before its eviction, or by a claim. Both happened
+//! before the survey began. Later grants move along the chain, from an entry that has finished or is seen with its
+//! grant. In both cases the next entry is not seen as stuck. (Evictions are read before the survey. Otherwise a grant
+//! could land in the middle of it, and its giver die.) An entry that is seen before the result of its compare-and-swap
+//! is known may be at the head: then the survey decides nothing. If such an operation is never polled again, or is
+//! forgotten, it blocks claims for as long.
 //!
-//! Nobody can tell whether the dead held the lock or waited for it, so the next holder is told of a death in either case.
-//! A node that has left in good order has left nothing in a queue but a guard that was forgotten; who is behind it gets an
-//! error that names it. `specs/claims` has the claims in TLA+.
+//! It cannot be known whether the dead operation held the lock or waited for it, so the next holder is warned of a
+//! death in either case. A node that has left gracefully leaves nothing in a queue but a guard that was forgotten. An
+//! operation behind that guard gets an error that names the node. `specs/claims` has the claims in TLA+.
 
 use core::time::Duration;
 
@@ -49,22 +53,23 @@ use crate::mutants::{self, Mutant};
 use crate::node::{Hold, Node, Object, Poller, Progress, Standing};
 use crate::objects::settle::Settle;
 
-/// How often who waits looks whether nodes that it depends on still live.
+/// How often a waiting operation checks whether the nodes that it depends on are still alive.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Somebody else may take and leave it between the attempts of who only tries; a few are enough to call it taken.
+/// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as
+/// taken.
 const TRIES_MAX: u32 = 4;
-/// Descriptors that are read by one get.
+/// The number of descriptors read by one get.
 const AT_ONCE: usize = 64;
 
-/// What is waited for.
+/// The name of the lock in timeout errors.
 pub(super) const LOCK: &str = "the lock";
 
-/// How long an operation waits. One that need not wait does not look at the clock.
+/// How long an operation waits. An operation that need not wait does not read the clock.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
     /// When it began to wait.
     start: Option<Instant>,
-    /// None before that, if it is to be as long as the endpoint's timeout.
+    /// None before the wait begins, if it is to last as long as the endpoint's timeout.
     deadline: Option<Instant>,
 }
 
@@ -79,14 +84,14 @@ impl Wait {
         Wait { start: None, deadline: Some(deadline) }
     }
 
-    /// Until when it waits before it looks whether others still live.
+    /// The time until which it waits before it checks again whether others are alive.
     pub(super) fn slice(&mut self, endpoint: &Endpoint) -> Instant {
         let now = endpoint.now();
         self.start.get_or_insert(now);
         (*self.deadline.get_or_insert_with(|| now + endpoint.timeout())).min(now + CHECK_EVERY)
     }
 
-    /// The error of having waited too long, if so.
+    /// The timeout error, if the deadline has passed.
     pub(super) fn is_late(&mut self, endpoint: &Endpoint, what: &str, missing: Option<NodeId>) -> Option<Error> {
         self.slice(endpoint);
         let (now, start) = (endpoint.now(), self.start?);
@@ -95,7 +100,7 @@ impl Wait {
     }
 }
 
-/// What one who leaves hands to the one behind.
+/// What a leaving operation hands to the one behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Grant(u64);
 
@@ -107,7 +112,7 @@ impl Grant {
         Grant(GRANTED | if is_after_death { DIED } else { 0 } | u64::from(budget))
     }
 
-    /// How often the lock may be handed on before the other cohort has a turn; 0: it has to be competed for.
+    /// How often the lock may be passed on before the other cohort gets it. 0: the operation must compete for it.
     pub(super) fn budget(self) -> u32 {
         self.0 as u32
     }
@@ -125,21 +130,21 @@ impl Grant {
     }
 }
 
-/// Where the queue of a lock lies: in the lock's record.
+/// The location of a lock's queue, in the lock's record.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) lock: usize,
     pub(super) tail: RemotePtr<u64>,
-    /// How often the head was claimed from the dead; in the upper half, how many of those claims tell of a death.
+    /// How often the head was claimed after a death. The upper half counts the claims that report a death.
     pub(super) claims: RemotePtr<u64>,
-    /// The tail of a queue of the dead whose death somebody else has told of.
+    /// The tail of a queue of dead operations, after their deaths have been counted elsewhere.
     pub(super) buried: Option<RemotePtr<u64>>,
 }
 
-/// Added to the claims by one that tells of a death.
+/// Added to the claims by a claim that reports a death.
 const TELLS: u64 = 1 << 32;
 
-/// How many deaths a lock's claims tell of.
+/// How many deaths a lock's claims report.
 pub(super) fn deaths_told(claims: u64) -> u64 {
     claims / TELLS
 }
@@ -149,29 +154,29 @@ pub(super) struct Queue {
     node: Node,
     path: String,
     pub(super) descriptors: Descriptors,
-    /// What the tail is when a holder leaves that was told of a death and has not repaired what it left. Otherwise that is
-    /// known from elsewhere.
+    /// The tail that a holder leaves if it was warned of a death and did not repair. Kinds of lock that record a death
+    /// elsewhere use the ordinary empty tail.
     free_after_death: Id,
-    /// Operations that are left to the service thread keep the locks open.
+    /// Keeps the locks open while operations are left to the service thread.
     _open: Hold,
 }
 
-/// An operation in a queue, or about to be. Dropped at any moment it goes to the service thread, which does for it what
-/// others wait for.
+/// An operation in a queue, or about to enter one. If it is dropped in any stage, the service thread takes over the
+/// steps that other operations wait for.
 pub(super) struct Entry<'a> {
     queue: &'a Arc<Queue>,
     endpoint: &'a Endpoint,
-    /// None once somebody else cares for it, or nobody need.
+    /// None once another party completes the operation, or no completion is needed.
     operation: Option<Operation>,
 }
 
-/// All of an operation but whose.
+/// An operation without its owner.
 #[derive(Clone, Copy)]
 struct Operation {
     place: Place,
     id: Id,
     stage: Stage,
-    /// What is handed to the one behind, if it has to leave.
+    /// The grant for the operation behind, if this one has to leave.
     hands: Grant,
 }
 
@@ -179,25 +184,26 @@ struct Operation {
 enum Stage {
     /// It is not in the queue.
     Outside,
-    /// It may be: its compare-and-swap is under way, or has ended in an error.
+    /// It may be in the queue: its compare-and-swap is in flight, or has ended in an error.
     Asking,
-    /// It is behind another, and has told that one, or not.
+    /// It is behind another, and may have linked itself to that one.
     Behind { pred: Id, has_told: bool },
     /// It is at the head.
     Head,
-    /// It has left the head, but there is somebody behind it.
+    /// It has left the head, but another operation is behind it.
     Leaving,
 }
 
-/// What a holder need not make visible before it leaves.
+/// The puts that a holder need not make visible before it leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spared {
     Nothing,
-    /// Nothing: the operation behind it runs on its own node, and is handed the lock by a store, which no put comes before.
+    /// No puts: the operation behind runs on this node and is granted the lock by a store, which is not ordered after
+    /// earlier puts.
     Here,
-    /// What it has put to the lock's node.
+    /// Its puts to the lock's node.
     Home(NodeId),
-    /// What it has put to the node of the operation behind it.
+    /// Its puts to the node of the operation behind it.
     Behind(NodeId),
 }
 
@@ -207,7 +213,7 @@ impl Spared {
     }
 }
 
-/// The living entries of a lock, and whose entries were shut out before they were looked at.
+/// The living entries of a lock, and the nodes that were evicted before the entries were read.
 struct Survey {
     seen: Vec<Seen>,
     shut_out: Vec<NodeId>,
@@ -218,10 +224,10 @@ impl Survey {
         self.seen.iter().find(|seen| seen.id == id)
     }
 
-    /// The stuck beginning of the chain that an entry is in; none if it is in none, or something has been granted there.
+    /// The stuck beginning of an entry's chain; none if the entry is in no chain, or something has been granted in it.
     fn beginning(&self, id: Id) -> Option<Id> {
         let mut at = self.find(id)?;
-        // Each is behind the one that it found: the chain ends.
+        // Each entry found its predecessor before itself in the queue, so the chain ends.
         loop {
             if at.state != State::Queued || at.is_granted {
                 return None;
@@ -233,7 +239,7 @@ impl Survey {
         }
     }
 
-    /// Whether a stuck entry may claim the head; this was the tail before the look.
+    /// Whether a stuck entry may claim the head. `tail` was read before the survey.
     fn lets_claim(&self, me: Id, tail: Id) -> bool {
         let mut others = self.seen.iter().filter(|seen| !matches!(seen.state, State::Free | State::Leaving));
         let Some(beginnings) = others.try_fold(Vec::new(), |mut all, seen| {
@@ -243,7 +249,7 @@ impl Survey {
             return false;
         };
         let is_shut_out = |node| self.shut_out.contains(&node);
-        // While the tail is one of the dead, no living one can empty it.
+        // While the tail belongs to the dead, no living operation can empty it.
         if tail.node().is_some_and(is_shut_out) || mutants::is_on(Mutant::McsTailFirst) {
             return beginnings.contains(&me);
         }
@@ -254,7 +260,7 @@ impl Survey {
     }
 }
 
-/// One living entry of a lock, as it was seen.
+/// A living entry of a lock, as the survey read it.
 struct Seen {
     id: Id,
     state: State,
@@ -268,7 +274,7 @@ impl Queue {
         Arc::new(Queue { node, path, descriptors, free_after_death, _open })
     }
 
-    /// An operation that is in no queue yet.
+    /// An operation that is not queued yet.
     ///
     /// # Errors
     /// All descriptors are in use.
@@ -279,35 +285,35 @@ impl Queue {
         Ok(Entry { queue: self, endpoint, operation: Some(operation) })
     }
 
-    /// Whether the others go on without this node.
+    /// Whether the other nodes have evicted this one.
     pub(super) fn is_fenced(&self) -> bool {
         self.node.fabric().is_fenced()
     }
 
-    /// Gives something to the service thread.
+    /// Adds a task to the service thread.
     pub(super) fn leave_to_service(&self, left: impl Poller + 'static) {
         self.node.add_poller(Box::new(left));
     }
 
-    /// Whether nothing that this entry's node has put, or would put, can land any more.
+    /// Whether no put of this entry's node, earlier or later, can land any more.
     pub(super) fn is_shut_out(&self, id: Id) -> bool {
         id.node().is_some_and(|node| self.node.standing_of(node) == Standing::ShutOut)
     }
 
-    /// The living entries of a lock; none if that cannot be told now.
+    /// Reads the living entries of a lock; none if this is impossible now.
     ///
     /// # Errors
-    /// There are no buffers for it.
+    /// The endpoint has no buffers for it.
     async fn survey(&self, endpoint: &Endpoint, lock: usize) -> fabric::Result<Option<Survey>> {
         use Standing::{Dead, Member, ShutOut, Suspected};
-        // Before anything is read: what the dead have put has landed then.
+        // Before any read: puts of the evicted nodes have landed by now.
         let standing = |(node, table)| (node, table, self.node.standing_of(node));
         let tables: Vec<_> = self.descriptors.tables().map(standing).collect();
         if tables.iter().any(|(.., standing)| matches!(standing, Suspected | Dead)) {
-            return Ok(None); // it may not answer
+            return Ok(None); // a get from it might not complete
         }
         let shut_out = tables.iter().filter(|it| it.2 == ShutOut).map(|it| it.0).collect();
-        // Who is in a queue, of this lock.
+        // The entries queued for this lock.
         let mut found = Vec::new();
         let mut look = |node: NodeId, table: RemotePtr<u64>, first: usize, words: &mut dyn Iterator<Item = u64>| {
             for (at, about) in words.enumerate() {
@@ -333,9 +339,10 @@ impl Queue {
             let Ok(words) = read.await else { return Ok(None) };
             look(node, table, first / each, &mut words.iter().step_by(each).copied());
         }
-        // What each is doing. The words of a descriptor come in any order, and it may be used again meanwhile: so how it stands
-        // is read once more when they are there. Only of one that is in the queue by both looks they are known to be its own.
-        // (One that has claimed in between looks as before: then the count is another one than before the look.)
+        // Reads the state of each entry. The words of a descriptor arrive in any order, and it may be reused in the
+        // meantime. So its state is read once more after them. The words belong to the entry only if both reads find it
+        // in the queue. (An entry that has claimed in between looks unchanged: then the claim count has changed since
+        // before the survey.)
         let mut seen = Vec::new();
         for (id, before, at) in found {
             let own = (id.node() == Some(me)).then(|| self.descriptors.of(id));
@@ -354,7 +361,7 @@ impl Queue {
                 None => state().await,
             };
             let Ok(about) = state.map(About) else { return Ok(None) };
-            // One that is over is in nobody's way; and who uses its descriptor now is behind whoever asks.
+            // A finished entry blocks no other. The descriptor's new user is behind the caller.
             if about.generation() == before.generation() && about.state() != Some(State::Free) {
                 let state = before.state().filter(|_| about == before).unwrap_or(State::Enqueueing);
                 seen.push(Seen { id, state, pred: Id(pred), is_granted: Grant::of(grant).is_some() });
@@ -363,14 +370,14 @@ impl Queue {
         Ok(Some(Survey { seen, shut_out }))
     }
 
-    /// Whether no living entry of a lock is in its queue; the caller has seen a tail of the dead before it asks. False if
-    /// that cannot be told now.
+    /// Whether no living entry of a lock is in its queue. The caller must have seen a tail of the dead first. False if
+    /// this cannot be determined now.
     pub(super) async fn is_deserted(&self, endpoint: &Endpoint, lock: usize) -> bool {
         let survey = self.survey(endpoint, lock).await;
         survey.ok().flatten().is_some_and(|survey| survey.seen.iter().all(|seen| seen.state == State::Leaving))
     }
 
-    /// Claims the head for a stuck entry; whether that has worked.
+    /// Claims the head for a stuck entry. Returns whether the claim succeeded.
     async fn claim(&self, endpoint: &Endpoint, operation: &mut Operation) -> fabric::Result<bool> {
         let Operation { place, id, stage, .. } = *operation;
         let Stage::Behind { pred, .. } = stage else { return Ok(false) };
@@ -382,14 +389,15 @@ impl Queue {
         let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
         let tail = Id(endpoint.get(place.tail).await?);
         let Some(survey) = self.survey(endpoint, place.lock).await? else { return Ok(false) };
-        // What the dead has put before it was shut out has landed by now.
+        // By now, puts of the dead node from before its eviction have landed.
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
             return Ok(false);
         }
         if !survey.lets_claim(id, tail) && !mutants::is_on(Mutant::McsClaimsBlindly) {
             return Ok(false);
         }
-        // Said before the compare-and-swap is issued (`CW → NAR`): whoever sees the new count sees this, or the grant.
+        // Published before the compare-and-swap is issued (`CW → NAR`): a reader that sees the new count sees this
+        // state, or the grant.
         self.descriptors.tell(id, place.lock, State::Claiming);
         let settle = |found: u64| {
             if found == claims {
@@ -406,11 +414,12 @@ impl Queue {
         Ok(found == claims)
     }
 
-    /// Tells the one before that somebody is behind it. Whether it has, or need not: that one is gone, and will hand over
-    /// nothing.
+    /// Links an operation to its predecessor. Returns whether the link is posted or unnecessary: an unreachable
+    /// predecessor will hand over nothing.
     fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) -> bool {
         if pred.node() == Some(self.node.id()) && !mutants::is_on(Mutant::McsNotTold) {
-            // It cleared the word before its compare-and-swap was issued (`CW → NAR`), and so before this one has found it.
+            // The predecessor cleared the word before it issued its compare-and-swap (`CW → NAR`), and so before it was
+            // found.
             self.descriptors.of(pred).next().store(id.0);
             endpoint.wake_local();
             return true;
@@ -421,15 +430,15 @@ impl Queue {
         }
     }
 
-    /// Hands the lock to the one behind, if it has said who he is: whether it has, or need not, since that one is gone, and who
-    /// is behind it will claim the lock.
+    /// Grants the lock to the operation behind, if it has linked itself. Returns whether the grant is posted or
+    /// unnecessary: if that operation is unreachable, a later one will claim the lock.
     fn hand_over(&self, endpoint: &Endpoint, operation: &Operation) -> bool {
         let next = Id(self.descriptors.of(operation.id).next().load());
         if next == Id::NOBODY {
             return false;
         }
         if next.node() == Some(self.node.id()) {
-            // What the holder has put is visible, what was spared too; what it has stored comes before (`CW → CW`).
+            // The holder's puts are visible, the spared ones too; its stores come before this one (`CW → CW`).
             self.descriptors.of(next).grant().store(operation.hands.0);
             endpoint.wake_local();
             self.over(operation);
@@ -443,18 +452,18 @@ impl Queue {
         is_over
     }
 
-    /// Nobody writes to the descriptor any more.
+    /// Frees the descriptor, which no other operation writes to any more.
     fn over(&self, operation: &Operation) {
         self.descriptors.tell(operation.id, operation.place.lock, State::Free);
         self.descriptors.give_back(operation.id);
     }
 
-    /// What the tail becomes when an operation leaves it empty.
+    /// The tail that an operation leaves behind when it empties the queue.
     fn free(&self, operation: &Operation) -> Id {
         if operation.hands.is_after_death() { self.free_after_death } else { Id::NOBODY }
     }
 
-    /// Found as the tail when it was to be left empty.
+    /// Handles the tail that was found by an attempt to empty the queue. Returns whether it was emptied.
     fn has_left(&self, operation: &mut Operation, found: u64) -> bool {
         if found == operation.id.0 {
             self.over(operation);
@@ -466,8 +475,8 @@ impl Queue {
     }
 }
 
-/// Whether a put that somebody waits for was posted, or nobody waits for it any more. Otherwise it was refused for want of
-/// something, and has to be posted later.
+/// Whether a put is posted, or no operation waits for it any more. Otherwise it was refused for lack of a resource, and
+/// must be posted later.
 fn is_over(put: fabric::Result<()>) -> bool {
     use fabric::ErrorKind::{Fenced, Revoked};
     let is_for_nobody =
@@ -475,7 +484,7 @@ fn is_over(put: fabric::Result<()>) -> bool {
     put.map_or_else(is_for_nobody, |()| true)
 }
 
-/// Words, each whole.
+/// Reads several words, each of them whole.
 pub(super) async fn whole_words<const N: usize>(endpoint: &Endpoint, first: RemotePtr<u64>) -> fabric::Result<[u64; N]>
 where
     [u64; N]: fabric::Plain,
@@ -483,8 +492,8 @@ where
     Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
 }
 
-/// Whether a compare-and-swap that has ended so leaves its operation outside of the queue: it was not posted; or the others have
-/// shut this node out, and write into its descriptors no more.
+/// Whether a compare-and-swap with this error leaves its operation outside the queue: it was not posted, or the other
+/// nodes have evicted this one and no longer write into its descriptors.
 fn is_outside(error: &fabric::Error) -> bool {
     error.is_refused() || matches!(error.kind(), fabric::ErrorKind::Fenced)
 }
@@ -506,13 +515,14 @@ impl<'a> Entry<'a> {
         self.operation().place
     }
 
-    /// What is handed to the one behind, whenever this one leaves.
+    /// Sets the grant for the operation behind, for the time when this one leaves.
     pub(super) fn hands(&mut self, grant: Grant) {
         self.operation_mut().hands = grant;
     }
 
-    /// The node whose memory what leaves the head orders by itself after what was put there: that of who is behind, if it
-    /// has said so, since it is handed the lock by a put, unless it is this node; else the lock's.
+    /// The node to which earlier puts need no fence, since the operation that leaves the head is ordered after them. If
+    /// the operation behind is known, this is its node, since it gets the lock by a put, unless it is on this node.
+    /// Otherwise it is the lock's node.
     pub(super) fn spared(&self) -> Spared {
         match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
             Some(me) if me == self.queue.node.id() && !mutants::is_on(Mutant::McsSparesOwnNode) => Spared::Here,
@@ -521,17 +531,17 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Enters the queue, and tells whoever is before it; what it found as the tail. With `only_if_free` it enters an empty
-    /// queue only, or one whose tail is of the dead; none if it did not.
+    /// Enters the queue, and links the operation to its predecessor. Returns the tail that it found. With
+    /// `only_if_free` it enters only a queue that is empty, or has a tail of the dead; none if it did not enter.
     ///
     /// # Errors
-    /// The deadline has passed after an attempt that failed. The home is gone.
+    /// The deadline has passed after an attempt that failed. The home is unreachable.
     pub(super) async fn enqueue(&mut self, wait: &mut Wait, only_if_free: bool) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
             let Operation { place, id, .. } = *self.operation();
-            // What is refused has not been done, and the descriptor can be used again. After an error that is not known of it.
+            // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
             if !mutants::is_on(Mutant::McsAsksAgain) {
                 endpoint.check_word(place.tail).of(&queue.path)?;
             }
@@ -564,7 +574,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The compare-and-swap that enqueues has found this.
+    /// Records the result of the compare-and-swap that enqueues.
     fn settle(&mut self, found: u64, expected: Id) {
         let descriptors = &self.queue.descriptors;
         let operation = self.operation_mut();
@@ -578,15 +588,15 @@ impl<'a> Entry<'a> {
         };
         operation.hands = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
         let Operation { place, id, .. } = *operation;
-        // In this order, for those who look.
+        // In this order, for nodes that survey the queue.
         descriptors.of(id).pred().store(expected.0);
         descriptors.tell(id, place.lock, State::Queued);
     }
 
-    /// Waits until it is at the head; what it was handed.
+    /// Waits until the operation is at the head. Returns its grant.
     ///
     /// # Errors
-    /// The deadline has passed. The home is gone.
+    /// The deadline has passed. The home is unreachable.
     pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let Operation { place, id, .. } = *self.operation();
@@ -609,7 +619,7 @@ impl<'a> Entry<'a> {
             endpoint.check_alive(place.tail.node()).inspect_err(|_| self.keep()).of(&queue.path)?;
             if queue.is_shut_out(pred) {
                 let claimed = queue.claim(endpoint, self.operation_mut()).await;
-                // What this endpoint is refused the service thread's own may do.
+                // A claim that this endpoint is refused may succeed from the service thread's endpoint.
                 let claimed = claimed.inspect_err(|error| {
                     if !error.is_refused() {
                         self.keep()
@@ -622,21 +632,22 @@ impl<'a> Entry<'a> {
             if let Some(late) = wait.is_late(endpoint, LOCK, pred.node()) {
                 let left = pred.node().and_then(|before| endpoint.check_alive(before).err());
                 let left = left.filter(|error| matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
-                // It has taken the lock along, or was just slow.
+                // It left while it held the lock, or was merely slow.
                 return left.map_or(Err(late), |error| Err(error.into())).of(&queue.path);
             }
         }
     }
 
-    /// Leaves the head: to the one behind, or to nobody. The caller has made visible what it has written, but what it spared.
+    /// Leaves the head: grants the lock to the operation behind, or empties the queue. The caller has made its writes
+    /// visible, except the spared ones.
     ///
     /// # Errors
-    /// The home is gone. Or the last step was refused for want of memory, and it cannot be made sure that what was spared is
+    /// The home is unreachable. Or the last step was refused for lack of memory, and the spared writes cannot be made
     /// visible: the lock stays taken.
     pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         if let Spared::Behind(_) | Spared::Here = spared {
-            // A put comes after what was put to that node before it (`NRW → NRW`).
+            // The grant follows earlier puts to the same node (`NRW → NRW`).
             if queue.hand_over(endpoint, self.operation()) {
                 self.operation = None;
                 return Ok(());
@@ -647,12 +658,12 @@ impl<'a> Entry<'a> {
             };
         }
         let operation = *self.operation();
-        // After what was put to the lock's node (`NRW → NAR`). If it fails it has flushed that.
+        // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
         self.empty(&operation).await?;
         let Some(operation) = self.operation.filter(|operation| operation.stage == Stage::Leaving) else {
             return Ok(());
         };
-        // Who has come will say so soon; unless it is dead, or slow: then the service thread waits for it.
+        // The new operation links itself soon, unless its node is dead or slow. Then the service thread waits for it.
         let next = queue.descriptors.of(operation.id);
         let told = || (next.next().load() != Id::NOBODY.0).then_some(());
         if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok()
@@ -663,7 +674,7 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
-    /// Leaves the head without having had the lock, and waits for nobody.
+    /// Leaves the head without having held the lock. It never waits for another operation.
     pub(super) async fn back_out(mut self) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let operation = *self.operation();
@@ -671,10 +682,10 @@ impl<'a> Entry<'a> {
             self.operation = None;
             return Ok(());
         }
-        self.empty(&operation).await // if somebody is behind, the service thread goes on
+        self.empty(&operation).await // if an operation is behind, the service thread hands over
     }
 
-    /// Leaves the queue empty, if nobody is behind.
+    /// Empties the queue, if no operation is behind.
     async fn empty(&mut self, operation: &Operation) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
@@ -687,8 +698,8 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
-    /// The service thread has to go on, whose operations come from another endpoint: so what was put to the spared node has to be
-    /// made visible, before anybody can drop this. It takes a round trip at most.
+    /// The service thread has to continue, and posts from another endpoint. So the puts to the spared node must be made
+    /// visible before this entry can be dropped. This takes one round trip at most.
     fn is_refused(&mut self, spared: NodeId) -> Result<()> {
         match self.endpoint.block_on(self.endpoint.global_fence([spared])) {
             Err(error) if !error.is_gone() => {
@@ -705,13 +716,14 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Nobody can say what has become of the queue, or somebody may write into the descriptor for ever: it is not used
-    /// again.
+    /// Abandons the descriptor: it is never used again. The state of the queue is unknown, or another node may still
+    /// write into the descriptor.
     pub(super) fn keep(&mut self) {
         self.operation = None;
     }
 
-    /// What leaves the head later, from another endpoint: the caller has made visible what was written.
+    /// Returns a step function that leaves the head later, from another endpoint. The caller has made its writes
+    /// visible.
     pub(super) fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
         let operation = self.operation.take().expect("it has not left");
         let mut left = Left { queue: Arc::clone(self.queue), operation, looks_at: None };
@@ -724,7 +736,7 @@ impl Drop for Entry<'_> {
         let Some(operation) = self.operation.take() else { return };
         match operation.stage {
             Stage::Outside => self.queue.over(&operation),
-            // Somebody may write to the descriptor for ever: it is not used again.
+            // Another node may still write to the descriptor: it is never used again.
             Stage::Asking => {}
             _ if mutants::is_on(Mutant::McsDroppedKept) => {}
             _ => {
@@ -735,16 +747,16 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// An operation that nobody waits for any more, in the care of the service thread.
+/// An abandoned operation, in the care of the service thread.
 struct Left {
     queue: Arc<Queue>,
     operation: Operation,
-    /// When it looks next what the dead have left.
+    /// When it next checks for entries of dead nodes.
     looks_at: Option<Instant>,
 }
 
 impl Left {
-    /// Whether it is time to look what the dead have left.
+    /// Whether it is time to check for entries of dead nodes.
     fn is_time(&mut self, endpoint: &Endpoint) -> bool {
         let now = endpoint.now();
         let is_time = self.looks_at.is_some_and(|at| now >= at);
@@ -757,7 +769,7 @@ impl Left {
 
 impl Poller for Left {
     fn is_owed(&self) -> bool {
-        // Who has left in good order hands over nothing.
+        // A departed node hands over nothing.
         let has_left = |node| self.queue.node.standing_of(node) == Standing::Departed;
         !matches!(self.operation.stage, Stage::Behind { pred, .. } if pred.node().is_some_and(has_left))
     }
@@ -765,7 +777,7 @@ impl Poller for Left {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let (queue, operation) = (&self.queue, &mut self.operation);
         if queue.is_fenced() || endpoint.check_alive(operation.place.tail.node()).is_err() {
-            return Progress::Done; // the lock is gone, or is taken from this node
+            return Progress::Done; // the lock is lost, or this node is evicted
         }
         let id = operation.id;
         match operation.stage {
@@ -807,7 +819,7 @@ impl Poller for Left {
                 let is_shut_out = |(node, _)| queue.node.standing_of(node) == Standing::ShutOut;
                 let may_be_dead = queue.descriptors.tables().any(is_shut_out);
                 if may_be_dead && self.is_time(endpoint) {
-                    // Whoever has come is dead, if no living entry may be behind this one.
+                    // If no living entry may be behind this one, the operation behind is dead.
                     let (queue, operation) = (&self.queue, &self.operation);
                     let is_behind = |seen: &Seen| seen.state == State::Enqueueing || seen.pred == id;
                     let survey = endpoint.block_on(queue.survey(endpoint, lock)).ok().flatten();

@@ -7,13 +7,13 @@
 //! └───────────────────────────────────────────────────┴──────────┴───────────────┘        repaired what it left
 //! ```
 //!
-//! The rival of ALock's evaluation (section 6), with a back-off that doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]: who
-//! has failed waits for so long, more or less, before it tries again. There is no order among those who wait: one may
-//! starve. Threads on the home node go through the NIC's loopback as everybody does.
+//! A rival of ALock in its evaluation (section 6), with a back-off that doubles from [`BACKOFF_MIN`] to
+//! [`BACKOFF_MAX`]. After a failed attempt, an operation waits for about that time before it tries again. Waiting
+//! operations are not ordered, so one may starve. Threads on the home node use the NIC's loopback like all others.
 //!
-//! *Acquire.* The compare-and-swap was waited for: what the holder reads afterwards comes after it.
-//! *Release.* What the holder has put to other nodes is made visible first (a global fence); to the home, the fetch-and-add
-//! that releases comes after it on the same queue pair.
+//! *Acquire.* The compare-and-swap has completed, so the holder's later reads follow it. *Release.* A global fence
+//! first makes the holder's puts to other nodes visible. The releasing fetch-and-add follows its puts to the home on
+//! the same queue pair.
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
@@ -21,8 +21,8 @@
 //! | `lock`, contended | 1 for each attempt | 1 cas for each attempt |
 //! | `unlock`, d nodes put to, the home left out | 1 (d = 0) or 2 | at most d gets, 1 faa |
 //!
-//! *When the holder's node dies*, whoever finds it [`Standing::ShutOut`] takes the lock from it, with the mark. *A waiter*
-//! has left nothing behind. *The home's*: the lock is gone with it.
+//! *When the holder's node dies*, an operation that finds it [`Standing::ShutOut`] takes the lock from it, with the
+//! mark. *A waiter* leaves nothing behind. *If the home dies*, the lock is lost with it.
 
 use core::time::Duration;
 
@@ -35,14 +35,14 @@ use crate::node::{Node, Regions, Standing};
 use crate::objects::owed::{self, fence_holder, release_later};
 use crate::objects::settle::Settle;
 
-/// The first wait after an attempt that has failed.
+/// The first wait after a failed attempt.
 pub const BACKOFF_MIN: Duration = Duration::from_micros(1);
-/// The longest.
+/// The longest wait.
 pub const BACKOFF_MAX: Duration = Duration::from_micros(256);
 
 const DIED: u64 = 1 << 12;
 
-/// A number of spinlocks, spread over the nodes that open them, in order.
+/// An array of spinlocks, spread over the nodes that open it, in order.
 ///
 /// ```
 /// use farfield::{LockArray, LockGuard};
@@ -59,7 +59,7 @@ pub struct SpinLockArray {
     spread: Spread,
 }
 
-/// A spinlock is held as long as this lives.
+/// Holds a spinlock until it is dropped or unlocked.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct SpinGuard<'a> {
     locks: &'a SpinLockArray,
@@ -78,7 +78,7 @@ impl SpinLockArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens them differently; no memory.
+    /// A node is missing, unreachable, or opens them differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<SpinLockArray> {
         let layout = Layout {
             path,
@@ -100,15 +100,15 @@ impl SpinLockArray {
         u64::from(self.spread.node().id().0) + 1
     }
 
-    /// The word of a lock that is taken from this state of it; none if somebody holds it who may still release it.
+    /// The word by which this node takes a lock that is in this state; none if its holder may still release it.
     fn taken(&self, word: u64) -> Option<u64> {
         let Some(holder) = holder(word) else { return Some(word | self.me()) };
-        // Only now can neither what it has put nor its release land any more.
+        // Only once the holder is fenced can neither its puts nor its release land any more.
         let is_lost = self.spread.node().standing_of(holder) == Standing::ShutOut;
         (is_lost && !mutants::is_on(Mutant::SpinHolderKept)).then_some(DIED | self.me())
     }
 
-    /// One attempt to take the lock from this state: its guard, or the state that it is in.
+    /// Tries once to take the lock from this state. Returns the guard, or the actual state.
     async fn attempt<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -117,7 +117,7 @@ impl SpinLockArray {
         taken: u64,
     ) -> Result<Result<SpinGuard<'a>, u64>> {
         let me = self.me();
-        // Taken for nobody, it is given back.
+        // A lock that was taken for a dropped future is released again.
         let take = Settle::new(endpoint, endpoint.cas(word, from, taken), move |found| {
             if found == from {
                 owed::add(&self.spread.object, endpoint, word, me.wrapping_neg());
@@ -161,17 +161,17 @@ impl LockArray for SpinLockArray {
                     Err(found) => state = found,
                 }
                 if self.taken(state).is_some() {
-                    continue; // the guess was wrong, nothing else
+                    continue; // only the guess was wrong
                 }
             }
             let holder = holder(state).expect("a lock that cannot be taken has a holder");
             let now = endpoint.now();
-            // Who is dead will be shut out; who has left never comes back to release it.
+            // A dead holder will be fenced; a departed one never returns to release the lock.
             let gone = endpoint.check_alive(holder).err();
             let has_left =
                 gone.as_ref().is_some_and(|error| matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
             if now >= deadline || has_left {
-                // Looked at once more: who released it and then left has released it.
+                // Read once more: the holder may have released the lock before it left.
                 let found = endpoint.get(word).await.of(path)?;
                 if has_left && found != state {
                     state = found;
@@ -183,12 +183,12 @@ impl LockArray for SpinLockArray {
                 let missing = vec![holder];
                 return Err(ErrorKind::Timeout { what: "the lock".into(), waited: now - start, missing }).of(path);
             }
-            // Threads that have failed together do not try together again: their counts differ, or their nodes.
+            // Threads that fail together do not retry together: their counts differ, or their nodes.
             let draw = (endpoint.counts().atomics << 12 | self.me()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let wait = backoff / 2 + (backoff / 2).mul_f64(draw as f64 / f64::from(u32::MAX));
             let _ = endpoint.wait_until(deadline.min(now + wait), || None::<()>).await;
             backoff = BACKOFF_MAX.min(backoff * 2);
-            state &= DIED; // as it is when it is free
+            state &= DIED; // the lock's state when it is free
         }
     }
 
@@ -196,7 +196,7 @@ impl LockArray for SpinLockArray {
         self.spread.check_current()?;
         let word = self.spread.record(index);
         let mut state = 0;
-        // Somebody else may take and release it between the attempts; a few are enough to call it taken.
+        // Other operations may take and release it between the attempts; after a few it counts as taken.
         for _ in 0..4 {
             let Some(taken) = self.taken(state) else { break };
             match self.attempt(endpoint, word, state, taken).await? {
@@ -209,7 +209,7 @@ impl LockArray for SpinLockArray {
 }
 
 impl SpinGuard<'_> {
-    /// What the release takes from the word.
+    /// The amount that the release subtracts from the word.
     fn held(&self) -> u64 {
         self.locks.me() + if self.is_repaired { DIED } else { 0 }
     }
@@ -228,10 +228,10 @@ impl SpinGuard<'_> {
             };
             return release_later(node, self.endpoint, lost, release).of(path);
         }
-        self.is_held = false; // from here on it is released, or its home is gone
+        self.is_held = false; // from here on it is released, or its home is unreachable
         match self.endpoint.faa(word, held.wrapping_neg()).await {
             Err(error) if error.is_refused() => {
-                // The service thread's comes from another endpoint: what was spared is made visible before.
+                // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.is_held = true;
                 node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.is_held = false;

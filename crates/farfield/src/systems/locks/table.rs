@@ -1,4 +1,4 @@
-//! A table of locks whose kind is chosen when it is opened.
+//! A table of locks; their kind is chosen when it is opened.
 
 use core::fmt;
 use core::str::FromStr;
@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::node::Node;
 use crate::objects::mutex::{Guard, MutexArray};
 
-/// Which lock: the page of [`locks`](super) says what each is good for.
+/// A kind of lock. The page of [`locks`](super) explains which kind suits which purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LockKind {
@@ -28,10 +28,10 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: &[LockKind] = &[LockKind::ALock, LockKind::Spin, LockKind::Mcs, LockKind::Mutex];
 
-    /// Its name: `alock`.
+    /// The kind's name, such as `alock`.
     pub fn name(self) -> &'static str {
         match self {
             LockKind::ALock => "alock",
@@ -60,23 +60,23 @@ impl FromStr for LockKind {
     }
 }
 
-/// What locks a table has. All nodes say the same.
+/// The options of a table of locks. They must be the same on all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockOptions {
-    /// Of which kind they are.
+    /// The kind of its locks.
     pub kind: LockKind,
-    /// What an ALock's budgets are, and how many operations of a node may hold or await an ALock or a queue lock at a time.
+    /// The budgets of an ALock, and how many operations of a node may hold or await an ALock or a queue lock at a time.
     pub alock: ALockOptions,
 }
 
 impl LockOptions {
-    /// Locks of a kind, as they are by default.
+    /// Locks of a kind, with default options.
     pub fn new(kind: LockKind) -> LockOptions {
         LockOptions { kind, alock: ALockOptions::default() }
     }
 }
 
-/// Locks spread over the nodes that open them, in order, of a kind that is chosen at run time.
+/// Locks spread over the nodes that open them, in order. Their kind is chosen at run time.
 ///
 /// ```
 /// use farfield::{LockArray, LockGuard, LockKind, LockOptions, LockTable};
@@ -96,7 +96,7 @@ enum Kind {
     Mutex(MutexArray),
 }
 
-/// A lock of a table is held as long as this lives.
+/// Holds a lock of a table until it is dropped or unlocked.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct TableGuard<'a>(Held<'a>);
 
@@ -111,7 +111,7 @@ impl LockTable {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens them differently; no memory.
+    /// A node is missing, unreachable, or opens them differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str, count: usize, options: LockOptions) -> Result<LockTable> {
         Ok(LockTable(match options.kind {
             LockKind::ALock => Kind::ALock(ALockArray::open(node, path, count, options.alock)?),
@@ -121,7 +121,7 @@ impl LockTable {
         }))
     }
 
-    /// Of which kind they are.
+    /// The kind of its locks.
     pub fn kind(&self) -> LockKind {
         match &self.0 {
             Kind::ALock(_) => LockKind::ALock,
