@@ -271,7 +271,7 @@ impl Endpoint {
 
     /// Makes progress with operations that nobody waits for: starts those that there was no room for, or that had to wait for
     /// others. Whether some have not started yet. Waiting for anything does the same; so this is for a thread that has
-    /// [detached](Op::detach) operations and then does something else for long.
+    /// [detached](crate::Op::detach) operations and then does something else for long.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};

@@ -107,7 +107,7 @@ impl core::fmt::Debug for Region {
     }
 }
 
-/// Words of this node that are reached by operations alone: see [`Fabric::alloc_words`].
+/// Words of this node that are reached by operations alone: see [`Fabric::alloc_words`](crate::Fabric::alloc_words).
 #[derive(Clone, Debug)]
 pub struct Words {
     /// Without bytes where they lie on the device.
