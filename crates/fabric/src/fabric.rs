@@ -1,4 +1,4 @@
-//! What a fabric offers a node: memory, lanes, control messages, time, threads, liveness and permissions.
+//! The contract of a fabric: memory, lanes, control messages, time, threads, liveness and permissions of a node.
 
 mod region;
 
@@ -21,41 +21,44 @@ pub trait Fabric: Any + Send + Sync {
     fn name(&self) -> String;
     /// This node.
     fn me(&self) -> NodeId;
-    /// How many nodes the session has at a time, those not yet come included. Their numbers are the lowest.
+    /// The number of nodes that the session has at a time, absent ones included. Their first numbers are the lowest.
     fn places(&self) -> usize;
-    /// How many numbers of nodes there are. A node that was gone and returns is another one, with a number of its own: the
-    /// lives of a place have the numbers `place`, `place + places`, `place + 2 · places`, … So no pointer to what a node had
-    /// in one life reaches anything in the next.
+    /// The number of node numbers. A restarted node is a new node with a number of its own: the incarnations at a
+    /// place have the numbers `place`, `place + places`, `place + 2 · places`, … So a pointer to the memory of one
+    /// incarnation never reaches the memory of the next.
     fn nodes(&self) -> usize;
 
-    /// A lane for one more thread; in the background if that thread mostly sleeps or has another lane.
+    /// Opens a lane for one more thread: in the background if that thread mostly sleeps or has another lane.
     ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany) when the node's lanes are used up.
     fn open_lane(&self, background: bool) -> Result<Lane>;
 
-    /// A new permission group of this node. The first three exist from the start, see [`GroupKey`].
+    /// Creates a permission group of this node. The first three exist from the start: see [`GroupKey`].
     ///
-    /// A fabric may give a further group queue pairs of its own, so that it can be revoked. Order ("puts to one node land
-    /// in order", "a get flushes") holds among the first three groups, and within each further one, not between them.
+    /// A fabric may give a further group queue pairs of its own, so that it can be revoked. Order ("puts to one node
+    /// land in order", "a get flushes") holds among the first three groups, and within each further one, not between
+    /// them.
     ///
-    /// It waits until all peers reach it, but for the service thread: there [`Fabric::is_permitted`] says when one does.
+    /// The call waits until all peers can reach the group. On the service thread it does not wait:
+    /// [`Fabric::is_permitted`] reports there whether a peer can reach it.
     ///
     /// # Errors
-    /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or what the system says.
+    /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or an error of the system.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
 
-    /// Zeroed memory in a group of this node, aligned to a cache line. It stays until it is given back by
-    /// [`Fabric::free`], or the node leaves.
+    /// Allocates zeroed memory in a group of this node, aligned to a cache line. It lives until [`Fabric::free`], or
+    /// until the node leaves.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a peer that counts as up and does not
-    /// take note of new memory in time.
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a live peer that does not
+    /// acknowledge the new memory in time.
     fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region>;
 
-    /// Words of this node that operations work on, and its processor never does: of locks and counters, which remote atomics
-    /// alone change. Word `i` is `pattern[i % pattern.len()]` at first, and 0 with an empty pattern. Where the node's device has memory of its own, they lie in it, and an
-    /// operation on them does not cross the bus; elsewhere, or when that memory is used up, in the machine's.
+    /// Allocates words of this node that only operations access, never its processor: for locks and counters, which
+    /// remote atomics alone change. Word `i` starts as `pattern[i % pattern.len()]`, or as 0 with an empty pattern. If
+    /// the node's device has memory of its own, the words are in it, and an operation on them does not cross the bus.
+    /// Otherwise, or when that memory is used up, they are in the machine's memory.
     ///
     /// ```no_run
     /// use farfield_fabric::{Fabric, GroupKey, shm::{ShmFabric, ShmOptions}};
@@ -74,7 +77,7 @@ pub trait Fabric: Any + Send + Sync {
         Ok(Words::of_region(self.alloc(group, count.saturating_mul(8))?, count, pattern))
     }
 
-    /// Gives words back, as [`Fabric::free`] does memory.
+    /// Frees words, as [`Fabric::free`] frees memory.
     ///
     /// # Errors
     /// As [`Fabric::free`].
@@ -82,14 +85,15 @@ pub trait Fabric: Any + Send + Sync {
         self.free(words.region)
     }
 
-    /// Gives memory of this node back. From its call on, operations towards the region's pointers end in
-    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others: on these as soon as they hear of it, which
-    /// on one host is at once. Its memory is used for later regions only when nothing that was posted to it can land or read
-    /// any more, and when the last clone of `region`, and the last operation from or to it as local memory, is gone here. An operation
-    /// under way lands before that, or ends in that error; what a get then has brought is worth nothing.
+    /// Frees memory of this node. From this call on, operations on the region's pointers fail with
+    /// [`ErrorKind::Freed`](crate::ErrorKind::Freed), on this node and on all others. Other nodes learn of it by a
+    /// message; on one host it holds at once. The memory is reused only when no operation that was posted to it can
+    /// still land or read, and when this node has dropped the last clone of `region` and completed the last operation
+    /// that uses it as local memory. An operation in flight lands before that, or fails with that error; the result of
+    /// such a get is void.
     ///
-    /// It waits for no peer, so the service thread may call it. A clone of a region that was given back already is no error.
-    /// Pointers to the new region are others than those to the old one, though it may have the old one's place.
+    /// The call waits for no peer, so the service thread may make it. Freeing a clone of a freed region is no error.
+    /// Pointers to a later region differ from those to the old one, even if it is at the same address.
     ///
     /// ```no_run
     /// use farfield_fabric::{Fabric, GroupKey, shm::{ShmFabric, ShmOptions}};
@@ -101,31 +105,33 @@ pub trait Fabric: Any + Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// The region is not this node's, or what the system says; then its memory is not used again.
+    /// The region is not this node's, or an error of the system; then the memory is never reused.
     fn free(&self, region: Region) -> Result<()>;
 
     /// Lets a peer read and write a group of this node, and waits until it can. All peers may from the start.
     ///
-    /// When it returns `Ok`, no operation that an endpoint of the peer posts from then on is refused for want of the right,
-    /// until it is taken again; endpoints that the peer opens later have it, too. So a message that is sent to the peer
-    /// afterwards may tell it to write. A peer that has not come yet has the right when it comes.
+    /// After `Ok`, no operation that an endpoint of the peer posts is refused for want of the right, until the right
+    /// is revoked. Endpoints that the peer opens later have it, too. So a message that is sent to the peer afterwards
+    /// may ask it to write. An absent peer has the right when it joins.
     ///
-    /// It may take the peer's answer, so the service thread calls [`Fabric::start_permit`] and [`Fabric::is_permitted`] instead.
+    /// The call may need the peer's answer, so the service thread uses [`Fabric::start_permit`] and
+    /// [`Fabric::is_permitted`] instead.
     ///
     /// # Errors
-    /// An unknown node or group; a peer that has left or is dead, which is given nothing.
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): it is suspected, or has not answered within five seconds; it has
-    /// the right, and `is_permitted` says when it can use it. [`ErrorKind::NoQueuePair`](crate::ErrorKind::NoQueuePair): some
-    /// of its endpoints cannot; call it again when devices have more. [`ErrorKind::Revoked`](crate::ErrorKind::Revoked): another
-    /// thread has taken the right meanwhile. [`ErrorKind::OnServiceThread`](crate::ErrorKind::OnServiceThread), and nothing
-    /// is given.
+    /// An unknown node or group; a departed or dead peer, which gets no right.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the peer is suspected, or has not answered within
+    /// five seconds. It has the right, and `is_permitted` reports when it can use it.
+    /// [`ErrorKind::NoQueuePair`](crate::ErrorKind::NoQueuePair): some of its endpoints cannot use it; call again when
+    /// the devices have more. [`ErrorKind::Revoked`](crate::ErrorKind::Revoked): another thread has revoked the right
+    /// meanwhile. [`ErrorKind::OnServiceThread`](crate::ErrorKind::OnServiceThread): the peer gets no right.
     fn permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
-        // Where a right holds as soon as it is given.
+        // For fabrics where a right holds at once.
         self.start_permit(peer, group)
     }
 
-    /// Gives the right that [`Fabric::permit`] gives, and waits for nobody: [`Fabric::is_permitted`] says when the peer can use
-    /// it. Both may be called on the service thread. Where a right needs no answer (shared memory), it holds at once.
+    /// Gives the right that [`Fabric::permit`] gives, without waiting: [`Fabric::is_permitted`] reports when the peer
+    /// can use it. Both may be called on the service thread. Where a right needs no answer (shared memory), it holds
+    /// at once.
     ///
     /// ```
     /// # use farfield_fabric::{Fabric, GroupKey, NodeId, Result};
@@ -144,68 +150,69 @@ pub trait Fabric: Any + Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// An unknown node or group; a peer that has left or is dead, which is given nothing.
+    /// An unknown node or group; a departed or dead peer, which gets no right.
     fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()>;
 
-    /// Whether a peer has the right to a group of this node and can use it: what [`Fabric::permit`] waits for. It posts and sends
-    /// nothing. True of a peer that has not come, unless the right was taken: it has it when it comes.
+    /// Whether a peer has the right to a group of this node and can use it: the condition that [`Fabric::permit`]
+    /// waits for. The call posts and sends nothing. True for an absent peer, unless the right was revoked: it has the
+    /// right when it joins.
     ///
     /// # Errors
-    /// An unknown node or group, a peer that has left or is dead. [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable):
-    /// its answer is missing and it is suspected; if it is trusted again, so is this.
+    /// An unknown node or group, a departed or dead peer. [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable):
+    /// its answer is missing and it is suspected. The error ends when the peer is trusted again.
     /// [`ErrorKind::NoQueuePair`](crate::ErrorKind::NoQueuePair), as for `permit`.
     fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool>;
 
-    /// Takes a peer's right to read and write a group of this node. When it returns, no write of that peer to the group can
-    /// land any more, even if the peer is stopped between two instructions.
+    /// Revokes a peer's right to read and write a group of this node. After `Ok`, no write of that peer to the group
+    /// can land, even if the peer is stopped between two instructions.
     ///
     /// # Errors
-    /// [`ErrorKind::Shared`](crate::ErrorKind::Shared) for one of the first three groups, where the fabric can only take all
-    /// of them, which [`Fabric::shut_out`] does.
-    /// [`ErrorKind::RevokeUndecided`](crate::ErrorKind::RevokeUndecided) when that cannot be promised within
-    /// `timeout`: the right is taken, but one write may be under way.
+    /// [`ErrorKind::Shared`](crate::ErrorKind::Shared) for one of the first three groups, if the fabric can only
+    /// revoke all of them; [`Fabric::shut_out`] does that.
+    /// [`ErrorKind::RevokeUndecided`](crate::ErrorKind::RevokeUndecided) if this cannot be guaranteed within
+    /// `timeout`: the right is revoked, but one write may be in flight.
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
 
-    /// Who says that a node is dead.
+    /// How a death is decided.
     fn death_rule(&self) -> DeathRule;
 
-    /// Shuts a peer out for good. From its call on, this node's operations towards that life of the peer end in
-    /// [`ErrorKind::PeerDead`](crate::ErrorKind::PeerDead); when it returns, no write of the peer can land in any group
-    /// of this node any more. Under [`DeathRule::System`] it is called for the dead only.
+    /// Evicts a peer for good. From this call on, this node's operations on that incarnation of the peer fail with
+    /// [`ErrorKind::PeerDead`](crate::ErrorKind::PeerDead). After `Ok`, no write of the peer can land in any group of
+    /// this node. Under [`DeathRule::System`] only dead peers are evicted.
     ///
     /// # Errors
-    /// As [`Fabric::revoke`]; to be called again then.
+    /// As [`Fabric::revoke`]; call it again then.
     fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()>;
 
-    /// This node was shut out by the others, or its service thread has died: whatever it posts from now on, and whatever
-    /// it has under way, ends in [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
+    /// Fences this node, because the others have evicted it or its service thread has died: its operations in flight,
+    /// and all that it posts later, fail with [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
     fn fence(&self);
 
-    /// Whether it was.
+    /// Whether this node is fenced.
     fn is_fenced(&self) -> bool;
 
     /// Sends a control message: reliable and in order, at most [`CONTROL_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// The peer is gone or not connected, or its queue is full because it takes no messages.
+    /// The peer is dead, departed or not connected, or its queue is full because it takes no messages.
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()>;
 
-    /// Called in a loop by the node's service thread, and by no other: does the fabric's housekeeping, waits for at
-    /// most `timeout` until something happens, and hands over what did.
+    /// Does the fabric's housekeeping, waits for an event for at most `timeout`, and passes events to `event`. Only the
+    /// node's service thread calls it, in a loop.
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent));
 
     /// Ends the current wait in `serve`.
     fn wake_service(&self);
 
-    /// What is known of a node.
+    /// The state of a node, as far as this node knows.
     fn peer_state(&self, peer: NodeId) -> PeerState;
 
-    /// Leaves in good order: tells the peers, and refuses new operations on this node's memory. Called by the service
-    /// thread as its last act.
+    /// Leaves gracefully: notifies the peers, and refuses new operations on this node's memory. The service thread
+    /// calls it as its last act.
     fn leave(&self);
 
-    /// Goes without a goodbye, because something is left undone that others wait for: they take this node for dead, and
-    /// repair what it leaves. Its own threads are fenced first. Called by the service thread as its last act.
+    /// Exits without a goodbye, because work that others wait for is unfinished: they treat this node as dead, and
+    /// recover its state. This node's own threads are fenced first. The service thread calls it as its last act.
     fn abandon(&self);
 
     /// The error behind a code.
@@ -217,26 +224,27 @@ pub trait Fabric: Any + Send + Sync {
     /// Starts a thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
 
     /// Runs `body` on a new thread that carries the node's liveness: if it, or its process, dies, so does the node.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
 
-    /// Gives memory a name, for whoever looks on.
+    /// Names memory, for recorders and pictures.
     fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: core::fmt::Arguments<'_>) {}
 
-    /// How many queue pairs of a device this node has: of its own lanes, and those by which lanes reach it, of other nodes and
-    /// of its own. A lane has one to each other node; further groups have more; and one to its own node if it has used it.
+    /// The number of queue pairs that this node has on a device: those of its own lanes, and the targets of all lanes
+    /// that reach it. A lane has one queue pair to each other node, more for further groups, and one to its own node
+    /// if it has used it.
     fn queue_pairs(&self) -> (usize, usize) {
         (0, 0)
     }
 
-    /// Why nodes that have not come were refused, or have refused this one, as far as it was heard. It is for a person to
-    /// read: nobody has proved anything, so nothing follows from it.
+    /// The reasons why absent nodes were refused, or have refused this one. They are for a person to read: an unproven
+    /// stranger may have sent them, so nothing depends on them.
     fn refusals(&self) -> Vec<String> {
         Vec::new()
     }
@@ -244,21 +252,21 @@ pub trait Fabric: Any + Send + Sync {
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;
 
-    /// The calling thread begins to wait, or to poll what it will wait for, perhaps in the middle of another wait.
+    /// The calling thread begins to wait, or to poll a condition before it waits, perhaps inside another wait.
     fn wait_begins(&self) {}
-    /// The wait that has begun last is over.
+    /// The innermost wait is over.
     fn wait_ends(&self) {}
-    /// One step of waiting by an endpoint's thread that found nothing to do. See [`Waiting`].
+    /// One step of waiting, by a thread that found nothing to do. See [`Waiting`].
     fn idle(&self, waiting: &mut Waiting);
     /// The end of a wait that may have begun to sleep.
     fn idle_end(&self, waiting: &mut Waiting);
-    /// The calling thread has more to do, whatever it has looked at: its next step of waiting ends by itself. (Where
-    /// all steps do, this does nothing.)
+    /// The calling thread has more to do, whatever it has polled: its next step of waiting ends by itself. (On fabrics
+    /// where all steps do, this does nothing.)
     fn stay_awake(&self) {}
-    /// Wakes threads of this node that sleep until a word changes, after a local store that they wait for.
+    /// Wakes threads of this node that sleep until a word changes, after a local store to it.
     fn wake_local(&self);
-    /// What wakes futures of this node that another executor polls than [`Endpoint::block_on`](crate::Endpoint::block_on).
-    /// None in a simulation, where nothing else polls.
+    /// The alarm that wakes futures polled by an executor other than [`Endpoint::block_on`](crate::Endpoint::block_on).
+    /// None in a simulation, which has no other executor.
     fn alarm(&self) -> Option<&Alarm>;
 }
 
@@ -269,7 +277,7 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         (Code::BadKey | Code::Unreachable, PeerState::Absent) => ErrorKind::NotConnected { node },
         (Code::BadKey, PeerState::Up { .. }) if key.0 <= GroupKey::SERVICE.0 => ErrorKind::NotConnected { node },
         (Code::BadKey, PeerState::Up { .. }) => ErrorKind::UnknownGroup { node, key },
-        // That its rights and its memory are gone, too, says nothing more.
+        // The death also explains missing rights and memory.
         (Code::BadKey | Code::Unreachable | Code::Revoked | Code::Freed, PeerState::Left) => {
             ErrorKind::PeerLeft { node }
         }
@@ -302,10 +310,10 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
 /// The longest control message.
 pub const CONTROL_BYTES_MAX: usize = 48 * 1024;
 
-/// Who is woken by a put to a group's memory.
+/// The threads that a put to a group's memory wakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bell {
-    /// Nobody.
+    /// No thread.
     Silent,
     /// Threads that wait for a word.
     Waiters,
@@ -313,43 +321,45 @@ pub enum Bell {
     Service,
 }
 
-/// Who says that a node is dead.
+/// How a death is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeathRule {
-    /// The system under all nodes. What it calls dead runs no more; [`PeerState::Dead`] says it to all.
+    /// By the system under all nodes. A process that it reports as dead runs no more, and is [`PeerState::Dead`] to
+    /// all.
     System,
-    /// The nodes themselves, by a majority: one that does not answer may be out of reach only. The fabric reports
+    /// By a majority of the nodes: a node that does not answer may only be unreachable. The fabric reports
     /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Fabric::shut_out`] on.
     ///
-    /// A transport that gives up on a peer does so for good: whatever this node has under way to it, and posts later, ends in
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and the peer stays suspected, so one of the two has to go.
+    /// A transport that gives up on a peer does so for good. This node's operations on that peer then fail with
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and the peer stays suspected, so one of the two must
+    /// be evicted.
     Majority,
 }
 
-/// What is known of a node.
+/// The state of a node, as another node knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerState {
-    /// It has not come yet.
+    /// It has not joined yet.
     Absent,
     /// It runs.
     Up {
-        /// Which of its lives.
+        /// Its incarnation.
         incarnation: u64,
     },
-    /// It left in good order, or was gone before this node came.
+    /// It left gracefully, or was dead or departed before this node joined.
     Left,
-    /// Its process is gone.
+    /// Its process has died.
     Dead {
-        /// Which of its lives ended.
+        /// The incarnation that ended.
         incarnation: u64,
     },
 }
 
 impl PeerState {
-    /// Whether a node is there, or may come.
+    /// Checks that a node is up, or may still join.
     ///
     /// # Errors
-    /// It has left, or is dead.
+    /// It has departed, or is dead.
     pub(crate) fn check(self, node: NodeId) -> Result<()> {
         match self {
             PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
@@ -359,18 +369,18 @@ impl PeerState {
     }
 }
 
-/// What `serve` reports.
+/// An event that [`Fabric::serve`] reports.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlEvent {
     /// A peer came up.
     Up(NodeId),
     /// A peer left or died; its state says which.
     Down(NodeId),
-    /// Nothing was heard of a peer for longer than it may be silent.
+    /// A peer has sent nothing for longer than the suspicion timeout.
     Suspected(NodeId),
-    /// A suspected peer was heard of again.
+    /// A suspected peer has sent something again.
     Trusted(NodeId),
-    /// A peer was refused, or refused us.
+    /// A peer was refused, or has refused this node.
     Refused(NodeId, Error),
     /// A message.
     Message(NodeId, Vec<u8>),
@@ -378,8 +388,8 @@ pub enum ControlEvent {
 
 /// The state of one wait: it first spins, then yields, then sleeps.
 ///
-/// Sleeping is announced in one step and done in the next, so that the waiter looks once more in between: a write that
-/// came after its last look and before the announcement is seen by that look, a later one rings the bell.
+/// The waiter announces its sleep in one step and sleeps in the next, and polls once more in between. That poll sees a
+/// write from before the announcement; a later write wakes the waiter.
 #[derive(Debug)]
 pub struct Waiting {
     pub(crate) round: u32,
@@ -387,14 +397,14 @@ pub struct Waiting {
     pub(crate) announced: Option<u32>,
     /// How often it has slept.
     pub(crate) sleeps: u32,
-    /// A word of another node is waited for, too, whose change rings no bell here.
+    /// The wait depends on a word of another node, too, and a change of that word wakes no thread here.
     pub(crate) remote: bool,
-    /// The last step ended because operations of the thread itself were complete, and not because something else may have
-    /// changed. (Where all steps end by themselves, none does for this reason alone.)
+    /// The last step ended because operations of the thread itself were complete, and not because something else may
+    /// have changed. (On fabrics where all steps end by themselves, none ends for this reason alone.)
     pub(crate) only_completions: bool,
-    /// It is the service thread that waits.
+    /// The service thread waits.
     pub(crate) service: bool,
-    /// The next moment at which something that waits gives up, if it has said so.
+    /// The earliest deadline of the wait, if it has one.
     pub(crate) deadline: Instant,
 }
 
@@ -419,18 +429,18 @@ impl Waiting {
         Waiting { service: true, ..Waiting::default() }
     }
 
-    /// Something happened: begin again by spinning.
+    /// Starts again with spinning, after an event.
     #[inline]
     pub fn reset(&mut self) {
         self.round = 0;
     }
 
-    /// The wait ends at this moment at the latest.
+    /// Sets the time at which the wait ends at the latest.
     pub fn until(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// Whether the wait has got as far as sleeping.
+    /// Whether the wait has reached its sleeping phase.
     pub fn is_asleep(&self) -> bool {
         self.announced.is_some()
     }
