@@ -14,11 +14,11 @@ use crate::op::{BufOp, Landing, Op, Pending};
 use crate::ptr::{Plain, RemotePtr};
 
 impl Endpoint {
-    /// Puts a value: its bytes are copied now, and land at `dst` later, in the order of this endpoint's puts to the
-    /// node. Eight bytes land whole, more may be seen torn.
+    /// Puts a value. Its bytes are copied now and land at `dst` later, in the order of this endpoint's puts to the
+    /// node. Eight bytes land whole; a reader may see a larger value torn.
     ///
     /// # Errors
-    /// (when waited for) A bad pointer, a revoked right, a node that is gone.
+    /// (when waited for) A bad pointer, a revoked right, or a dead or departed node.
     #[inline(always)]
     pub fn put_value<T: Plain>(&self, dst: RemotePtr<T>, value: T) -> Op<'_, ()> {
         match &self.inner {
@@ -46,7 +46,7 @@ impl Endpoint {
         Op::posted(self, depth, dst.cast(), size_of::<T>(), posted)
     }
 
-    // Out of the way of shared memory, which is inlined.
+    // Kept apart from the path of shared memory, which is inlined.
     #[cold]
     #[inline(never)]
     fn put_value_block<'e, T: Plain>(
@@ -66,9 +66,9 @@ impl Endpoint {
         Ok(Pending { remote, len: len as u32, sequence, landing: None })
     }
 
-    /// Puts a word that no fence of this endpoint waits for: one that says something to a node which waits for it, and is
-    /// nothing that others look for once it was told. Otherwise it is as any other put: it lands after what was put to
-    /// that node before.
+    /// Puts a word that no fence of this endpoint waits for. Use it to notify a node that waits for the word, if no
+    /// node reads the word as data after a fence. Otherwise it is like any put: it lands after the earlier puts to
+    /// that node.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, bell: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -110,7 +110,7 @@ impl Endpoint {
         self.put_block(dst.cast(), src.block(), src.size_bytes())
     }
 
-    /// Puts the elements of a buffer that the operation owns until it is complete.
+    /// Puts the elements of a buffer. The operation owns the buffer until it is complete.
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -125,7 +125,7 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
-                // SAFETY: the block has at least `len` bytes, and nobody writes to it while this call runs.
+                // SAFETY: the block has at least `len` bytes, and no thread writes to it while this call runs.
                 let result = unsafe { lane.put_from(dst, block.as_ptr(), len) };
                 Op::ended(self, self.count(Verb::Put, dst.node(), len), dst, len, result)
             }
@@ -137,9 +137,9 @@ impl Endpoint {
         }
     }
 
-    /// Puts whatever the shared cells of `src` hold when the NIC reads them: at any moment until the operation is
-    /// complete. The name says what is dangerous: a store that follows the call may be sent in place of what was there
-    /// (`put x; x := 1` may send 1).
+    /// Puts the contents of the shared cells of `src` at the time when the NIC reads them: at any moment until the
+    /// operation is complete. The name is a warning: a later store may be sent in place of the earlier value (`put x;
+    /// x := 1` may send 1).
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -160,8 +160,8 @@ impl Endpoint {
         }
     }
 
-    /// Gets a value. Eight bytes come whole; a larger value may mix several writes, so it comes [`Torn`](crate::Torn)
-    /// from [`Endpoint::get_torn`]: this call is for words.
+    /// Gets a word. Eight bytes arrive whole. A larger value may mix several writes: use [`Endpoint::get_torn`], which
+    /// returns it as [`Torn`](crate::Torn).
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -210,7 +210,7 @@ impl Endpoint {
     pub fn get_into<'e, T: Plain>(&'e self, src: RemotePtr<T>, into: Buf<'e, T>) -> BufOp<'e, T> {
         let (src, len) = (src.cast::<u8>(), into.size_bytes());
         if !into.block().is_idle() {
-            // A put that was dropped may still read the memory: the get must not change it under it.
+            // A dropped put may still read the memory, so the get must not change it yet.
             self.wait_for_block(into.block());
         }
         let op = match &self.inner {
@@ -249,14 +249,14 @@ impl Endpoint {
         }
     }
 
-    /// Gets `words_each` words from each of `sources`, one after the other, into `into`: all of them posted together,
-    /// in no order among each other.
+    /// Gets `words_each` words from each of `sources`, one after the other, into `into`. All gets are posted together,
+    /// without order among each other.
     ///
-    /// This is how many independent reads become as cheap as the memory allows: on shared memory they are prefetched
-    /// and share one fence.
+    /// This makes independent reads as cheap as the memory allows: on shared memory they are prefetched and share one
+    /// fence.
     ///
     /// # Errors
-    /// The first failure; what is in `into` is not to be used then.
+    /// The first failure. The contents of `into` are void then.
     pub async fn get_each(&self, sources: &[RemotePtr<u64>], words_each: usize, into: &mut Buf<'_, u64>) -> Result<()> {
         let (len, stride) = (words_each * 8, words_each);
         if into.len() < sources.len() * stride {
@@ -278,7 +278,7 @@ impl Endpoint {
                     let result = unsafe {
                         lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced)
                     };
-                    // One that was refused has not fenced.
+                    // A refused get has not fenced.
                     fenced |= result.is_ok();
                     marks.read(source.node(), result.is_ok());
                     if let Err(code) = result {
@@ -310,8 +310,8 @@ impl Endpoint {
         }
     }
 
-    /// Remote compare-and-swap of a word: writes `new` if it is `expected`; the value found. Atomic with other remote
-    /// atomics on the word, not with CPU accesses and puts.
+    /// Remote compare-and-swap of a word: writes `new` if the word is `expected`. Returns the value found. It is
+    /// atomic with other remote atomics on the word, but not with CPU accesses and puts.
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -333,8 +333,8 @@ impl Endpoint {
         }
     }
 
-    /// Remote fetch-and-add of a word, wrapping; the old value. Atomic with other remote atomics on the word, not with
-    /// CPU accesses and puts.
+    /// Remote fetch-and-add of a word, wrapping. Returns the old value. It is atomic with other remote atomics on the
+    /// word, but not with CPU accesses and puts.
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].

@@ -1,4 +1,4 @@
-//! Fences: what of an endpoint's operations comes before what it does next.
+//! Fences: which earlier operations of an endpoint come before its next steps.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -13,11 +13,11 @@ use crate::op::Op;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 impl Endpoint {
-    /// Remote fence (`Rfence`): later operations to the node start after the earlier ones' reads have been done and
+    /// Remote fence (`Rfence`). Later operations on the node start after the reads of the earlier ones are done and
     /// their writes have started. It covers the first three groups.
     ///
     /// # Errors
-    /// (when waited for) A node that is gone.
+    /// (when waited for) A dead or departed node.
     pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
         let remote = RemotePtr::new(node, GroupKey::SIGNAL, 0);
         match &self.inner {
@@ -30,8 +30,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether a [global fence](Endpoint::global_fence) has anything to wait for at this node: a put that no later read by
-    /// the same queue pair has flushed, or a get or an atomic that is under way.
+    /// Whether a [global fence](Endpoint::global_fence) must wait for this node: for a put that no later read by the
+    /// same queue pair has flushed, or for a get or an atomic in flight.
     #[inline]
     pub fn has_unflushed(&self, node: NodeId) -> bool {
         match &self.inner {
@@ -40,9 +40,9 @@ impl Endpoint {
         }
     }
 
-    /// Whether the next put to a word, or the next atomic on it, lands after everything that this endpoint has put to its
-    /// node: nothing that was put there by another queue pair ([`GroupKey::class`]) may still be under way. A lock need not
-    /// fence its home then, since its release is such an operation.
+    /// Whether the next put to a word, or the next atomic on it, lands after all that this endpoint has put to its
+    /// node: no put by another queue pair ([`GroupKey::class`]) may be in flight. Then a lock need not fence its home,
+    /// since its release is such an operation.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, lock: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -60,7 +60,8 @@ impl Endpoint {
         }
     }
 
-    /// Says that nobody will look at what was put to a node, since it is gone for good: fences leave it out from now on.
+    /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out
+    /// from now on.
     pub fn forget_puts(&self, node: NodeId) {
         match &self.inner {
             Inner::Shm(_, marks) => marks.read(node, true),
@@ -68,13 +69,14 @@ impl Endpoint {
         }
     }
 
-    /// Global fence (`GF`): when it returns, every earlier operation of this endpoint to those nodes has taken effect. What
-    /// was put is visible there, what a get brings has landed here, and atomics have been done, whether or not anything
-    /// waits for them, and in whatever group the memory is.
+    /// Global fence (`GF`). When it completes, every earlier operation of this endpoint on those nodes has taken
+    /// effect: puts are visible there, gets have landed here, and atomics have been done. This covers operations that
+    /// no task waits for, and memory of every group.
     ///
-    /// It posts one get to each node that has been put to since it was last read from, all at once: a get flushes the puts
-    /// before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]). A further group has a queue pair of its own
-    /// ([`GroupKey::class`]), and so a get of its own. Gets and atomics that are under way are waited for (NLW before GF).
+    /// It posts one get to each node that received a put since the last read from it, all at once: a get flushes the
+    /// puts before it (LOCO §2.2; [`RDMA^WAIT`: NRW before NRR, to one node]). A further group has a queue pair of its
+    /// own ([`GroupKey::class`]), and so a get of its own. The fence waits for gets and atomics in flight (NLW before
+    /// GF).
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, src: farfield_fabric::RemotePtr<u64>, cells: &farfield_fabric::Region)
@@ -86,8 +88,9 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// A node that is gone, if there is no other error; the fence covers the others nevertheless. [`ErrorKind::Revoked`] if
-    /// the right to a further group was taken: what was put there has landed or never will, and the next fence leaves it out.
+    /// A dead or departed node, if there is no other error; the fence covers the others nevertheless.
+    /// [`ErrorKind::Revoked`] if the right to a further group was revoked: puts to it have landed or never will, and
+    /// the next fence leaves it out.
     pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         // The first eight need no allocation.
         let mut gets: SmallVec<[(RemotePtr<u64>, Op<'_, u64>); 8]> = SmallVec::new();
@@ -116,7 +119,7 @@ impl Endpoint {
         for (place, get) in gets {
             let got = get.await.map(|_| ()).or_else(|error| self.is_over_there(place, error));
             result = match (result, got) {
-                // Where nobody is left nothing is to be seen: any other error says more.
+                // If no target is left, there is nothing to see there, so any other error has priority.
                 (Err(first), Err(error)) if first.is_gone() && !error.is_gone() => Err(error),
                 (first, got) => first.and(got),
             };
@@ -124,8 +127,8 @@ impl Endpoint {
         result
     }
 
-    /// What the error of a fence's get says of a further group: without a right to it, or without such a group, nothing that
-    /// was put there lands any more.
+    /// Interprets the error of a fence's get for a further group: without a right to it, or without such a group, no
+    /// put to it lands any more.
     #[cold]
     fn is_over_there(&self, place: RemotePtr<u64>, error: crate::Error) -> Result<()> {
         let Inner::Dyn(state) = &self.inner else { return Err(error) };
@@ -143,8 +146,8 @@ impl Endpoint {
         Err(error)
     }
 
-    /// Waits until all gets and atomics are complete that this endpoint has posted to those nodes before, those included
-    /// that were detached or dropped. How they end only their handles say.
+    /// Waits until all gets and atomics are complete that this endpoint has posted to those nodes before, detached and
+    /// dropped ones included. Only their handles return how they end.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, word: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -153,7 +156,7 @@ impl Endpoint {
     /// # Ok(()) }
     /// ```
     pub async fn wait_for_reads(&self, nodes: impl IntoIterator<Item = NodeId>) {
-        // On shared memory nothing is ever under way.
+        // On shared memory no operation is ever in flight.
         let Inner::Dyn(state) = &self.inner else { return };
         let (up_to, depth) = (state.issued.get(), self.depth.get());
         for node in nodes {
@@ -167,16 +170,16 @@ impl Endpoint {
                 if waits { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
-            // They were posted before, so each ends one round trip later at most.
+            // They were posted before, so each completes one round trip later at most.
             self.saw_completion(depth + u64::from(node != self.me));
         }
     }
 
-    /// Waits until all that it has put is visible, or its target gone: also what no fence waits for, see
-    /// [`Endpoint::put_unfenced`].
+    /// Waits until all puts of this endpoint are visible, or their targets dead or departed. This includes puts that
+    /// no fence waits for: see [`Endpoint::put_unfenced`].
     pub fn flush(&self) {
         let nodes = (0..self.fabric.nodes()).map(|index| NodeId(index as u16));
-        // An error says that a target is gone, and then nothing is left to be seen there.
+        // An error means a dead or departed target, where there is nothing left to see.
         let _ = self.block_on(self.global_fence(nodes));
         let unfenced = match &self.inner {
             Inner::Shm(_, marks) => marks.take_unfenced(),
@@ -189,7 +192,7 @@ impl Endpoint {
 }
 
 impl DynState {
-    /// Whether a get or an atomic to a node is under way that has no higher number than `up_to`.
+    /// Whether a get or an atomic on a node is in flight with a number of at most `up_to`.
     fn reads_under_way(&self, node: NodeId, up_to: u64) -> bool {
         let lane = self.lane.borrow();
         let words = match &*lane {

@@ -1,5 +1,5 @@
-//! One thread's way into the fabric: its operations. What they cost is counted in `counts`, waiting for them and
-//! interleaving many is in `run`, ordered batches in `batch`, the short way of RDMA for single words in `words`.
+//! The operations of one thread. `access` has puts, gets and atomics, `counts` counts their cost, `run` waits for them
+//! and interleaves them, `batch` has ordered batches, and `words` has the short path of RDMA for single words.
 
 mod access;
 mod batch;
@@ -32,7 +32,7 @@ use crate::local::Instant;
 use crate::ptr::{NodeId, Plain, RemotePtr};
 use crate::verbs::VerbsLane;
 
-/// One thread's private lane into the fabric. It may be moved to another thread, not shared:
+/// One thread's private access to the fabric. It may be moved to another thread, but not shared:
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
@@ -43,19 +43,19 @@ pub struct Endpoint {
     fabric: Arc<dyn Fabric>,
     me: NodeId,
     pool: Pool,
-    /// For what operations on words need themselves, so that they never lack it because of buffers.
+    /// A pool of their own for operations on words, so that buffers never use up its memory.
     words: Pool,
     counters: Arc<Counters>,
-    /// Length of the longest chain of round trips seen by the task that runs now.
+    /// The length of the longest chain of round trips that the running task has seen.
     depth: Cell<u64>,
-    /// Grows whenever something that was waited for has happened.
+    /// Incremented when a wait condition is satisfied.
     progress: Cell<u64>,
-    /// Grows whenever something else than the thread's own operations may have changed since it looked.
+    /// Incremented when something other than the thread's own operations may have changed since its last poll.
     changes: Cell<u64>,
     asleep: Cell<bool>,
-    /// A remote word is being waited for, whose change rings no bell here.
+    /// The thread waits for a remote word, and a change of that word wakes no thread here.
     watches_remote: Cell<bool>,
-    /// The next moment at which something that waits gives up.
+    /// The earliest deadline of a wait.
     next_deadline: Cell<Instant>,
     elsewhere: Elsewhere,
     timeout: Cell<Duration>,
@@ -69,12 +69,12 @@ enum Inner {
 
 struct DynState {
     lane: RefCell<OtherLane>,
-    /// Operations in flight that have a block, or flush: by number of node.
+    /// Operations in flight that have a block, or that flush, by the number of their node.
     in_flight: RefCell<Vec<VecDeque<InFlight>>>,
-    /// Those nodes for which there are any.
+    /// The nodes with such operations.
     busy: RefCell<Vec<usize>>,
     marks: Marks,
-    /// Operations so far.
+    /// The number of operations so far.
     issued: Cell<u64>,
 }
 
@@ -114,7 +114,7 @@ impl DynState {
         }
     }
 
-    /// Counts an operation. It flushes the puts by its queue pair up to the number that is returned.
+    /// Counts an operation. It flushes the puts of its queue pair up to the returned number.
     #[inline(always)]
     fn issue(&self, verb: Verb, remote: RemotePtr<u8>) -> u64 {
         let number = self.issued.get() + 1;
@@ -133,26 +133,27 @@ impl DynState {
 struct InFlight {
     sequence: u64,
     block: Option<Arc<Block>>,
-    /// The block is nobody else's: it goes back to the pool when the operation is complete.
+    /// The operation owns the block alone. It returns to the pool when the operation is complete.
     scratch: bool,
-    /// Where it reads, and its number: it flushes the puts before it by the same queue pair. None for a put or a fence.
+    /// The source of its read, and its number: it flushes the earlier puts of the same queue pair. None for a put or a
+    /// fence.
     flushes: Option<(RemotePtr<u8>, u64)>,
 }
 
-/// Memory that operations on words have at least: enough for 16,384 that are under way, or were forgotten.
+/// The least memory for operations on words: enough for 16,384 in flight or forgotten.
 const WORDS_BYTES_MIN: usize = 1 << 20;
 
 /// Options of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointOptions {
-    /// Most bytes of registered buffers; and as many again, a megabyte at least, for operations on words and other small values,
-    /// so that buffers never keep them waiting.
+    /// The most bytes of registered buffers. Operations on words and other small values have as much again, a megabyte
+    /// at least, so that buffers never delay them.
     pub pool_bytes_max: usize,
-    /// How long blocking calls wait where none is given.
+    /// The default timeout of blocking calls.
     pub timeout: Duration,
-    /// No thread of its own waits on it, so it is not counted among those that share the cores.
+    /// No thread of its own waits on the endpoint, so it is not counted among the threads that share the cores.
     pub background: bool,
-    /// Tells the endpoints of a node apart, see [`Endpoint::number`].
+    /// Identifies the endpoint among those of its node: see [`Endpoint::number`].
     pub number: usize,
 }
 
@@ -195,39 +196,39 @@ impl Endpoint {
         })
     }
 
-    /// The node that it belongs to.
+    /// The node of this endpoint.
     #[inline]
     pub fn me(&self) -> NodeId {
         self.me
     }
 
-    /// Its number among the endpoints of its node, in the order in which they were opened, if whoever opened it gave it one.
+    /// The endpoint's number among those of its node, in the order of opening, if its opener has set one.
     #[inline]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Its fabric.
+    /// The endpoint's fabric.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.fabric
     }
 
-    /// What it has posted so far.
+    /// The counts of posted operations so far.
     pub fn counts(&self) -> Counts {
         Counts { round_trips: self.depth.get(), ..self.counters.read() }
     }
 
-    /// A reader of its counters for other threads.
+    /// A reader of the endpoint's counters for other threads.
     pub fn counts_reader(&self) -> CountsReader {
         CountsReader(Arc::clone(&self.counters))
     }
 
     // ---- buffers ----------------------------------------------------------------------------------------------
 
-    /// A buffer of `len` elements from the pool. Its contents are what an earlier user left, or zero.
+    /// Takes a buffer of `len` elements from the pool. Its contents are those of an earlier user, or zero.
     ///
     /// # Errors
-    /// [`ErrorKind::PoolExhausted`]; [`ErrorKind::NoBufferMemory`] where buffers have to be registered, and no more can be.
+    /// [`ErrorKind::PoolExhausted`]. [`ErrorKind::NoBufferMemory`] if buffers must be registered and no more can be.
     #[inline]
     pub fn buf<T: Plain>(&self, len: usize) -> Result<Buf<'_, T>> {
         Buf::new(self, len)
@@ -238,14 +239,14 @@ impl Endpoint {
         &self.pool
     }
 
-    /// Where a block that an operation needs itself comes from, and goes back to.
+    /// The pool for blocks that operations need themselves.
     pub(crate) fn scratch(&self, bytes: usize) -> &Pool {
         if bytes <= SMALLEST_BYTES { &self.words } else { &self.pool }
     }
 
     #[cold]
     pub(crate) fn wait_for_block(&self, block: &Block) {
-        // Every operation ends, at the latest with an error when its peer dies, so this does.
+        // Every operation ends, at the latest with an error when its peer dies, so this wait ends.
         let _wait = WaitScope::begin(self);
         let mut waiting = Waiting::default();
         while !block.is_idle() {
@@ -262,15 +263,15 @@ impl Endpoint {
         Batch::new(self, node)
     }
 
-    /// The thread waits for something: what a dynamic lane holds back for a batch may be what it waits for.
+    /// Starts the work that a dynamic lane holds back for a batch: the waiting thread may depend on it.
     pub(crate) fn ring(&self) {
         if let Inner::Dyn(state) = &self.inner {
             state.lane.borrow_mut().ring();
         }
     }
 
-    /// Makes progress with operations that nobody waits for: starts those that there was no room for, or that had to wait for
-    /// others. Whether some have not started yet. Waiting for anything does the same; so this is for a thread that has
+    /// Makes progress with operations that no task waits for: starts those that had no room, or that had to wait for
+    /// others. Returns whether some have not started yet. Any wait does the same. So this is for a thread that has
     /// [detached](crate::Op::detach) operations and then does something else for long.
     ///
     /// ```
@@ -315,7 +316,7 @@ impl Endpoint {
                 if let Some(block) = ended.block {
                     block.end();
                     self.progress.set(self.progress.get() + 1);
-                    // The lane may hold the block a while longer, but a complete put reads it no more.
+                    // The lane may hold the block longer, but a complete put no longer reads it.
                     if ended.scratch {
                         self.scratch(block.bytes()).put_back(block);
                     }
@@ -332,7 +333,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells a dynamic lane that a result is handed on.
+    /// Informs a dynamic lane that a result has been returned.
     pub(crate) fn taken(&self, peer: NodeId, sequence: u64) {
         if let Inner::Dyn(state) = &self.inner {
             state.lane.borrow_mut().taken(peer, sequence);
@@ -348,8 +349,8 @@ impl Endpoint {
         self.fabric.explain(code, remote, len as usize)
     }
 
-    /// The error that an operation to `node` would end in now, if the node is gone. A fabric may also say that this node
-    /// is fenced; where it does not, the next operation does.
+    /// Checks that a node is alive: fails with the error that an operation on it would end in now. Some fabrics also
+    /// report that this node is fenced; on the others the next operation does.
     ///
     /// # Errors
     /// [`ErrorKind::PeerDead`], [`ErrorKind::PeerLeft`] or [`ErrorKind::Fenced`].
@@ -361,10 +362,10 @@ impl Endpoint {
         }
     }
 
-    /// The error that an operation on a word would be refused with now. Whatever is refused has not been done, while one that
-    /// ends in an error after it was posted may have been. Nothing is posted. It is looked at as an atomic, so a node whose
-    /// device has none refuses it. What this endpoint may lack itself ([`ErrorKind::PoolExhausted`],
-    /// [`ErrorKind::NoQueuePair`] to its own node) is not foreseen.
+    /// Fails with the error that an operation on a word would be refused with now, and posts nothing. A refused
+    /// operation has not been done, while one that fails after it was posted may have been. The check is that of an
+    /// atomic, so a node whose device has no atomics fails it. It does not predict resources that this endpoint may
+    /// lack itself ([`ErrorKind::PoolExhausted`], [`ErrorKind::NoQueuePair`] to its own node).
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, tail: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -389,7 +390,7 @@ impl Endpoint {
         match self.fabric.peer_state(node) {
             PeerState::Dead { incarnation } => Err(ErrorKind::PeerDead { node, incarnation }.into()),
             PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
-            // Elsewhere who is fenced learns it from the next operation.
+            // On other fabrics a fenced node learns it from its next operation.
             _ if matches!(self.inner, Inner::Shm(..)) && self.fabric.is_fenced() => Err(ErrorKind::Fenced.into()),
             PeerState::Absent | PeerState::Up { .. } => Ok(()),
         }
@@ -397,8 +398,8 @@ impl Endpoint {
 }
 
 impl Drop for Endpoint {
-    /// Waits until what it has put is visible, or its target gone: a node that has dropped its endpoints and then leaves
-    /// takes nothing with it.
+    /// Waits until the endpoint's puts are visible, or their targets dead or departed. So a node that drops its
+    /// endpoints and then leaves loses no put.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.flush();

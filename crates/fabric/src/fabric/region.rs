@@ -8,7 +8,7 @@ use crate::ptr::{Plain, RemotePtr};
 
 /// A range of this node's registered memory.
 ///
-/// Local access goes through [`Word`]s and [`Slot`]s, remote access through [`RemotePtr`]s.
+/// [`Word`]s and [`Slot`]s access it locally, [`RemotePtr`]s remotely.
 #[derive(Clone)]
 pub struct Region {
     base: core::ptr::NonNull<u8>,
@@ -36,7 +36,7 @@ impl Region {
         Region { base, bytes, remote, keep }
     }
 
-    /// What keeps its memory.
+    /// The owner that keeps the memory alive.
     pub(crate) fn keep(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.keep
     }
@@ -107,32 +107,32 @@ impl core::fmt::Debug for Region {
     }
 }
 
-/// Words of this node that are reached by operations alone: see [`Fabric::alloc_words`](crate::Fabric::alloc_words).
+/// Words of this node that only operations access: see [`Fabric::alloc_words`](crate::Fabric::alloc_words).
 #[derive(Clone, Debug)]
 pub struct Words {
-    /// Without bytes where they lie on the device.
+    /// Has no bytes if the words are on the device.
     pub(super) region: Region,
     count: usize,
 }
 
 impl Words {
-    /// Those that a region was made for.
+    /// The words of a region that was made for them.
     pub(crate) fn new(region: Region, count: usize) -> Words {
         Words { region, count }
     }
 
-    /// Those of ordinary memory, which is zeroed, and of which nobody knows yet.
+    /// The words of ordinary memory, which is zeroed and whose address no other thread has yet.
     pub(crate) fn of_region(region: Region, count: usize, pattern: &[u64]) -> Words {
         if pattern.iter().any(|value| *value != 0) {
             let words = region.words(0, count).iter().zip(pattern.iter().cycle());
             words.filter(|(_, value)| **value != 0).for_each(|(word, value)| word.store(*value));
-            // Before anybody is told where they are.
+            // This comes before their address is announced.
             memory_fence();
         }
         Words::new(region, count)
     }
 
-    /// How many there are.
+    /// The number of words.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -142,12 +142,12 @@ impl Words {
         self.count * 8
     }
 
-    /// A pointer to the first of them, or to where it would be if there were one.
+    /// A pointer to the first word, or to its place if there is none.
     pub fn start(&self) -> RemotePtr<u8> {
         self.region.remote(0)
     }
 
-    /// A pointer that this and other nodes use to reach one of them.
+    /// A pointer that this and other nodes use to reach a word.
     ///
     /// # Panics
     /// If there is no such word, as indexing a slice does.
