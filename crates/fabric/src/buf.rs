@@ -1,4 +1,4 @@
-//! Buffers that a NIC may read and write, and the pool of an endpoint that they come from.
+//! Buffers that a NIC may read and write, and the pool of an endpoint that provides them.
 //!
 //! The buffer carries the obligation, not the handle of the operation. A block counts the operations in flight on it.
 //! Mutable access to a [`Buf`] waits while the count is not zero, which can only be after an operation was dropped or
@@ -34,7 +34,7 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
-/// Memory that blocks lie in. Where a device needs memory to be registered, slabs are pieces of its node's registered memory
+/// The memory of blocks. If a device needs registered memory, slabs are pieces of its node's registered memory
 /// ([`BufferStore`]). A slab of other memory is registered as a whole, with the first operation on one of its blocks.
 pub(crate) struct Slab {
     start: NonNull<u8>,
@@ -44,11 +44,11 @@ pub(crate) struct Slab {
     registration: OnceLock<Registration>,
 }
 
-/// What a device knows a slab by.
+/// The registration of a slab with a device.
 pub(crate) struct Registration {
     /// The local key.
     pub(crate) key: u32,
-    /// Ends the registration when dropped, or gives the memory back to its store.
+    /// Ends the registration when dropped, or returns the memory to its store.
     #[allow(dead_code, reason = "held for its drop only")]
     pub(crate) keep: Box<dyn Any + Send + Sync>,
 }
@@ -60,7 +60,7 @@ unsafe impl Sync for Slab {}
 
 impl Slab {
     fn new(bytes: usize) -> Arc<Slab> {
-        // Registering pins whole pages, so larger slabs share none with anything else.
+        // Registration pins whole pages, so larger slabs share no page with other memory.
         let align = if bytes < PAGE_BYTES { BLOCK_ALIGN } else { PAGE_BYTES };
         let layout = Layout::from_size_align(bytes.max(8), align).expect("blocks have at most 1 GiB");
         // SAFETY: the layout's size is not zero.
@@ -79,7 +79,7 @@ impl Slab {
     /// The block of `bytes` bytes at `offset`. The caller gives no byte to two blocks.
     pub(crate) fn block(self: &Arc<Slab>, offset: usize, bytes: usize) -> Arc<Block> {
         assert!(offset + bytes <= self.bytes, "a block lies inside its slab");
-        // SAFETY: the offset lies inside the slab's allocation.
+        // SAFETY: the offset is inside the slab's allocation.
         let start = unsafe { self.start.add(offset) };
         Arc::new(Block { start, bytes, in_flight: AtomicU32::new(0), slab: Arc::clone(self) })
     }
@@ -87,10 +87,10 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // A device is told before the memory goes.
+        // The registration ends before the memory is freed.
         self.registration.take();
         if let Some(layout) = self.layout {
-            // SAFETY: allocated in `new` with this layout; blocks keep their slab, so nobody has its address any more.
+            // SAFETY: allocated in `new` with this layout; blocks keep their slab, so no address of it is left.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
@@ -111,7 +111,7 @@ impl Block {
         self.bytes
     }
 
-    /// The key under which a device knows the block's slab; `register` registers the slab's memory the first time.
+    /// The key under which a device knows the block's slab. `register` registers the slab's memory the first time.
     #[inline]
     pub(crate) fn local_key<E>(
         &self,
@@ -124,7 +124,7 @@ impl Block {
         Ok(self.slab.registration.get_or_init(|| made).key)
     }
 
-    /// Reads a `T` from the start. The caller knows that no operation writes to the block any more.
+    /// Reads a `T` from the start. The caller guarantees that no operation writes to the block any more.
     pub(crate) fn read<T: Plain>(&self) -> T {
         assert!(size_of::<T>() <= self.bytes(), "a result fits its block");
         // SAFETY: in bounds by the assertion; `T` is plain data, so any bytes will do; unaligned read allowed.
@@ -169,11 +169,11 @@ const SLAB_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct Pool {
     free: [RefCell<Vec<Arc<Block>>>; CLASSES],
     parked: RefCell<Vec<Arc<Block>>>,
-    /// The slab that small blocks are cut from, and how much of it is cut.
+    /// The slab of the small blocks, and how much of it is used.
     slab: RefCell<Option<(Arc<Slab>, usize)>>,
     allocated_bytes: Cell<usize>,
     limit_bytes: usize,
-    /// Where slabs come from, if the device needs registered memory.
+    /// The source of slabs, if the device needs registered memory.
     store: Option<Arc<BufferStore>>,
 }
 
@@ -253,7 +253,7 @@ impl Pool {
         }
     }
 
-    /// Makes parked blocks free again whose operations have completed.
+    /// Frees parked blocks whose operations have completed.
     fn unpark(&self) {
         for block in self.parked.borrow_mut().extract_if(.., |block| block.is_idle()) {
             self.free[Self::class(block.bytes())].borrow_mut().push(block);

@@ -23,7 +23,7 @@ pub struct Error(Box<ErrorKind>);
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The process of that node is gone.
+    /// The node's process has died.
     #[error("{node} (incarnation {incarnation:#x}) is dead: continue without it, or restart it and reopen its objects")]
     PeerDead {
         /// Which node.
@@ -302,13 +302,13 @@ impl Error {
         }
     }
 
-    /// Whether the target node is dead or has left: the operation no longer matters to anybody.
+    /// Whether the target node is dead or departed: the operation no longer matters.
     pub fn is_gone(&self) -> bool {
         matches!(*self.0, ErrorKind::PeerDead { .. } | ErrorKind::PeerLeft { .. })
     }
 
-    /// Whether the target node is dead, has left or is unreachable: nothing that this node posts will reach it. If both live, the
-    /// session decides which of the two stays a member.
+    /// Whether the target node is dead, departed or unreachable: nothing that this node posts will reach it. If both
+    /// nodes are alive, the session decides which of them stays a member.
     pub fn is_out_of_reach(&self) -> bool {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
@@ -354,11 +354,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why one operation failed, small enough to travel in a completion. [`Error`] is built from it at the edge.
+/// The reason why one operation failed, small enough for a completion. [`Error`] is built from it where the operation
+/// returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Code {
-    /// The target does not run, has not come, or has left.
+    /// The target is dead, absent or departed.
     Unreachable = 1,
     /// No such node or group.
     BadKey,
@@ -370,17 +371,17 @@ pub enum Code {
     Revoked,
     /// No buffer left to execute it with.
     PoolExhausted,
-    /// This node was shut out.
+    /// This node was evicted.
     Fenced,
-    /// A test asked for it.
+    /// A test injected it.
     Injected,
     /// A device on the way does no remote atomics.
     NoAtomics,
-    /// This node's own device has failed it.
+    /// This node's own device has failed the operation.
     Device,
-    /// This node's own device has no queue pair for it; it was not posted.
+    /// This node's own device has no queue pair for the operation, which was not posted.
     NoQueuePair,
-    /// The owner has given the memory back.
+    /// The owner has freed the memory.
     Freed,
     /// No more memory can be registered for it.
     NoBufferMemory,

@@ -17,13 +17,15 @@ use crate::verbs::WordTicket;
 
 /// A posted operation whose result is a `T`.
 ///
-/// It is already on its way: awaiting or waiting only learns how it ended. A completed put says that its source may be
-/// reused, not that its bytes can be read over there. Dropping or forgetting the handle leaves the operation running;
-/// a forgotten get, cas or faa costs a block of its endpoint, or one of the places that a lane has for words.
+/// The operation is already in flight: awaiting or waiting only returns how it ended. A completed put means that its
+/// source may be reused, not that its bytes are visible at the target. Dropping or forgetting the handle does not stop
+/// the operation. A forgotten get, cas or faa costs a block of its endpoint, or one of the places that a lane has for
+/// words.
 ///
-/// *What fails.* It is either refused while it is posted: [`Op::accepted`] and [`Op::detach`] say so at once, it has no effect,
-/// and no other operation is disturbed. Or it is accepted, and then it is done, or fails together with all that was posted
-/// behind it to that node (of a group of [`create_group`](crate::Fabric::create_group), to that group).
+/// *Failures.* The operation may be refused while it is posted: [`Op::accepted`] and [`Op::detach`] report this at
+/// once. A refused operation has no effect, and disturbs no other. An accepted operation is done, or fails together
+/// with all later operations posted to that node (for a group of [`create_group`](crate::Fabric::create_group), to
+/// that group).
 #[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
@@ -39,14 +41,14 @@ enum State<'e, T> {
     Taken,
 }
 
-/// An operation on a word that RDMA does by its short way.
+/// An operation on a word, posted by the short path of RDMA.
 struct WordOp<'e> {
     endpoint: &'e Endpoint,
     ticket: WordTicket,
 }
 
 impl WordOp<'_> {
-    /// The ticket, for whom it is no longer this one's.
+    /// Takes the ticket out of the handle.
     #[inline(always)]
     fn into_ticket(self) -> WordTicket {
         core::mem::ManuallyDrop::new(self).ticket
@@ -64,11 +66,11 @@ pub(crate) struct Pending<'e> {
     pub(crate) remote: RemotePtr<u8>,
     pub(crate) len: u32,
     pub(crate) sequence: u64,
-    /// Where the result lands.
+    /// The memory where the result lands.
     pub(crate) landing: Option<Landing<'e>>,
 }
 
-/// The block that a result lands in. It goes back to the pool with the handle, parked while it is still written to.
+/// The block in which a result lands. It returns to the pool with the handle, parked while it is still written to.
 pub(crate) struct Landing<'e> {
     endpoint: &'e Endpoint,
     block: Option<Arc<Block>>,
@@ -107,7 +109,7 @@ impl<'e, T> Op<'e, T> {
         Op { endpoint, depth, state }
     }
 
-    /// One that was posted by the long way, or could not be.
+    /// An operation that was posted by the long path, or was refused.
     #[inline(always)]
     pub(crate) fn posted(
         endpoint: &'e Endpoint,
@@ -132,7 +134,7 @@ impl<'e, T> Op<'e, T> {
         Op { endpoint, depth, state: State::Word(WordOp { endpoint, ticket }) }
     }
 
-    /// Whether it is known already to have failed. What was refused at posting is known at once.
+    /// Whether the operation is already known to have failed. A refusal at posting is known at once.
     #[inline(always)]
     pub(crate) fn has_failed(&self) -> bool {
         self.failure().is_some()
@@ -147,7 +149,7 @@ impl<'e, T> Op<'e, T> {
         }
     }
 
-    // Out of the way of shared memory, which is inlined.
+    // Kept apart from the path of shared memory, which is inlined.
     #[cold]
     #[inline(never)]
     fn failure_of(&self, pending: &Pending<'_>) -> Option<(Code, RemotePtr<u8>, u32)> {
@@ -157,8 +159,9 @@ impl<'e, T> Op<'e, T> {
         }
     }
 
-    /// The operation, unless it is known already to have failed. So one that depends on it is only posted if it was accepted;
-    /// what is accepted is done, or fails together with all that was posted to the node after it.
+    /// Returns the operation, unless it is already known to have failed. So a dependent operation is posted only if
+    /// this one was accepted. An accepted operation is done, or fails together with all later operations posted to the
+    /// node.
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, word: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -169,7 +172,7 @@ impl<'e, T> Op<'e, T> {
     /// ```
     ///
     /// # Errors
-    /// What it is known to have run into. What is refused has had no effect, and others are not disturbed.
+    /// The failure, if one is known. A refused operation has had no effect, and disturbs no other.
     #[inline(always)]
     pub fn accepted(self) -> Result<Self> {
         match self.failure() {
@@ -178,7 +181,7 @@ impl<'e, T> Op<'e, T> {
         }
     }
 
-    /// Whether it was not complete when last looked at.
+    /// Whether the operation was incomplete at the last poll.
     pub(crate) fn is_pending(&self) -> bool {
         matches!(self.state, State::Pending(_) | State::Word(_))
     }
@@ -188,10 +191,10 @@ impl<'e, T: Plain> Op<'e, T> {
     /// Waits until the operation is complete.
     ///
     /// # Errors
-    /// What the operation ran into; see [`ErrorKind`](crate::ErrorKind).
+    /// The failure of the operation; see [`ErrorKind`](crate::ErrorKind).
     #[inline(always)]
     pub fn wait(self) -> Result<T> {
-        // Taken apart, so that a handle that is complete never lies in memory.
+        // Destructured, so that the handle of a complete operation is never stored in memory.
         let Op { endpoint, depth, state } = self;
         match state {
             State::Done(value) => {
@@ -211,13 +214,14 @@ impl<'e, T: Plain> Op<'e, T> {
         endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
     }
 
-    /// Lets the operation run on by itself. One that has not started yet, since too many are under way, or on a software RDMA
-    /// device since it reads behind a put, starts when the endpoint is next used: see [`Endpoint::progress`].
+    /// Lets the operation run on by itself. It may not have started yet, since too many are in flight, or since it
+    /// reads behind a put on a software RDMA device. Then it starts when the endpoint is next used: see
+    /// [`Endpoint::progress`].
     ///
     /// # Errors
-    /// What it is known already to have run into: above all, that it was refused, and so has had no effect, while others go on.
-    /// A later failure is not seen by anybody; but nothing that was posted to the node after it is done without it, since its
-    /// connection is over.
+    /// The failure, if one is already known: above all a refusal, after which the operation has had no effect and
+    /// others continue. No caller sees a later failure. But no later operation on the node is done without this one,
+    /// since its connection has ended.
     #[inline(always)]
     pub fn detach(self) -> Result<()> {
         match self.failure() {
@@ -288,7 +292,7 @@ impl<'e, T: Plain> Op<'e, T> {
     }
 }
 
-/// The value that a word has brought; of a put, nothing.
+/// The value that an operation on a word returned; nothing for a put.
 #[inline]
 fn of_bits<T: Plain>(bits: u64) -> T {
     if size_of::<T>() == 0 {
@@ -311,9 +315,9 @@ impl<T: Plain> Future for Op<'_, T> {
     }
 }
 
-/// A posted operation that owns its buffer and gives it back.
+/// A posted operation that owns its buffer and returns it.
 ///
-/// If it fails, the buffer goes back to the pool.
+/// If it fails, the buffer returns to the pool.
 #[must_use = "the buffer comes back, and a failure is seen, only by waiting for it"]
 pub struct BufOp<'e, T: Plain> {
     op: Op<'e, ()>,
@@ -326,29 +330,29 @@ impl<'e, T: Plain> BufOp<'e, T> {
         BufOp { op, buf: Some(buf) }
     }
 
-    /// The operation, unless it is known already to have failed: see [`Op::accepted`].
+    /// Returns the operation, unless it is already known to have failed: see [`Op::accepted`].
     ///
     /// # Errors
-    /// What it is known to have run into.
+    /// The failure, if one is known.
     #[inline]
     pub fn accepted(mut self) -> Result<Self> {
         self.op = self.op.accepted()?;
         Ok(self)
     }
 
-    /// Lets the operation run on by itself: see [`Op::detach`]. The buffer goes back to the pool.
+    /// Lets the operation run on by itself: see [`Op::detach`]. The buffer returns to the pool.
     ///
     /// # Errors
-    /// What it is known already to have run into.
+    /// The failure, if one is already known.
     #[inline]
     pub fn detach(self) -> Result<()> {
         self.accepted().map(drop)
     }
 
-    /// Waits until the operation is complete; the buffer.
+    /// Waits until the operation is complete, and returns the buffer.
     ///
     /// # Errors
-    /// What the operation ran into; see [`ErrorKind`](crate::ErrorKind).
+    /// The failure of the operation; see [`ErrorKind`](crate::ErrorKind).
     #[inline]
     pub fn wait(mut self) -> Result<Buf<'e, T>> {
         self.op.wait()?;
