@@ -1,9 +1,10 @@
-//! Wakes the futures of a node that other executors poll: one thread for each node, which sleeps on the bell of the
-//! node's waiters for them.
+//! Wakes the futures of a node that other executors poll. One thread for each node sleeps on their behalf, on the bell
+//! of the node's waiters.
 //!
-//! A future registers its waker and looks once more. The announcement ([`NodeBell::announce`]) stands before that look, and
-//! until the thread has taken the waker: a write that the look missed rings, and the thread then wakes all that are
-//! registered. What rings no bell is looked for at a moment that comes with each waker.
+//! A future registers its waker and polls once more. The announcement ([`NodeBell::announce`]) holds from before that
+//! poll until the thread has taken the waker. A write that the poll missed rings the bell, and the thread then wakes
+//! all registered futures. Each waker comes with a time at which its future polls again, for changes that ring no
+//! bell.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
@@ -16,30 +17,31 @@ use foldhash::fast::FixedState;
 
 use crate::local::{Instant, Thread};
 
-/// The bell that wakes those who wait on a node.
+/// The bell that wakes the waiters of a node.
 pub(crate) trait NodeBell: Send + Sync {
     /// Whether a put of another node rings it.
     fn is_rung_by_puts(&self) -> bool;
-    /// From now on a write that is not seen by a look after this call rings. How often it has rung.
+    /// Announces a sleeper: after this call, a write that a later poll does not see rings. Returns how often the bell
+    /// has rung.
     fn announce(&self) -> u32;
     /// How often it has rung.
     fn heard(&self) -> u32;
-    /// Sleeps until it has rung more often than that, or for this time. The announcement stands.
+    /// Sleeps until the bell has rung more often than that, or for this time. The announcement still holds.
     fn sleep(&self, heard: u32, time: Duration);
-    /// Takes the announcement back.
+    /// Withdraws the announcement.
     fn renounce(&self);
-    /// Rings it, while an announcement stands.
+    /// Rings the bell, while an announcement holds.
     fn ring(&self);
 }
 
-/// So long the thread listens on after it has woken somebody: whoever was woken mostly waits again soon.
+/// The time for which the thread keeps listening after it has woken a task: most tasks soon wait again.
 const LINGER: Duration = Duration::from_micros(500);
 
-/// Wakes the futures of a node that other executors than its endpoints' own poll. Its thread starts when the first of them
-/// waits, and sleeps while none does.
+/// Wakes the futures of a node that other executors than its endpoints' own poll. Its thread starts when the first of
+/// them waits, and sleeps while none does.
 pub struct Alarm {
     shared: Arc<Shared>,
-    /// Of the thread.
+    /// The name of the thread.
     name: String,
     /// The thread, once it has started.
     thread: Mutex<Option<Thread>>,
@@ -48,21 +50,21 @@ pub struct Alarm {
 struct Shared {
     bell: Box<dyn NodeBell>,
     state: Mutex<State>,
-    /// Grows whenever somebody is woken.
+    /// Incremented when a task is woken.
     woken: AtomicU64,
-    /// The thread sleeps on it while nobody waits.
+    /// The thread sleeps on it while no task waits.
     first: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// By the addresses that make out a waker: one for each task, however many of its futures wait.
+    /// By the addresses that identify a waker: one for each task, however many of its futures wait.
     waiters: HashMap<(usize, usize), Waiter, FixedState>,
-    /// The announcement stands.
+    /// Whether the announcement holds.
     is_announced: bool,
-    /// How often the bell had rung when the thread last took note, and its own rings since.
+    /// How often the bell had rung when the thread last checked, and its own rings since.
     heard: u32,
-    /// While the thread sleeps on the bell: the moment at which it wakes by itself.
+    /// While the thread sleeps on the bell: the time at which it wakes by itself.
     sleeps_until: Option<Instant>,
     is_started: bool,
     is_over: bool,
@@ -70,7 +72,7 @@ struct State {
 
 struct Waiter {
     waker: Waker,
-    /// It is woken then, at the latest.
+    /// The latest time at which the task is woken.
     at: Instant,
 }
 
@@ -86,18 +88,18 @@ impl Alarm {
         Alarm { shared: Arc::new(shared), name, thread: Mutex::default() }
     }
 
-    /// Whether a put to memory whose writers wake waiters wakes those that are registered.
+    /// Whether a put to memory whose writers wake waiters wakes the registered tasks.
     pub(crate) fn is_rung_by_puts(&self) -> bool {
         self.shared.bell.is_rung_by_puts()
     }
 
-    /// Grows whenever it has woken anybody.
+    /// Incremented whenever it has woken a task.
     pub(crate) fn woken(&self) -> u64 {
         self.shared.woken.load(Ordering::Acquire)
     }
 
-    /// Has a task woken when the bell rings, or at that moment. A write that its next look does not see rings.
-    /// False if there is no thread to do so.
+    /// Has a task woken when the bell rings, or at that time. A write that the task's next poll does not see rings.
+    /// Returns false if there is no thread to do so.
     pub(crate) fn wake_at(&self, waker: &Waker, at: Instant) -> bool {
         let mut state = self.shared.state();
         if !state.is_started && !self.start() {
@@ -112,7 +114,7 @@ impl Alarm {
             state.heard = self.shared.bell.announce();
             self.shared.first.notify_one();
         } else if state.sleeps_until.is_some_and(|until| at < until) {
-            // It is the thread's own ring, which does not wake the others that are registered.
+            // This ring is the thread's own, which does not wake the other registered tasks.
             state.sleeps_until = None;
             state.heard = state.heard.wrapping_add(1);
             self.shared.bell.ring();
@@ -120,7 +122,7 @@ impl Alarm {
         true
     }
 
-    /// Wakes all that are registered.
+    /// Wakes all registered tasks.
     pub(crate) fn wake_all(&self) {
         let mut state = self.shared.state();
         let all = core::mem::take(&mut state.waiters);
@@ -161,7 +163,7 @@ impl Drop for Alarm {
     }
 }
 
-/// The mistake of an executor keeps nobody else asleep.
+/// An executor's panic does not keep other tasks asleep.
 fn wake(waker: Waker) {
     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
@@ -172,7 +174,7 @@ fn run(shared: &Shared) {
     let mut state = shared.state();
     while !state.is_over {
         if state.waiters.is_empty() && !core::mem::take(&mut lingers) {
-            // Nobody waits any more, or nobody yet.
+            // No task waits now.
             if core::mem::take(&mut state.is_announced) {
                 shared.bell.renounce();
             }
@@ -189,7 +191,7 @@ fn run(shared: &Shared) {
         }
         state = shared.state();
         state.sleeps_until = None;
-        // Whoever registers from here on looks after that, so nothing is missed that has rung before.
+        // A task that registers from here on polls after that, so it misses no earlier ring.
         let heard = shared.bell.heard();
         let is_rung = core::mem::replace(&mut state.heard, heard) != heard;
         let now = Instant::monotonic();

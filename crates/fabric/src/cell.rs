@@ -39,8 +39,8 @@ impl Word {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Reads the word as a hint, on which no protocol rests: a simulation does not search for what may happen just before.
-    /// (In network memory it does: there this is [`load`](Word::load).)
+    /// Reads the word as a hint that no protocol depends on: a simulation does not search the interleavings just
+    /// before it. (In network memory it does: there this is [`load`](Word::load).)
     ///
     /// ```
     /// # use farfield_fabric::Word;
@@ -65,10 +65,10 @@ impl Word {
         self.0.store(value, Ordering::Release);
     }
 
-    /// A CPU compare-and-swap (`CAS`); the old value, as `Ok` if it was `expected`.
+    /// A CPU compare-and-swap (`CAS`). Returns the old value, as `Ok` if it was `expected`.
     ///
     /// # Errors
-    /// The value found, if it was another one.
+    /// The value found, if it was different.
     #[inline]
     pub fn compare_exchange(&self, expected: u64, new: u64) -> Result<u64, u64> {
         if hook::is_active()
@@ -79,7 +79,7 @@ impl Word {
         self.0.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
     }
 
-    /// A CPU fetch-and-add, wrapping; the old value.
+    /// A CPU fetch-and-add, wrapping. Returns the old value.
     #[inline]
     pub fn fetch_add(&self, delta: u64) -> u64 {
         if hook::is_active()
@@ -117,7 +117,7 @@ pub fn read_words(words: &[Word], into: &mut [u64]) {
     for (to, from) in into.iter_mut().zip(words) {
         *to = from.0.load(Ordering::Relaxed);
     }
-    // The loads above come before what follows: a guard or a counter read next vouches for them. Free on x86.
+    // The loads above come before later loads: a guard or a counter read next confirms them. Free on x86.
     fence(Ordering::Acquire);
 }
 
@@ -132,14 +132,15 @@ pub fn write_words(words: &[Word], from: &[u64]) {
         in_some_order(words.len(), |at| words[at].store(from[at]));
         return;
     }
-    // What was stored before (a leading guard, say) comes before these stores. Free on x86.
+    // Earlier stores (a leading guard, say) come before these stores. Free on x86.
     fence(Ordering::Release);
     for (to, from) in words.iter().zip(from) {
         to.0.store(*from, Ordering::Relaxed);
     }
 }
 
-/// Under a simulation the search says in which order the words of a larger value are accessed, as far as it matters.
+/// Under a simulation the search chooses the order in which the words of a larger value are accessed, as far as it
+/// matters.
 #[cold]
 fn in_some_order(words: usize, mut access: impl FnMut(usize)) {
     let backwards = hook::backwards(words);
@@ -148,9 +149,9 @@ fn in_some_order(words: usize, mut access: impl FnMut(usize)) {
     }
 }
 
-/// A `T` in network memory that may be larger than a word, and so may be seen torn.
+/// A `T` in network memory. It may be larger than a word, and a reader may then see it torn.
 ///
-/// Reading gives a [`Torn`] copy, which cannot be used as a `T` before something vouches for it.
+/// Reading gives a [`Torn`] copy, which becomes a `T` only with evidence that it is whole.
 #[repr(transparent)]
 pub struct Slot<T>(UnsafeCell<T>);
 
@@ -228,7 +229,7 @@ impl<T: Plain> Slot<T> {
 pub struct Torn<T>(pub(crate) T);
 
 impl<T> Torn<T> {
-    /// The value, if `evidence` (a checksum, matching guards, a protocol's turn) vouches for it.
+    /// The value, if `evidence` (a checksum, matching guards, a protocol's turn) proves that it is whole.
     #[inline]
     pub fn whole_if(self, evidence: impl FnOnce(&T) -> bool) -> Option<T> {
         if evidence(&self.0) { Some(self.0) } else { None }

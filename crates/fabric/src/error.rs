@@ -215,13 +215,13 @@ pub enum ErrorKind {
     Control {
         /// The receiver.
         node: NodeId,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// A system call failed.
     #[error("{what}: {why}")]
     System {
-        /// What was tried.
+        /// The call.
         what: &'static str,
         /// Its answer.
         why: String,

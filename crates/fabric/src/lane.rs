@@ -1,4 +1,4 @@
-//! What a fabric implements for one thread: posting work requests and reporting their completion.
+//! The contract of a fabric for one thread: it posts work requests and reports their completion.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use crate::verbs::{BufferStore, VerbsLane};
 
 /// The private lane of one endpoint: a queue pair to each peer and a completion queue.
 ///
-/// Shared memory is inlined, and pays one predicted branch for not being the only fabric. RDMA has a short way for single
-/// words, which is called directly. Everything else, the decorators included, stands behind one dynamic call.
+/// Shared memory is inlined, and costs one predicted branch. RDMA has a short path for single words, which is called
+/// directly. All else, decorators included, is behind one dynamic call.
 pub enum Lane {
     /// Shared memory: operations complete as they are issued.
     Shm(ShmLane),
@@ -24,7 +24,7 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// The lane behind the dynamic interface, as decorators want it.
+    /// The lane behind the dynamic interface, for decorators.
     pub fn into_dyn(self) -> Box<dyn DynLane> {
         match self {
             Lane::Shm(lane) => Box::new(lane),
@@ -43,23 +43,23 @@ impl Lane {
     }
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     /// Local bytes to remote memory.
     Put,
     /// Remote bytes to local memory.
     Get,
-    /// Remote compare-and-swap of a word; the old value comes back.
+    /// Remote compare-and-swap of a word; returns the old value.
     Cas,
-    /// Remote fetch-and-add of a word; the old value comes back.
+    /// Remote fetch-and-add of a word; returns the old value.
     Faa,
     /// Later operations of this lane to the node wait for the earlier ones (`Rfence`).
     RemoteFence,
 }
 
-/// One operation as posted to a lane. Only endpoints make one, and only this crate's lanes execute it: what it says of
-/// its local memory has to be true.
+/// One operation as posted to a lane. Only endpoints make one, and only this crate's lanes execute it: its description
+/// of its local memory must be correct.
 pub struct WorkRequest {
     pub(crate) verb: Verb,
     /// The remote place; its node is the peer.
@@ -72,7 +72,7 @@ pub struct WorkRequest {
 }
 
 impl WorkRequest {
-    /// The node that it goes to.
+    /// The target node.
     pub fn peer(&self) -> NodeId {
         self.remote.node()
     }
@@ -84,11 +84,11 @@ pub(crate) struct Local {
     pub(crate) keep: Keep,
 }
 
-// SAFETY: the pointer is used only by whoever executes the request, once, and `keep` keeps its memory alive meanwhile;
+// SAFETY: only the lane that executes the request uses the pointer, once, and `keep` keeps its memory alive meanwhile;
 // concurrent access is excluded for blocks (counted in flight) and by word-sized atomics for region memory.
 unsafe impl Send for Local {}
 
-/// What keeps the local memory of a request alive.
+/// The owner that keeps the local memory of a request alive.
 pub(crate) enum Keep {
     /// A fence has no memory.
     Nothing,
@@ -113,7 +113,7 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// How far an operation has come.
+/// The progress of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
     /// Not complete.
@@ -126,45 +126,46 @@ pub enum Status {
 
 /// A lane of a fabric other than shared memory, or of a decorator.
 ///
-/// A work id is a peer and a sequence number, which `post` returns and `status` takes. Completions need not come in the
-/// order of posting: that a later operation is complete says nothing of an earlier one.
+/// A work id is a peer and a sequence number, which `post` returns and `status` takes. Completions may be out of
+/// order: a complete operation does not imply that an earlier one is complete.
 ///
-/// *What fails, and when it is known.* An operation is either *refused* at posting: its status says so when `post` returns, it
-/// has no effect, and no other operation is disturbed. Or it is *accepted*: then it is done; or the connection that carries it
-/// ends, and it fails together with all that was posted behind it on that connection (the first three groups of a node share
-/// one). Then nobody knows what of it was done, but nothing behind it was done before it. So who posts operations of which a
-/// later one says that an earlier one was done looks at each as it is posted, and need not wait for any. Only what goes to memory
-/// that its owner gives back meanwhile ([`Fabric::free`](crate::Fabric::free)) ends alone: nobody looks there any more.
+/// *Failures, and when they are known.* An operation may be *refused* at posting. Then its status reports it when
+/// `post` returns, it has no effect, and it disturbs no other operation. Or it is *accepted*. Then it is done, or the
+/// connection that carries it ends. In the second case it fails together with all later operations on that connection
+/// (the first three groups of a node share one). How much of it was done is unknown, but no later operation on the
+/// connection was done before it. So a caller that posts a flag after data checks each operation as it is posted, and
+/// need not wait for any. Only an operation on memory that its owner frees meanwhile
+/// ([`Fabric::free`](crate::Fabric::free)) fails alone: no node reads there any more.
 ///
-/// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and say `Done`
-/// only when nothing touches the local memory any more.
+/// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and report
+/// `Done` only when nothing touches the local memory any more.
 pub trait DynLane: Send + sealed::Sealed {
-    /// Whether the request would be refused now, without executing it.
+    /// Checks whether the request would be refused now, without executing it.
     ///
     /// # Errors
     /// The code it would fail with.
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code>;
 
-    /// Posts a request; its sequence number among those of this lane to the same peer, counted from 1. If it is refused, its
-    /// status says so when this returns.
+    /// Posts a request. Returns its sequence number among those of this lane to the same peer, counted from 1. If the
+    /// request is refused, its status reports this when `post` returns.
     fn post(&mut self, request: WorkRequest) -> u64;
 
-    /// A batch to the peer begins: what is posted to it may be held back until [`doorbell`](DynLane::doorbell) or
-    /// [`ring`](DynLane::ring). Batches may lie within each other.
+    /// Begins a batch to the peer: requests to it may be held back until [`doorbell`](DynLane::doorbell) or
+    /// [`ring`](DynLane::ring). Batches may be nested.
     fn hold(&mut self, _peer: NodeId) {}
 
-    /// A batch to the peer ends: what was posted to it starts now at the latest.
+    /// Ends a batch to the peer: its requests start now at the latest.
     fn doorbell(&mut self, _peer: NodeId) {}
 
-    /// The thread is about to wait: everything that is held back starts now.
+    /// Starts all requests that are held back. The thread is about to wait.
     fn ring(&mut self) {}
 
-    /// Whether something was posted that has not started, for want of room or because it has to wait for others.
+    /// Whether a posted request has not started, for want of room or because it must wait for others.
     fn has_backlog(&self) -> bool {
         false
     }
 
-    /// Where buffers of its operations come from, if they have to lie in registered memory.
+    /// The source of buffers for its operations, if they must be in registered memory.
     fn store(&self) -> Option<Arc<BufferStore>> {
         None
     }
@@ -172,18 +173,18 @@ pub trait DynLane: Send + sealed::Sealed {
     /// Makes progress: reaps completions.
     fn poll(&mut self);
 
-    /// How far the operation has come, as far as the last `poll` saw.
+    /// The progress of the operation at the last `poll`.
     fn status(&self, peer: NodeId, sequence: u64) -> Status;
 
-    /// The result of an operation is handed to whoever waited for it.
+    /// Notes that the result of an operation has been returned to its caller.
     fn taken(&mut self, _peer: NodeId, _sequence: u64) {}
 }
 
 /// Copies between the local end of a request and a block, word by word.
 ///
 /// # Safety
-/// Both ends are aligned to 8 and valid for `len` bytes; each is accessed by atomics only (region memory), or by nobody
-/// else (a block that is counted in flight).
+/// Both ends are aligned to 8 and valid for `len` bytes; each is accessed by atomics only (region memory), or by no
+/// other code (a block that is counted in flight).
 pub(crate) unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
     use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
     for word in 0..len / 8 {
@@ -212,9 +213,9 @@ pub(crate) struct Completions {
 #[derive(Default)]
 struct PeerCompletions {
     posted: u64,
-    /// All up to this one are complete.
+    /// All operations up to this one are complete.
     completed: u64,
-    /// Those that wait for an earlier one.
+    /// Complete operations that follow an incomplete one.
     early: BTreeMap<u64, Result<(), Code>>,
     failed: Failures,
 }
@@ -224,10 +225,10 @@ struct PeerCompletions {
 pub(crate) struct Failures(std::collections::VecDeque<(u64, Code)>);
 
 impl Failures {
-    /// Failures remembered for each peer. An older one whose handle nobody asked about reads as `Unreachable`.
+    /// Failures remembered for each peer. An older failure that no handle has read becomes `Unreachable`.
     const KEPT: usize = 4096;
 
-    /// Remembers a failure. One that was refused may be known before others that were posted earlier.
+    /// Remembers a failure. A refusal may be known before the result of earlier operations.
     pub(crate) fn note(&mut self, sequence: u64, code: Code) {
         if self.0.len() == Self::KEPT {
             self.0.pop_front();
@@ -236,12 +237,12 @@ impl Failures {
         self.0.insert(at, (sequence, code));
     }
 
-    /// The failure of an operation, which need not have ended.
+    /// The failure of an operation, which may still be in flight.
     fn of(&self, sequence: u64) -> Option<Code> {
         self.0.binary_search_by_key(&sequence, |failure| failure.0).ok().map(|at| self.0[at].1)
     }
 
-    /// How an operation ended that has ended.
+    /// The result of a complete operation.
     pub(crate) fn status(&self, sequence: u64) -> Status {
         match self.0.binary_search_by_key(&sequence, |failure| failure.0) {
             Ok(at) => Status::Failed(self.0[at].1),
@@ -259,18 +260,18 @@ impl Completions {
         &mut self.peers[peer.index()]
     }
 
-    /// The number of one that is accepted.
+    /// The sequence number of an accepted operation.
     pub(crate) fn post(&mut self, peer: NodeId) -> u64 {
         let peer = self.peer(peer);
         peer.posted += 1;
         peer.posted
     }
 
-    /// The number of one that is refused.
+    /// The sequence number of a refused operation.
     pub(crate) fn refuse(&mut self, peer: NodeId, code: Code) -> u64 {
         let peer = self.peer(peer);
         peer.posted += 1;
-        // It is known before those that were posted earlier have ended.
+        // The refusal is known before earlier operations have completed.
         peer.failed.note(peer.posted, code);
         peer.end(peer.posted, Ok(()));
         peer.posted

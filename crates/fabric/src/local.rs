@@ -1,4 +1,4 @@
-//! What stands in for `std::sync`, `std::thread` and `std::time` above the fabric.
+//! The replacements of `std::sync`, `std::thread` and `std::time` above the fabric.
 
 use core::fmt;
 use core::ops::{Add, Deref, DerefMut, Sub};
@@ -21,13 +21,13 @@ use crate::sim::hook;
 pub struct LocalMutex<T>(Mutex<T>);
 
 impl<T> LocalMutex<T> {
-    /// An open lock.
+    /// An unlocked mutex.
     pub const fn new(value: T) -> Self {
         LocalMutex(Mutex::new(value))
     }
 
-    /// Takes the lock. A panic of an earlier holder does not spoil it: what it guards is kept consistent at every
-    /// step by those who use it.
+    /// Takes the lock. A panic of an earlier holder does not poison it: its users keep the data consistent at every
+    /// step.
     pub fn lock(&self) -> LocalGuard<'_, T> {
         if hook::is_active() {
             return self.lock_simulated();
@@ -60,10 +60,10 @@ impl<T> fmt::Debug for LocalMutex<T> {
     }
 }
 
-/// Access to what a [`LocalMutex`] guards.
+/// Access to the data of a [`LocalMutex`].
 pub struct LocalGuard<'a, T> {
     guard: MutexGuard<'a, T>,
-    /// The lock's address, if a simulation knows of it.
+    /// The lock's address, if a simulation runs it.
     simulated: Option<usize>,
 }
 
@@ -88,7 +88,7 @@ impl<T> DerefMut for LocalGuard<'_, T> {
     }
 }
 
-/// A moment on the fabric's clock, in nanoseconds.
+/// A time on the fabric's clock, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Instant {
     /// Nanoseconds since the clock's start.
@@ -96,20 +96,20 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// A moment that never comes.
+    /// A time that is never reached.
     pub const NEVER: Instant = Instant { ns: u64::MAX };
 
-    /// Now, on the clock that all processes of the host share.
+    /// The current time, on the clock that all processes of the host share.
     pub(crate) fn monotonic() -> Instant {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is to a timespec of ours. (Through libc, since rustix's own way to the vDSO does not work
-        // under valgrind, which counts our instructions.)
+        // SAFETY: the pointer is to a timespec of ours. (Through libc, since rustix's own access to the vDSO does not
+        // work under valgrind, which counts our instructions.)
         let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
         debug_assert_eq!(result, 0, "every Linux has a monotonic clock");
         Instant { ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 }
     }
 
-    /// The time since an earlier moment, zero if it is not earlier.
+    /// The time since an earlier one, zero if that one is later.
     #[must_use]
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
@@ -136,9 +136,9 @@ pub struct Thread(Running);
 
 #[derive(Debug)]
 enum Running {
-    /// Of the operating system.
+    /// A thread of the operating system.
     Os(std::thread::JoinHandle<()>),
-    /// Of a simulation: its world and number.
+    /// A thread of a simulation: its world and number.
     Simulated(u64, usize),
 }
 
@@ -149,7 +149,7 @@ impl From<std::thread::JoinHandle<()>> for Thread {
 }
 
 impl Thread {
-    /// Starts a thread of the system.
+    /// Starts a thread of the operating system.
     pub(crate) fn start(name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         let spawned = std::thread::Builder::new().name(name).spawn(body);
         let failed = |why: std::io::Error| ErrorKind::System { what: "starting a thread", why: why.to_string() };
@@ -160,14 +160,15 @@ impl Thread {
         Thread(Running::Simulated(world, index))
     }
 
-    /// Waits for its end, unless it is the caller.
+    /// Waits for the thread's end, unless it is the caller.
     ///
     /// # Errors
     /// The message of its panic.
     pub fn join(self) -> Result<(), String> {
         match self.0 {
             Running::Simulated(world, index) => hook::join(world, index),
-            // A thread that would wait for itself (a node's last handle dropped by its own service thread) does not.
+            // A thread that would wait for itself (a node's last handle dropped by its own service thread) does not
+            // wait.
             Running::Os(thread) if thread.thread().id() == std::thread::current().id() => Ok(()),
             Running::Os(thread) => thread.join().map_err(|panic| {
                 let text = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -185,9 +186,9 @@ impl Thread {
     }
 }
 
-/// A concurrent data structure of a node's own memory: one whose operations are atomic by themselves.
+/// A concurrent data structure in a node's own memory: its operations are atomic by themselves.
 ///
-/// Every access says whether it reads or changes it, so that a simulator knows: each is a scheduling point.
+/// Every access declares whether it reads or changes the structure, for the simulator: each is a scheduling point.
 ///
 /// ```
 /// use farfield_fabric::Concurrent;

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Plain data: any bit pattern is a value, there is no padding, and a copy of the bytes is a copy of the value.
 ///
-/// Everything that lies in network memory is plain data. The trait is implemented for every type that derives
-/// zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and is `Copy`.
+/// All data in network memory is plain. The trait is implemented for every type that derives zerocopy's `FromBytes`,
+/// `IntoBytes` and `Immutable` and is `Copy`.
 ///
 /// ```
 /// use farfield_fabric::Plain;
@@ -24,7 +24,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + Send + 'static {}
 impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + 'static> Plain for T {}
 
-/// A node's place in its session: 0, 1, … `nodes − 1`.
+/// The number of a node in its session: 0, 1, … `nodes − 1`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u16);
 
@@ -50,17 +50,18 @@ impl fmt::Display for NodeId {
 pub struct GroupKey(pub u8);
 
 impl GroupKey {
-    /// Memory in which threads wait for words to change: a put to it wakes the sleeping waiters of its node.
+    /// Memory whose words threads wait for: a put to it wakes the sleeping waiters of its node.
     pub const SIGNAL: GroupKey = GroupKey(0);
-    /// Bulk memory that nobody sleeps on: a put to it wakes nobody, so it costs the writer nothing.
+    /// Bulk memory without waiters: a put to it wakes no thread, so it costs the writer nothing.
     pub const DATA: GroupKey = GroupKey(1);
     /// Memory that the node's service thread watches.
     pub const SERVICE: GroupKey = GroupKey(2);
     /// The number of groups a node may have.
     pub const COUNT_MAX: usize = 1 << KEY_BITS;
 
-    /// The group that names the queue pair by which this one is reached: the first three share one, each further group has
-    /// its own. Puts by one queue pair land in order, and a get by it flushes them; between two nothing is ordered.
+    /// The group that names the queue pair of this one: the first three groups share one, each further group has its
+    /// own. Puts by one queue pair land in order, and a get by it flushes them. There is no order between two queue
+    /// pairs.
     ///
     /// ```
     /// use farfield_fabric::GroupKey;
@@ -78,9 +79,9 @@ const KEY_BITS: u32 = 8;
 const OFFSET_BITS: u32 = 64 - NODE_BITS - KEY_BITS;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
-/// Where a `T` (or an array of them) lies in the memory of some node: node, group key and byte offset.
+/// The address of a `T` (or an array of them) in the memory of some node: node, group key and byte offset.
 ///
-/// The packed form fits a word, so that pointers may themselves lie in network memory:
+/// The packed form fits a word, so pointers may themselves be stored in network memory:
 ///
 /// ```text
 /// 63          52 51     44 43                                          0
@@ -89,8 +90,9 @@ const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 /// └─────────────┴─────────┴─────────────────────────────────────────────┘
 /// ```
 ///
-/// A pointer is a number, not a right: every operation checks it, and a wrong one is an error. Offsets have more bits than a group
-/// has memory: those above say how often the memory was given back before, so a pointer to what was there then is a wrong one.
+/// A pointer is a number, not a right: every operation checks it, and an invalid one is an error. Offsets have more
+/// bits than a group has memory. The upper bits count how often the memory was freed before, so a pointer to an
+/// earlier use of it is invalid.
 ///
 /// ```
 /// use farfield_fabric::{GroupKey, NodeId, RemotePtr};
@@ -175,14 +177,15 @@ impl<T> RemotePtr<T> {
         self.byte_add((index as u64).wrapping_mul(size_of::<T>() as u64))
     }
 
-    /// The place `bytes` further on. It stays in the group, modulo the largest offset: it may be nowhere, never elsewhere.
+    /// The place `bytes` further on. It stays in the group, modulo the largest offset: it may be invalid, but is never
+    /// in another group.
     #[inline]
     #[must_use]
     pub const fn byte_add(self, bytes: u64) -> Self {
         Self::from_packed(self.packed & !OFFSET_MASK | self.packed.wrapping_add(bytes) & OFFSET_MASK)
     }
 
-    /// The same place seen as another type.
+    /// The same address as another type.
     #[inline]
     #[must_use]
     pub const fn cast<U>(self) -> RemotePtr<U> {
