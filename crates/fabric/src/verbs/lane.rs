@@ -1,21 +1,21 @@
-//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that its
+//! A thread's lane: a queue pair to each peer, one to its own node once it uses it, and one completion queue that the
 //! owner polls.
 //!
-//! - **Posting never blocks.** What does not fit the send queue or the completion queue waits here, in order, and is
-//!   posted as completions make room, whenever the owner polls. So does what a software device would get wrong.
-//!   Operations of a batch wait here too, and share one doorbell; only the last work request behind a doorbell is
-//!   signalled, and its completion says that those before it are complete as well.
+//! - **Posting never blocks.** A request that does not fit the send queue or the completion queue waits here, in order.
+//!   It is posted as completions make room, whenever the owner polls. So is a request that a software device would
+//!   execute wrongly now. Operations of a batch wait here too, and share one doorbell. Only the last work request of
+//!   a doorbell is signalled; its completion means that those before it are complete as well.
 //! - **Nothing is lost.** Work requests of a queue pair complete in order, so each has a position; a completion ends
-//!   all up to its own. A failure ends the queue pair: what was under way ends as the device flushes it, what waits
-//!   ends at once, and what is posted later is refused, all with the first failure's code. If the device does not flush
-//!   in time, the queue pair is destroyed, and then nothing is under way. It is never connected again.
-//! - **Memory that the peer gives back** is not posted to: what waits is looked at again when it is posted, and what is posted is
-//!   counted for whoever waits until it has ended (`connections/freeing.rs`). What is late fails alone, also if it was accepted:
-//!   its object was closed everywhere, so nothing behind it counts on it.
-//! - **What was accepted fails together with what is behind it** ([`DynLane`]). A request that the device refuses while it is
-//!   posted fails alone. One that had to wait was accepted, and perhaps nobody looks at it any more: if the device refuses it,
-//!   the queue pair is ended.
-//! - **Local memory.** Short puts are copied into the work request. For the rest, blocks of the pool lie in slabs of the
+//!   all up to its own. A failure ends the queue pair. Requests in flight end as the device flushes them, waiting
+//!   requests end at once, and later ones are refused, all with the first failure's code. If the device does not flush
+//!   in time, the queue pair is destroyed, and then no request is in flight. It is never connected again.
+//! - **Memory that the peer frees** gets no new request: a waiting request is checked again when it is posted, and
+//!   posted requests are counted, so that the freeing node can wait until they have ended (`connections/freeing.rs`). A
+//!   late request fails alone, even if it was accepted: its object was closed everywhere, so none depends on it.
+//! - **An accepted request fails together with all later ones** ([`DynLane`]). A request that the device refuses while
+//!   it is posted fails alone. A request that had to wait was accepted, and its caller may no longer check it: if the
+//!   device refuses it, the queue pair is ended.
+//! - **Local memory.** Short puts are copied into the work request. For the rest, pool blocks are in slabs of the
 //!   node's registered memory (`store`): nothing is copied, no operation waits for a place in a staging area, and none
 //!   registers anything. Shared cells are registered with their chunk.
 
@@ -47,20 +47,20 @@ use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::Allocation;
 
-/// Completions that the queue of a lane holds, so also the work requests that a lane has under way.
+/// The completions that a lane's queue holds, and so the work requests that a lane has in flight.
 const COMPLETIONS: usize = 4096;
-/// The longest message that one work request moves; devices may want less.
+/// The longest message of one work request; devices may allow less.
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
-/// How long a device may take to flush a queue pair that has failed.
+/// The time that a device may take to flush a failed queue pair.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
-/// A device gives up on a peer after about its patience, by the specification after four times as much at the latest. One
-/// that has said nothing for so many times as much never will, but for the time that it takes to move what it was given, at
-/// the slowest that is worth waiting for.
+/// A device gives up on a peer after about its patience, by the specification after four times as much at the latest.
+/// After so many times as much silence it never will. The time to move the data in flight, at the slowest acceptable
+/// pace, does not count.
 const PATIENCES_MAX: u32 = 8;
 const BYTES_PER_MS_MIN: u64 = 1000;
-/// Completions that one call takes.
+/// The completions taken by one call.
 const REAPED_MAX: usize = 16;
-/// Polls between two looks for queue pairs that are not flushed.
+/// Polls between two checks for queue pairs that are not flushed.
 const POLLS_PER_LOOK: u32 = 256;
 
 /// A lane over RDMA.
@@ -70,38 +70,38 @@ pub struct VerbsLane {
     /// Arrivals that were taken.
     taken: u64,
     peers: Vec<Peer>,
-    /// All queue pairs. One that has ended keeps its place.
+    /// All queue pairs. An ended one keeps its place.
     pairs: Vec<Pair>,
-    /// Work requests under way, on all queue pairs.
+    /// Work requests in flight, on all queue pairs.
     outstanding: usize,
-    /// Peers with work that waits.
+    /// Peers with waiting work.
     backlog: Vec<usize>,
     poster: Poster,
-    /// Where reads go that only flush.
+    /// The target of reads that only flush.
     scratch: Arc<Block>,
     words: Words,
-    /// Where the last operation on a word went, if nothing out of the ordinary has come since.
+    /// The route of the last operation on a word, if nothing has invalidated it since.
     route: Route,
     newest_word: WorkId,
     polls: u32,
-    /// When it was last looked for what does not end.
+    /// The time of the last check for operations that do not end.
     looked: Instant,
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
-    /// Dropped after the queue pairs, as what follows.
+    /// Dropped after the queue pairs, and so are the following fields.
     own_node: Option<OwnNode>,
     kept: Vec<Box<dyn Send>>,
     store: Arc<BufferStore>,
 }
 
-/// The side of a lane that other threads use: through it the control plane hands over connections.
+/// The side of a lane that other threads use: the control plane passes connections to it.
 pub struct LanePort {
     device: Arc<Device>,
     completions: Arc<CompletionQueue>,
     arrivals: Mutex<Vec<Arrival>>,
     count: AtomicU64,
-    /// Work requests that the lane was about to post, and those of them that are not under way any more. The lane counts one
-    /// before it looks for the last time whether its memory is there.
+    /// Work requests that the lane was about to post, and how many of them are no longer in flight. The lane counts a
+    /// request before it checks for the last time that the request's memory exists.
     posted: AtomicU64,
     ended: AtomicU64,
 }
@@ -127,7 +127,8 @@ impl LanePort {
         self.ended.store(self.ended.load(Ordering::Relaxed) + count as u64, Ordering::Release);
     }
 
-    /// After a heavy fence: what the lane may have under way by what it knew before, as a number for [`LanePort::has_ended`].
+    /// Called after a heavy fence: the requests that the lane may have in flight by its earlier knowledge, as a number
+    /// for [`LanePort::has_ended`].
     pub(super) fn under_way(&self) -> Option<u64> {
         let posted = self.posted.load(Ordering::Acquire);
         (!self.has_ended(posted)).then_some(posted)
@@ -149,8 +150,8 @@ impl LanePort {
         Arc::clone(&self.completions)
     }
 
-    /// Hands over a connected queue pair, by which the lane reaches `memory` of the peer: the group `key`, or if it is
-    /// one of the first three, all three of them. While one for the same groups works, another is dropped.
+    /// Passes a connected queue pair to the lane, by which it reaches `memory` of the peer: the group `key`, or if it
+    /// is one of the first three, all three of them. While one for the same groups works, another is dropped.
     pub fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.push(Arrival { peer, class: key.class(), queue, memory });
@@ -159,7 +160,7 @@ impl LanePort {
 }
 
 impl VerbsLane {
-    /// A lane without peers, whose endpoint has its buffers in `store`.
+    /// Opens a lane without peers, whose endpoint has its buffers in `store`.
     ///
     /// # Errors
     /// The device has no more completion queues, or no more memory can be registered.
@@ -196,13 +197,13 @@ impl VerbsLane {
         })
     }
 
-    /// The side that other threads use.
+    /// The side of the lane for other threads.
     #[must_use]
     pub fn port(&self) -> Arc<LanePort> {
         Arc::clone(&self.port)
     }
 
-    /// The queue pair by which a word is reached, the word's address and its key.
+    /// The queue pair that reaches a word, the word's address and its key.
     pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
         let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
@@ -267,7 +268,7 @@ impl VerbsLane {
             };
             if self.pairs[pair_at].check().is_err() {
                 self.destroy(pair_at);
-                // Positions go on: a completion of the queue pair before is none of this one.
+                // Positions continue: no completion of the earlier queue pair counts for this one.
                 self.pairs[pair_at] = Pair::new(node, class, queue, self.pairs[pair_at].posted.next);
             }
         }
@@ -319,8 +320,9 @@ impl VerbsLane {
 
     fn block_key(&self, block: &Block) -> Result<LocalKey, Code> {
         let device = &self.port.device;
-        // One of a store is registered. The copies that decorators make are not.
-        // SAFETY: the slab keeps the registration and drops it before its memory, which operations use as `buf` says.
+        // A block of a store is registered. The copies that decorators make are not.
+        // SAFETY: the slab keeps the registration and drops it before its memory, which operations use as `buf`
+        // describes.
         let key = block.local_key(|start, bytes| unsafe { MemoryRegion::of_slab(device, start, bytes) });
         key.map(LocalKey::Registered).map_err(|_| Code::Device)
     }
@@ -330,7 +332,7 @@ impl VerbsLane {
         if request.verb == Verb::RemoteFence {
             match self.place(request) {
                 Ok((pair_at, ..)) => self.pairs[pair_at].fence_next = true,
-                // To its own node it has posted nothing yet that could be overtaken.
+                // No earlier put to its own node could be overtaken.
                 Err(code) => drop(self.may_open(request, code)?.ok_or(code)?),
             }
             return Ok(Status::Done);
@@ -363,7 +365,7 @@ impl VerbsLane {
             remote: request.remote,
         };
         if let Some(key) = flush_key {
-            // The read finds the puts before it done, and the put waits for the read: see the module's "Order".
+            // The read finds the earlier puts done, and the put waits for the read: see the module's "Order".
             let local = self.scratch.as_ptr();
             pair.waiting.push_back(Work { sequence: 0, verb: Verb::Get, fence: false, local, len: 8, key, ..whole });
         }
@@ -389,7 +391,8 @@ impl VerbsLane {
         Ok(Status::Pending)
     }
 
-    /// Posts what waits for a peer, as far as there is room. The operation `new`, if it is not 0, is being posted.
+    /// Posts the waiting work for a peer, as far as there is room. The operation `new`, if it is not 0, is being
+    /// posted.
     fn start(&mut self, at: usize, new: u64) {
         self.route = Route::SHUT;
         for of_peer in 0..self.peers[at].pairs.len() {
@@ -417,7 +420,7 @@ impl VerbsLane {
             }
             let holds_back = queue.info.holds_back;
             if !pair.is_signalled && (pair.waiting.is_empty() || holds_back && pair.count_unheld(1) == 0) {
-                // What was posted last ends with the completion of a put of nothing.
+                // The last request posted ends with the completion of an empty put.
                 pair.waiting.push_front(Work::nothing());
             }
             let room = (queue.info.depth - pair.posted.count()).min(capacity - self.outstanding);
@@ -436,7 +439,7 @@ impl VerbsLane {
             let pair = &mut self.pairs[pair_at];
             let Some(queue) = &pair.queue else { return self.port.end(count) };
             if holds_back {
-                // All before it has ended.
+                // All earlier ones have ended.
                 pair.waiting[0].fence = false;
             }
             let first = WorkId::new(pair_at, pair.posted.next);
@@ -456,7 +459,7 @@ impl VerbsLane {
                 continue;
             }
             if count > 1 {
-                // One at a time, to see which of them it is.
+                // Posts one at a time, to identify the refused one.
                 at_most = 1;
                 continue;
             }
@@ -465,12 +468,12 @@ impl VerbsLane {
                 Refusal::Full if pair.posted.count() > 0 => return,
                 Refusal::Never(code) if refused.sequence == new && refused.is_whole => {
                     pair.waiting.pop_front();
-                    // What it was to do for those behind it is not done.
+                    // Its effect, on which later requests depend, is missing.
                     pair.fence_next |= refused.fence;
                     pair.has_open_put = true; // as far as is known
                     self.peers[pair.peer.index()].end(refused.sequence, Status::Failed(code));
                 }
-                // Not even one fits; or one is refused that was accepted, of which other parts may be under way.
+                // Not even one fits. Or an accepted request is refused, and other parts of it may be in flight.
                 Refusal::Full | Refusal::Never(_) => {
                     queue.switch().end(Code::Unreachable);
                     pair.fail(Code::Device);
@@ -479,7 +482,7 @@ impl VerbsLane {
         }
     }
 
-    /// Starts what waits, for peers whose batches are complete, or for all.
+    /// Starts waiting work, for peers whose batches are complete, or for all.
     fn start_backlog(&mut self, all: bool) {
         for at in core::mem::take(&mut self.backlog) {
             self.peers[at].is_in_backlog = false;
@@ -500,7 +503,7 @@ impl DynLane for VerbsLane {
         self.take_arrivals();
         match self.place(request) {
             Ok(_) => Ok(()),
-            // Nothing is opened for an operation that is only foreseen.
+            // A check opens no queue pair.
             Err(code) => self.may_open(request, code)?.map(drop).ok_or(code),
         }
     }
@@ -520,7 +523,7 @@ impl DynLane for VerbsLane {
         } else if peer.holds == 0 {
             self.start(at, sequence);
             if self.peers[at].is_in_backlog {
-                // Full: completions make room.
+                // The queue is full: completions make room.
                 self.poll();
             }
         } else if !core::mem::replace(&mut peer.is_in_backlog, true) {
@@ -572,8 +575,8 @@ impl DynLane for VerbsLane {
 }
 
 impl Drop for VerbsLane {
-    /// Waits until all operations have ended, those too of which nobody wants to know: what is lost with the queue pairs would
-    /// otherwise be neither done nor failed. An operation that does not end fails in time.
+    /// Waits until all operations have ended, detached ones included. Operations that are lost with the queue pairs
+    /// would otherwise be neither done nor failed. An operation that does not end fails in time.
     fn drop(&mut self) {
         let mut polls = 0;
         while !std::thread::panicking() && (self.outstanding > 0 || self.has_backlog()) {
@@ -587,7 +590,7 @@ impl Drop for VerbsLane {
                 self.look_for_the_lost();
             }
         }
-        // Queue pairs go first: while one is there, the device may touch memory that the operations keep.
+        // Queue pairs are dropped first: while one exists, the device may touch memory that the operations keep.
         self.pairs.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Registered memory: of this node's permission groups, and where that of peers lies.
+//! Registered memory: of this node's permission groups, and the location of the peers' memory.
 //!
 //! A group's address space is reserved once, so no pointer ever moves. It is divided into slots that double, and a slot
 //! becomes usable as a whole, or from its start on, when it is needed: one chunk, one registration (MR), one key.
@@ -8,13 +8,13 @@
 //!        │ slot 0 │ slot 1   │ slot 2              │ slot 3 …
 //! ```
 //!
-//! Behind the last slot, one more is for words in the device's own memory, where it has some (`device_memory`): they have no
-//! address in this process.
+//! Behind the last slot, one more is for words in the device's own memory, if it has some (`device_memory`): they have
+//! no address in this process.
 //!
-//! The slot of an offset is a matter of its highest bit, so finding a peer's key takes a shift, a count of zeros and
-//! one line of a table. **No region crosses slots**: one that does not fit gets a slot that is large enough, and the
-//! slots that were passed over serve smaller regions later. So an operation that crosses chunks is outside of every
-//! region, and is refused as out of bounds.
+//! The highest bit of an offset determines its slot, so finding a peer's key takes a shift, a count of zeros and one
+//! line of a table. **No region crosses slots**: a region that does not fit gets a slot that is large enough, and the
+//! skipped slots serve smaller regions later. So an operation that crosses chunks is outside of every region, and is
+//! refused as out of bounds.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -33,13 +33,13 @@ use crate::shm::clear;
 use crate::shm::sys::memory::STEP_BYTES;
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, set_generation};
 
-/// Slots that an offset of 44 bits can lie in.
+/// The number of slots for offsets of 44 bits.
 const SLOTS: usize = 24;
 const STEP_SHIFT: u32 = STEP_BYTES.trailing_zeros();
 const PAGE_BYTES: usize = 4096;
-/// Bytes at the start of each group that no region gets. Global fences read the first word.
+/// Bytes at the start of each group that belong to no region. Global fences read the first word.
 const RESERVED_BYTES: u64 = 64;
-/// How far it is looked for memory of the same generation.
+/// The limit of a search for memory of the same generation.
 const AROUND_MAX: usize = 256;
 
 #[inline]
@@ -57,47 +57,47 @@ const fn slot_bytes(slot: usize) -> u64 {
     (STEP_BYTES as u64) << slot.saturating_sub(1)
 }
 
-/// A usable part of a group's memory, as its owner tells its peers.
+/// A usable part of a group's memory, as its owner announces it to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkInfo {
     /// Its offset in the group.
     pub first: u64,
     /// Its length.
     pub bytes: u64,
-    /// The address by which the owner's device knows its first byte.
+    /// The address of its first byte on the owner's device.
     pub address: u64,
     /// The key that an access needs.
     pub rkey: u32,
 }
 
-/// Memory of a group whose generation is not 0, as its owner tells its peers.
+/// Memory of a group with a generation other than 0, as its owner announces it to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenerationInfo {
-    /// How many bits of the group's offsets are the address.
+    /// The number of address bits in the group's offsets.
     pub address_bits: u8,
     /// The address of its first byte.
     pub first: u64,
     /// Its length, in whole granules.
     pub bytes: u64,
-    /// The generation that holds.
+    /// Its current generation.
     pub generation: u8,
 }
 
-/// The chunks of one group. A chunk is added once and then stays as it is.
+/// The chunks of one group. A chunk is added once and never changes.
 #[derive(Default)]
 struct Table {
     lines: [Line; SLOTS],
-    /// The bits of an offset that are the address. 0 until memory is given back: then all of it has generation 0.
+    /// The address bits of an offset. 0 until memory is freed: then all of it has generation 0.
     mask: AtomicU64,
 }
 
 #[derive(Default)]
 struct Line {
-    /// 0 for none. Written last.
+    /// 0 for none. This is written last.
     bytes: AtomicU64,
     address: AtomicU64,
     key: AtomicU32,
-    /// By granules, once memory of the chunk is given back.
+    /// By granules, once memory of the chunk is freed.
     generations: OnceLock<Box<[AtomicU8]>>,
 }
 
@@ -107,7 +107,7 @@ impl Line {
         self.generations.get_or_init(|| {
             let count = self.bytes.load(Ordering::Acquire) / GRANULE_BYTES;
             let zeros = Box::into_raw(vec![0_u8; count as usize].into_boxed_slice());
-            // SAFETY: the box was a moment ago; an atomic byte has the layout of a byte.
+            // SAFETY: the pointer is of a box taken apart just before; an atomic byte has the layout of a byte.
             unsafe { Box::from_raw(zeros as *mut [AtomicU8]) }
         })
     }
@@ -122,7 +122,7 @@ impl Table {
         }
         line.address.store(chunk.address, Ordering::Relaxed);
         line.key.store(chunk.rkey, Ordering::Relaxed);
-        // Release: who sees the length sees address and key.
+        // Release: a thread that sees the length sees address and key.
         line.bytes.store(chunk.bytes, Ordering::Release);
         true
     }
@@ -144,7 +144,7 @@ impl Table {
         match self.generation(address).cmp(&generation) {
             core::cmp::Ordering::Equal => Ok(found),
             core::cmp::Ordering::Greater => Err(Code::Freed),
-            // It was never given to anybody.
+            // It was never given out.
             core::cmp::Ordering::Less => Err(Code::OutOfBounds),
         }
     }
@@ -157,7 +157,7 @@ impl Table {
         generations.and_then(|all| all.get(granule)).map_or(0, |entry| entry.load(Ordering::Acquire))
     }
 
-    /// From now on memory has this generation; false if there is no such memory.
+    /// Sets the generation of memory; false if there is no such memory.
     fn set_generation(&self, info: GenerationInfo) -> bool {
         let GenerationInfo { address_bits, first, bytes, generation } = info;
         let slot = slot_of(first);
@@ -187,7 +187,7 @@ impl Table {
         (first + ((at - before) as u64) * GRANULE_BYTES, ((before + behind) as u64) * GRANULE_BYTES)
     }
 
-    /// What has another generation than 0.
+    /// The memory with a generation other than 0.
     fn generations(&self) -> Vec<GenerationInfo> {
         let address_bits = self.mask.load(Ordering::Acquire).count_ones() as u8;
         let mut found: Vec<GenerationInfo> = Vec::new();
@@ -230,18 +230,18 @@ impl Table {
     }
 }
 
-/// Where a peer's memory lies.
+/// The location of a peer's memory.
 pub struct PeerMemory {
     groups: [OnceLock<Box<Table>>; GroupKey::COUNT_MAX],
     /// A bit for each group to which this node has no right.
     revoked: [AtomicU64; GroupKey::COUNT_MAX / 64],
     is_out_of_reach: AtomicBool,
-    /// How often memory was given back.
+    /// How often memory was freed.
     changes: AtomicU64,
 }
 
 impl PeerMemory {
-    /// Of a peer that has told nothing yet.
+    /// The location of a peer that has announced no memory yet.
     #[must_use]
     pub fn new() -> Arc<PeerMemory> {
         Arc::new(PeerMemory {
@@ -261,7 +261,7 @@ impl PeerMemory {
         self.is_out_of_reach.load(Ordering::Acquire)
     }
 
-    /// The peer has taken or given the right to a group.
+    /// The peer has revoked or given the right to a group.
     pub(super) fn revoke(&self, key: GroupKey, is_revoked: bool) {
         let (word, bit) = (&self.revoked[usize::from(key.0) / 64], 1 << (key.0 % 64));
         match is_revoked {
@@ -280,26 +280,26 @@ impl PeerMemory {
         table.map_or(0, |table| table.chunks().map(|chunk| chunk.bytes).sum())
     }
 
-    /// Adds a chunk that the peer has told of. False if there can be no such chunk, and then nothing is changed.
+    /// Adds a chunk that the peer has announced. False, without a change, if there can be no such chunk.
     pub fn add(&self, key: GroupKey, chunk: ChunkInfo) -> bool {
         self.groups[usize::from(key.0)].get_or_init(Box::default).add(chunk)
     }
 
-    /// Memory that the peer has told of has this generation. False if there is no such memory, and then nothing is changed.
+    /// Sets the generation of memory that the peer has announced. False, without a change, if there is no such memory.
     pub fn set_generation(&self, key: GroupKey, info: GenerationInfo) -> bool {
         let is_set = self.groups[usize::from(key.0)].get().is_some_and(|table| table.set_generation(info));
-        // Release: who sees the change sees the generation.
+        // Release: a thread that sees the change sees the generation.
         self.changes.fetch_add(1, Ordering::Release);
         is_set
     }
 
-    /// Another number whenever memory was given back.
+    /// A number that changes whenever memory is freed.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The memory around a place that is reached as the place is: where it begins for pointers and for the device, its
+    /// The memory around a place that is reached in the same way: its start for pointers and for the device, its
     /// length and its key.
     pub(super) fn around(&self, remote: RemotePtr<u8>) -> Option<(RemotePtr<u8>, ChunkInfo)> {
         let table = self.groups[usize::from(remote.key().0)].get()?;
@@ -336,26 +336,26 @@ pub struct GroupMemory {
     own: Table,
     remote: Table,
     grown: Mutex<Grown>,
-    /// Goes after what is registered of it. Regions keep this memory, so nobody has an address in it any more.
+    /// Dropped after the registrations in it. Regions keep this memory, so no address in it is left.
     range: AddressRange,
 }
 
 struct Grown {
     registered: [Option<MemoryRegion>; SLOTS],
     on_device: Option<DeviceMemory>,
-    /// Bytes given out of each slot at least once, and what of them may be given out again.
+    /// Bytes given out of each slot at least once, and those of them that may be reused.
     used: [u64; SLOTS],
     spaces: [Space; SLOTS],
 }
 
 impl GroupMemory {
-    /// Memory whose regions may have `limit_bytes` together.
+    /// Creates memory whose regions may have `limit_bytes` together.
     ///
     /// # Errors
     /// No address space, or not even the first chunk.
     pub fn create(device: &Arc<Device>, key: GroupKey, limit_bytes: usize) -> Result<Arc<GroupMemory>> {
         let out_of_memory = |why: String| ErrorKind::OutOfMemory { key, asked_bytes: limit_bytes, why };
-        // So that a region of any size up to the limit finds a slot.
+        // So a region of any size up to the limit finds a slot.
         let last = (0..SLOTS).find(|slot| slot_bytes(*slot) >= limit_bytes as u64).unwrap_or(SLOTS - 1);
         let reserve_bytes = (slot_first(last) + slot_bytes(last)) as usize;
         let range = AddressRange::reserve(reserve_bytes).map_err(out_of_memory)?;
@@ -386,8 +386,8 @@ impl GroupMemory {
         Ok(Arc::new(memory))
     }
 
-    /// A region for this node, `me`: zeroed memory of a chunk that may be new. Peers have to be told of new chunks
-    /// before they get a pointer to it.
+    /// Allocates a region for this node, `me`: zeroed memory of a chunk that may be new. Peers must learn of a new
+    /// chunk before they get a pointer to it.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`].
@@ -396,7 +396,7 @@ impl GroupMemory {
             return Err(self.exhausted(bytes as u64, "no machine has that much".into()));
         };
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
-        // Regions count, and not what is left of chunks: that of the last ones may go beyond it.
+        // The limit counts regions, and not the rest of chunks: the last chunks may exceed it.
         if grown.used.iter().sum::<u64>().saturating_add(asked) > self.limit_bytes as u64 {
             return Err(self.exhausted(asked, format!("this node may use {} bytes for it", self.limit_bytes)));
         }
@@ -423,8 +423,8 @@ impl GroupMemory {
         Ok(self.region(me, start, bytes, 0))
     }
 
-    /// A region of memory that was given back, if there is some. What it returns besides is to be told to the peers before
-    /// they get a pointer to it.
+    /// Allocates a region of freed memory, if there is some. The second result must be announced to the peers before
+    /// they get a pointer to the region.
     pub fn alloc_again(self: &Arc<Self>, me: NodeId, bytes: usize) -> Option<(Region, Option<GenerationInfo>)> {
         let asked = (bytes as u64).checked_next_multiple_of(GRANULE_BYTES)?;
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -432,13 +432,14 @@ impl GroupMemory {
         let (start, generation) = grown.spaces[..here].iter_mut().find_map(|space| space.take(asked))?;
         let news = self.renew(start, asked, generation);
         drop(grown); // zeroing much memory takes long
-        // SAFETY: the range lies in a chunk, is aligned to 64, and nobody has it: see `Connections::free`.
+        // SAFETY: the range is in a chunk, is aligned to 64, and has no other user: see `Connections::free`.
         unsafe { clear(self.range.base().as_ptr().add(start as usize), asked as usize) };
         Some((self.region(me, start, bytes, generation), news))
     }
 
-    /// Words in the device's own memory, with a pattern of values, as a region without bytes: no address here leads to them. None
-    /// where the device has no memory, or none left. What it returns besides is to be told to the peers, as new chunks are.
+    /// Allocates words in the device's own memory, with a pattern of values, as a region without bytes: it has no
+    /// address here. None if the device has no memory, or none left. The second result must be announced to the peers,
+    /// as new chunks are.
     pub(super) fn alloc_words(
         self: &Arc<Self>,
         me: NodeId,
@@ -482,7 +483,7 @@ impl GroupMemory {
         Some((region, news))
     }
 
-    /// Memory is given out with a generation: what the peers are to be told, if it had another one.
+    /// Gives out memory with a generation. Returns the announcement for the peers, if it had another generation.
     fn renew(&self, first: u64, bytes: u64, generation: u8) -> Option<GenerationInfo> {
         let is_other = |address| self.remote.generation(address) != generation;
         let is_news = (first..first + bytes).step_by(GRANULE_BYTES as usize).any(is_other);
@@ -493,7 +494,7 @@ impl GroupMemory {
         })
     }
 
-    /// Memory is given back: its next generation, which the peers are to be told.
+    /// Takes memory back. Returns its next generation, for an announcement to the peers.
     pub(super) fn give_back(&self, allocation: &Allocation) -> GenerationInfo {
         let Allocation { start, bytes, generation, .. } = *allocation;
         let generation = self.offsets.next(generation);
@@ -502,13 +503,13 @@ impl GroupMemory {
         news
     }
 
-    /// Nothing gets to memory any more that was given back.
+    /// Makes memory available again, once no operation can reach its former use.
     pub(super) fn give_out_again(&self, info: GenerationInfo) {
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
         grown.spaces[slot_of(info.first)].give(info.first, info.bytes, info.generation);
     }
 
-    /// What of the memory has another generation than 0, for peers.
+    /// The memory with a generation other than 0, for peers.
     #[must_use]
     pub fn generations(&self) -> Vec<GenerationInfo> {
         self.remote.generations()
@@ -520,21 +521,21 @@ impl GroupMemory {
 
     fn region(self: &Arc<Self>, me: NodeId, offset: u64, bytes: usize, generation: u8) -> Region {
         let whole = (bytes as u64).next_multiple_of(GRANULE_BYTES);
-        // SAFETY: the offset lies inside the reserved range.
+        // SAFETY: the offset is inside the reserved range.
         let base = unsafe { self.range.base().add(offset as usize) };
         let remote = RemotePtr::new(me, self.key, self.offsets.offset(offset, generation));
         let keep = Allocation::new(offset, whole, generation, Arc::clone(self) as _);
-        // SAFETY: nobody else has the range, which lies in a chunk that is mapped as long as this memory, which the
+        // SAFETY: the range has no other user. It is in a chunk that is mapped as long as this memory, which the
         // region keeps, and is aligned to 64; access is by atomics and by operations only.
         unsafe { Region::new(base, bytes, remote, keep) }
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub(super) fn count(&self) -> usize {
         self.remote.chunks().count()
     }
 
-    /// The chunks that there are, for peers.
+    /// All chunks, for peers.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
         self.remote.chunks().collect()
@@ -560,8 +561,8 @@ impl GroupMemory {
 
     fn grow_by(&self, grown: &mut Grown, slot: usize, bytes: usize) -> Result<(), String> {
         let first = slot_first(slot);
-        // SAFETY: the slot is not usable yet, so nobody uses it. Registrations are dropped before the range; the memory is
-        // shared by nature, and all access to it is atomic or an operation's.
+        // SAFETY: the slot is not usable yet, so it has no user. Registrations are dropped before the range; the
+        // memory is shared by nature, and all access to it is atomic or an operation's.
         let region = unsafe { self.range.register(&self.device, first as usize, bytes, SHARED) }?;
         let (lkey, rkey) = (region.local_key(), region.remote_key());
         let start = self.range.base().as_ptr() as u64 + first;

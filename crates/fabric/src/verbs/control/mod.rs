@@ -1,42 +1,41 @@
-//! The control plane between hosts: who is there, and the messages of the fabric and of the layers above, over TCP.
+//! The control plane between hosts: membership of the session, and the messages of the fabric and of the layers above,
+//! over TCP.
 //!
 //! Each pair of nodes has one connection in all their lives. The node of the higher place calls the other at the
-//! address of its place, again and again until somebody is there; so two calls cannot cross. When a connection breaks
-//! it is not made again: what was under way would be missing, and the layers above count on order. It is for them to
-//! decide whether that life is over; who returns has another number. [`Control::serve`] does all the work, on one
-//! thread, by readiness.
+//! address of its place until a node answers; so two calls cannot cross. A broken connection is not restored: messages
+//! in flight would be missing, and the layers above depend on order. They decide whether that incarnation is dead; a
+//! restarted node has another number. [`Control::serve`] does all the work, on one thread, by readiness.
 //!
-//! - `wire`, `refusal`: the messages, byte by byte. `secret`: proofs and tags. `queues`: frames in pieces, and what
-//!   waits.
+//! - `wire`, `refusal`, `codec`: the messages, byte by byte. `secret`: proofs and tags. `queues`: frames in pieces, and
+//!   waiting output.
 //! - `protocol`: one connection as a state machine without sockets and clock. `conn`: its socket.
-//! - `options`, `event`: what goes in, and what comes out.
+//! - `options`, `event`: the input and the output.
 //!
 //! # Time
 //!
-//! Nothing waits for ever ([`Limits`]): a call that is not answered, or a caller that does not prove who it is, is
-//! given up; so is a frame that begins and does not end. Nodes send beats while they have nothing to say, and one that
-//! is silent for longer is *suspected*, until it speaks again. Time in which this node itself did not look is not held
-//! against anybody.
+//! Nothing waits for ever ([`Limits`]). A call without an answer is given up, and so are a caller that does not prove
+//! its identity and a frame that begins and does not end. Nodes send beats while they have no message, and a node that
+//! is silent for longer is *suspected* until it sends again. Time in which this node did not poll does not count.
 //!
 //! # What the secret protects, and what it does not
 //!
-//! With a shared [`Secret`], nobody without it can enter a session, pass for a node, or change, leave out, repeat or
-//! add a frame, on any connection: that is found, and the connection is over. It does not protect
+//! With a shared [`Secret`], no stranger can enter a session, impersonate a node, or change, drop, repeat or add a
+//! frame, on any connection: this is detected, and ends the connection. The secret does not protect
 //!
-//! - **the RDMA traffic**, which is neither encrypted nor authenticated by any NIC: whoever can send packets on that
-//!   network can try queue-pair numbers and keys, and whoever can look on reads everything;
-//! - **what is said here from being read**: names, places, queue-pair numbers, keys of memory and all messages are in
-//!   the clear;
-//! - **from being kept from talking**: who can cut or reset a connection can do that here, too, and who can connect can
-//!   keep up to [`STRANGERS_MAX`] unproven connections open for a few seconds each. A refusal is not authenticated: it
-//!   is for a person to read, and nothing is concluded from it;
-//! - **a secret that can be guessed**, if somebody answers in a node's place, or looks on, and tries guesses at
-//!   leisure;
-//! - **nodes from each other**: all who know it are one party. There is no forward secrecy, as nothing is secret but
-//!   the secret.
+//! - **the RDMA traffic**, which no NIC encrypts or authenticates: an attacker who can send packets on that network can
+//!   try queue-pair numbers and keys, and one who can observe it reads everything;
+//! - **these messages from being read**: names, places, queue-pair numbers, keys of memory and all messages are in the
+//!   clear;
+//! - **availability**: an attacker who can cut or reset a connection can do that here, too. One who can connect can hold
+//!   up to [`STRANGERS_MAX`] unproven connections for a few seconds each. A refusal is not authenticated: it is for a
+//!   person to read, and no decision depends on it;
+//! - **a secret that can be guessed**, if an attacker answers in a node's place, or observes the network, and tries
+//!   guesses offline;
+//! - **nodes from each other**: all that know the secret are one party. There is no forward secrecy, as only the secret
+//!   itself is secret.
 //!
-//! So it keeps out strangers, and nodes of other sessions by mistake. Let the RDMA network be one that only the
-//! session's hosts can reach. Without a secret on either side everybody who can connect can be a node; the log says so.
+//! So it keeps out strangers, and nodes of other sessions by mistake. Use an RDMA network that only the session's hosts
+//! can reach. Without a secret on either side, every process that can connect can be a node; the log reports this.
 
 mod codec;
 mod conn;
@@ -76,15 +75,15 @@ use crate::local::Instant;
 use crate::ptr::NodeId;
 use crate::shm::sys::socket::{Waker, poll_until_ready};
 
-/// The most connections whose caller has not proved who it is; when another comes, the oldest goes.
+/// The most connections with unproven callers; one more replaces the oldest.
 pub const STRANGERS_MAX: usize = 256;
 
-/// A call that comes to nothing is made again after so long, doubled each time up to [`RECALL_MAX`].
+/// The delay before a failed call is repeated, doubled each time up to [`RECALL_MAX`].
 const RECALL_MIN: Duration = Duration::from_millis(20);
 const RECALL_MAX: Duration = Duration::from_secs(1);
-/// When the system has no descriptors left, nobody is accepted for so long.
+/// The pause in accepting connections when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// The longest that a node which says goodbye waits for the others to hear it.
+/// The longest time that a leaving node waits for the others to receive its goodbye.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 
 /// One node's side of the control plane, for a whole session.
@@ -92,42 +91,42 @@ pub struct Control {
     me: Arc<Identity>,
     address: SocketAddr,
     waker: Waker,
-    /// Of all places, once they are known.
+    /// The addresses of all places, once they are known.
     addresses: OnceLock<Vec<SocketAddr>>,
     places: Vec<Mutex<Place>>,
-    /// Touched by the service thread only.
+    /// Used by the service thread only.
     service: Mutex<Service>,
 }
 
-/// What is known of one place.
+/// The state of one place.
 struct Place {
-    /// The first of its lives that may come.
+    /// The first of its incarnations that may be admitted.
     next: usize,
-    /// Who is connected.
+    /// The connected node.
     link: Option<(NodeId, Conn)>,
 }
 
 struct Service {
-    /// None once this node has gone.
+    /// None once this node has left.
     listener: Option<TcpListener>,
-    /// The system has no room for connections before that.
+    /// The system has no room for connections before this time.
     accept_after: Instant,
-    /// Callers that have not proved who they are, the oldest first.
+    /// Callers that have not proved their identity, the oldest first.
     strangers: Vec<Conn>,
     /// The places that this node calls.
     calls: Vec<Call>,
-    /// When it looked last.
+    /// The time of its last poll.
     looked: Instant,
-    /// What was reported: the place, who refused, and the reason.
+    /// The reported refusals: the place, the refusing side, and the reason.
     refused: HashSet<(Option<u16>, bool, u8)>,
     buffer: Vec<u8>,
 }
 
-/// A place that this node calls when nobody of it is connected.
+/// A place that this node calls while no node of it is connected.
 struct Call {
     place: u16,
     conn: Option<Conn>,
-    /// Not before that.
+    /// The earliest time of the next call.
     next: Instant,
     pause: Duration,
 }
@@ -137,10 +136,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Control {
-    /// Listens. Nobody is called before [`Control::meet`], but whoever calls is answered.
+    /// Listens. No place is called before [`Control::meet`], but every caller is answered.
     ///
     /// # Errors
-    /// A name or a number that cannot be, or an address at which this node cannot listen.
+    /// An invalid name or number, or an address at which this node cannot listen.
     pub fn open(options: &Options) -> Result<Control> {
         let Options { session, layout, node, places, incarnation, listen, secret, limits } = options;
         let (node, places) = (*node, *places);
@@ -196,16 +195,16 @@ impl Control {
         })
     }
 
-    /// Where this node listens.
+    /// The address at which this node listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Says where the others are, by their places: from now on this node calls those of lower places. Once said, it
-    /// stays.
+    /// Sets the addresses of the others, by their places: from now on this node calls those of lower places. The
+    /// addresses cannot change later.
     ///
     /// # Errors
-    /// They are more or fewer than there are places.
+    /// Their number differs from that of the places.
     pub fn meet(&self, addresses: &[SocketAddr]) -> Result<()> {
         if addresses.len() != self.places.len() {
             let why = format!("{} addresses for {} places: give one for each", addresses.len(), self.places.len());
@@ -241,7 +240,7 @@ impl Control {
         let mut place = lock(&self.places[to.index() % self.places.len()]);
         let Some((_, conn)) = place.link.as_mut().filter(|(node, _)| *node == to) else { return Err(SendError::NotUp) };
         send(&mut conn.protocol)?;
-        // A connection that is over is found by the service thread, which reads the peer's last words first.
+        // The service thread finds a connection that has ended, and reads the peer's last words first.
         let _ = conn.flush();
         if !conn.protocol.outgoing.is_empty() {
             drop(place);
@@ -250,7 +249,7 @@ impl Control {
         Ok(())
     }
 
-    /// Ends what there is with a node, without a goodbye and without an event. That life of its place is not let in
+    /// Ends the connection to a node, without a goodbye and without an event. That incarnation is never admitted
     /// again.
     pub fn hang_up(&self, node: NodeId) {
         let mut place = lock(&self.places[node.index() % self.places.len()]);
@@ -258,8 +257,8 @@ impl Control {
         place.link.take_if(|(linked, _)| *linked == node);
     }
 
-    /// Leaves in good order: the others hear all that was sent, and the goodbye, if they listen; it waits for that, but
-    /// not for long. Called by the service thread as its last act.
+    /// Leaves gracefully: the others receive all messages and the goodbye, if they listen. The call waits for that,
+    /// but not for long. The service thread calls it as its last act.
     pub fn goodbye(&self) {
         let mut leaving = self.go();
         for conn in &mut leaving {
@@ -268,8 +267,8 @@ impl Control {
         let deadline = Instant::monotonic() + GOODBYE_MAX;
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            // A socket that is closed before all was read from it resets the connection, and the goodbye may be lost:
-            // so the other side closes first.
+            // A socket that is closed before it was read to the end resets the connection, and the goodbye may be
+            // lost. So the other side closes first.
             leaving.retain_mut(|conn| {
                 let is_sent = conn.flush().is_ok();
                 if conn.protocol.outgoing.is_empty() {
@@ -285,12 +284,12 @@ impl Control {
         }
     }
 
-    /// Goes without a goodbye. Called by the service thread as its last act.
+    /// Exits without a goodbye. The service thread calls it as its last act.
     pub fn abandon(&self) {
         drop(self.go());
     }
 
-    /// Nobody is connected any more, and nobody is called or answered. Returns the connections that were up.
+    /// Disconnects all nodes, and stops calling and answering. Returns the connections that were up.
     fn go(&self) -> Vec<Conn> {
         let mut service = lock(&self.service);
         service.listener = None;
@@ -299,8 +298,8 @@ impl Control {
         self.places.iter().filter_map(|place| lock(place).link.take()).map(|(_, conn)| conn).collect()
     }
 
-    /// Called in a loop by the service thread: sends, receives, calls and answers, waits for at most `timeout` until
-    /// something happens, and hands over what did.
+    /// Sends, receives, calls and answers, waits for an event for at most `timeout`, and passes events on. The service
+    /// thread calls it in a loop.
     pub fn serve(&self, timeout: Duration, event: &mut dyn FnMut(Event)) {
         let mut service = lock(&self.service);
         let deadline = Instant::monotonic() + timeout;
@@ -315,12 +314,12 @@ impl Control {
             let listener = service.listener.as_ref().filter(|_| now >= service.accept_after);
             let asked = deadline.min(until) - now;
             is_woken = self.wait_for(&watched, listener, asked);
-            // What the wait took longer than it was to take, this node was stopped.
+            // If the wait took longer than asked for, this node was stopped for the rest.
             service.looked = Instant::monotonic().min(now + asked);
         }
     }
 
-    /// One look at everything; whether nothing happened.
+    /// Polls everything once. Returns whether nothing happened.
     fn look(&self, service: &mut Service, event: &mut dyn FnMut(Event)) -> bool {
         let now = Instant::monotonic();
         self.forgive(service, now.since(service.looked).saturating_sub(self.me.limits.beat));
@@ -338,7 +337,7 @@ impl Control {
         is_quiet
     }
 
-    /// This node did not look for so long, so it has not seen who spoke.
+    /// This node did not poll for so long, so it has missed beats.
     fn forgive(&self, service: &mut Service, gap: Duration) {
         if gap.is_zero() {
             return;
@@ -354,7 +353,7 @@ impl Control {
         }
     }
 
-    /// What to wait for, and until when.
+    /// The descriptors to wait for, and the time until which to wait.
     fn watched(&self, service: &Service, now: Instant) -> (Vec<Watch>, Instant) {
         let (mut watched, mut until) = (Vec::new(), Instant::NEVER);
         let mut add = |conn: &Conn| {
@@ -374,7 +373,7 @@ impl Control {
         (watched, until)
     }
 
-    /// Waits until something can be done; whether it was woken.
+    /// Waits until there is work. Returns whether it was woken.
     fn wait_for(&self, watched: &[Watch], listener: Option<&TcpListener>, timeout: Duration) -> bool {
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(Watch::poll_fd).collect();
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
@@ -465,7 +464,7 @@ impl Control {
         }
     }
 
-    /// Goes on with a connection that is not up. Returns it if it still is not, and may be.
+    /// Continues a connection that is not up. Returns it if it still is not, and may be.
     fn drive_handshake(
         &self,
         mut conn: Conn,
@@ -507,7 +506,7 @@ impl Control {
         }
     }
 
-    /// A node was admitted; whether it still may come.
+    /// Whether a node, which was admitted before, still may come up.
     fn come_up(&self, service: &mut Service, hello: Hello, conn: Conn, event: &mut dyn FnMut(Event)) -> bool {
         let node = hello.node;
         let mut place = lock(&self.places[usize::from(hello.place)]);
@@ -526,14 +525,14 @@ impl Control {
 }
 
 impl Call {
-    /// It came to nothing.
+    /// The connection failed.
     fn later(&mut self, now: Instant) {
         self.next = now + self.pause;
         self.pause = (2 * self.pause).min(RECALL_MAX);
     }
 }
 
-/// Whether one connection came to nothing, and the next may be accepted.
+/// Whether one connection failed, and the next may be accepted.
 fn is_of_the_caller(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted)
 }
