@@ -26,7 +26,7 @@
 //!   try queue-pair numbers and keys, and one who can observe it reads everything;
 //! - **these messages from being read**: names, places, queue-pair numbers, keys of memory and all messages are in the
 //!   clear;
-//! - **availability**: an attacker who can cut or reset a connection can do that here, too. One who can connect can hold
+//! - **availability**: an attacker who can cut or reset a connection can do so here. One who can connect can hold
 //!   up to [`STRANGERS_MAX`] unproven connections for a few seconds each. A refusal is not authenticated: it is for a
 //!   person to read, and no decision depends on it;
 //! - **a secret that can be guessed**, if an attacker answers in a node's place, or observes the network, and tries
