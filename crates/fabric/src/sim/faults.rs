@@ -1,22 +1,23 @@
-//! Faults: nodes that die, cuts, NICs and threads that stall, suspicion. When each happens is a choice like any other.
+//! Faults: dying nodes, cuts, stalled NICs and threads, suspicion. The time of each is a choice like any other.
 //!
-//! - **A crash** takes a node's threads and what is in their store buffers. What its NIC has under way goes on, in any
-//!   order, until a moment of the search's choosing; what is left then is lost. Of its control messages a prefix arrives.
-//!   Where the system says who is dead, its death becomes known to all at one moment, not before what it had under way is
-//!   over; operations towards it fail from then on. Where a majority does, they end when the transport gives up.
-//! - **The transport gives up** on a peer that does not answer, for good: everything that the node has under way to that
-//!   life of the peer, and everything that it posts, ends in `Unreachable`, and the suspicion is never taken back. So one
-//!   of the two goes. (Queue pairs in error are not mended: what came after a lost operation would come without it.)
-//! - **A cut** divides the nodes in two until it heals. What was on its way when it began may still arrive, and have an
-//!   effect there; no answer comes back. Operations end when the transport gives up, or go on after the cut. Control
+//! - **A crash** takes a node's threads and their store buffers. The operations of its NIC continue, in any order,
+//!   until a moment that the search chooses; the rest is lost. A prefix of its control messages arrives. If the
+//!   system decides deaths, all nodes learn of the death at one moment, after those operations are over; operations
+//!   on the dead node fail from then on. If a majority decides, they end when the transport gives up.
+//! - **The transport gives up** on a peer that does not answer, for good. All operations of the node on that
+//!   incarnation of the peer, in flight or posted later, end in `Unreachable`, and the suspicion is never withdrawn.
+//!   So one of the two is evicted. (A queue pair in error is not repaired: later operations would land without the
+//!   lost one.)
+//! - **A cut** divides the nodes in two until it heals. Requests in flight at its start may still arrive, and have an
+//!   effect there; no answer returns. Operations end when the transport gives up, or continue after the cut. Control
 //!   messages are delivered after it, in order.
 //! - **A stall** stops a NIC (its own queue pairs, and those that end at its node), a pause a thread, for as long as
-//!   the search likes; time may pass meanwhile. That completions come late, and that a thread is slow while time stands
-//!   still, is part of every search.
-//! - **Suspicion** follows a crash or a cut at any later moment, at each observer by itself, or comes without a reason.
+//!   the search likes; time may pass meanwhile. Late completions, and threads that are slow while time stands still,
+//!   are part of every search.
+//! - **Suspicion** follows a crash or a cut at any later moment, at each observer by itself, or has no reason.
 //!
-//! Not covered: messages that were sent before a cut and not received yet are not held back by it; a crashed node does
-//! not return; a cut is between two sets, and in both directions.
+//! Not covered: a cut does not hold back messages that were sent before it and are not received yet; a crashed node
+//! does not return; a cut is between two sets, and in both directions.
 
 use core::fmt;
 
@@ -30,7 +31,7 @@ use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule};
 use crate::ptr::{GroupKey, NodeId};
 
-/// Which faults may happen in an execution, and how many of each.
+/// The faults that may happen in an execution, and how many of each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     pub(super) crashes: u32,
@@ -38,62 +39,62 @@ pub struct Faults {
     pub(super) stalls: u32,
     pub(super) pauses: u32,
     pub(super) false_suspicions: u32,
-    /// Where they happen; everywhere, if nothing is said.
+    /// The nodes where they happen; all, if none is given.
     nodes: Option<u64>,
-    /// One side of each cut that may be; each of the nodes alone, if nothing is said.
+    /// One side of each possible cut; each single node, if none is given.
     sides: Vec<u64>,
 }
 
 impl Faults {
-    /// None.
+    /// No faults.
     pub fn new() -> Faults {
         Faults::default()
     }
 
-    /// So many nodes may die.
+    /// The number of nodes that may die.
     #[must_use]
     pub fn crashes(self, crashes: u32) -> Faults {
         Faults { crashes, ..self }
     }
 
-    /// So often may the nodes be divided in two, until the cut heals. Under [`DeathRule::Majority`] only.
+    /// How often the nodes may be divided in two, until the cut heals. Under [`DeathRule::Majority`] only.
     #[must_use]
     pub fn cuts(self, cuts: u32) -> Faults {
         Faults { cuts, ..self }
     }
 
-    /// So often may a NIC stall.
+    /// How often a NIC may stall.
     #[must_use]
     pub fn stalls(self, stalls: u32) -> Faults {
         Faults { stalls, ..self }
     }
 
-    /// So often may a thread not run for long, while time passes.
+    /// How often a thread may stop for long, while time passes.
     #[must_use]
     pub fn pauses(self, pauses: u32) -> Faults {
         Faults { pauses, ..self }
     }
 
-    /// So often may a node be suspected that is only slow. Under [`DeathRule::Majority`] only.
+    /// How often a node that is only slow may be suspected. Under [`DeathRule::Majority`] only.
     #[must_use]
     pub fn false_suspicions(self, false_suspicions: u32) -> Faults {
         Faults { false_suspicions, ..self }
     }
 
-    /// The nodes that die, stall, are cut off or suspected: all, unless said.
+    /// The nodes that may die, stall, be cut off or be suspected. The default is all.
     #[must_use]
     pub fn of(self, nodes: impl IntoIterator<Item = usize>) -> Faults {
         Faults { nodes: Some(set(nodes)), ..self }
     }
 
-    /// A cut may be between these nodes and the others. Unless it is said at least once, each node may be cut off alone.
+    /// Allows a cut between these nodes and the others. Without any call, each single node may be cut off.
     #[must_use]
     pub fn side(mut self, nodes: impl IntoIterator<Item = usize>) -> Faults {
         self.sides.push(set(nodes));
         self
     }
 
-    /// How many may happen in one execution.
+    /// How many faults may happen in one execution.
     pub fn count(&self) -> u32 {
         self.crashes + self.cuts + self.stalls + self.pauses + self.false_suspicions
     }
@@ -103,7 +104,7 @@ impl Faults {
     }
 }
 
-/// How many of each at most, and where.
+/// The limit for each kind of fault, and the nodes.
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |set: u64| nodes_of(set).map(|node| format!("n{node}")).collect::<Vec<_>>().join(", ");
@@ -140,27 +141,27 @@ fn nodes_of(set: u64) -> impl Iterator<Item = u16> {
     (0..64).filter(move |node| contains(set, *node))
 }
 
-/// A fault, or what follows from one.
+/// A fault, or a consequence of one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Fault {
     /// The cut heals.
     Heal,
-    /// A stalled NIC goes on.
+    /// A stalled NIC continues.
     Resume(u16),
-    /// A paused thread goes on.
+    /// A paused thread continues.
     Continue(u16),
-    /// A crashed node is known to be dead; what it had under way is over.
+    /// A crashed node is known to be dead, and its operations are over.
     Known(u16),
-    /// What a crashed node had under way is over.
+    /// The operations of a crashed node are over.
     Lost(u16),
-    /// A node has not heard of another for too long.
+    /// A node suspects another, after too long a silence.
     Suspect { observer: u16, peer: u16 },
-    /// It hears of it again.
+    /// The suspicion ends with a message.
     Trust { observer: u16, peer: u16 },
     /// The transport gives up on a peer.
     TimeOut { observer: u16, peer: u16 },
-    /// The last control message of a crashed node that is not received yet never arrives.
+    /// The last control message of a crashed node that is not received yet is lost.
     LoseMessage { from: u16, to: u16 },
     /// A node dies.
     Crash(u16),
@@ -168,14 +169,14 @@ pub enum Fault {
     Cut(u64),
     /// A NIC stalls.
     Stall(u16),
-    /// A thread does not run for long.
+    /// A thread stops for long.
     Pause(u16),
     /// A node suspects another that is only slow.
     FalselySuspect { observer: u16, peer: u16 },
 }
 
 impl Fault {
-    /// Whether it is a new fault, and not what follows from one.
+    /// Whether it is a new fault, and not a consequence of one.
     pub fn is_new(self) -> bool {
         use Fault::*;
         matches!(self, Crash(_) | Cut(_) | Stall(_) | Pause(_) | FalselySuspect { .. })
@@ -186,7 +187,7 @@ impl Fault {
         matches!(self, Fault::Heal | Fault::Resume(_) | Fault::Continue(_))
     }
 
-    /// A number for who is fast and who is slow.
+    /// A number that determines which components are fast and which are slow.
     pub(super) fn component(self) -> u32 {
         let (kind, a, b) = match self {
             Fault::Heal => (0, 0, 0),
@@ -232,12 +233,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is wrong in an execution whose scenario has faults. Sets of nodes are bits.
+/// The faults of an execution whose scenario has some. Sets of nodes are bits.
 pub(super) struct FaultState {
-    /// What may still happen.
+    /// The faults that may still happen.
     left: Faults,
     crashed: u64,
-    /// Of those, the ones of which nothing is under way any more. Where the system says who is dead, all know it then.
+    /// The crashed nodes whose operations are over. If the system decides deaths, all nodes know then.
     over: u64,
     stalled: u64,
     paused: Vec<u16>,
@@ -247,18 +248,18 @@ pub(super) struct FaultState {
     suspected: Vec<u64>,
     /// By observer: the peers that its transport has given up on.
     given_up: Vec<u64>,
-    /// What had left its node when the cut began: for each queue pair across it the last operation.
+    /// The requests that had left their nodes when the cut began: for each queue pair across it the last operation.
     on_the_way: Vec<(Cpu, u16, u32)>,
-    /// Completions that cannot come back across the cut.
+    /// Completions that cannot return across the cut.
     withheld: Vec<(Completion, Option<Code>)>,
-    /// Control messages that cannot cross it: sender, receiver, message, and what it counts in digests.
+    /// Control messages that cannot cross it: sender, receiver, message, and its share of digests.
     held: Vec<(u16, u16, ControlEvent, u64)>,
     time_outs: u32,
-    /// The faults so far, and the step of each; not what follows from them.
+    /// The faults so far, and the step of each, without their consequences.
     happened: Vec<(u64, Fault)>,
 }
 
-/// How often the transport gives up while something else can happen: who tries again and again would never end.
+/// How often the transport gives up while another step is possible: a thread that retries for ever would never end.
 const TIME_OUTS_MAX: u32 = 4;
 
 impl FaultState {
@@ -331,12 +332,12 @@ impl Inner {
         self.faults.as_ref().is_some_and(|faults| faults.happened.iter().any(stands))
     }
 
-    /// Whether all know that a node is dead, since the system says so.
+    /// Whether all nodes know that a node is dead, since the system reports it.
     pub(super) fn is_known_dead(&self, node: u16) -> bool {
         self.death_rule == DeathRule::System && self.faults.as_ref().is_some_and(|faults| contains(faults.over, node))
     }
 
-    /// Whether operations of a node towards a peer fail as they are posted.
+    /// Whether operations of a node on a peer fail as they are posted.
     pub(super) fn is_lost_to(&self, node: u16, peer: u16) -> bool {
         let Some(faults) = &self.faults else { return false };
         let is_over = faults.is_crashed(peer) && self.phase == Phase::Settled;
@@ -347,14 +348,14 @@ impl Inner {
         self.faults.as_ref().is_some_and(|faults| faults.is_cut(a, b))
     }
 
-    /// Whether a fault may come before a thread goes on, and make a difference: time passes while it is paused, and a node
-    /// may crash after the last thread has ended.
+    /// Whether a fault may happen before a thread continues, and make a difference: time passes while it is paused,
+    /// and a node may crash after the last thread has ended.
     pub(super) fn matters_when(&self, thread: usize) -> bool {
         let ends = self.threads[thread].pending == Pending::JoinHeld;
         self.faults.as_ref().is_some_and(|faults| ends || faults.left.pauses > 0)
     }
 
-    /// Everything about faults, rights and membership that decides what may happen.
+    /// All state of faults, rights and membership that decides which steps are possible.
     pub(super) fn faults_digest(&self) -> u64 {
         let Some(faults) = &self.faults else { return 0 };
         let mut digest = faults.digest();
@@ -375,12 +376,12 @@ impl Inner {
         digest
     }
 
-    /// Whether a step of the machine has to wait for a fault to end.
+    /// Whether a step of the machine must wait for the end of a fault.
     pub(super) fn is_blocked(&self, faults: &FaultState, step: Step) -> bool {
         let Step::Nic { thread, peer, sequence, .. } = step else { return false };
         let node = self.machine.node_of(thread);
         let is_stalled = contains(faults.stalled, node) || contains(faults.stalled, peer);
-        // Where the system says who is dead, the memory is there until it has said so.
+        // If the system decides deaths, the memory exists until it has reported this one.
         if is_stalled || (faults.is_crashed(peer) && self.death_rule == DeathRule::Majority) {
             return true;
         }
@@ -395,9 +396,9 @@ impl Inner {
             }
     }
 
-    /// A completion that the machine has come to, unless it cannot come back across a cut.
+    /// Delivers a completion, unless it cannot return across a cut.
     pub(super) fn answered(&mut self, step: Step, completion: Completion) {
-        // What a get or an atomic brings has come back by then; the acknowledgement of a put has still to.
+        // The result of a get or an atomic has returned by then; the acknowledgement of a put has not.
         if let (Some(faults), Step::Nic { thread, peer, part: mowgli::machine::Part::Start, .. }) =
             (&mut self.faults, step)
             && faults.is_cut(self.machine.node_of(thread), peer)
@@ -408,7 +409,7 @@ impl Inner {
         self.completed(completion, None);
     }
 
-    /// An operation is refused by the node that it goes to, which the issuer hears of after the cut.
+    /// The target refuses an operation. The issuer learns of it after the cut.
     pub(super) fn refused(&mut self, completion: Completion, code: Code) {
         let node = self.machine.node_of(completion.thread);
         match &mut self.faults {
@@ -417,7 +418,7 @@ impl Inner {
         }
     }
 
-    /// Ends what a lane has under way to a node, but for puts that are complete and have only to land.
+    /// Ends a lane's operations on a node, except complete puts that have not landed.
     pub(super) fn cut_short(&mut self, lane: Cpu, peer: u16, code: Code) {
         for (sequence, _) in self.machine.in_flight(lane, peer) {
             if !self.machine.is_complete(lane, peer, sequence)
@@ -434,7 +435,7 @@ impl Inner {
         }
     }
 
-    /// The same to every node, of all lanes of a node.
+    /// Does the same for every target, and all lanes of a node.
     pub(super) fn cut_short_all(&mut self, node: u16, code: Code) {
         for lane in self.lanes_of(node) {
             (0..self.nodes.len() as u16).for_each(|peer| self.cut_short(lane, peer, code));
@@ -445,7 +446,7 @@ impl Inner {
         self.lanes.iter().filter(|lane| lane.node == node).map(|lane| lane.lane).collect()
     }
 
-    /// What a lane has under way to a node has no further effect.
+    /// Cancels all further effects of a lane's operations on a node.
     fn drop_pair(&mut self, lane: Cpu, peer: u16, code: Code) {
         for (sequence, _) in self.machine.in_flight(lane, peer) {
             if let Some(completion) = self.machine.cancel(lane, peer, sequence) {
@@ -456,8 +457,8 @@ impl Inner {
 
     // ---- what may happen ---------------------------------------------------------------------------------------------
 
-    /// Adds the faults that may happen, and what may follow from those that did. Those that end one come first: who always
-    /// takes the first candidate comes to an end.
+    /// Adds the possible faults, and the possible consequences of earlier ones. Those that end a fault are first: so a
+    /// search that always takes the first candidate terminates.
     pub(super) fn fault_candidates(&self, into: &mut Vec<Candidate>) {
         let Some(faults) = &self.faults else { return };
         let others = into.len();
@@ -490,7 +491,7 @@ impl Inner {
             self.time_outs(faults, into);
         }
         if others == 0 {
-            // Time passes while a fault lasts, and nobody dies only because nothing else can happen.
+            // Time passes while a fault lasts, and no node dies only because no other step is possible.
             self.elapse_candidate(into);
             if into.is_empty() {
                 return;
@@ -506,7 +507,7 @@ impl Inner {
         self.new_faults(faults, into);
     }
 
-    /// Pairs of a node that lives and another that it knows and has not shut out.
+    /// Pairs of a live node and another that it knows and has not evicted.
     fn observers(&self) -> impl Iterator<Item = (u16, u16)> {
         let count = self.nodes.len() as u16;
         let pairs = (0..count).flat_map(move |observer| (0..count).map(move |peer| (observer, peer)));
@@ -572,7 +573,7 @@ impl Inner {
 
     // ---- what happens ------------------------------------------------------------------------------------------------
 
-    /// Lets a fault happen.
+    /// Applies a fault.
     pub(super) fn fault(&mut self, fault: Fault) {
         self.changed = true;
         if let Some(thread) = self.thread_of(fault)
@@ -631,7 +632,7 @@ impl Inner {
         }
     }
 
-    /// The thread beside which a fault is told.
+    /// The thread whose line shows a fault.
     fn thread_of(&self, fault: Fault) -> Option<usize> {
         let node = match fault {
             Fault::Continue(thread) | Fault::Pause(thread) => return Some(usize::from(thread)),
@@ -649,14 +650,14 @@ impl Inner {
         of_node(true).or_else(|| of_node(false)).map(|index| index + 1)
     }
 
-    /// A node's threads run no more. (Their coroutines are unwound by whoever asked.)
+    /// Stops a node's threads. (The caller unwinds their coroutines.)
     fn crash(&mut self, node: u16) {
         self.machine.lose_store_buffers(node);
         for at in 0..self.lanes.len() {
             let (lane, owner) = (self.lanes[at].lane, self.lanes[at].node);
             for (sequence, _) in self.machine.in_flight(lane, node) {
-                // Its memory is gone. Of others' operations those that are complete need not land; the rest fails, when
-                // it is known or the transport gives up.
+                // Its memory does not exist any more. Complete operations of other nodes need not land. The rest fails
+                // when the death is known or the transport gives up.
                 let ends = owner == node || self.machine.is_complete(lane, node, sequence);
                 if ends && let Some(completion) = self.machine.cancel(lane, node, sequence) {
                     self.completed(completion, Some(Code::Unreachable));
@@ -672,7 +673,7 @@ impl Inner {
         faults.paused.retain(|thread| threads[usize::from(*thread)].node != node);
     }
 
-    /// What a crashed node had under way is over.
+    /// Ends the operations of a crashed node.
     fn over(&mut self, node: u16) {
         for lane in self.lanes_of(node) {
             (0..self.nodes.len() as u16).for_each(|peer| self.drop_pair(lane, peer, Code::Unreachable));
@@ -719,7 +720,7 @@ impl Inner {
         }
     }
 
-    /// Keeps a control message back if it cannot cross a cut, or forgets it if nobody is there to receive it.
+    /// Holds back a control message that cannot cross a cut, or drops it if its receiver has crashed.
     pub(super) fn detain(&mut self, from: u16, to: u16, event: &ControlEvent, content: u64) -> bool {
         let Some(faults) = &mut self.faults else { return false };
         let is_cut = faults.is_cut(from, to);
@@ -740,7 +741,7 @@ impl Inner {
         for (from, to, event, content) in held {
             self.send(from, to, event, content);
         }
-        // What was posted during the cut, without the right to it, is refused now.
+        // Requests posted during the cut without the right to the memory are refused now.
         for (owner, peer) in self.everybody().filter(|(owner, peer)| contains(side, *owner) != contains(side, *peer)) {
             for group in 0..self.nodes[usize::from(owner)].groups {
                 if !self.nodes[usize::from(owner)].rights[usize::from(group)][usize::from(peer)] {
@@ -755,7 +756,7 @@ impl Inner {
         (0..count).flat_map(move |a| (0..count).map(move |b| (a, b)))
     }
 
-    /// The search has looked: every fault ends, and what follows from those that stay follows at once.
+    /// Ends every fault after the search, and applies the consequences of permanent ones at once.
     pub(super) fn end_faults(&mut self) {
         self.heal();
         let Some(faults) = &mut self.faults else { return };
@@ -775,7 +776,7 @@ impl Inner {
         }
     }
 
-    /// The faults that have happened, in words.
+    /// The faults that have happened, as text.
     pub(super) fn tell_faults(&self) -> Option<String> {
         let happened = &self.faults.as_ref()?.happened;
         let told = happened.iter().map(|(step, fault)| match fault {

@@ -17,32 +17,33 @@ use crate::fabric::{ControlEvent, DeathRule, PeerState};
 use crate::lane::Local;
 use crate::ptr::{GroupKey, NodeId};
 
-/// What a thread is about to do.
+/// The next action of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pending {
     /// It runs.
     Nothing,
-    /// It waits for the exploration to begin.
+    /// It waits for the start of the exploration.
     Held,
-    /// It begins.
+    /// It starts.
     Start,
-    /// It looks at something.
+    /// It reads something.
     Read(Key),
-    /// It changes a word of a region, with no store left in its store buffer, or something else, with nothing left there.
+    /// It changes a word of a region with no store for it in its store buffer, or something else with an empty store
+    /// buffer.
     Write(Key),
-    /// It wants no store left in its store buffer.
+    /// It waits until its store buffer has no store.
     Fence,
-    /// It wants its store buffer empty: what comes next may hand its endpoint to another thread.
+    /// It waits for an empty store buffer: the next step may pass its endpoint to another thread.
     Empty,
     /// It takes a local lock, with its store buffer empty.
     Lock(Key),
-    /// It goes on when something that it has looked at has changed, or there is news for this node.
+    /// It continues when something that it has read has changed, or its node has news.
     Idle(Option<u16>),
     /// It waits for the end of a thread.
     Join(u16),
-    /// It waits until nobody else can go on.
+    /// It waits until no other thread can continue.
     Calm,
-    /// It waits for the end of all threads that were held.
+    /// It waits for the end of all held threads.
     JoinHeld,
     /// It has ended.
     Finished,
@@ -53,20 +54,20 @@ pub(super) struct ThreadState {
     pub(super) node: u16,
     pub(super) cpu: Cpu,
     pub(super) pending: Pending,
-    /// What its next wait waits for.
+    /// The condition of its next wait.
     pub(super) interest: Interest,
-    /// The same of the waits in the middle of which it waits: an operation that is polled may block.
+    /// The same for the enclosing waits: an operation that is polled may block.
     pub(super) outer: SmallVec<[Interest; 2]>,
     pub(super) waits: u32,
-    /// Before a wait, what was looked at is to be kept; after it, it was. See [`Inner::keep_interest`].
+    /// Before a wait, the reads are to be kept; after it, they were. See [`Inner::keep_interest`].
     pub(super) keeps_interest: bool,
     pub(super) deadline: Option<u64>,
     pub(super) reads_clock: bool,
-    /// A digest of what it has seen, in order.
+    /// A digest of its observations, in order.
     pub(super) seen: u64,
-    /// The same of completions, in no order: threads only wait for them.
+    /// The same for completions, without order: threads only wait for them.
     pub(super) completions_seen: u64,
-    /// What it has seen since it last waited, and before; and whether it has done anything but look since.
+    /// Its observations since its last wait, and before; and whether it has only read since.
     pub(super) glance: u64,
     pub(super) glance_before: u64,
     pub(super) seen_before: u64,
@@ -79,7 +80,7 @@ pub(super) struct ThreadState {
 pub(super) struct NodeState {
     /// Words handed out.
     pub(super) words: u32,
-    /// Ranges of words, and the group of each, sorted. What was given back is not among them.
+    /// Ranges of words, and the group of each, sorted. Freed ranges are not among them.
     pub(super) regions: Vec<(u32, u32, GroupKey)>,
     pub(super) heap: Heap,
     pub(super) groups: u16,
@@ -88,11 +89,11 @@ pub(super) struct NodeState {
     pub(super) joined: bool,
     pub(super) left: bool,
     pub(super) incarnation: u64,
-    /// Peers that it has shut out, as bits.
+    /// The peers that it has evicted, as bits.
     pub(super) shut_out: u64,
-    /// It was shut out itself, and knows it.
+    /// Whether it was evicted itself, and knows it.
     pub(super) fenced: bool,
-    /// Peers whose coming was noticed here.
+    /// The peers that have joined, as this node knows.
     pub(super) knows: Vec<bool>,
     /// By sender.
     pub(super) inbox: Vec<VecDeque<ControlEvent>>,
@@ -103,7 +104,7 @@ pub(super) struct NodeState {
 }
 
 impl NodeState {
-    /// A control message that is not received yet never arrives: the last of a sender.
+    /// Loses the last control message of a sender that is not received yet.
     pub(super) fn lose_last(&mut self, from: u16) {
         if self.inbox[usize::from(from)].pop_back().is_some() {
             self.news -= 1;
@@ -112,7 +113,7 @@ impl NodeState {
     }
 }
 
-/// A lane's queue pairs for a class of groups, one for each node: those of a machine thread of its own.
+/// A lane's queue pairs for a class of groups, one for each node: they are a machine thread of their own.
 pub(super) struct LaneState {
     pub(super) lane: Cpu,
     /// The machine thread of the same lane's queue pairs for the first three groups.
@@ -120,9 +121,9 @@ pub(super) struct LaneState {
     class: GroupKey,
     pub(super) node: u16,
     pub(super) in_use: bool,
-    /// What came with completions, until the lane is polled.
+    /// The results of completions, until the lane is polled.
     pub(super) results: Vec<(u16, u32, Words, Option<Code>)>,
-    /// The local memory of what was under way when the lane was closed: it goes on.
+    /// The local memory of the operations in flight when the lane was closed: they continue.
     pub(super) kept: Vec<Local>,
 }
 
@@ -134,15 +135,15 @@ pub(super) enum Phase {
     Explored,
 }
 
-/// What the loop came to.
+/// The result of the loop.
 pub(super) enum Decided {
-    /// This thread goes on.
+    /// This thread continues.
     Run(usize),
-    /// Memory has changed: look at the invariants, and come back.
+    /// Memory has changed: check the invariants, and return.
     Check,
-    /// A node has crashed: its threads are to be unwound.
+    /// A node has crashed: unwind its threads.
     Crashed(u16),
-    /// Nobody goes on: the execution has ended, or failed.
+    /// No thread continues: the execution has ended, or failed.
     End,
 }
 
@@ -174,7 +175,7 @@ pub(super) struct Inner {
     /// See [`Outcome::changes_rights`](super::Outcome::changes_rights).
     pub(super) changes_rights: bool,
     pub(super) death_rule: DeathRule,
-    /// What is wrong, if the scenario has faults.
+    /// The faults, if the scenario has some.
     pub(super) faults: Option<Box<FaultState>>,
     pub(super) changed: bool,
     pub(super) events: Option<Vec<Event>>,
@@ -184,16 +185,16 @@ pub(super) struct Inner {
     candidates: Vec<Candidate>,
 }
 
-/// The clock at the start of every execution: zero would read as never.
+/// The clock at the start of every execution: zero would mean never.
 const START_NS: u64 = 1_000_000_000;
-/// How far time jumps if somebody looks at the clock but nobody has said until when.
+/// The time jump if a thread reads the clock but no wait has a deadline.
 const BLIND_JUMP_NS: u64 = 100_000_000;
 const BLIND_JUMPS_MAX: u32 = 1000;
-/// How often those who wait are let look once more when nothing can happen, in all, and without a step of the machine in
+/// How often waiting threads poll once more when no step is possible, in all, and without a step of the machine in
 /// between.
 const NUDGES_MAX: u32 = 10_000;
 const NUDGES_IN_A_ROW_MAX: u32 = 8;
-/// How often time passes early in an execution: a wait in slices would otherwise go through all of them.
+/// How often time passes early in an execution: a wait in slices would otherwise run through all of them.
 const EARLY_JUMPS_MAX: u32 = 4;
 
 impl Inner {
@@ -284,10 +285,10 @@ impl Inner {
         index
     }
 
-    /// A lane's queue pairs for groups of a class: those of the first three, or of a further one for the lane that has
-    /// those.
+    /// Opens a lane's queue pairs for a class of groups: for the first three, or for a further one of the lane that
+    /// has those.
     pub(super) fn open_lane(&mut self, node: u16, class: GroupKey, of: Option<Cpu>) -> usize {
-        // One that was dropped is used again when nothing of it is under way: endpoints share no order.
+        // A dropped one is reused when none of its operations is in flight: endpoints share no order.
         let nodes = self.nodes.len() as u16;
         let is_calm = |lane: Cpu| (0..nodes).all(|peer| self.machine.in_flight(lane, peer).is_empty());
         let free = |lane: &LaneState| lane.node == node && !lane.in_use && is_calm(lane.lane);
@@ -314,7 +315,7 @@ impl Inner {
         index
     }
 
-    /// What threads look at that wait for a lane's operations: the same for all its queue pairs.
+    /// The key that threads watch while they wait for a lane's operations: the same for all its queue pairs.
     pub(super) fn completions_of(&self, lane: Cpu) -> Key {
         let index = self.lane_of.get(usize::from(lane.0)).copied().flatten();
         completions_key(index.map_or(lane, |index| self.lanes[index].base))
@@ -322,8 +323,8 @@ impl Inner {
 
     // ---- what threads do ---------------------------------------------------------------------------------------------
 
-    /// Whether a thread looks at another node's memory, which only what stands outside the execution may, before and
-    /// after it. The message for one that may not.
+    /// Checks whether a thread accesses another node's memory. Only code outside the execution may, before and after
+    /// it. Returns the message for any other thread.
     pub(super) fn elsewhere(&self, thread: usize, node: u16) -> Result<bool, String> {
         let mine = self.threads[thread].node;
         if mine != node && self.phase == Phase::Explored {
@@ -376,7 +377,7 @@ impl Inner {
         }
     }
 
-    /// News of a sender that is taken by the service thread.
+    /// Takes the news of one sender, for the service thread.
     pub(super) fn take_news(&mut self, me: u16, from: usize) -> Option<ControlEvent> {
         let node = &mut self.nodes[usize::from(me)];
         let event = node.inbox[from].pop_front()?;
@@ -404,13 +405,13 @@ impl Inner {
         Some(event)
     }
 
-    /// Takes a peer's right to a group: what it has under way there ends here.
+    /// Revokes a peer's right to a group: its operations there end now.
     pub(super) fn revoke(&mut self, owner: u16, peer: u16, group: GroupKey) {
         let node = &mut self.nodes[usize::from(owner)];
         node.rights[usize::from(group.0)][usize::from(peer)] = false;
         let regions = node.regions.clone();
         let inside = |class: GroupKey, loc: Loc| {
-            // A fence is a get of the first word: if it went on, it would vouch for puts that were refused before it.
+            // A fence is a get of the first word: if it continued, it would confirm puts that were refused before it.
             let is_fence = group == class && loc.word < RESERVED_WORDS;
             let holds = |&(first, words, key): &(u32, u32, GroupKey)| {
                 key == group && loc.word >= first && loc.word < first + words
@@ -435,7 +436,7 @@ impl Inner {
         self.phase == Phase::Explored && self.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
     }
 
-    /// Whether nodes come or go while the search looks: otherwise asking who is there is no point of interest.
+    /// Whether nodes join or leave during the search. Otherwise reading the membership is no scheduling point.
     pub(super) fn membership_may_change(&self) -> bool {
         self.phase == Phase::Explored && (self.open_membership || self.faults.is_some())
     }
@@ -445,15 +446,16 @@ impl Inner {
         self.changes_rights |= self.phase == Phase::Explored && self.faults.is_none();
     }
 
-    /// Whether looking into an empty inbox is a scheduling point. Without, it goes with what the thread did before,
-    /// which a search that takes steps eagerly does early: it would never find a message that comes in between.
+    /// Whether polling an empty inbox is a scheduling point. If it is not, the poll belongs to the thread's step
+    /// before it. A search that takes steps eagerly takes that one early, so it would never find a message that
+    /// arrives in between.
     pub(super) fn looks_in_vain(&self) -> bool {
         self.membership_may_change() && self.chooser.as_ref().is_some_and(|chooser| chooser.eager())
     }
 
     // ---- what may happen ---------------------------------------------------------------------------------------------
 
-    /// Whether there is anything in a node's inbox.
+    /// Whether a node's inbox has a message.
     pub(super) fn has_news(&self, node: u16) -> bool {
         self.nodes[usize::from(node)].news > 0
     }
@@ -478,7 +480,7 @@ impl Inner {
                 other.pending == Pending::Finished && self.machine.is_empty(other.cpu)
             }
             Pending::Calm => (0..self.threads.len()).all(|other| other == index || !self.is_enabled(other)),
-            // What they have stored and put has landed, in every order.
+            // Their stores and puts have landed, in every order.
             Pending::JoinHeld => {
                 self.machine.is_idle()
                     && self.threads.iter().all(|thread| !thread.was_held || thread.pending == Pending::Finished)
@@ -487,7 +489,7 @@ impl Inner {
         }
     }
 
-    /// Whether going on now or later makes no difference to anybody else: it looks at nothing that others change.
+    /// Whether the time of its next step makes no difference to other threads: it reads nothing that others change.
     fn is_quiet(&self, index: usize) -> bool {
         matches!(
             self.threads[index].pending,
@@ -546,16 +548,16 @@ impl Inner {
                 Pending::Calm => (11, 0),
                 Pending::Empty => (12, 0),
             };
-            // What has woken a thread matters to who keeps what it has looked at.
+            // The reason why a thread woke matters to a thread that keeps its reads.
             let woken = u64::from(thread.is_woken()) + u64::from(thread.keeps_interest && thread.interest.has_changed);
-            // Who runs does not matter: it is at a point like all others.
+            // The running thread does not matter: it is at a point like all others.
             digest = mix(mix(digest, thread.seen ^ thread.completions_seen), mix(kind << 2 | woken, key));
         }
         digest = self.nodes.iter().fold(digest, |digest, node| mix(digest, node.inbox_digest));
         if self.faults.is_some() { mix(digest, self.faults_digest()) } else { digest }
     }
 
-    /// Adds the passing of time, if somebody waits until a certain moment.
+    /// Adds the passing of time, if a thread waits with a deadline.
     pub(super) fn elapse_candidate(&self, into: &mut Vec<Candidate>) {
         let waits = |t: &ThreadState| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some();
         if self.early_jumps < EARLY_JUMPS_MAX && self.threads.iter().any(waits) {
@@ -563,13 +565,13 @@ impl Inner {
         }
     }
 
-    /// Time passes until somebody who waits may have something to do; whether there is anybody.
+    /// Lets time pass until a waiting thread may have work. Returns whether there is such a thread.
     fn elapse(&mut self, early: bool) -> bool {
         let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.is_woken();
         let deadlines = self.threads.iter().filter(|thread| waits(thread)).filter_map(|thread| thread.deadline);
         let until = match deadlines.min() {
             Some(deadline) => deadline,
-            // Somebody looks at the clock without having said until when it waits.
+            // A thread reads the clock without a deadline for its wait.
             None if !early
                 && self.blind_jumps < BLIND_JUMPS_MAX
                 && self.threads.iter().any(|thread| waits(thread) && thread.reads_clock) =>
@@ -591,8 +593,8 @@ impl Inner {
         true
     }
 
-    /// Nothing can happen. But who seems to wait may wait for what another operation of its own thread has changed in
-    /// ordinary memory, which nobody notices: all look once more.
+    /// No step is possible. But a waiting thread may depend on ordinary memory that another operation of its own
+    /// thread has changed, which is not tracked: all poll once more.
     fn nudge(&mut self) -> bool {
         if self.nudges == NUDGES_MAX || self.nudges_in_a_row == NUDGES_IN_A_ROW_MAX {
             return false;
@@ -611,7 +613,7 @@ impl Inner {
         self.failure.get_or_insert(Failure { kind, message, thread, step });
     }
 
-    /// Decides until a thread is to go on. `current` is the one that has come to a point.
+    /// Decides until a thread continues. `current` is the thread that has reached a point.
     pub(super) fn decide(&mut self, current: Option<usize>) -> Decided {
         loop {
             if self.failure.is_some() {
@@ -701,7 +703,7 @@ impl Inner {
 
     fn ask(&mut self, chooser: &mut dyn Chooser, steps: &[Step], current: Option<usize>) -> Next {
         let is_eager = chooser.eager();
-        // What a fault may cut short is not the same earlier and later.
+        // A step that a fault may cut short differs by when it happens.
         if is_eager
             && self.faults.is_none()
             && let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step))
@@ -777,7 +779,7 @@ impl Inner {
         if applied.changed
             && let Some((loc, count)) = applied.writes
         {
-            // A thread knows of its own write already.
+            // A thread already knows of its own write.
             let by = match step {
                 Step::Drain(cpu) => self.threads.iter().position(|thread| thread.cpu == cpu),
                 Step::Nic { .. } => None,
@@ -838,7 +840,7 @@ impl Inner {
         self.applied(step, applied);
     }
 
-    /// What every thread is about to do, for messages.
+    /// The next action of every thread, for messages.
     fn describe(&self) -> String {
         let mut text = String::new();
         for thread in &self.threads {
@@ -857,7 +859,7 @@ impl Inner {
     }
 }
 
-/// Words at the start of each node's memory that no region gets. Global fences read the first.
+/// Words at the start of each node's memory that belong to no region. Global fences read the first.
 pub(super) const RESERVED_WORDS: u32 = 8;
 
 enum Next {
