@@ -9,23 +9,24 @@
 //! └──────────────┴────────────────┴──────────┴────────────┴───────────────┘         repaired what it left
 //! ```
 //!
-//! A free lock is taken by one compare-and-swap. Who finds it held draws a ticket (fetch-and-add on `next`), watches the
-//! word, and takes the lock by a compare-and-swap when it is free and `serving` is its ticket. A newcomer may take a
-//! free lock past those who wait, at most [`BYPASS_MAX`] times in a row: the head of the queue may be a thread
-//! that does not run, and strict order would make everybody wait for it. So a ticket with k others before it is served
-//! after at most (k + 1)·([`BYPASS_MAX`] + 1) critical sections. Release is one fetch-and-add of −holder.
+//! A free lock is taken by one compare-and-swap. An operation that finds it held draws a ticket (fetch-and-add on
+//! `next`), watches the word, and takes the lock by a compare-and-swap when it is free and `serving` is its ticket. A
+//! newcomer may take a free lock ahead of waiting operations, at most [`BYPASS_MAX`] times in a row. The head of the
+//! queue may be a thread that does not run, and strict order would make all others wait for it. So a ticket with k
+//! others before it is served after at most (k + 1)·([`BYPASS_MAX`] + 1) critical sections. Release is one
+//! fetch-and-add of −holder.
 //!
-//! *Acquire.* The compare-and-swap was waited for, so what the holder reads afterwards comes after it.
-//! *Release.* What the holder has put to any node must be visible before the lock can be seen free: a put's completion
-//! does not say so. The release first waits for a get from every node that the holder's endpoint has put to since it
-//! last read from it (a global fence). The home node is left out: the release is a remote atomic on the same queue pair,
-//! and executes after earlier puts to that node. It is fenced, too, if memory of a further group was put to there
-//! ([`GroupKey::class`]). Gets that are under way are waited for: the release could overtake them. CPU writes come before
-//! any operation that is issued later.
+//! *Acquire.* The holder has waited for the compare-and-swap, so its later reads come after it.
+//! *Release.* The holder's puts to any node must be visible before the lock is seen free. A put's completion does not
+//! guarantee that. So the release first waits for a get from every node that received a put of the holder's endpoint
+//! since it last read from it (a global fence). The home node is left out: the release is a remote atomic on the same
+//! queue pair, and executes after earlier puts to that node. The home is fenced, too, after puts to memory of a
+//! further group there ([`GroupKey::class`]). The release waits for gets in flight, which it could overtake. CPU
+//! writes come before any later operation.
 //!
-//! The ticket belongs to the operation: several operations of one thread may want the same lock. One that is dropped
-//! while it waits gives its ticket to the service thread, which passes the turn on. One that is *forgotten*
-//! (`mem::forget`) keeps it, as a forgotten guard keeps the lock: others then time out.
+//! The ticket belongs to the operation: several operations of one thread may want the same lock. An operation that is
+//! dropped while it waits gives its ticket to the service thread, which passes the turn on. An operation that is
+//! *forgotten* (`mem::forget`) keeps it, as a forgotten guard keeps the lock: others then time out.
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
@@ -38,20 +39,22 @@
 //!
 //! # When a node dies
 //!
-//! *The holder's.* Whoever finds the lock held by a node that is [`Standing::ShutOut`] frees it, by a compare-and-swap that
-//! also sets `died`. Not before: until then, what the dead has put may still land, and so may its release. The mark stays
-//! until a holder says [`Guard::repaired`]; each until then learns by [`Guard::is_after_death`] that what the lock protects
-//! may be half-written. A holder that left in good order has taken the lock along: an error names its node.
+//! *The holder's.* An operation that finds the lock held by a node that is [`Standing::ShutOut`] frees it, by a
+//! compare-and-swap that also sets `died`. It does not do so earlier: until then, puts of the dead node may still
+//! land, and so may its release. The mark stays until a holder calls [`Guard::repaired`]. Until then
+//! [`Guard::is_after_death`] warns each holder that the protected data may be half-written. A holder that left
+//! gracefully still holds the lock: an error names its node.
 //!
-//! *A waiter's.* Nobody takes its turn. If nobody has taken a free lock for [`STUCK_LONG`] and some node is gone, those who
-//! wait pass the turn over: each further one in half the time, down to [`STUCK_SHORT`], until nobody waits, since many
-//! operations of one node may have waited. One that was only slow finds `serving` beyond its ticket and draws another: the turn is lost,
-//! the lock is not.
+//! *A waiter's.* Its turn is never taken. If a free lock has not been taken for [`STUCK_LONG`] and some node is dead
+//! or departed, the waiting operations skip the turn. Each further turn is skipped after half the time, down to
+//! [`STUCK_SHORT`], until none waits, since many operations of one node may have waited. An operation that was only
+//! slow finds `serving` beyond its ticket and draws another: it has lost the turn, but the lock is not lost.
 //!
-//! *The home's.* The lock is gone with it; every call says so, naming the node. The survivors reopen it ([`Node::reopen`]):
-//! it is free then, and marked as after a death. The mark is written before anybody is told where the word lies.
+//! *The home's.* The lock is lost with it; every call reports this and names the node. The survivors reopen it
+//! ([`Node::reopen`]): then it is free, and marked as after a death. The mark is written before the address of the
+//! word is announced.
 //!
-//! *A node that returns* may open a [`Mutex`] while the others have it open, if its home lives.
+//! *A restarted node* may open a [`Mutex`] while the others have it open, if its home is alive.
 //!
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
@@ -75,7 +78,7 @@ use crate::objects::owed::{fence_holder, release_later};
 use crate::objects::settle::Settle;
 pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 
-/// A number of locks, spread over the nodes that open them, in order: lock `i` has its word on the one at `i mod nodes`.
+/// A number of locks, spread over the nodes that open them, in order: the word of lock `i` is on node `i mod nodes`.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -89,13 +92,13 @@ pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 /// ```
 pub struct MutexArray {
     object: Object,
-    /// Lock `i` lies at `bases[i mod nodes]` plus `i / nodes` words.
+    /// The word of lock `i` is at `bases[i mod nodes]` plus `i / nodes` words.
     bases: Vec<RemotePtr<u64>>,
-    /// The word of each lock when this node last saw it: the guess with which it is taken at once.
+    /// The word of each lock when this node last saw it: the guess for the first compare-and-swap.
     seen: Box<[Word]>,
-    /// Free locks that were not to be had without waiting.
+    /// Free locks that were not available without waiting.
     refused: LocalMutex<HashMap<usize, Watch>>,
-    /// How many turns this node has passed over since nobody waited.
+    /// How many turns this node has skipped since the queue was last empty.
     passed_over: LocalMutex<HashMap<usize, u32>>,
 }
 
@@ -115,7 +118,7 @@ pub struct MutexArray {
 /// ```
 pub struct Mutex(MutexArray);
 
-/// The lock is held as long as this lives.
+/// Holds the lock as long as it lives.
 ///
 /// Unlock with [`Guard::unlock`]. Dropping it does the same, but waits for the release fence in the drop, and an error
 /// is only logged.
@@ -126,16 +129,16 @@ pub struct Guard<'a> {
     word: RemotePtr<u64>,
     index: usize,
     held: bool,
-    /// The mark, and whether it is to be taken away.
+    /// The mark, and whether the release removes it.
     is_after_death: bool,
     is_repaired: bool,
 }
 
 impl Mutex {
-    /// Opens the lock, whose word lies on `home`, and waits for all nodes to do so.
+    /// Opens the lock, with its word on `home`, and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
         MutexArray::open_on(node, path, 1, vec![home], node.members_for(path), node.is_reopening(path)).map(Mutex)
     }
@@ -143,7 +146,8 @@ impl Mutex {
     /// Takes the lock, waiting as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout, or the home node is gone. If the holder's is dead and not shut out in time, or has left, an error says so.
+    /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
+    /// or that has left.
     pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Guard<'a>> {
         self.0.lock(endpoint, 0).await
     }
@@ -156,10 +160,10 @@ impl Mutex {
         self.0.lock_deadline(endpoint, 0, deadline).await
     }
 
-    /// Takes the lock if that can be done without waiting for anybody.
+    /// Takes the lock if it is available without waiting.
     ///
     /// # Errors
-    /// The home node is gone.
+    /// The home node is dead or departed.
     pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<Guard<'a>>> {
         self.0.try_lock(endpoint, 0).await
     }
@@ -169,13 +173,13 @@ impl MutexArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens them differently; no memory.
+    /// A node that is missing, dead or departed, or that opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
         let members = node.members_for(path);
         MutexArray::open_on(node, path, count, members.clone(), members, node.is_reopening(path))
     }
 
-    /// [`MutexArray::open`] among these nodes: lock `i` has its word on the one at `i mod` their number.
+    /// [`MutexArray::open`] among these nodes: the word of lock `i` is on the one at `i mod` their number.
     pub(crate) fn open_among(node: &Node, path: &str, count: usize, participants: Vec<NodeId>) -> Result<MutexArray> {
         MutexArray::open_on(node, path, count, participants.clone(), participants, false)
     }
@@ -216,17 +220,17 @@ impl MutexArray {
         Ok(MutexArray { object, bases, seen, refused: LocalMutex::default(), passed_over: LocalMutex::default() })
     }
 
-    /// How many there are.
+    /// The number of locks.
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no locks.
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 
-    /// The node that lock `index` lies on.
+    /// The home node of lock `index`.
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
@@ -246,7 +250,8 @@ impl MutexArray {
     /// Takes lock `index`, waiting as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout, or the home node is gone. If the holder's is dead and not shut out in time, or has left, an error says so.
+    /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
+    /// or that has left.
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
@@ -277,7 +282,7 @@ impl MutexArray {
             }
             state = found;
         }
-        // A held one: a ticket, which `waiting` gives up if this operation is dropped or fails.
+        // A held lock: this draws a ticket, which `waiting` returns if this operation is dropped or fails.
         let (mut number, after) = self.draw(endpoint, index).await.of(path)?;
         let mut waiting = Ticket { locks: self, word, number: Some(number) };
         state = after;
@@ -285,7 +290,7 @@ impl MutexArray {
         let mut watch = Watch::begin(state, start);
         loop {
             if state.is_past(number) {
-                // It was taken for one of the dead.
+                // It was freed from a dead holder.
                 waiting.number = None;
                 (number, state) = self.draw(endpoint, index).await.of(path)?;
                 waiting.number = Some(number);
@@ -295,7 +300,7 @@ impl MutexArray {
                 let take = endpoint.cas(word, state.0, taken.0);
                 let found = Settle::new(endpoint, take, |found| {
                     if found == state.0 {
-                        // The turn is used up with it: nobody has to pass it on.
+                        // The turn is used up with it: nothing is left to pass on.
                         waiting.number = None;
                         owed::add(&self.object, endpoint, word, me.wrapping_neg());
                     }
@@ -318,10 +323,10 @@ impl MutexArray {
                 state = self.take_from_the_dead(endpoint, index, state, left).await.of(path)?;
                 continue;
             }
-            // Who is dead will be shut out; who has left never comes back to release it.
+            // A dead holder will be fenced; a departed one never returns to release the lock.
             let gone = gone.filter(|error| late || matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
             if let Some(error) = gone {
-                // Looked at once more: who released it and then left has released it.
+                // Read once more: the holder may have released the lock before it left.
                 let now = endpoint.get(word).await.of(path)?;
                 if now == state.0 {
                     return Err(error).of(path);
@@ -331,12 +336,12 @@ impl MutexArray {
             }
             if late {
                 let waited = now - start;
-                // Who holds it, or whose turn it is, if that can be told.
+                // The holder, or the node that has the turn, if it is known.
                 let missing = state.holder().into_iter().collect();
                 return Err(ErrorKind::Timeout { what: "the lock".into(), waited, missing }).of(path);
             }
             self.object.check_unasked()?;
-            // In slices, so that the death of the holder's node is noticed.
+            // The wait is in slices, to notice the death of the holder's node.
             let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience));
             match endpoint.wait_remote(word, state.0, slice).await {
                 Ok(changed) => state = State(changed),
@@ -346,15 +351,15 @@ impl MutexArray {
         }
     }
 
-    /// Takes lock `index` if that can be done without waiting for anybody.
+    /// Takes lock `index` if it is available without waiting.
     ///
     /// # Errors
-    /// The home node is gone.
+    /// The home node is dead or departed.
     pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
         self.object.check_current()?;
         let (word, me) = (self.word(index), self.me());
         let mut state = State(self.seen[index].load()).freed();
-        // Somebody else may take and release it between the attempts; a few are enough to call it taken.
+        // Other operations may take and release it between the attempts; after a few it counts as taken.
         for _ in 0..4 {
             let found = match state.taken_by_newcomer(me) {
                 Some(taken) => {
@@ -367,7 +372,7 @@ impl MutexArray {
                 None => {
                     let looks_lost = match state.holder() {
                         Some(holder) => endpoint.check_alive(holder).is_err(),
-                        // As long as nobody is gone, nobody's turn is lost.
+                        // While all nodes are alive, no turn is lost.
                         None => self.object.node().epoch() > 0 && self.is_stuck(endpoint, index, state),
                     };
                     let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
@@ -379,7 +384,7 @@ impl MutexArray {
         Ok(None)
     }
 
-    /// Draws a ticket; its number, and the state with it.
+    /// Draws a ticket. Returns its number, and the state with it.
     async fn draw(&self, endpoint: &Endpoint, index: usize) -> fabric::Result<(u64, State)> {
         let word = self.word(index);
         let drawn = Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
@@ -392,26 +397,26 @@ impl MutexArray {
         Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
     }
 
-    /// If it looks as if a dead node held something: the state after that is taken from it. It is the lock, or, if nobody
-    /// has taken his turn for long, the turn.
+    /// If a dead node seems to hold the lock, or a turn that has not been taken for long: the state after it is freed
+    /// or skipped.
     fn left_by_the_dead(&self, state: State, looks_lost: bool) -> Option<State> {
         if !looks_lost {
             return None;
         }
         let node = self.object.node();
         match state.holder() {
-            // Only now can neither what it has put nor its release land any more.
+            // Only now can neither its puts nor its release land any more.
             Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
             None => {
                 let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
-                // Of all that ever were members: one that has returned waits behind its own life before, too.
+                // This covers all members ever: a restarted node may wait behind its own predecessor, too.
                 let is_lost = node.members().any(is_gone) && !mutants::is_on(Mutant::MutexTurnKept);
                 (!state.nobody_waits() && is_lost).then(|| state.passed_over())
             }
         }
     }
 
-    /// Takes what a dead node held, if the lock is still in this state; the state after that.
+    /// Frees the lock or the turn of a dead node, if the lock is still in this state. Returns the state after that.
     async fn take_from_the_dead(
         &self,
         endpoint: &Endpoint,
@@ -429,9 +434,9 @@ impl MutexArray {
         Ok(left)
     }
 
-    /// How long nobody may take a free lock before the turn is passed over.
+    /// How long a free lock may stay untaken before the turn is skipped.
     fn patience(&self, index: usize) -> Duration {
-        // As long as nobody is gone, nobody's turn is lost.
+        // While all nodes are alive, no turn is lost.
         let passed = match self.object.node().epoch() {
             0 => 0,
             _ => self.passed_over.lock().get(&index).copied().unwrap_or(0),
@@ -439,7 +444,8 @@ impl MutexArray {
         (STUCK_LONG / 2u32.saturating_pow(passed)).max(STUCK_SHORT)
     }
 
-    /// Whether a lock that cannot be had at once has been in this state for long: somebody else has looked before.
+    /// Whether a lock that is not available at once has been in this state for long: another operation has seen it
+    /// before.
     fn is_stuck(&self, endpoint: &Endpoint, index: usize, state: State) -> bool {
         let now = endpoint.now();
         let mut refused = self.refused.lock();
@@ -454,7 +460,7 @@ impl MutexArray {
         Guard { locks: self, endpoint, word, index, held: true, is_after_death, is_repaired: false }
     }
 
-    /// A compare-and-swap that takes the lock; one that succeeds after its future was dropped is undone.
+    /// A compare-and-swap that takes the lock. If it succeeds after its future was dropped, it is undone.
     fn settle_take<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -471,16 +477,16 @@ impl MutexArray {
     }
 }
 
-/// How often a waiter looks whether the holder's node still lives.
+/// How often a waiter checks whether the holder's node is alive.
 const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 impl Guard<'_> {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
     /// # Errors
-    /// The lock's home is gone, and the lock with it. Or a node that was written to does not answer: the lock is released
-    /// when that node is gone, or taken from this one when it is this one that goes. Or what makes the writes visible was refused
-    /// for as long as the endpoint's timeout: the lock stays taken.
+    /// The lock's home is dead or departed, and the lock lost with it. Or a node that received writes does not answer:
+    /// the lock is released when that node is evicted, or freed from this node if this one is. Or the fence was
+    /// refused for as long as the endpoint's timeout: the lock stays taken.
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
@@ -509,7 +515,8 @@ impl Guard<'_> {
         match &released {
             Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
             Err(error) if error.is_refused() && !mutants::is_on(Mutant::MutexReleaseRefused) => {
-                // The service thread's comes from another endpoint: what was spared is made visible before.
+                // The service thread releases by another endpoint: the puts that needed no fence are made visible
+                // before.
                 let node = self.locks.object.node();
                 self.held = true;
                 node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
@@ -523,14 +530,14 @@ impl Guard<'_> {
         released.map(|_| ()).of(path)
     }
 
-    /// What the release takes from the word.
+    /// The value that the release subtracts from the word.
     fn held(&self) -> u64 {
-        // Nobody else changes the mark while the lock is held, by somebody who is not dead.
+        // Only the holder changes the mark while it is alive.
         self.locks.me() + if self.is_repaired { DIED } else { 0 }
     }
 
-    /// Leaves the lock taken, to be released by another endpoint of this node. The caller has fenced what has to be
-    /// visible by then.
+    /// Leaves the lock taken, to be released by another endpoint of this node. The caller has fenced all puts that
+    /// must be visible by then.
     pub(crate) fn hand_over(mut self) -> HeldLock {
         self.held = false;
         HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
@@ -538,24 +545,25 @@ impl Guard<'_> {
 }
 
 impl<'a> Guard<'a> {
-    /// Whether a holder has died while it held the lock, and nobody has said [`Guard::repaired`] since: what the lock
-    /// protects may be half-written. What the dead had put before is visible, or never will be.
+    /// Whether a holder has died while it held the lock, and [`Guard::repaired`] has not been called since: the
+    /// protected data may be half-written. The dead node's earlier puts are visible, or never will be.
     pub fn is_after_death(&self) -> bool {
         self.is_after_death
     }
 
-    /// What the lock protects is whole: the next holder is told of no death. Without it, the next one is told, too.
+    /// Declares that the protected data is whole: the next holder is not warned of a death. Without this call, the
+    /// next one is warned, too.
     pub fn repaired(&mut self) {
         self.is_repaired = self.is_after_death;
     }
 
-    /// The endpoint that holds it; what it puts before the release is visible to the next holder.
+    /// The endpoint of the holder. Its puts before the release are visible to the next holder.
     pub fn endpoint(&self) -> &'a Endpoint {
         self.endpoint
     }
 }
 
-/// A lock that was handed over, still taken.
+/// A lock that was passed on while taken.
 pub(crate) struct HeldLock {
     word: RemotePtr<u64>,
     held: u64,
@@ -563,7 +571,8 @@ pub(crate) struct HeldLock {
 }
 
 impl HeldLock {
-    /// Releases it; [`Progress::Done`] if it is, or its home node is gone, and the lock with it. Otherwise it was refused.
+    /// Releases it. Returns [`Progress::Done`] if it is released, or lost with its home node. Otherwise the release
+    /// was refused.
     pub(crate) fn release(&self, endpoint: &Endpoint) -> Progress {
         owed::add_once(endpoint, self.word, self.held.wrapping_neg())
     }

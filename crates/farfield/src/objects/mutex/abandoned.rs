@@ -8,7 +8,7 @@ use crate::mutants;
 use crate::mutants::Mutant;
 use crate::node::{Hold, Poller, Progress};
 
-/// A place in the queue. Dropped, it goes to the service thread, which passes the turn on.
+/// A place in the queue. If it is dropped, the service thread takes it over and passes the turn on.
 pub(super) struct Ticket<'a> {
     pub(super) locks: &'a MutexArray,
     pub(super) word: RemotePtr<u64>,
@@ -26,7 +26,7 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// A ticket that nobody wants any more.
+/// The ticket of an operation that was dropped.
 struct Abandoned {
     word: RemotePtr<u64>,
     number: u64,
@@ -39,7 +39,7 @@ impl Poller for Abandoned {
     }
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        // A round trip each: short, and it ends with an error at the latest when the home node dies.
+        // A round trip each: this is short, and ends with an error at the latest when the home node dies.
         let found = match endpoint.get(self.word).wait() {
             Ok(found) => found,
             Err(error) if error.is_refused() => return Progress::Idle,

@@ -6,9 +6,10 @@ use farfield_fabric::{Instant, NodeId};
 
 use crate::mutants::{self, Mutant};
 
-/// How often in a row newcomers may pass those who wait.
+/// How often in a row newcomers may overtake waiting operations.
 pub const BYPASS_MAX: u64 = 16;
-/// If nobody takes a free lock for so long and some node is gone, the queue's head is taken to be an operation of it.
+/// If a free lock is not taken for this time and some node is dead or departed, the queue's head counts as an
+/// operation of that node.
 pub const STUCK_LONG: Duration = Duration::from_millis(200);
 /// The same, of the last of many in a row.
 pub const STUCK_SHORT: Duration = Duration::from_millis(4);
@@ -60,7 +61,7 @@ impl State {
         self.next() == self.serving()
     }
 
-    /// The state after a newcomer takes it, if it may.
+    /// The state after a newcomer takes the lock, if it may.
     pub(super) fn taken_by_newcomer(self, me: u64) -> Option<State> {
         let passed = if mutants::is_on(Mutant::MutexUnboundedBypass) { 0 } else { self.bypass() };
         let passes = if self.nobody_waits() { 0 } else { passed + 1 };
@@ -76,23 +77,23 @@ impl State {
         State(State::new(self.next(), serving, bypass, me).0 | self.0 & DIED)
     }
 
-    /// The state after somebody passes over the turn that nobody takes.
+    /// The state after an operation skips a turn that is not taken.
     pub(super) fn passed_over(self) -> State {
         self.taken(self.serving() + 1, 0, 0)
     }
 
-    /// The state after somebody frees it from a dead holder.
+    /// The state after an operation frees the lock from a dead holder.
     pub(super) fn freed_from_the_dead(self) -> State {
         State(self.freed().0 | if mutants::is_on(Mutant::MutexDeathUnmarked) { 0 } else { DIED })
     }
 
-    /// Whether a ticket's turn has been passed over. (Tickets wrap around; there are never half of them out.)
+    /// Whether a ticket's turn has been skipped. (Tickets wrap around; never are half of them in use.)
     pub(super) fn is_past(self, ticket: u64) -> bool {
         let past = self.serving().wrapping_sub(ticket) & TICKET_MASK;
         (1..=TICKET_MASK / 2).contains(&past)
     }
 
-    /// Whether the lock is with the same holder, or at the same turn, as in another state: only tickets were drawn since.
+    /// Whether the lock has the same holder, or the same turn, as in another state: only tickets were drawn since.
     pub(super) fn is_still(self, other: State) -> bool {
         (self.0 ^ other.0) & (DRAW - 1) == 0
     }
@@ -103,13 +104,14 @@ impl State {
     }
 }
 
-/// For how long a lock has been in a state, as far as was seen.
+/// How long a lock has been in a state, as far as this operation has seen.
 #[derive(Clone, Copy)]
 pub(super) struct Watch {
     state: State,
-    /// Since when nobody has taken it or released it. That somebody has come to wait does not count.
+    /// The time since which the lock was neither taken nor released. New waiters do not count.
     since: Instant,
-    /// Since when it has been the same turn. Newcomers that pass those who wait do not make it younger.
+    /// The time since which it has been the same turn. Newcomers that overtake waiting operations do not make it
+    /// younger.
     turn_since: Instant,
 }
 
@@ -128,7 +130,7 @@ impl Watch {
         self.state = state;
     }
 
-    /// Whether it looks as if nobody takes the turn: it is old, and has not been taken though the lock was free.
+    /// Whether the turn seems abandoned: it is old, and was not taken though the lock was free.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
         now - self.turn_since >= patience && now - self.since >= STUCK_SHORT
     }
