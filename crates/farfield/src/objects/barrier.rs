@@ -7,25 +7,26 @@
 //! 2. counts itself one higher, locally and by a put to every other node;
 //! 3. waits until every row of its own copy is at least as high.
 //!
-//! The fence comes first and covers every node. The papers' first bug (LOCO appendix D, Fig. 22) left it out: puts to
-//! one node land in order, so the node that is signalled sees what was put to *it*, but a third node may still wait for
-//! its data. That only participants fence, too, is not enough when barriers of different threads follow each other
-//! (Fig. 12), hence every node.
+//! The fence comes first and covers every node. The papers' first bug (LOCO appendix D, Fig. 22) was to leave it out:
+//! puts to one node land in order, so the signalled node sees the puts to *itself*, but a third node may still wait
+//! for its data. It is not enough that only participants fence, too, when barriers of different threads follow each
+//! other (Fig. 12). Hence the fence covers every node.
 //!
 //! | call | round trips | operations of one thread, n nodes |
 //! |---|---|---|
 //! | `wait` | 1 | n − 1 gets (fence; fewer the first time), n − 1 puts |
 //! | `wait_unfenced` | 0 | n − 1 puts |
 //!
-//! What the others take to arrive is not counted.
+//! The round trips do not include the time until the others arrive.
 //!
-//! *When a node dies*, those who wait get an error that names it, as long as anybody is missing: even if it had arrived
-//! itself, since others may know of its death before they come, and then do not. Some may have passed: those that had
-//! seen all arrive. One that leaves after it has arrived has arrived. The survivors, and nodes that have
-//! come, reopen it ([`Node::reopen`]). Threads that wait when another node has called that are told so
-//! ([`ErrorKind::Reopens`]).
+//! *When a node dies*, waiting threads get an error that names it, as long as any node is missing. This holds even if
+//! the dead node had arrived, since other nodes may know of its death before they arrive, and then never do. Some
+//! threads may have passed: those that had seen all arrive. A node that leaves after it has arrived counts as arrived.
+//! The survivors, together with joining nodes, reopen the barrier ([`Node::reopen`]). Threads that wait when another
+//! node has called `reopen` get an error that reports it ([`ErrorKind::Reopens`]).
 //!
-//! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and 11.
+//! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and
+//! 11.
 
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ struct Shared {
     threads_per_node: usize,
     /// This node's.
     first_row: usize,
-    /// Threads of this node that have taken their row.
+    /// Threads of this node that have a row.
     taken: Word,
 }
 
@@ -66,24 +67,25 @@ pub struct BarrierThread {
     row: OwnedWriter<u64>,
     /// A wait has begun, and this thread has not arrived yet.
     is_coming: bool,
-    /// It has arrived, and a node was not told: what told it was refused.
+    /// It has arrived, but the put that announces this to some node was refused.
     is_untold: bool,
 }
 
 impl Barrier {
-    /// Opens a barrier of `threads_per_node` threads on every node that belongs to the session, and waits for them to do so.
+    /// Opens a barrier of `threads_per_node` threads on every member of the session, and waits for the members to do
+    /// so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory.
     pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
         Barrier::open_among(node, path, threads_per_node, &node.members_for(path))
     }
 
-    /// Opens the barrier among these nodes, which name the same, and waits for them to do so. So those that are left of
-    /// a barrier can go on with another one though newcomers are there.
+    /// Opens the barrier among these nodes, which must name the same, and waits for them to do so. So survivors can
+    /// continue with another barrier although there are joining nodes.
     ///
     /// # Errors
-    /// As `open`, or this node is none of them.
+    /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, threads_per_node: usize, participants: &[NodeId]) -> Result<Barrier> {
         if threads_per_node == 0 {
             let why = "`threads_per_node` has to be at least 1".into();
@@ -105,7 +107,7 @@ impl Barrier {
         Ok(Barrier(Arc::new(shared)))
     }
 
-    /// The nodes whose threads meet: those that it was opened among.
+    /// The nodes whose threads meet: those among which the barrier was opened.
     pub fn members(&self) -> Vec<NodeId> {
         let rows = self.0.arrived.rows().step_by(self.0.threads_per_node);
         rows.map(|row| row.owner()).collect()
@@ -114,7 +116,7 @@ impl Barrier {
     /// The part of one more thread of this node.
     ///
     /// # Errors
-    /// All threads of this node have taken theirs.
+    /// All parts of this node are in use.
     pub fn thread(&self) -> Result<BarrierThread> {
         let shared = &self.0;
         let index = shared.taken.fetch_add(1) as usize;
@@ -129,25 +131,26 @@ impl Barrier {
 }
 
 impl BarrierThread {
-    /// Waits until all threads have come this far. Everything that any of them wrote or put before is visible then.
+    /// Waits until all threads have arrived. All their earlier writes and puts are visible then.
     ///
     /// # Errors
-    /// A participant that is gone. Or [`ErrorKind::Missed`], if until the end of the time nodes could not be told that this
-    /// thread has arrived: what tells them is refused; [`BarrierThread::wait_again`] goes on. Or a timeout that names who is missing: also a node to which something was put before, and
-    /// which does not answer, before this thread has arrived. After either timeout, [`BarrierThread::wait_again`] goes on.
+    /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
+    /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
+    /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
+    /// [`BarrierThread::wait_again`] continues.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.wait_deadline(endpoint, endpoint.deadline()).await
     }
 
-    /// [`BarrierThread::wait`] with a deadline. After a timeout, go on by waiting for the same round with
+    /// [`BarrierThread::wait`] with a deadline. After a timeout, continue the same round with
     /// [`BarrierThread::wait_again`].
     ///
     /// # Errors
     /// As `wait`.
     pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         self.is_coming = true;
-        // Before the count can be seen anywhere, every earlier put is visible everywhere: a thread that is let pass
-        // may look at any node. One that is gone takes no harm from missing it, once nobody looks there any more.
+        // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
+        // any node. A dead or departed node may miss it, since no thread reads there any more.
         let Shared { path, node, .. } = &*self.barrier;
         let lost = node.fence_living(endpoint, node.members().filter(is_fenced)).await.of(path)?;
         if !lost.is_empty() {
@@ -162,8 +165,8 @@ impl BarrierThread {
         self.arrive(endpoint, deadline).await
     }
 
-    /// Like [`BarrierThread::wait`], but only a meeting: puts to a third node may not be visible yet (Fig. 22). For
-    /// those who have fenced already, or need no memory to be in step.
+    /// Like [`BarrierThread::wait`], but without the fence: puts to a third node may not be visible yet (Fig. 22). For
+    /// threads that have fenced already, or that need no order of memory.
     ///
     /// # Errors
     /// As `wait`.
@@ -171,13 +174,13 @@ impl BarrierThread {
         self.arrive(endpoint, endpoint.deadline()).await
     }
 
-    /// Waits again for the round in which an earlier wait timed out, and arrives first if that one had not come so far.
+    /// Waits again for the round in which an earlier wait timed out. Arrives first if that wait had not.
     ///
     /// # Errors
     /// As `wait`.
     pub async fn wait_again(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         match self.is_coming && !mutants::is_on(Mutant::BarrierAgainUnarrived) {
-            // Otherwise it would find all in the round before.
+            // Otherwise it would find all rows at the round before.
             true => self.wait_deadline(endpoint, deadline).await,
             false => self.all_arrived(endpoint, deadline).await,
         }
@@ -194,10 +197,10 @@ impl BarrierThread {
         self.all_arrived(endpoint, deadline).await
     }
 
-    /// Tells all nodes that this thread has arrived. Who is refused is told again by the wait, which does not end before: that
-    /// node would wait for ever. To tell one twice does no harm.
+    /// Announces to all nodes that this thread has arrived. The wait repeats a refused announcement, and does not end
+    /// before: that node would wait for ever. Repeating one does no harm.
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
-        // A peer that is gone is reported by the wait, unless it had arrived before it left.
+        // The wait reports a dead or departed peer, unless it had arrived before it left.
         let told = self.row.send(endpoint).or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) });
         self.is_untold = told.is_err() && !mutants::is_on(Mutant::BarrierToldOnce);
         told
@@ -214,7 +217,7 @@ impl BarrierThread {
                 if self.is_untold && self.tell(endpoint).is_err() {
                     return None;
                 }
-                // Rows only grow, so those seen once need not be looked at again.
+                // Rows only grow, so a row needs to be seen only once.
                 while let Some(row) = arrived.rows().nth(next) {
                     if mutants::is_on(Mutant::BarrierLastRow) && next + 1 == arrived.len() {
                         break;
@@ -223,16 +226,17 @@ impl BarrierThread {
                         next += 1;
                         continue;
                     }
-                    // Any of those that are left may be gone, and this one wait for it, too. Its row is looked at after its
-                    // life: who arrived and then left has arrived. Who arrived and then died has, too, but those that are
-                    // left may know of its death since they opened the barrier, and never come.
+                    // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row
+                    // is read after its state: a node that arrived and then left has arrived. So has one that arrived
+                    // and then died. But the remaining nodes may know of its death since they opened the barrier, and
+                    // never arrive.
                     let gone = arrived.rows().find_map(|row| {
                         let error = endpoint.check_alive(row.owner()).err()?;
                         let is_behind = row.try_load().is_none_or(|count| count < round);
                         let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
                         (is_behind || is_dead).then_some(Err(error.into()))
                     });
-                    // Those that are missing may have gone on to another generation, and never come to this one.
+                    // The missing nodes may have continued with another generation, and never arrive at this one.
                     return gone.or_else(|| arrived.check_unasked().err().map(Err));
                 }
                 Some(Ok(()))
@@ -254,7 +258,7 @@ impl BarrierThread {
     }
 }
 
-/// Whether the fence of a barrier covers a node: each, but for mutants.
+/// Whether the fence of a barrier covers a node: always, except for mutants.
 fn is_fenced(node: &NodeId) -> bool {
     !(mutants::is_on(Mutant::BarrierNoFence)
         || mutants::is_on(Mutant::BarrierFenceLate)

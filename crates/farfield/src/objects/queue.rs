@@ -1,6 +1,6 @@
 //! A bounded first-in first-out queue: any thread of any node enqueues and dequeues, by one-sided operations only.
 //!
-//! All of it lies on the home node. A slot says whether it is filled, and in which cell its values lie:
+//! The whole queue is on the home node. A slot records whether it is filled, and which cell has its values:
 //!
 //! ```text
 //! region `slots`   0        64       128      136
@@ -17,26 +17,26 @@
 //! ```
 //!
 //! Calls that enqueue have positions 0, 1, 2 …; position p uses slot p mod capacity, in lap p div capacity. The slot's
-//! word goes through *vacant in lap l* → *filled in lap l* → … → *vacant in lap l + 1*, each by one remote
-//! compare-and-swap of the whole word. Laps make every word a new one, so a compare-and-swap succeeds only if nothing
-//! has happened since the word was read (until 2³² laps later).
+//! word changes from *vacant in lap l* to *filled in lap l* … to *vacant in lap l + 1*, each time by one remote
+//! compare-and-swap of the whole word. Laps make every word unique, so a compare-and-swap succeeds only if the word
+//! has not changed since it was read (until 2³² laps later).
 //!
 //! - **enqueue** writes the values into a spare cell of its node, finds the first position that was never filled, and
 //!   swaps *filled, with that cell* for *vacant, with another cell*. The other cell is then the node's spare one.
 //! - **dequeue** finds the first position that is not taken, reads the next value from its cell, and swaps the word for
 //!   one without that value. The last value's taker leaves the slot vacant for the next lap.
 //!
-//! *Nothing is ever owned by a call that is under way*: there is no ticket and no claim, so nobody has to be waited
-//! for, recovered or found dead. A producer that dies has filled its slot, with whole values, or has left no trace but
-//! the loss of a spare cell of its own node, which it alone wrote to. A consumer that dies has taken its value, or has
-//! not: the compare-and-swap decides. What of the dead is still under way may land at any moment, and is an ordinary
-//! enqueue or dequeue then. Values lie on the home node: they outlive who enqueued them, not the home.
+//! *A call in flight owns nothing*: there is no ticket and no claim, so no call waits for another, and none has to be
+//! recovered. A producer that dies has filled its slot, with whole values, or has left no trace but the loss of a
+//! spare cell of its own node, to which only that node wrote. A consumer that dies has taken its value, or has not:
+//! the compare-and-swap decides. Operations of a dead node in flight may land at any moment, and are an ordinary
+//! enqueue or dequeue then. Values are on the home node: they outlive their producer, but not the home.
 //!
-//! *First in, first out.* A position is only filled by one who knows that the position before has been filled, and only
-//! taken by one who knows that the position before has been taken: it was seen in the slot before, or the hint (or this
-//! node's own memory of it) says so. A hint is raised to p by a compare-and-swap by who has seen that everything before
-//! p is filled (taken), so it may lag behind, by as many positions as calls were cut short, but is never beyond; the
-//! next call that sees it lag raises it. Therefore
+//! *First in, first out.* A call fills a position only if it knows that the position before is filled. It takes a
+//! position only if it knows that the position before is taken. It has seen that in the earlier slot, or the hint (or
+//! this node's own copy of it) records it. A call that has seen that all positions before p are filled (taken) raises
+//! the hint to p by a compare-and-swap. So a hint may lag, by as many positions as calls were cut short, but is never
+//! too high; the next call that sees it lag raises it. Therefore
 //!
 //! - an *enqueue* takes effect with its compare-and-swap, at the end of the queue;
 //! - a *dequeue* takes effect with its compare-and-swap, at the head of the queue;
@@ -62,23 +62,22 @@
 //! | each attempt than which another was faster: dequeue | 1 more, and a look | 1 get, 1 remote fence, 1 cas |
 //! | waiting for a value, or for room | a get for each look at one slot's word | |
 //!
-//! The second compare-and-swap raises the hint, and is not waited for. Positions that others have used are passed in
-//! one leap where the hint shows them. Some call always succeeds when others fail; a single call may be overtaken
-//! without bound.
+//! The second compare-and-swap raises the hint, and is not waited for. The hint lets a call skip used positions in one
+//! step. Some call always succeeds when others fail; a single call may be overtaken without bound.
 //!
 //! A batch takes one slot, and its values are taken one after the other, with nothing between them. So `capacity`
 //! counts calls that enqueue, not values.
 //!
 //! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
-//! dropped in the middle of its compare-and-swap may have taken a value: [`Queue::salvage`] gives those to the node.
-//! Both wait in the drop for the end of what they have posted, a round trip. While a call waits for a value or for room
-//! it holds nothing. Deadlines are only looked at there, so a call that times out has done nothing; any other error
-//! (the home is gone, this node was shut out) leaves open whether its compare-and-swap was done. An enqueue that is
-//! forgotten (`mem::forget`) in the middle keeps its cell from the others of its node.
+//! dropped during its compare-and-swap may have taken a value: [`Queue::salvage`] returns those to the node. Both wait
+//! in the drop for the end of their posted operations, a round trip. While a call waits for a value or for room it
+//! holds nothing. Deadlines are only checked there, so a call that times out has done nothing. After any other error
+//! (a dead home, an evicted node) it is open whether the compare-and-swap was done. An enqueue that is forgotten
+//! (`mem::forget`) in the middle keeps its cell from the others of its node.
 //!
-//! *A node that comes back* as a new process cannot take part in a queue that the others still have open: the cells
-//! that were its spare ones at first are in slots by now. All reopen the queue ([`Node::reopen`]), as they do when its home
-//! is gone; it is empty then.
+//! *A restarted node* cannot take part in a queue that the others still have open: the cells that were its spare ones
+//! at first are in slots by now. All reopen the queue ([`Node::reopen`]), as they do when its home is dead or
+//! departed; it is empty then.
 //!
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
@@ -99,24 +98,24 @@ use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::kv::Value;
 use crate::objects::participants::Participants;
 
-/// Where a queue lies, and how large it is. All nodes must agree.
+/// The location of a queue, and its size. All nodes must agree.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// The node whose memory it is.
+    /// The home node.
     pub home: NodeId,
-    /// How many calls' values it holds: a value, or a batch.
+    /// Its capacity in calls: each enqueues a value, or a batch.
     pub capacity: usize,
     /// The most values of a batch, 63 or less. Each cell has room for so many.
     pub batch_max: usize,
     /// The longest value, in bytes, where values are byte strings.
     pub value_bytes_max: usize,
-    /// How many enqueues of one node may be in the middle of it at once: one more waits for one of them. Those that
-    /// wait for room do not count.
+    /// How many enqueues of one node may be in progress at once: one more waits for one of them. Those that wait for
+    /// room do not count.
     pub enqueues_per_node: usize,
 }
 
 impl QueueOptions {
-    /// A queue on `home` of so many slots, for batches of up to 8 values.
+    /// A queue on `home` with so many slots, for batches of up to 8 values.
     pub fn new(home: NodeId, capacity: usize) -> QueueOptions {
         QueueOptions { home, capacity, batch_max: 8, value_bytes_max: 64, enqueues_per_node: 16 }
     }
@@ -156,11 +155,11 @@ pub struct Queue<V: Value> {
     slots: RemotePtr<u64>,
     cells: RemotePtr<u64>,
     spares: Spares,
-    /// What dequeues that were dropped had taken.
+    /// The values of dequeues that were dropped after they took them.
     salvaged: LocalMutex<Vec<V>>,
 }
 
-/// How often a call that waits looks whether the queue is being reopened.
+/// How often a waiting call checks whether the queue is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The most bytes of all cells.
 const BYTES_MAX: usize = 1 << 40;
@@ -168,39 +167,41 @@ const HEAD: usize = 0;
 const TAIL: usize = 64;
 const SLOTS: usize = 128;
 
-/// The first position that is not filled, or not taken, as far as it is known. All before it is, for certain.
+/// The first position that is not filled, or not taken, as far as known. All earlier ones certainly are.
 struct Hint {
-    /// On the home node. It grows only, by compare-and-swaps.
+    /// On the home node. It only grows, by compare-and-swaps.
     word: RemotePtr<u64>,
-    /// What this node knows.
+    /// This node's copy.
     seen: Word,
 }
 
 impl Hint {
-    /// Remembers, and tells the others, that all before `position` is filled (taken); `read` is what the word was.
+    /// Records, here and on the home node, that all positions before `position` are filled (taken); `read` is the
+    /// word's old value.
     fn raise(&self, endpoint: &Endpoint, read: u64, position: u64) {
-        // Another thread may have stored more meanwhile; less is just as true.
+        // Another thread may have stored a higher position meanwhile; a lower one is just as true.
         self.seen.store(position);
         if read < position {
-            // Nobody depends on it: it is not waited for.
+            // No call depends on it, so it is not waited for.
             let _ = endpoint.cas(self.word, read, position).detach();
         }
     }
 }
 
 impl<V: Value> Queue<V> {
-    /// Opens the queue among the nodes that belong to the session ([`Node::survivors`]), and waits for them to do so.
+    /// Opens the queue among the members of the session ([`Node::survivors`]), and waits for them to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: QueueOptions) -> Result<Queue<V>> {
         Queue::open_among(node, path, &node.members_for(path), options)
     }
 
-    /// Opens the queue among these nodes, which name the same, and waits for them to do so. Its home is one of them.
+    /// Opens the queue among these nodes, which must name the same, and waits for them to do so. Its home is one of
+    /// them.
     ///
     /// # Errors
-    /// As `open`, or this node or the home is none of them.
+    /// As `open`, or this node or the home is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: QueueOptions) -> Result<Queue<V>> {
         let participants = Participants::new(participants);
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
@@ -227,7 +228,7 @@ impl<V: Value> Queue<V> {
             for slot in 0..capacity {
                 slots.word(SLOTS + slot * 8).store(State::vacant(0, slot as u64).0);
             }
-            // Before anybody is told where they are: from then on there are remote atomics on them only.
+            // This comes before their addresses are announced: from then on only remote atomics access them.
             memory_fence();
             regions.alloc("cells", GroupKey::DATA, cells_bytes).of(path)?;
         }
@@ -260,7 +261,7 @@ impl<V: Value> Queue<V> {
         })
     }
 
-    /// How many calls' values it holds.
+    /// The queue's capacity in calls.
     pub fn capacity(&self) -> usize {
         self.options.capacity
     }
@@ -268,8 +269,8 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value, waiting for room as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout: the queue stayed full, and nothing was enqueued; it names the nodes that are gone. A byte string that
-    /// is too long. The home node is gone.
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
+    /// that is too long. The home node is dead or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
         self.enqueue_deadline(endpoint, value, endpoint.deadline()).await
     }
@@ -282,11 +283,11 @@ impl<V: Value> Queue<V> {
         self.fill(endpoint, core::slice::from_ref(value), Some(deadline)).await.map(drop)
     }
 
-    /// Enqueues a value if there is room; whether there was.
+    /// Enqueues a value if there is room. Returns whether there was.
     ///
     /// # Errors
-    /// A byte string that is too long. The home node is gone. A timeout, if [`QueueOptions::enqueues_per_node`] others
-    /// are in the middle and none of them ends.
+    /// A byte string that is too long. The home node is dead or departed. A timeout, if
+    /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
         self.fill(endpoint, core::slice::from_ref(value), None).await
     }
@@ -308,7 +309,7 @@ impl<V: Value> Queue<V> {
         self.fill(endpoint, values, Some(deadline)).await.map(drop)
     }
 
-    /// Enqueues several values at once if there is room for them; whether there was.
+    /// Enqueues several values at once if there is room for them. Returns whether there was.
     ///
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
@@ -319,7 +320,7 @@ impl<V: Value> Queue<V> {
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// A timeout: the queue stayed empty; it names the nodes that are gone. The home node is gone.
+    /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
         self.dequeue_deadline(endpoint, endpoint.deadline()).await
     }
@@ -336,18 +337,18 @@ impl<V: Value> Queue<V> {
     /// Dequeues a value if there is one.
     ///
     /// # Errors
-    /// The home node is gone.
+    /// The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
         self.take(endpoint, None).await
     }
 
-    /// The values that dequeues of this node had taken when they were dropped: they are in the queue no more, and
-    /// nobody else has them.
+    /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the
+    /// queue, and no other call has them.
     pub fn salvage(&self) -> Vec<V> {
         core::mem::take(&mut *self.salvaged.lock())
     }
 
-    /// Fills the first position that is not filled; whether there was room, if that is not waited for.
+    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
     async fn fill(&self, endpoint: &Endpoint, values: &[V], deadline: Option<Instant>) -> Result<bool> {
         self.object.check_current()?;
         self.check(values)?;
@@ -370,7 +371,7 @@ impl<V: Value> Queue<V> {
                         break;
                     }
                     Position::Early => {
-                        // Who waits for room keeps no cell from those who do not.
+                        // A call that waits for room keeps no spare cell from others.
                         spare = None;
                         let Some(deadline) = deadline else { return Ok(false) };
                         state = self.changed(endpoint, position, state, deadline, "room in the queue").await?;
@@ -383,8 +384,8 @@ impl<V: Value> Queue<V> {
                                 none.insert(self.spares.claim(endpoint, deadline).await.of(path)?)
                             }
                         };
-                        // (1) The values are on their way before what publishes them. Once is enough: the cell is this
-                        // call's until it is published.
+                        // (1) The put of the values is posted before the operation that publishes them. Once is
+                        // enough: the cell belongs to this call until it is published.
                         let (cell, is_new) = (spare.cell, !spare.is_written);
                         let is_late = mutants::is_on(Mutant::QueuePublishedFirst);
                         if is_new && !is_late {
@@ -443,7 +444,8 @@ impl<V: Value> Queue<V> {
                     Position::Filled => {
                         let taken = state.taken();
                         let into = endpoint.buf(self.value_words()).of(path)?;
-                        // What frees the cell is only posted behind a get and a fence that were accepted.
+                        // The compare-and-swap that frees the cell is posted only after an accepted get and an
+                        // accepted fence.
                         let value = endpoint.get_into(self.value(state), into).accepted().of(path)?;
                         // (2) The value is read before its cell is free.
                         if !mutants::is_on(Mutant::QueueFreedUnread) {
@@ -467,13 +469,13 @@ impl<V: Value> Queue<V> {
         }
     }
 
-    /// The hint and the slot of a position. Whatever the slot says was true in this call.
+    /// Reads the hint and the slot of a position. The slot had this state during the call.
     async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
         let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
         Ok((hint.await?, State(state.await?)))
     }
 
-    /// Waits until a position's slot is not in a state any more.
+    /// Waits until a position's slot has left a state.
     async fn changed(
         &self,
         endpoint: &Endpoint,
@@ -483,7 +485,8 @@ impl<V: Value> Queue<V> {
         what: &str,
     ) -> Result<State> {
         let start = endpoint.now();
-        // It ends with an error when the home node dies. In slices, since the queue may be reopened meanwhile.
+        // It ends with an error when the home node dies. The wait is in slices, since the queue may be reopened
+        // meanwhile.
         let changed = loop {
             let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
             match endpoint.wait_remote(self.slot(position), state.0, slice).await {
@@ -493,7 +496,7 @@ impl<V: Value> Queue<V> {
         };
         let changed = match changed {
             Err(error) if error.is_timeout() => {
-                // Nobody is waited for in particular; who is gone may be the reason that nobody came.
+                // The wait is for no particular node; a dead or departed one may be the reason for it.
                 let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();
                 let missing = self.object.others().filter(is_gone).collect();
                 Err(ErrorKind::Timeout { what: what.into(), waited: endpoint.now() - start, missing }.into())
@@ -512,12 +515,12 @@ impl<V: Value> Queue<V> {
         for (value, into) in values.iter().zip(buf.chunks_mut(words)) {
             value.encode(into);
         }
-        // Once it is accepted: if it fails, so does the compare-and-swap that follows it to the same node.
+        // An accepted put is enough: if it fails, so does the later compare-and-swap on the same node.
         let put = endpoint.put_owned(self.cell(cell), buf);
         if mutants::is_on(Mutant::QueueRefusedPublished) { Ok(()) } else { put.detach() }
     }
 
-    /// Whether values may be enqueued together.
+    /// Checks whether values may be enqueued together.
     fn check(&self, values: &[V]) -> Result<()> {
         let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
         let path = self.object.path();
@@ -539,7 +542,7 @@ impl<V: Value> Queue<V> {
         (position / self.options.capacity as u64) as u32
     }
 
-    /// Where the next value of a filled slot lies.
+    /// The address of the next value of a filled slot.
     fn value(&self, state: State) -> RemotePtr<u64> {
         self.cell(state.cell()).at(state.next() as usize * self.value_words())
     }
@@ -552,7 +555,7 @@ impl<V: Value> Queue<V> {
         V::words(self.options.value_bytes_max)
     }
 
-    /// The position that is next to be filled when the slot of `position`, which is filled, is in a state.
+    /// The next position to fill when the slot of `position`, which is filled, is in a state.
     fn after_filled(&self, position: u64, state: State) -> u64 {
         match state.count() {
             0 => self.after_taken(position, state),
@@ -560,13 +563,13 @@ impl<V: Value> Queue<V> {
         }
     }
 
-    /// The position that is next to be taken when the slot of `position`, which is taken, is in a state.
+    /// The next position to take when the slot of `position`, which is taken, is in a state.
     fn after_taken(&self, position: u64, state: State) -> u64 {
-        // Its slot awaits, or holds, a later position: the one that had the slot before that is taken.
+        // Its slot awaits, or holds, a later position: the earlier position of the slot is taken.
         self.of_lap(position, state.lap()) - self.options.capacity as u64 + 1
     }
 
-    /// The position that uses the slot of `position` in a lap, which is not before.
+    /// The position that uses the slot of `position` in a lap, which is not earlier.
     fn of_lap(&self, position: u64, lap: u32) -> u64 {
         position + u64::from(lap.wrapping_sub(self.lap(position))) * self.options.capacity as u64
     }
