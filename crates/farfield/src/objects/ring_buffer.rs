@@ -1,7 +1,7 @@
 //! A stream of messages from one writer to many readers.
 //!
-//! Every node that reads has one copy of the ring, however many readers it has. The writer keeps a copy, too: it is
-//! what the NIC sends from.
+//! Every node with readers has one copy of the ring, however many readers it has. The writer keeps a copy, too, from
+//! which the NIC sends.
 //!
 //! ```text
 //! on every node with readers, and on the writer's:
@@ -15,12 +15,12 @@
 //!              └──────────┴──────────┴─
 //! ```
 //!
-//! Positions count bytes from the beginning of time, so a credit that arrives late, or twice, can only be too small.
-//! The writer may use the ring up to `capacity` beyond the lowest tail.
+//! Positions count bytes since the start, so a credit that arrives late, or twice, can only be too small. The writer
+//! may use the ring up to `capacity` beyond the lowest tail.
 //!
 //! *Order.* The writer puts the message and then the head, both to the same node: they land in this order, so a reader
-//! that sees the head sees the message. The head is sent as a copy: sent live, that of the next message could go out
-//! with this one (the wait in LOCO's Fig. 14 is against that). The ring is sent live, since its bytes are rewritten only
+//! that sees the head sees the message. The head is sent as a copy: sent live, the head of the next message could
+//! leave with this one (the wait in LOCO's Fig. 14 prevents that). The ring is sent live: its bytes are rewritten only
 //! after every reader has read them, and a reader that has read them has received them.
 //!
 //! | call | round trips | operations |
@@ -31,25 +31,26 @@
 //!
 //! Each reader gets each message once, in order.
 //!
-//! *What is refused* ([`Op::accepted`](farfield_fabric::Op::accepted)) makes neither a hole nor a duplicate. A head is put
-//! only behind bytes that were accepted; so a copy that was refused some stays behind, as a whole. The writer's own copy keeps
-//! the bytes until every reader has acknowledged them, and positions are absolute: so the next call puts all that the copy
-//! lacks, and then the head. If nobody was given a head, the message was not sent. An acknowledgement that was refused is
-//! put by the next receive.
+//! *A refused operation* ([`Op::accepted`](farfield_fabric::Op::accepted)) makes neither a hole nor a duplicate. A
+//! head is put only after its bytes were accepted; so a copy with a refused put lags, as a whole. The writer's own
+//! copy keeps the bytes until every reader has acknowledged them, and positions are absolute. So the next call puts
+//! all bytes that the copy lacks, and then the head. If no copy received a head, the message was not sent. The next
+//! receive repeats a refused acknowledgement.
 //!
 //! # When a node dies, or leaves
 //!
-//! *A reader's.* It is waited for no longer: the room that it has not given back is free, and the others get every message
-//! ([`RingSender::gone`] says who does not). Only when no reader is left is sending an error. One that is stopped, and not
-//! dead, keeps its room: [`RingSender::try_send`] says `false` then.
+//! *A reader's.* The writer no longer waits for it: the room that it has not returned is free, and the others get
+//! every message ([`RingSender::gone`] names the nodes that do not). Sending fails only when no reader is left. A
+//! reader that is stopped, and not dead, keeps its room: then [`RingSender::try_send`] returns `false`.
 //!
-//! *The writer's.* Readers get all messages that were whole, which are those that a head was put for; then an error that
-//! names it. For a dead one that is when it is [`Standing::ShutOut`]: before, another message may still land.
+//! *The writer's.* Readers get all complete messages, which are those with a head, and then an error that names the
+//! writer. For a dead writer this happens when it is [`Standing::ShutOut`]: before, another message may still land.
 //!
-//! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers read what
-//! is left in the old one before they call it; a writer that lives waits for [`RingSender::wait_acknowledged`] first.
+//! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers
+//! read the rest of the old ring before they call `reopen`; a live writer waits for [`RingSender::wait_acknowledged`]
+//! first.
 //!
-//! Source: LOCO §5.2, Fig. 14; what happens at a death is ours.
+//! Source: LOCO §5.2, Fig. 14; the behaviour at a death is ours.
 
 mod acknowledge;
 mod inherit;
@@ -68,7 +69,7 @@ use crate::mutants;
 use crate::mutants::Mutant;
 use crate::node::{Node, Object, Regions, Spec, Standing};
 
-/// Who takes part in a ring buffer, and how large it is.
+/// The participants of a ring buffer, and its size.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
     /// The node that sends.
@@ -82,12 +83,12 @@ pub struct RingOptions {
 }
 
 impl RingOptions {
-    /// A ring from `writer` to one reader on every other node that belongs to the session.
+    /// A ring from `writer` to one reader on every other member of the session.
     pub fn broadcast(node: &Node, writer: NodeId, capacity_bytes: usize) -> RingOptions {
         RingOptions::broadcast_among(&node.survivors(), writer, capacity_bytes)
     }
 
-    /// A ring from `writer` to one reader on each other of these nodes.
+    /// A ring from `writer` to one reader on every other one of these nodes.
     pub fn broadcast_among(members: &[NodeId], writer: NodeId, capacity_bytes: usize) -> RingOptions {
         let readers = members.iter().filter(|member| **member != writer).map(|member| (*member, 1)).collect();
         RingOptions { writer, readers, capacity_bytes, read_by_service: false }
@@ -111,7 +112,7 @@ impl RingOptions {
     }
 }
 
-/// A ring buffer as one node sees it.
+/// A node's part in a ring buffer.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -142,8 +143,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// An error if the ring was reopened, or another node waits for that. What service threads read goes on to the end of the
-    /// object that it belongs to.
+    /// Fails if the ring was reopened, or another node waits for that. A ring read by service threads continues until
+    /// the end of the object that owns it.
     fn check_unasked(&self) -> Result<()> {
         if self.options.read_by_service { Ok(()) } else { self.object.check_unasked() }
     }
@@ -154,18 +155,19 @@ pub struct RingSender {
     shared: Arc<Shared>,
     tails: Region,
     head: u64,
-    /// The lowest tail when last looked at.
+    /// The lowest tail at the last poll.
     lowest: u64,
     copies: Vec<RemoteCopy>,
     has_local_readers: bool,
     words: Vec<u64>,
 }
 
-/// The ring on a node that reads.
+/// The ring on a node with readers.
 struct RemoteCopy {
     ring: RemotePtr<u64>,
     head: RemotePtr<u64>,
-    /// Up to here all was put there, and a head that says so. Less than the sender's own head while that was refused.
+    /// All bytes up to here were put there, and a head for them. It lags behind the sender's own head while puts are
+    /// refused.
     sent: Cell<u64>,
 }
 
@@ -175,10 +177,10 @@ fn framed_bytes(len: usize) -> usize {
 }
 
 impl RingBuffer {
-    /// Opens the ring and waits for its writer and all reader nodes to do so. Nodes that do neither do not open it.
+    /// Opens the ring and waits for its writer and all reader nodes to do so. Only these nodes open it.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: RingOptions) -> Result<RingBuffer> {
         let ring = RingBuffer::announce(node, path, options)?;
         ring.connected()?;
@@ -242,7 +244,7 @@ impl RingBuffer {
     /// The writer, once, on the writer's node.
     ///
     /// # Errors
-    /// This is another node, or the writer was taken before.
+    /// This is another node, or the writer is already in use.
     pub fn sender(&self) -> Result<RingSender> {
         let shared = &self.0;
         let me = shared.object.node().id();
@@ -272,7 +274,7 @@ impl RingBuffer {
     /// One more reader of this node.
     ///
     /// # Errors
-    /// All readers of this node have been taken.
+    /// All readers of this node are in use.
     pub fn receiver(&self) -> Result<RingReceiver> {
         let shared = &self.0;
         let me = shared.object.node().id();
@@ -306,16 +308,17 @@ impl RingSender {
         self.shared.options.capacity_bytes - 8
     }
 
-    /// Sends a message if there is room for it now; whether there was.
+    /// Sends a message if there is room for it now. Returns whether there was.
     ///
-    /// Pass the same endpoint each time, to every call of the sender: what two endpoints put to a node is in no order.
+    /// Pass the same endpoint to every call of the sender: the puts of two endpoints have no order.
     ///
-    /// `true` says that the message is accepted: every reader whose node lives gets it. A node that was refused it, for want of
-    /// memory, gets it with the next call of the sender that can put it; if there will be none, see [`RingSender::flush`].
+    /// `true` means that the message is accepted: every reader on a live node gets it. If the put to a node was
+    /// refused for want of memory, the next call of the sender that can put it does. If there is no next call, see
+    /// [`RingSender::flush`].
     ///
     /// # Errors
-    /// A message longer than [`RingSender::message_bytes_max`], the nodes of all readers are gone, or what sends it was refused
-    /// for all of them. Nothing was sent then, and no reader will see any of it.
+    /// A message longer than [`RingSender::message_bytes_max`], or no live reader node, or refused puts to all of
+    /// them. Then the message was not sent, and no reader will see any of it.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
         if !self.shared.options.read_by_service {
             self.shared.object.check_current()?;
@@ -338,14 +341,14 @@ impl RingSender {
         }
 
         if !self.has_local_readers && !self.copies.is_empty() {
-            // The first that lives ends the search: one look, as a rule.
+            // The first live one ends the search: one read, as a rule.
             let check = |copy: &RemoteCopy| endpoint.check_alive(copy.ring.node());
             if self.copies.iter().all(|copy| check(copy).is_err()) {
                 return check(&self.copies[0]).of(path).map(|()| false);
             }
         }
 
-        // Into the local copy, from which the NIC reads: no reader needs what was there before.
+        // Into the local copy, from which the NIC reads: no reader needs its old contents.
         self.words.clear();
         self.words.push(message.len() as u64);
         for chunk in message.chunks(8) {
@@ -369,7 +372,8 @@ impl RingSender {
                 true => self.put(endpoint, copy, at, framed),
                 false => self.put_missing(endpoint, copy),
             };
-            // Who is gone does not get it, and does not keep the others from it. Who is refused gets it later.
+            // A dead or departed node does not get it, and does not delay the others. After a refusal a node gets it
+            // later.
             match sent {
                 Ok(()) => is_sent = true,
                 Err(error) if error.is_gone() => some_gone = true,
@@ -378,13 +382,13 @@ impl RingSender {
             }
         }
         if some_gone {
-            // It never comes back. One copy stays, to say so if all are gone.
+            // It never returns. One copy stays, to report when all are dead or departed.
             let is_gone = |copy: &RemoteCopy| endpoint.check_alive(copy.head.node()).is_err();
             let mut stays = self.copies.iter().all(is_gone);
             self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
         }
         match refused {
-            // No head says that it is there: it was not sent, and the next message takes its place.
+            // No head covers it: it was not sent, and the next message takes its place.
             Some(error) if !is_sent && !mutants::is_on(Mutant::RingRefusedSent) => {
                 self.head = begin;
                 Err(error).of(self.shared.object.path())
@@ -393,11 +397,11 @@ impl RingSender {
         }
     }
 
-    /// Puts the last `bytes` bytes of what was sent, which begin at `at` in the ring, and then the head.
+    /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
     fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
         let Shared { ring, head, options, .. } = &*self.shared;
         let first = bytes.min(options.capacity_bytes - at);
-        // To one node, in this order: message, then head. What is refused leaves a hole, so the head does not follow it.
+        // To one node, in this order: message, then head. A refused put leaves a hole, so the head is not put.
         let send_head = || match mutants::is_on(Mutant::RingHeadLive) {
             false => endpoint.put_value(copy.head, self.head).detach(),
             true => endpoint.put_live(copy.head, head.span(0, 8)).detach(),
@@ -420,11 +424,11 @@ impl RingSender {
         Ok(())
     }
 
-    /// Puts what a copy was refused. The bytes are still here: nobody who reads there has acknowledged them. What of them has
-    /// landed there lands once more, before the head says that it is there.
+    /// Puts the bytes that a copy was refused. They are still here: its readers have not acknowledged them. Bytes that
+    /// have landed there land once more, before the head that covers them.
     #[cold]
     fn put_missing(&self, endpoint: &Endpoint, copy: &RemoteCopy) -> fabric::Result<()> {
-        // Of one that is gone nobody waits for the room.
+        // No call waits for the room of a dead or departed node.
         endpoint.check_alive(copy.head.node())?;
         if mutants::is_on(Mutant::RingRepairHeadFirst) {
             let _ = endpoint.put_value(copy.head, self.head).detach();
@@ -434,14 +438,14 @@ impl RingSender {
         self.put(endpoint, copy, at, (self.head - from) as usize)
     }
 
-    /// Whether a node of readers was refused something, and has not got it since.
+    /// Whether a put to a reader node was refused, and not repeated since.
     pub(crate) fn is_behind(&self) -> bool {
         self.copies.iter().any(|copy| copy.sent.get() != self.head)
     }
 
-    /// Puts again what nodes of readers were refused, for want of memory or because they do not answer. Every other call with
-    /// the sender does the same, but nobody does if there is none: so a program that sends nothing for long, or drops the
-    /// sender, asks here, or waits ([`RingSender::flush`]).
+    /// Repeats the puts that were refused to reader nodes, for want of memory or because the nodes do not answer.
+    /// Every other call of the sender does the same, but without a call nothing does. So a program that sends nothing
+    /// for long, or drops the sender, calls this, or waits ([`RingSender::flush`]).
     ///
     /// ```
     /// # fn f(sender: &mut farfield::RingSender, ep: &farfield::Endpoint) -> farfield::Result<()> {
@@ -452,7 +456,8 @@ impl RingSender {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Missed`] names the nodes that still lack messages, and why. Those that are gone are not among them.
+    /// [`ErrorKind::Missed`] names the nodes that still lack messages, and why. Dead and departed nodes are not among
+    /// them.
     pub fn try_flush(&self, endpoint: &Endpoint) -> Result<()> {
         let mut missed = Missed::default();
         for copy in self.copies.iter().filter(|copy| copy.sent.get() != self.head) {
@@ -467,7 +472,7 @@ impl RingSender {
     /// [`RingSender::try_flush`] until no node lacks a message, as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// As `try_flush`, when the time is up.
+    /// As `try_flush`, after the timeout.
     pub async fn flush(&self, endpoint: &Endpoint) -> Result<()> {
         let mut flushed = Ok(());
         let look = || {
@@ -478,7 +483,7 @@ impl RingSender {
         flushed
     }
 
-    /// Whoever waits for the readers sees to it that they have what they are to read.
+    /// A wait for the readers must make sure that they have received the messages.
     #[inline]
     fn see_to_copies(&self, endpoint: &Endpoint) {
         if self.is_behind() && !mutants::is_on(Mutant::RingBehindForgotten) {
@@ -489,7 +494,7 @@ impl RingSender {
     /// Sends a message, waiting for room as long as the endpoint's timeout.
     ///
     /// # Errors
-    /// As [`RingSender::try_send`], or a timeout that names those who do not keep up. Nothing was sent then.
+    /// As [`RingSender::try_send`], or a timeout that names the slow readers. Then nothing was sent.
     pub async fn send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<()> {
         self.send_deadline(endpoint, message, endpoint.deadline()).await
     }
@@ -506,22 +511,22 @@ impl RingSender {
         Ok(())
     }
 
-    /// Whether all readers that are not gone have read up to `position`.
+    /// Whether all readers on live nodes have read up to `position`.
     pub fn is_acknowledged(&self, endpoint: &Endpoint, position: u64) -> bool {
         self.see_to_copies(endpoint);
         self.acknowledgements().lowest(endpoint) >= position
     }
 
-    /// The nodes of readers that are gone: what has been sent since is nothing to them.
+    /// The dead and departed reader nodes: they get no message any more.
     pub fn gone(&self, endpoint: &Endpoint) -> Vec<NodeId> {
         let readers = self.shared.options.readers.iter().map(|reader| reader.0);
         readers.filter(|node| endpoint.check_alive(*node).is_err()).collect()
     }
 
-    /// Waits until all readers that are not gone have read up to `position`.
+    /// Waits until all readers on live nodes have read up to `position`.
     ///
     /// # Errors
-    /// A timeout that names the nodes that have not.
+    /// A timeout that names the nodes of the others.
     pub async fn wait_acknowledged(&self, endpoint: &Endpoint, position: u64, deadline: Instant) -> Result<()> {
         self.wait_tails(endpoint, position, deadline, "all readers have read the message").await
     }

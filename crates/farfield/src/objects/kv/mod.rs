@@ -19,25 +19,26 @@
 //! region `reports`: see [`death`]
 //! ```
 //!
-//! Changes of a key are made under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
-//! told to all other nodes through the inserter's *tracker*, a [`RingBuffer`](crate::RingBuffer) at `path/tracker/<node>` that the service
-//! threads read, apply to the index and acknowledge.
+//! A change of a key happens under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
+//! announced to all other nodes through the inserter's *tracker*, a [`RingBuffer`](crate::RingBuffer) at
+//! `path/tracker/<node>`. The service threads read it, apply it to the index and acknowledge it.
 //!
-//! - **get** looks up the index (a miss is `None`), reads the slot, and judges it: another counter, or not valid, is
-//!   `None`; a wrong checksum is a value that is being written: again.
-//! - **insert**: lock; take a free slot, write counter + 1 (not valid), checksum and value; tell all nodes and wait for
-//!   their acknowledgements; set valid; unlock. It takes effect when valid is set, when every index has the key.
+//! - **get** looks up the index (a miss is `None`), reads the slot, and checks it: another counter, or not valid, is
+//!   `None`; a wrong checksum is a value that is being written: it reads again.
+//! - **insert**: lock; take a free slot, write counter + 1 (not valid), checksum and value; announce to all nodes and
+//!   wait for their acknowledgements; set valid; unlock. It takes effect when valid is set, when every index has the
+//!   key.
 //! - **update**: lock; write checksum and value; unlock. It takes effect when they have landed.
-//! - **delete**: lock; clear valid, and wait until that is visible; tell all nodes and wait for their acknowledgements;
-//!   free the slot; unlock. It takes effect when valid is cleared.
+//! - **delete**: lock; clear valid, and wait until that is visible; announce to all nodes and wait for their
+//!   acknowledgements; free the slot; unlock. It takes effect when valid is cleared.
 //!
-//! *What is ordered, and by what.* (1) A value is visible before the lock that protects it can be taken by another: the
-//! guard's release fence. (2) Valid is set after every index has the key, or a node whose get misses could be followed
-//! by another's that hits and then by a miss again. (3) Valid is visibly cleared before any index loses the key, or a
-//! miss on one node could be followed by a hit on another. (4) A slot is free only after all nodes have dropped it from
-//! their indexes; the counter tells whoever looked it up before that it is another's now.
+//! *The orders, and their reasons.* (1) A value is visible before another operation can take its lock: by the guard's
+//! release fence. (2) Valid is set after every index has the key. Otherwise a miss on one node could be followed by a
+//! hit on another and then by a miss again. (3) Valid is visibly cleared before any index loses the key. Otherwise a
+//! miss on one node could be followed by a hit on another. (4) A slot is free only after all nodes have dropped it
+//! from their indexes; the counter shows an earlier reader of the index that the slot has another use now.
 //!
-//! Linearizable (LOCO §6.2, appendix I). Values lie on the inserter's node, or on one chosen by the key's hash.
+//! Linearizable (LOCO §6.2, appendix I). Values are on the inserter's node, or on one chosen by the key's hash.
 //!
 //! | call, uncontended | round trips | operations |
 //! |---|---|---|
@@ -52,40 +53,40 @@
 //! | `delete`, value here | 2 and the acknowledgements | cas, faa; the tracker: as above |
 //! | `delete`, value elsewhere | 3 and the acknowledgements | cas, put, get (fence), faa; the tracker: up to twice as many |
 //!
-//! Where the lock is on the caller's node its two round trips fall away; taking it costs one more when others have queued
+//! If the lock is on the caller's node its two round trips disappear. Taking it costs one more when others have queued
 //! for it ([`mutex`](crate::objects::mutex)).
 //!
-//! An insert or delete that is cut short (a timeout, an error, a future that is dropped) leaves its key locked until the
+//! An insert or delete that is cut short (a timeout, an error, a dropped future) leaves its key locked until the
 //! service thread has undone the insert, or completed the delete, on all nodes.
 //!
 //! # When a node dies
 //!
-//! - **Its values are lost.** Operations on such a key answer [`ErrorKind::Lost`], until it is
-//!   inserted again: `insert` and `upsert` take it for absent, `delete` removes it. What [`Placement::Hash`] would place
-//!   there goes to the next node. Its share of the others' slots is lost with it. A delete that was under way clears a bit
-//!   there first: who has looked meanwhile has missed the key, and may find it lost then, until it is deleted or inserted.
-//! - **All else goes on.** Nobody waits for its acknowledgements.
-//! - **Its locks move.** Keys whose lock lay there wait until the survivors have agreed that none of them works under it any
-//!   more (`death.rs`: a few messages). Then the lock of the next node stands in, of the same row.
-//! - **What it has told is made the same everywhere** (`death.rs`): the survivors complete the last messages of its tracker
-//!   from each other. Only keys whose locks it held can differ until then: whoever inserts or deletes waits for all
+//! - **Its values are lost.** Operations on such a key fail with [`ErrorKind::Lost`], until it is inserted again:
+//!   `insert` and `upsert` treat it as absent, `delete` removes it. [`Placement::Hash`] uses the next node instead.
+//!   The dead node's share of the others' slots is lost with it. A delete in progress clears a bit there first: a
+//!   reader may have missed the key meanwhile, and may then find it lost, until it is deleted or inserted.
+//! - **All else continues.** No operation waits for its acknowledgements.
+//! - **Its locks move.** Keys whose lock was there wait until the survivors have agreed that none of them still works
+//!   under it (`death.rs`: a few messages). Then the lock of the next node replaces it, in the same row.
+//! - **Its announcements become the same everywhere** (`death.rs`): the survivors complete the last messages of its
+//!   tracker from each other. Only keys whose locks it held can differ until then: an insert or delete waits for all
 //!   acknowledgements before the release.
-//! - **What it left half-done is repaired** under the lock that it held, by the next holder, after that. An insert whose valid
-//!   bit is set has happened, another has not; a delete that has cleared it has. An update has happened if its value is there
-//!   or can be redone: the value is put twice, first where nobody reads it. Gets meanwhile see what they would have seen
-//!   while it lived: an invalid slot is a miss, on whatever node, whether its index has the key or not; a torn value is
-//!   waited for, and after a moment the reader takes the lock itself, so that it is repaired.
+//! - **Its unfinished changes are repaired** under the lock that it held, by the next holder, after that. An insert
+//!   whose valid bit is set has happened, any other has not; a delete that has cleared it has. An update has happened
+//!   if its value is complete or can be redone: the value is put twice, first to a place without readers. Gets
+//!   meanwhile behave as if it were alive: an invalid slot is a miss, on any node, whether its index has the key or
+//!   not. A get waits for a torn value, and after a moment takes the lock itself, so that the value is repaired.
 //!
-//! Leaving is the same, without anything half-done: a node that cannot finish what it owes goes as if it had died. A node
-//! that stays must keep its handle for as long as any other uses the store: what is closed acknowledges nothing, and the
-//! others wait for it.
+//! Leaving is the same, without unfinished changes: a node that cannot finish its pending work exits as if it had
+//! died. A member must keep its handle for as long as any other uses the store: a closed store acknowledges nothing,
+//! and the others wait for it.
 //!
-//! Where a majority says who is dead, a node that was cut off and does not know yet may still find in its own index, and on
-//! itself, what the others have changed since, and change it. It can tell none of them: what they do without its
-//! acknowledgement ends when it is shut out by all.
+//! If a majority decides deaths, a node that was cut off and does not know yet may still use its own index and memory,
+//! find changes that the others have made since, and change them. It can announce nothing: calls of the others that
+//! lack its acknowledgement end when all have evicted it.
 //!
-//! *A node that comes back* as a new process takes no part in a store that is open: all reopen it
-//! ([`KvStore::open_with_pairs_of`]), and it takes part from then on, with all pairs that are not lost.
+//! *A restarted node* takes no part in an open store: all reopen it ([`KvStore::open_with_pairs_of`]), and it takes
+//! part from then on, with all pairs that are not lost.
 
 mod changes;
 mod codec;
@@ -114,13 +115,13 @@ use crate::node::{Node, Object, Regions, Spec};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
 
-/// Where the value of a new key goes.
+/// The home of the value of a new key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
     /// On the node that inserts it.
     #[default]
     Inserter,
-    /// On the node that the key's hash says.
+    /// On the node that the key's hash selects.
     Hash,
 }
 
@@ -129,13 +130,13 @@ pub enum Placement {
 pub struct KvOptions {
     /// Slots for values on each node.
     pub slots_per_node: usize,
-    /// The longest key, in bytes, where keys are byte strings.
+    /// The longest key, in bytes, for keys that are byte strings.
     pub key_bytes_max: usize,
-    /// The longest value, in bytes, where values are byte strings.
+    /// The longest value, in bytes, for values that are byte strings.
     pub value_bytes_max: usize,
-    /// Locks; a key's is chosen by its hash.
+    /// The number of locks; a key's hash selects its lock.
     pub locks: usize,
-    /// Where new values go.
+    /// The home of new values.
     pub placement: Placement,
     /// Bytes of each node's tracker.
     pub tracker_bytes: usize,
@@ -156,8 +157,8 @@ impl Default for KvOptions {
 
 /// A linearizable map from `K` to `V`, spread over the nodes of a session.
 ///
-/// Keys and values are plain data, or [`ByteString`]s up to a configured length. The handle is shared by the threads of
-/// its node; each passes its own endpoint. Any number of operations of one thread may be under way at once
+/// Keys and values are plain data, or [`ByteString`]s up to a configured length. The handle is shared by the threads
+/// of its node; each passes its own endpoint. Any number of operations of one thread may be in flight at once
 /// ([`Endpoint::run_window`]).
 ///
 /// ```
@@ -182,7 +183,7 @@ pub struct KvStore<K: Key, V: Value> {
     options: KvOptions,
     layout: Layout,
     region: Region,
-    /// Where each node, by rank, keeps the values that others are about to write over its own.
+    /// The memory of each node, by rank, for the values that others are about to write over its own.
     redo: Vec<RemotePtr<u64>>,
     slots: Arc<Slots>,
     index: Arc<Index<K>>,
@@ -192,25 +193,25 @@ pub struct KvStore<K: Key, V: Value> {
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
-/// Slots that are read at once.
+/// Slots that one call reads at once.
 const CHUNK: usize = 64;
 
 /// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
 const INDEX_KEYS_MAX: usize = 1 << 22;
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// Opens the store among the nodes that belong to the session ([`Node::survivors`]), and waits for them to do so.
+    /// Opens the store among the members of the session ([`Node::survivors`]), and waits for them to do so.
     ///
     /// # Errors
-    /// A node that is missing, gone, or opens it differently; no memory; options that make no sense.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
         KvStore::open_among(node, path, &node.members_for(path), options)
     }
 
-    /// Opens the store among these nodes, which name the same, and waits for them to do so.
+    /// Opens the store among these nodes, which must name the same, and waits for them to do so.
     ///
     /// # Errors
-    /// As `open`, or this node is none of them.
+    /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: KvOptions) -> Result<KvStore<K, V>> {
         let participants = Participants::new(participants);
         if participants.rank_of(node.id()).is_none() {
@@ -252,7 +253,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
         let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
-        // One on each node for each row of stripes: any may have to stand in for any other.
+        // One lock on each node for each row of stripes: any may have to replace any other.
         let (locks, homes) = (options.locks.next_multiple_of(count), participants.iter().collect());
         let locks = MutexArray::open_among(node, &format!("{path}/locks"), locks, homes)?;
         let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
@@ -275,13 +276,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
         })
     }
 
-    /// [`KvStore::open`] with all pairs of a store that is reopened, but for those whose value is lost: for the closure of
-    /// [`Node::reopen`]. A node that has `old` open copies the pairs whose values lie on it; a node that has just been started
-    /// has none. When `reopen` returns, every node has copied its own. Nobody may change `old` from when its node has called
-    /// `reopen`; a change that a dead node had under way has happened or not.
+    /// [`KvStore::open`] with all pairs of a store that is reopened, except lost ones: for the closure of
+    /// [`Node::reopen`]. A node that has `old` open copies the pairs with values in its own memory; a restarted node
+    /// has none. When `reopen` returns, every node has copied its own. From its node's call of `reopen` on, no thread
+    /// may change `old`; a change that a dead node had begun has happened or not.
     ///
-    /// A store goes on without being reopened when a node dies: reopen it so that a node that was started again can use it, or
-    /// to have room and locks only on nodes that live.
+    /// A store continues without being reopened when a node dies. Reopen it so that a restarted node can use it, or to
+    /// have slots and locks on live nodes only.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -313,7 +314,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let store = KvStore::open(node, path, options)?;
         let Some(old) = old else { return Ok(store) };
         let endpoint = node.endpoint()?;
-        // A pair that is here and valid is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
+        // A valid pair here is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
         let here = old.index.entries(|_| true).into_iter().filter(|(_, entry)| entry.slot.node() == node.id());
         let copy = async |key: K| match old.get(&endpoint, &key).await? {
             Some(value) => store.insert(&endpoint, &key, &value).await.map(drop),
@@ -328,24 +329,23 @@ impl<K: Key, V: Value> KvStore<K, V> {
         copied.map(|()| store)
     }
 
-    /// The number of keys, as this node sees it.
+    /// The number of keys in this node's index.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there are no keys, as this node sees it.
+    /// Whether this node's index has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The options that it was opened with.
+    /// The options of the store.
     pub fn options(&self) -> &KvOptions {
         &self.options
     }
 
-    /// The node on which [`Placement::Hash`] puts a key's value. If that node is gone when the key is inserted, it is
-    /// the next one of those that take part, in order of their numbers, that is not gone. None where a value lies with
-    /// its inserter.
+    /// The node on which [`Placement::Hash`] puts a key's value. If that node is dead or departed at the insert, it is
+    /// the next live participant, in order of their numbers. None if values are stored with their inserters.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -364,7 +364,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// The value of a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`], or a timeout: a writer stopped in the middle of the value.
+    /// [`ErrorKind::Lost`], or a timeout: a writer stopped during its update of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
         let mut since = None;
@@ -379,9 +379,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// The values of several keys: `into` gets one answer for each, that of [`KvStore::get`]. All slots are read at once,
-    /// which is several times as fast as one after the other. Each key is read at a moment of its own; together they are
-    /// not a snapshot. A key whose value is lost, or cannot be read, is no obstacle to the others.
+    /// The values of several keys: `into` gets one result for each, as of [`KvStore::get`]. All slots are read at
+    /// once, which is several times as fast as one after the other. Each key is read at its own moment; together they
+    /// are not a snapshot. A key whose value is lost, or cannot be read, does not affect the others.
     ///
     /// # Errors
     /// There is no memory to read into.
@@ -395,7 +395,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             let mut remotes = 0;
             self.index.get_each(keys, |at, entry| {
                 entries[at] = Some(entry);
-                // On its way already while the other keys are looked up.
+                // In flight already while the other keys are looked up.
                 endpoint.prefetch(entry.slot);
                 if entry.slot.node() != self.object.node().id() {
                     remote[remotes] = entry.slot;
@@ -427,8 +427,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(())
     }
 
-    /// Reads the slots of a chunk of [`KvStore::get_many`] again, but for those on nodes that are gone; a bit for each that
-    /// is to be read alone: its error is its own.
+    /// Reads the slots of a chunk of [`KvStore::get_many`] again, except those on dead or departed nodes. Returns a
+    /// bit for each slot that must be read alone, since it has an error of its own.
     #[cold]
     async fn get_those_there(
         &self,
@@ -448,16 +448,16 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 None => {}
             }
         }
-        // One may be out of reach, and not known to be gone.
+        // A node may be unreachable, and not known to be dead.
         let got = endpoint.get_each(&there[..count], self.layout.words, buf).await;
         if got.is_ok() { alone } else { u64::MAX }
     }
 
-    /// Inserts a key; `false`, and no change, if it is there already. A lost value is not there.
+    /// Inserts a key. Returns `false`, without a change, if it is present already. A key with a lost value is absent.
     ///
     /// # Errors
-    /// No free slot, a key or value that is too long, a node that is gone, or a timeout. Unless it is the node or the
-    /// timeout, nothing has changed.
+    /// No free slot, a key or value that is too long, a dead or departed node, or a timeout. Except for the last two,
+    /// nothing has changed.
     pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
@@ -467,7 +467,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.insert_locked(locked, key, value).await.map(|()| true)
     }
 
-    /// Changes the value of a key; `false` if it is not there.
+    /// Changes the value of a key. Returns `false` if the key is absent.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`], a value that is too long, or a timeout.
@@ -493,11 +493,11 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// Reads a key, and writes what `change` makes of it, as one operation; what was there before. `None` from `change`
-    /// leaves it as it is.
+    /// Reads a key, and writes the result of `change`, as one operation. Returns the old value. If `change` returns
+    /// `None`, the value stays.
     ///
     /// # Errors
-    /// As [`KvStore::insert`], or [`ErrorKind::Lost`]: what was there cannot be read.
+    /// As [`KvStore::insert`], or [`ErrorKind::Lost`]: the old value cannot be read.
     pub async fn modify(
         &self,
         endpoint: &Endpoint,
@@ -520,11 +520,11 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(before)
     }
 
-    /// Removes a key; `false` if it was not there. If another node handed the slot out, that node may use it again a
-    /// moment later only.
+    /// Removes a key. Returns `false` if it was absent. If another node owns the slot, that node may reuse it a moment
+    /// later.
     ///
     /// # Errors
-    /// A node that is gone, or a timeout. The key may be gone nevertheless.
+    /// A dead or departed node, or a timeout. The key may be removed nevertheless.
     pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
         self.check_sizes(key, None)?;
         let locked = self.lock(endpoint, key).await?;
@@ -550,7 +550,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     // ---- values ------------------------------------------------------------------------------------------------------
 
-    /// Whether the node of a value is not gone.
+    /// Checks that the node of a value is alive.
     fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
         let node = entry.slot.node();
         if node == self.object.node().id() {
@@ -559,7 +559,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         endpoint.check_alive(node).map_err(|error| self.lost_by(error))
     }
 
-    /// The error of a value whose node is gone.
+    /// The error of a value on a dead or departed node.
     #[cold]
     fn lost_by(&self, error: impl Into<Error>) -> Error {
         let error = error.into();
