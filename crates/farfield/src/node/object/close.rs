@@ -1,30 +1,31 @@
-//! Closing objects: when the memory of an opening comes back.
+//! Closing objects, and freeing the memory of an opening.
 //!
-//! A node *tells* others where the regions of an opening of its lie: by a join, or by a connect. From then on they may use
-//! them, so they stay until each of those nodes has *released* the opening, or is gone and nothing of it can land any more.
+//! A node *announces* the regions of its opening to other nodes: by a join, or by a connect. From then on these nodes
+//! may use the regions. So the regions stay until each of the nodes has *released* the opening, or is dead or departed
+//! and none of its operations can land any more.
 //!
-//! | message | says |
+//! | message | meaning |
 //! |---|---|
-//! | `Closed` | the sender has closed this opening of its, and sends nothing more of it. Sent to all that were told of it |
+//! | `Closed` | the sender has closed this opening of its own, and sends nothing more about it; to all that know it |
 //! | `Released` | the sender does not use this opening of the receiver's, and never will |
 //!
-//! A node closes an opening when nothing on it needs the object any more: no handle, no operation of another thread, and
-//! nothing that its service thread still does for one that was dropped ([`Hold`]). It then releases all openings that its
-//! own was connected to. Who hears `Closed` of an opening that it uses releases it when it closes its own; who does not use
-//! it, since it never opened the object or has closed it before, releases it at once. So a node that keeps an object open
-//! keeps the memory of all, and works on undisturbed; and an opening that came to nothing waits for one answer of each node.
+//! A node closes an opening when nothing on it needs the object any more: no handle, no operation of another thread,
+//! and no work of its service thread for a dropped one ([`Hold`]). It then releases all openings to which its own was
+//! connected. A node that receives `Closed` of an opening that it uses releases it when it closes its own. A node that
+//! does not use it, since it never opened the object or has closed it before, releases it at once. So a node that
+//! keeps an object open keeps the memory of all, and continues undisturbed. An opening that was never connected waits
+//! for one answer of each node.
 //!
-//! *Why nothing is given back too early.* Messages between two nodes come in order, and the service thread sends `Closed`
-//! after everything else of the opening. Who answers it has handled every join and connect of the opening: it uses what
-//! these told it of, and releases that later, or has refused it, and is told nothing more. A node that comes later is not
-//! told at all.
+//! *Why no memory is freed too early.* Messages between two nodes arrive in order, and the service thread sends
+//! `Closed` after all other messages of the opening. A node that answers it has handled every join and connect of the
+//! opening. Either it uses the announced regions, and releases them later; or it has refused them, and gets no further
+//! announcement. A node that joins later gets none at all.
 //!
-//! *What is late is harmless.* Openings are numbered, and each message names one: one that comes twice, or after the object
-//! was opened anew, finds nothing. A join that is late would be taken for that of a new opening: so what a closed object was
-//! connected to is remembered until the other node says `Closed` of it, or is gone.
+//! *Late messages are harmless.* Openings are numbered, and each message names one: a message that arrives twice, or
+//! after the object was opened anew, has no effect. A late join could be mistaken for that of a new opening. So a node
+//! remembers the connections of a closed object until the other node sends `Closed` for it, or is dead or departed.
 //!
-//! Operations that are under way towards memory that is given back are the fabric's matter:
-//! [`Fabric::free`](farfield_fabric::Fabric::free).
+//! The fabric handles operations in flight to freed memory: [`Fabric::free`](farfield_fabric::Fabric::free).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -37,33 +38,34 @@ use super::super::{Node, Shared};
 use crate::error::Result;
 use crate::mutants::{self, Mutant};
 
-/// What nodes tell each other of openings that end.
+/// Messages about openings that end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(in crate::node) enum Message {
-    /// Of the sender's opening.
+    /// The sender's opening.
     Closed { opening: u64 },
-    /// Of the receiver's opening.
+    /// The receiver's opening.
     Released { opening: u64 },
 }
 
 /// The openings of a node, and those of other nodes that they use, as plain data. `R` is a region.
 pub(in crate::node) struct Openings<R> {
-    /// From the announcement until the memory is given back.
+    /// From the announcement until the memory is freed.
     own: BTreeMap<u64, Own<R>>,
-    /// The openings of others that are used here, and by which of this node's.
+    /// The openings of others in use here, and this node's openings that use them.
     used: BTreeMap<(NodeId, u64), u64>,
-    /// What objects that are closed here were connected to, with their paths, until the other node has closed it, too.
+    /// The connections of objects that are closed here, with their paths, until the other node has closed its opening,
+    /// too.
     earlier: BTreeMap<(NodeId, u64), String>,
 }
 
 struct Own<R> {
     path: String,
     regions: Vec<R>,
-    /// Who was told of it, and whether it has released it.
+    /// The nodes that received its announcement, and whether each has released it.
     told: BTreeMap<NodeId, bool>,
-    /// What it uses.
+    /// The openings that it uses.
     uses: BTreeMap<NodeId, u64>,
-    /// Who of these has closed that.
+    /// The nodes of these that have closed theirs.
     closed_there: BTreeSet<NodeId>,
     stage: Stage,
 }
@@ -83,7 +85,7 @@ impl<R> Default for Openings<R> {
 }
 
 impl<R> Openings<R> {
-    /// An object is opened with these regions, and these nodes are told of it.
+    /// Records that an object is opened with these regions, and announced to these nodes.
     pub(super) fn opens(&mut self, opening: u64, path: &str, regions: Vec<R>, told: &[NodeId]) {
         let told = told.iter().map(|node| (*node, false)).collect();
         let (uses, closed_there) = Default::default();
@@ -94,12 +96,13 @@ impl<R> Openings<R> {
         self.own.get_mut(&opening).filter(|own| own.stage == Stage::Open)
     }
 
-    /// Another node is told of an opening; not if it is open no more.
+    /// Records that an opening is announced to another node. False if it is no longer open.
     pub(super) fn tells(&mut self, opening: u64, peer: NodeId) -> bool {
         self.open(opening).map(|own| own.told.insert(peer, false)).is_some()
     }
 
-    /// An opening is connected to another node's, and uses it from now on; not if it is open no more, or uses another one.
+    /// Records that an opening is connected to another node's, and uses it from now on. False if it is no longer open,
+    /// or uses another one.
     pub(super) fn uses(&mut self, opening: u64, peer: NodeId, theirs: u64) -> bool {
         let Some(own) = self.open(opening) else { return false };
         let is_used = *own.uses.entry(peer).or_insert(theirs) == theirs;
@@ -109,12 +112,12 @@ impl<R> Openings<R> {
         is_used
     }
 
-    /// Whether an object of this path that was dropped here was connected to this opening of another node's, or to a later one.
+    /// Whether a dropped object of this path was connected to this opening of another node, or to a later one.
     pub(super) fn is_late(&self, path: &str, peer: NodeId, theirs: u64) -> bool {
         self.earlier.range((peer, theirs)..=(peer, u64::MAX)).any(|(_, earlier)| earlier == path)
     }
 
-    /// The last handle of an object was dropped: its path is free.
+    /// Records that the last handle of an object was dropped: its path is free.
     pub(super) fn drops(&mut self, opening: u64, is_gone: impl Fn(NodeId) -> bool) {
         let Some(own) = self.own.get_mut(&opening) else { return };
         own.stage = Stage::Dropped;
@@ -123,7 +126,8 @@ impl<R> Openings<R> {
         self.earlier.extend(used.map(|(peer, theirs)| ((*peer, *theirs), own.path.clone())));
     }
 
-    /// Nothing on this node needs an opening any more. What is to be said, and the regions that can be given back at once.
+    /// Closes an opening that nothing on this node needs any more. Returns the messages to send, and the regions to
+    /// free at once.
     pub(super) fn closes(
         &mut self,
         opening: u64,
@@ -141,7 +145,7 @@ impl<R> Openings<R> {
         (said, self.give_back(opening, is_gone))
     }
 
-    /// Another node has closed an opening of its; what to answer.
+    /// Handles `Closed` of another node. Returns the answer.
     pub(super) fn is_closed_there(&mut self, peer: NodeId, theirs: u64) -> Option<Message> {
         self.earlier.remove(&(peer, theirs));
         match self.used.get(&(peer, theirs)).and_then(|opening| self.own.get_mut(opening)) {
@@ -153,7 +157,7 @@ impl<R> Openings<R> {
         }
     }
 
-    /// Another node has released an opening of this one; the regions that can be given back.
+    /// Handles `Released` of another node. Returns the regions to free.
     pub(super) fn is_released(&mut self, peer: NodeId, opening: u64, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
         let opening = match self.own.last_key_value() {
             Some((last, _)) if mutants::is_on(Mutant::ClosingLateTaken) && !self.own.contains_key(&opening) => *last,
@@ -165,14 +169,14 @@ impl<R> Openings<R> {
         self.give_back(opening, is_gone)
     }
 
-    /// Nodes have gone; the regions that can be given back.
+    /// Handles deaths and departures of nodes. Returns the regions to free.
     pub(in crate::node) fn forget(&mut self, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
         self.earlier.retain(|(peer, _), _| !is_gone(*peer));
         let closed: Vec<u64> = self.own.iter().filter(|it| it.1.stage == Stage::Closed).map(|it| *it.0).collect();
         closed.into_iter().flat_map(|opening| self.give_back(opening, &is_gone)).collect()
     }
 
-    /// The regions of an opening, if it is closed and nobody uses them any more.
+    /// The regions of an opening, if it is closed and has no user any more.
     fn give_back(&mut self, opening: u64, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
         let is_over = self.own.get(&opening).is_some_and(|own| {
             let is_released = own.told.iter().all(|(peer, released)| *released || is_gone(*peer));
@@ -184,9 +188,9 @@ impl<R> Openings<R> {
 }
 
 impl Shared {
-    /// Whether a node is gone, and nothing of it can land any more.
+    /// Whether a node is dead or departed, and none of its operations can land any more.
     fn is_silent(&self, node: NodeId) -> bool {
-        // One that came and left at once may have been no member here at all.
+        // A node that joined and left at once may never have been a member here.
         if self.fabric.peer_state(node) == PeerState::Left {
             return true;
         }
@@ -197,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// Gives memory back, and counts it.
+    /// Frees memory, and counts it.
     pub(in crate::node) fn free(&self, memory: Memory) -> Result<()> {
         let bytes = memory.bytes() as u64;
         match memory {
@@ -216,13 +220,13 @@ impl Shared {
         }
     }
 
-    /// Called by the service thread when it has learnt that nodes are gone.
+    /// Called by the service thread when it has learned of deaths or departures.
     pub(in crate::node) fn forget_the_gone(&self) {
         let regions = self.service.openings.lock().forget(|node| self.is_silent(node));
         self.free_all(regions);
     }
 
-    /// The last handle of an object is dropped.
+    /// Handles the drop of an object's last handle.
     pub(super) fn drops(&self, opening: u64) {
         self.service.openings.lock().drops(opening, |node| self.is_silent(node));
     }
@@ -246,7 +250,7 @@ impl Message {
     }
 }
 
-/// Says something to others, now or when they take messages again. Called by the service thread.
+/// Sends messages to others, now or when they accept messages again. Called by the service thread.
 fn say(shared: &Arc<Shared>, messages: Vec<(NodeId, Message)>) {
     let mut saying = Saying { shared: Arc::downgrade(shared), closes: None, messages };
     if !saying.is_done(shared) {
@@ -254,8 +258,8 @@ fn say(shared: &Arc<Shared>, messages: Vec<(NodeId, Message)>) {
     }
 }
 
-/// Keeps an object open on this node: the others are told that it is closed when the last is dropped. Handles have one, and so
-/// has what the service thread does for an operation that was dropped.
+/// Keeps an object open on this node: the others receive `Closed` when the last one is dropped. Each handle has one,
+/// and so has the service thread's work for a dropped operation.
 #[derive(Clone)]
 pub(crate) struct Hold(#[allow(dead_code, reason = "kept for its drop")] Arc<Held>);
 
@@ -272,15 +276,15 @@ impl Hold {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // By the service thread, so that it comes after everything else that is said of this opening.
+        // The service thread sends it, so that it comes after all other messages about this opening.
         let (shared, closes) = (Arc::downgrade(&self.shared), Some(self.opening));
         self.shared.add_poller(Box::new(Saying { shared, closes, messages: Vec::new() }));
     }
 }
 
-/// What the service thread has to do for an opening that ends, until it is said.
+/// The messages that the service thread must send for an opening that ends.
 struct Saying {
-    /// A node that goes says nothing more, and the pollers that it has left do not keep it.
+    /// A leaving node sends nothing more, and these pollers do not delay it.
     shared: Weak<Shared>,
     closes: Option<u64>,
     messages: Vec<(NodeId, Message)>,
@@ -294,7 +298,7 @@ impl Saying {
             self.messages = messages;
             shared.free_all(regions);
         }
-        // The rest in order, when there is room for it. Nobody who is gone has to hear of it.
+        // The rest in order, when there is room for it. Dead and departed nodes need no message.
         self.messages.retain(|(to, message)| {
             let has_gone = matches!(shared.fabric.peer_state(*to), PeerState::Left | PeerState::Dead { .. });
             let is_over = has_gone || shared.fabric.is_fenced();
@@ -313,7 +317,7 @@ impl Poller for Saying {
     }
 }
 
-/// Memory of an object: cells of this node, or words that operations alone reach.
+/// Memory of an object: cells of this node, or words that only operations access.
 #[derive(Clone)]
 pub(in crate::node) enum Memory {
     Region(Region),
@@ -321,7 +325,7 @@ pub(in crate::node) enum Memory {
 }
 
 impl Memory {
-    /// Where it lies.
+    /// Its address.
     pub(super) fn remote(&self) -> RemotePtr<u8> {
         match self {
             Memory::Region(region) => region.remote(0),
@@ -337,7 +341,7 @@ impl Memory {
     }
 }
 
-/// The regions of an object that is being opened. Those of one that is never announced are given back at once.
+/// The regions of an object that is being opened. If it is never announced, they are freed at once.
 pub(crate) struct Regions {
     node: Node,
     all: Vec<(Option<&'static str>, Memory)>,
@@ -348,14 +352,14 @@ impl Regions {
         Regions { node: node.for_service(), all: Vec::new() }
     }
 
-    /// A region that the others are told of.
+    /// Allocates a region that is announced to the others.
     pub(crate) fn alloc(&mut self, name: &'static str, group: GroupKey, bytes: usize) -> Result<Region> {
         let region = self.node.alloc(group, bytes)?;
         self.add(name, region.clone());
         Ok(region)
     }
 
-    /// Words that the others are told of, and that are reached by operations alone.
+    /// Allocates words that are announced to the others, and that only operations access.
     pub(crate) fn alloc_words(
         &mut self,
         name: &'static str,
@@ -368,29 +372,29 @@ impl Regions {
         Ok(())
     }
 
-    /// A region that only this node knows.
+    /// Allocates a region that only this node knows.
     pub(crate) fn alloc_own(&mut self, group: GroupKey, bytes: usize) -> Result<Region> {
         let region = self.node.alloc(group, bytes)?;
         self.all.push((None, Memory::Region(region.clone())));
         Ok(region)
     }
 
-    /// One that was allocated before.
+    /// Adds a region that was allocated before.
     pub(super) fn add(&mut self, name: &'static str, region: Region) {
         self.all.push((Some(name), Memory::Region(region)));
     }
 
-    /// Words that were allocated before.
+    /// Adds words that were allocated before.
     pub(super) fn add_words(&mut self, name: &'static str, words: Words) {
         self.all.push((Some(name), Memory::Words(words)));
     }
 
-    /// Those that the others are told of.
+    /// The announced regions.
     pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &Memory)> {
         self.all.iter().filter_map(|(name, memory)| Some(((*name)?, memory)))
     }
 
-    /// They belong to an opening from now on.
+    /// Passes the regions to an opening.
     pub(super) fn take(mut self) -> Vec<Memory> {
         core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect()
     }

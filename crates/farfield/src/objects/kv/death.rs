@@ -1,4 +1,5 @@
-//! What survivors agree on when a node dies, or leaves: who no longer works under its locks, and what it had told.
+//! The agreement of survivors when a node dies or leaves: its locks are no longer in use, and its announcements are
+//! complete.
 //!
 //! ```text
 //! region `reports` (every node), a row for each reporter, a word for each node that is gone, both by rank:
@@ -9,27 +10,29 @@
 //!
 //! Call the dead node D. Each survivor, on its service thread,
 //!
-//! 1. *closes* the locks that lie on D to operations of its own, and waits until those under way have ended: they are
-//!    counted;
-//! 2. waits until nothing of D can land any more, applies what has come of D's tracker, and *reports* how far that went;
-//! 3. when all survivors have reported: reads what it lacks from the memory of one that has it (every node has a copy of the
-//!    tracker, and D, which no longer writes, has rewritten nothing that some survivor has not read), applies it, and
-//!    reports that it has *settled*, and where;
-//! 4. when all survivors have settled at the same place, D is settled here.
+//! 1. *closes* the locks on D to operations of its own, and waits until those in progress have ended (they are
+//!    counted);
+//! 2. waits until no operation of D can land any more, applies the rest of D's tracker, and *reports* how much it has
+//!    received;
+//! 3. when all survivors have reported: reads the missing part from the memory of a survivor that has it (every node
+//!    has a copy of the tracker, and D, which no longer writes, has rewritten nothing that some survivor has not read),
+//!    applies it, and reports that it has *settled*, and where;
+//! 4. when all survivors have settled at the same place, treats D as settled.
 //!
-//! (Nodes, here: those that take part in the store.) A survivor that dies meanwhile is waited for no longer, once
-//! nothing of it can land; it is settled itself.
+//! (Here nodes are the participants of the store.) If a survivor dies meanwhile, the others no longer wait for it once
+//! none of its operations can land; it is settled itself.
 //!
-//! *Nobody settles further later.* One does so only if another one that lives has reported more. Were all settled at
-//! one place and then some went further, the first of them would have needed one before it.
+//! *Settled positions never advance.* A node advances only if another live node has reported more. Suppose that all
+//! were settled at one place and then some advanced: the first of them would have needed an earlier one.
 //!
-//! *Two nodes are never at work on one key.* A key belongs to a stripe; its lock is that of the first node, counted in
-//! a ring from the stripe's home, that is not closed here, and all nodes passed over must be settled here. Let A and B hold
-//! different locks for one key, and let A's come first in the ring. Then B has passed over the home of A's lock, which is
-//! settled at B, so A has reported that it closed it and that its operations there had ended: A holds it no longer.
+//! *Two nodes never work on one key at once.* A key belongs to a stripe. Its lock is that of the first node, counted
+//! in a ring from the stripe's home, that is not closed here, and all skipped nodes must be settled here. Let A and B
+//! hold different locks for one key, and let A's be first in the ring. Then B has skipped the home of A's lock, which
+//! is settled at B. So A has reported that it closed that lock and that its operations there had ended: A holds it no
+//! longer.
 //!
-//! *What a report says is visible with it.* An operation ends its stay under a lock after the fence of its release, and with
-//! the acknowledgements of what it had told: both before the report is put.
+//! *A report makes its facts visible.* An operation ends its use of a lock after the fence of its release, and with
+//! the acknowledgements of its announcements: both before the report is put.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,29 +45,29 @@ use crate::node::Node;
 use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::RingReceiver;
 
-/// What this node knows of the nodes that are gone. A lock's home is told by its rank among the participants.
+/// This node's knowledge of dead and departed nodes. A lock's home is identified by its rank among the participants.
 pub(super) struct Deaths {
     /// The service thread holds this: it must not keep the node in its session.
     node: Node,
     participants: Participants,
     reports: Region,
-    /// Where each node has its reports, in order of their ranks, like the others.
+    /// The address of each node's reports, in order of their ranks, like the other fields.
     peers: Vec<RemotePtr<u64>>,
-    /// For each node: how many operations of this one are under way under its locks, and whether it is closed.
+    /// For each node: the number of this node's operations in progress under its locks, and whether it is closed.
     homes: Vec<Word>,
     /// For each node: 1 if it is settled.
     settled: Vec<Word>,
-    /// Moved stripes that this node has looked through, with their locks.
+    /// Moved stripes that this node has checked, with their locks.
     repaired: LocalMutex<HashSet<(usize, usize)>>,
 }
 
 /// Added to the count of a home when it is closed.
 const CLOSED: u64 = 1 << 63;
 
-/// What a survivor says of a node that is gone.
+/// A survivor's report about a dead or departed node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Report {
-    /// How far it has received the tracker.
+    /// How much of the tracker it has received.
     position: u64,
     settled: bool,
 }
@@ -79,9 +82,9 @@ impl Report {
     }
 }
 
-/// What can be done for a node that is gone, now.
+/// The next step for a dead or departed node.
 enum Step {
-    /// It waits for somebody.
+    /// It waits for another node.
     Wait,
     Report(Report),
     /// Another survivor has received more.
@@ -89,7 +92,7 @@ enum Step {
     Settled,
 }
 
-/// The next step of a survivor whose own report is `own`, if the others that live say `others`.
+/// The next step of a survivor whose own report is `own`, if the other live nodes report `others`.
 fn next_step(
     position: u64,
     own: Option<Report>,
@@ -124,10 +127,11 @@ impl Deaths {
 
     // ---- operations --------------------------------------------------------------------------------------------------
 
-    /// Counts an operation that works under a lock of `home`, unless these are closed.
+    /// Counts an operation that works under a lock of `home`, unless these locks are closed.
     #[inline]
     pub(super) fn enter<'a>(self: &'a Arc<Self>, home: usize) -> Option<Entered<'a>> {
-        // One atomic: the service thread either sees it in the count after it closes, or it sees the close.
+        // One atomic: either the service thread sees the operation in the count after it closes, or the operation sees
+        // the close.
         let before = self.homes[home].fetch_add(1);
         let entered = Entered { deaths: self, home };
         (before & CLOSED == 0).then_some(entered)
@@ -144,14 +148,14 @@ impl Deaths {
         self.homes[home].load() & CLOSED != 0
     }
 
-    /// Where the lock of a stripe lies whose home is `home`: there, or on the first node after it that is not closed.
+    /// The node of a stripe's lock whose home is `home`: that node, or the first one after it that is not closed.
     pub(super) fn place(&self, home: usize) -> usize {
-        // This node's own is never closed.
+        // This node's own locks are never closed.
         self.participants.ring(home).find(|home| !self.is_closed(*home)).unwrap_or(home)
     }
 
-    /// Waits until all nodes that are gone are settled; whether they are. They are not waited for once the locks of `home`
-    /// are closed: the caller works under one of them, so they would wait for it.
+    /// Waits until all dead and departed nodes are settled. Returns whether they are. It does not wait once the locks
+    /// of `home` are closed: the caller works under one of them, so the nodes would wait for it.
     pub(super) async fn wait_settled(
         &self,
         endpoint: &Endpoint,
@@ -170,14 +174,14 @@ impl Deaths {
         waited.map_err(|_| self.unsettled_in_time(endpoint, start))
     }
 
-    /// Waits until the locks of a node that is gone are closed.
+    /// Waits until the locks of a dead or departed node are closed.
     pub(super) async fn wait_closed(&self, endpoint: &Endpoint, home: usize, deadline: Instant) -> Result<()> {
         let start = endpoint.now();
         let waited = endpoint.wait_until(deadline, || self.is_closed(home).then_some(())).await;
         waited.map_err(|_| self.unsettled_in_time(endpoint, start))
     }
 
-    /// Nodes that are gone and not settled, with their ranks.
+    /// Dead and departed nodes that are not settled, with their ranks.
     fn unsettled(&self, endpoint: &Endpoint) -> impl Iterator<Item = (usize, NodeId)> {
         let ranked = self.participants.iter().enumerate();
         ranked.filter(|(rank, node)| endpoint.check_alive(*node).is_err() && !self.is_settled(*rank))
@@ -186,7 +190,7 @@ impl Deaths {
     #[cold]
     fn unsettled_in_time(&self, endpoint: &Endpoint, start: Instant) -> Error {
         let what = "the live members to agree on the last changes of a dead node".into();
-        // Those of them that have not said that they are done with it.
+        // The survivors that have not reported that they are done with it.
         let has_settled = |rank, gone| self.report(rank, gone).is_some_and(|report| report.settled);
         let lives = |node: NodeId| endpoint.check_alive(node).is_ok();
         let mut missing: Vec<NodeId> = Vec::new();
@@ -200,7 +204,7 @@ impl Deaths {
         ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into()
     }
 
-    /// Whether this node has looked through a moved stripe under its new lock, and left it whole.
+    /// Whether this node has checked a moved stripe under its new lock, and found or made it whole.
     pub(super) fn is_repaired(&self, stripe: usize, lock: usize) -> bool {
         self.repaired.lock().contains(&(stripe, lock))
     }
@@ -211,7 +215,7 @@ impl Deaths {
 
     // ---- the service thread ------------------------------------------------------------------------------------------
 
-    /// Whether a node is gone, and nothing of it can land any more.
+    /// Whether a node is dead or departed, and none of its operations can land any more.
     fn is_silent(&self, endpoint: &Endpoint, node: NodeId) -> bool {
         self.node.silence_of(endpoint, node).is_some()
     }
@@ -220,7 +224,7 @@ impl Deaths {
         self.settled[node].load() != 0
     }
 
-    /// Where in `reports` a node says what it has of another.
+    /// The place in `reports` of a node's report about another.
     fn report_at(&self, reporter: usize, gone: usize) -> usize {
         (reporter * self.participants.len() + gone) * 8
     }
@@ -229,8 +233,8 @@ impl Deaths {
         Report::from_packed(self.reports.word(self.report_at(reporter, gone)).load())
     }
 
-    /// Does what can be done for a node that is gone (its rank), whose tracker `receiver` has nothing more now; whether
-    /// there was something.
+    /// Takes all possible steps for a dead or departed node (its rank), whose tracker `receiver` has nothing more now.
+    /// Returns whether there was one.
     pub(super) fn settle(&self, endpoint: &Endpoint, gone: usize, receiver: &mut RingReceiver) -> Result<bool> {
         if self.is_settled(gone) {
             return Ok(false);
@@ -244,7 +248,7 @@ impl Deaths {
         if !drained || !self.is_silent(endpoint, name) {
             return Ok(false);
         }
-        // Looked at after it fell silent.
+        // Read after its last operation has landed.
         if receiver.has_landed() > receiver.position() {
             return Ok(true);
         }
@@ -262,7 +266,7 @@ impl Deaths {
                         _ => {}
                     }
                 }
-                // Only now: what is refused is told again, to all, since they wait for it.
+                // Only now: a refused report is repeated, to all, since they wait for it.
                 self.reports.word(at).store(report.packed());
             }
             Step::Complete(node, until) => receiver.complete_from(endpoint, node, until)?,
@@ -287,7 +291,7 @@ impl Entered<'_> {
         self.home
     }
 
-    /// For one that the service thread completes.
+    /// For an operation that the service thread completes.
     pub(super) fn hand_over(self) -> Staying {
         let staying = Staying { deaths: Arc::clone(self.deaths), home: self.home };
         core::mem::forget(self);
@@ -301,7 +305,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// An operation that was handed over, still under its lock.
+/// An operation that was passed on, still under its lock.
 pub(super) struct Staying {
     deaths: Arc<Deaths>,
     home: usize,
@@ -317,16 +321,16 @@ impl Drop for Staying {
 mod tests {
     use super::*;
 
-    /// Survivors that take steps in any order, and may die, agree on one position: the highest that one who lives to the end
-    /// has learnt of.
+    /// Survivors that take steps in any order, and may die, agree on one position: the highest that a node that
+    /// survives to the end has learned of.
     #[test]
     fn survivors_settle_at_one_place_whoever_else_dies() {
         #[derive(Clone, PartialEq, Eq, Hash)]
         struct State {
             position: [u64; 3],
-            /// What node `.1` has been told by `.0`.
+            /// The reports that node `.1` has received from `.0`.
             told: [[u64; 3]; 3],
-            /// Reports on their way: in order between two nodes, and late.
+            /// Reports in flight: in order between two nodes, and late.
             lives: [bool; 3],
             done: [Option<u64>; 3],
         }
@@ -354,7 +358,8 @@ mod tests {
                 let own = Report::from_packed(state.told[me][me]);
                 match next_step(state.position[me], own, said.iter().copied()) {
                     Step::Wait => {}
-                    // To some of the others: a node that dies while it reports tells the first, or the second, or both.
+                    // To some of the others: a node that dies while it reports reaches the first, or the second, or
+                    // both.
                     Step::Report(report) => {
                         let mut after = state.clone();
                         for to in ids {
@@ -381,7 +386,7 @@ mod tests {
                     }
                 }
             }
-            // Whoever lives and is done is so at the same place, for good.
+            // All live nodes that are done have settled at the same place, for good.
             for (a, b) in [(0, 1), (0, 2), (1, 2)] {
                 if let (true, true, Some(a), Some(b)) = (state.lives[a], state.lives[b], state.done[a], state.done[b]) {
                     assert_eq!(a, b);
