@@ -1,29 +1,30 @@
-//! Reopening objects: all nodes that are to use an object agree on a new *generation* of it.
+//! Reopening objects: all nodes that will use an object agree on a new *generation* of it.
 //!
-//! A generation of a path has a number and a set of members. Its objects have paths of their own: generation 2 of `lock` is
-//! opened as `lock@2`. So a message about an earlier generation never concerns a later one.
+//! A generation of a path has a number and a set of members. Its objects have paths of their own: generation 2 of
+//! `lock` is opened as `lock@2`. So a message about an earlier generation never concerns a later one.
 //!
-//! Each node that calls [`Node::reopen`] sends a [`Call`] to the members that it sees, and sends it again whenever it changes
-//! its mind. Only the latest call of a node counts.
+//! Each node that calls [`Node::reopen`] sends a [`Call`] to the members that it sees, and sends a new one whenever
+//! the call changes. Only the latest call of a node counts.
 //!
-//! 1. *Agree.* A call names a generation and its members. A node takes the members from its own view of the session. It takes
-//!    the highest generation that any of them names, and at least one more than the last that it has begun itself, or has
-//!    called for with other members. The generation is agreed when the latest call of every member names it, with the same
-//!    members.
-//! 2. *Open.* The node opens the objects of the generation, among these members. If that fails because a member is gone, or
-//!    calls for a higher generation without having opened this one, it goes back to step 1.
-//! 3. *Commit.* It says that it has opened them, and waits until every other member has said so or is gone. If a member calls
-//!    for a higher generation instead, the node drops its objects and follows.
+//! 1. *Agree.* A call names a generation and its members. A node takes the members from its own view of the session. It
+//!    takes the highest generation that any call names, and at least one more than the last that it has begun itself,
+//!    or has called for with other members. The generation is agreed when the latest call of every member names it,
+//!    with the same members.
+//! 2. *Open.* The node opens the objects of the generation, among these members. If that fails because a member is dead
+//!    or departed, or calls for a higher generation without having opened this one, it returns to step 1.
+//! 3. *Commit.* The node announces that it has opened them, and waits until every other member has announced the same,
+//!    or is dead or departed. If a member calls for a higher generation instead, the node drops its objects and follows.
 //!
-//! *What holds.* A member that has opened its objects does not go back to step 1 by itself. So when one node returns, each
-//! other member has opened the same generation or is gone, and none of them needs another one. Without step 3 a node could
-//! return while a member that learned of a death in time calls for the next generation, and waits for it in vain.
+//! *The guarantee.* A member that has opened its objects does not return to step 1 by itself. So when one node
+//! returns, each other member has opened the same generation or is dead or departed, and none of them needs another
+//! one. Without step 3 a node could return while a member that learned of a death in time calls for the next
+//! generation, and waits for it in vain.
 //!
-//! *Where it ends.* If two members die in the same attempt, a node may return a generation that the others have left: one of
-//! the dead had told some of the living to leave it, and not this node. The others wait for it at the next generation, and it is
-//! told so ([`ErrorKind::Reopens`]).
+//! *The limit.* If two members die in the same attempt, a node may return a generation that the others have left: one
+//! of the dead nodes had made some of the survivors leave it, but not this node. The others wait for it at the next
+//! generation, and it gets an error ([`ErrorKind::Reopens`]).
 //!
-//! *Time.* Each step has the node's timeout. An attempt is repeated only if a member was lost in it, or has come.
+//! *Time.* Each step has the node's timeout. An attempt is repeated only if a member was lost in it, or has joined.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,12 +37,12 @@ use super::Message;
 use crate::error::{Error, ErrorKind, Of, Result};
 use crate::mutants::{self, Mutant};
 
-/// What a node that reopens a path says to the others.
+/// The messages of a node that reopens a path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(in crate::node) struct Call {
     path: String,
     generation: u64,
-    /// In order.
+    /// In ascending order.
     members: Vec<u16>,
     step: Step,
     /// The last generation that it has opened, or 0.
@@ -50,11 +51,11 @@ pub(in crate::node) struct Call {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Step {
-    /// It wants this generation, among these members.
+    /// It calls for this generation, among these members.
     Calls,
     /// It has opened its objects.
     Opened,
-    /// Its `reopen` has ended in an error.
+    /// Its `reopen` has failed.
     GivesUp,
 }
 
@@ -63,34 +64,35 @@ impl Call {
         self.step != Step::GivesUp && self.generation == generation && self.members == members
     }
 
-    /// Whether its sender goes past a generation without having opened it. One that has may call again at once.
+    /// Whether its sender skips a generation without having opened it. A sender that has opened it may call again at
+    /// once.
     fn overtakes(&self, generation: u64) -> bool {
         self.generation > generation && self.opened != generation
     }
 }
 
-/// What a node knows of the paths that have been reopened, or are to be.
+/// A node's knowledge of reopened paths, and of those that are being reopened.
 #[derive(Default)]
 pub(in crate::node) struct Reopenings {
     paths: LocalMutex<HashMap<String, Known>>,
-    /// Grows with every change, so that waiters need not take the lock to look.
+    /// Incremented with every change, so that waiters need not take the lock to poll.
     changes: Word,
     /// How many nodes call for another generation and wait for this one.
     asked: Word,
 }
 
-/// Of one path.
+/// The state of one path.
 #[derive(Default)]
 struct Known {
     /// The last generation that this node has begun to open, and its members.
     last: u64,
     members: Vec<u16>,
-    /// The last one that it has opened.
+    /// The last generation that it has opened.
     opened: u64,
-    /// What this node has said last, and whether its call is still under way.
+    /// The last message of this node, and whether its call is still in progress.
     own: Option<Call>,
     is_calling: bool,
-    /// What each other node has said last.
+    /// The last message of each other node.
     said: HashMap<NodeId, Call>,
 }
 
@@ -101,7 +103,7 @@ impl Known {
         calls.filter(|_| !self.is_calling).map(|(node, _)| *node)
     }
 
-    /// A member that goes past the last generation without having opened it.
+    /// A member that skips the last generation without having opened it.
     fn overtaking(&self) -> Option<NodeId> {
         let members = self.members.iter().map(|node| NodeId(*node));
         let said = members.filter_map(|node| Some((node, self.said.get(&node)?)));
@@ -110,7 +112,7 @@ impl Known {
 }
 
 impl Reopenings {
-    /// Another node's call.
+    /// Handles another node's call.
     pub(super) fn hear(&self, from: NodeId, call: Call) {
         let mut paths = self.paths.lock();
         let known = paths.entry(call.path.clone()).or_default();
@@ -126,7 +128,7 @@ impl Reopenings {
         self.changes.fetch_add(1);
     }
 
-    /// Tells a node that has come what this one has said.
+    /// Repeats this node's messages to a node that has joined.
     pub(in crate::node) fn announce(&self, shared: &Shared, to: NodeId) {
         let calls: Vec<Call> = self.paths.lock().values().filter_map(|known| known.own.clone()).collect();
         for call in calls.into_iter().filter(|call| call.members.contains(&to.0)) {
@@ -134,7 +136,7 @@ impl Reopenings {
         }
     }
 
-    /// What is known of the generation that a path belongs to, if it belongs to the last of one.
+    /// The state of the generation that a path belongs to, if it is the last one.
     fn of_generation<T>(&self, path: &str, with: impl FnOnce(&Known) -> T) -> Option<T> {
         if !path.contains('@') {
             return None;
@@ -152,12 +154,12 @@ impl Reopenings {
         self.of_generation(path, |known| known.members.iter().copied().map(NodeId).collect())
     }
 
-    /// Grows with every call of another node.
+    /// Incremented with every call of another node.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load()
     }
 
-    /// The error of an object that is being opened in a generation that a member has gone past.
+    /// The error of an object that is being opened in a generation that a member has skipped.
     pub(super) fn check_overtaken(&self, path: &str) -> Result<()> {
         let overtaking = self.of_generation(path, |known| known.overtaking().filter(|_| known.is_calling));
         match overtaking.flatten() {
@@ -166,13 +168,13 @@ impl Reopenings {
         }
     }
 
-    /// Whether this node has reopened what a path belongs to, so that it is of an earlier generation.
+    /// Whether this node has reopened the object of a path, so that the path is of an earlier generation.
     pub(super) fn is_past(&self, path: &str) -> bool {
         let paths = self.paths.lock();
         paths.iter().any(|(base, known)| generation_of(path, base).is_some_and(|it| it < known.last))
     }
 
-    /// A node that calls for another generation of what a path belongs to.
+    /// A node that calls for another generation of a path's object.
     fn asking_for(&self, shared: &Shared, path: &str) -> Option<NodeId> {
         if self.asked.load() == 0 {
             return None;
@@ -184,7 +186,7 @@ impl Reopenings {
     }
 }
 
-/// Which generation of `base` a path belongs to; 0 before the first. None if it does not belong to `base` at all.
+/// The generation of `base` that a path belongs to; 0 before the first. None if it does not belong to `base` at all.
 fn generation_of(path: &str, base: &str) -> Option<u64> {
     let rest = path.strip_prefix(base)?;
     match rest.strip_prefix('@') {
@@ -208,18 +210,18 @@ impl Reopening {
         &self.path
     }
 
-    /// The number of the generation. What was opened by `open` has 0; numbers grow, and may leave some out.
+    /// The number of the generation. Objects opened by `open` have 0; numbers grow, and may have gaps.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The nodes that take part, the same on each of them, in order.
+    /// The participating nodes, the same on each of them, in order.
     pub fn members(&self) -> &[NodeId] {
         &self.members
     }
 
-    /// Where something is to lie that lay, or was to lie, on `wanted`: on that node if it takes part, else on the node that is
-    /// at its place now, else on that of the next place. All members get the same answer.
+    /// A home for an object that had, or should have, its home on `wanted`: that node if it takes part, else the node
+    /// that is now at its place, else that of the next place. All members get the same answer.
     pub fn home(&self, wanted: NodeId) -> NodeId {
         let distance = |node: &&NodeId| {
             let (place, wanted) = (node.index() % self.places, wanted.index() % self.places);
@@ -229,7 +231,7 @@ impl Reopening {
     }
 }
 
-/// How waiting for the others has ended.
+/// The result of waiting for the others.
 enum Met {
     All,
     /// A member calls for a higher generation.
@@ -237,30 +239,31 @@ enum Met {
 }
 
 impl Node {
-    /// Makes objects anew among the nodes that belong to the session now, and waits for all of them to call it.
+    /// Makes objects anew among the members of the session, and waits for all of them to call it.
     ///
-    /// Call it when an object cannot go on, because its home or its writer is dead or one of a fixed set of nodes is; or when
-    /// nodes have come that it has no room for. Every node of the session calls it with the same path, those that have just
-    /// been started included, at whatever moment and whatever each of them knows of deaths. `open` then runs on each node,
-    /// for the same members ([`Reopening::members`]), and opens the object under [`Reopening::path`]. When `reopen`
-    /// returns, all living members have opened the same generation. If a member dies before it has opened its part, `open` runs
-    /// again without it. If it dies later, it may count as one that has died just after the call.
+    /// Call it when an object cannot continue, because its home or its writer is dead or one of a fixed set of nodes
+    /// is, or when it has no room for joining nodes. Every node of the session calls it with the same path, restarted
+    /// ones included, at any moment and with any knowledge of deaths. `open` then runs on each node, for the same
+    /// members ([`Reopening::members`]), and opens the object under [`Reopening::path`]. When `reopen` returns, all
+    /// live members have opened the same generation. If a member dies before it has opened its part, `open` runs again
+    /// without it. If it dies later, it may count as one that has died just after the call.
     ///
-    /// Any object can be reopened, and several at once: everything that `open` opens under the path is opened among the members.
-    /// What becomes of the state:
+    /// Any object can be reopened, and several at once: every object that `open` opens under the path is opened among
+    /// the members. The state afterwards:
     ///
     /// | object | after it was reopened |
     /// |---|---|
-    /// | `Mutex`, `MutexArray`, all other locks | free; the first holder of each learns by `is_after_death` that what it protects may be half-written |
+    /// | `Mutex`, `MutexArray`, all other locks | free; `is_after_death` warns the first holder of each that the protected data may be half-written |
     /// | `Queue` | empty |
     /// | `RingBuffer` | starts anew: receivers drain the old one first |
     /// | `AtomicVar`, `SharedVar`, `OwnedVar`, `Sst`, `Transactions` | zero |
-    /// | `Barrier` | nobody has arrived |
+    /// | `Barrier` | no thread has arrived |
     /// | `KvStore` | empty, or with all pairs that are not lost: [`KvStore::open_with_pairs_of`](crate::KvStore::open_with_pairs_of) |
     ///
-    /// Let no other thread of the node use the old handles from when it is called. When it has returned, they are of no use:
-    /// calls that wait, take a lock or change something end in [`ErrorKind::Reopened`]. If other nodes have called it and this
-    /// one has not, waits on the old handles end in [`ErrorKind::Reopens`]. If it fails, the old handles stay as they were.
+    /// No other thread of the node may use the old handles from the call on. After it has returned, they are useless:
+    /// calls that wait, take a lock or change something fail with [`ErrorKind::Reopened`]. If other nodes have called
+    /// it and this one has not, waits on the old handles fail with [`ErrorKind::Reopens`]. If the call fails, the old
+    /// handles stay as they were.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -283,18 +286,19 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// A timeout that names the members that have not called it, or do not go on; each of agreeing, opening and committing takes at
-    /// most [`Node::timeout`], and is repeated only if a member is lost or comes meanwhile. What `open` says, unless it is that a node is gone. Another
-    /// thread of this node is reopening the path. This node has been removed from the session.
+    /// A timeout that names the members that have not called it, or do not continue. Each of agreeing, opening and
+    /// committing takes at most [`Node::timeout`], and is repeated only if a member is lost or joins meanwhile. An
+    /// error of `open`, except that of a dead or departed node. Another thread of this node is reopening the path.
+    /// This node has been removed from the session.
     pub fn reopen<T>(&self, path: &str, open: impl FnMut(&Reopening) -> Result<T>) -> Result<T> {
         self.reopen_with(path, None, open)
     }
 
-    /// [`Node::reopen`] among those of `candidates` that belong to the session now, this node included. All of them call it,
-    /// and name the same candidates.
+    /// [`Node::reopen`] among the members of the session in `candidates`, this node included. All of them call it, and
+    /// name the same candidates.
     ///
     /// # Errors
-    /// As [`Node::reopen`], or this node is not one of them.
+    /// As [`Node::reopen`], or this node is not among them.
     pub fn reopen_among<T>(
         &self,
         path: &str,
@@ -321,13 +325,13 @@ impl Node {
         reopened.of(path)
     }
 
-    /// The nodes among which an object of that path is opened, if it is not said otherwise: those of the generation that is
-    /// being opened, or all that belong to the session.
+    /// The default participants of an object of that path: the members of the generation that is being opened, or all
+    /// members of the session.
     pub(crate) fn members_for(&self, path: &str) -> Vec<NodeId> {
         self.shared().service.reopenings.members_of(path).unwrap_or_else(|| self.survivors())
     }
 
-    /// Whether an object of that path is being made anew, so that what it protects may be half-written.
+    /// Whether an object of that path is being made anew, so that the data it protects may be half-written.
     pub(crate) fn is_reopening(&self, path: &str) -> bool {
         self.shared().service.reopenings.members_of(path).is_some()
     }
@@ -415,7 +419,7 @@ impl<'a> Caller<'a> {
                 others.chain([known.last + 1]).max().unwrap_or(0)
             });
             if highest > generation || now != members {
-                // With other members it is another generation: some may have agreed on the one before.
+                // With other members it is another generation: some nodes may have agreed on the one before.
                 let next = if members.is_empty() { highest } else { highest.max(generation + 1) };
                 (generation, members) = (next, now);
                 caller.say(generation, &members, Step::Calls);
@@ -425,7 +429,7 @@ impl<'a> Caller<'a> {
         })
     }
 
-    /// Waits until all members that live have opened their objects, or one of them calls for a higher generation.
+    /// Waits until all live members have opened their objects, or one of them calls for a higher generation.
     fn meet(&self, generation: u64, members: &[u16]) -> Result<Met> {
         self.wait("all members to reopen it", |caller| {
             if caller.is_overtaken() {
@@ -438,10 +442,10 @@ impl<'a> Caller<'a> {
         })
     }
 
-    /// Looks until `look` gives a value; until then it gives the nodes that it waits for, none of which is gone.
+    /// Polls `look` until it returns a value. Until then it returns the nodes that it waits for, all of them live.
     fn wait<T>(&self, what: &str, mut look: impl FnMut(&Caller<'_>) -> Result<T, Vec<NodeId>>) -> Result<T> {
         let (endpoint, service) = (self.endpoint, &self.node.shared().service);
-        // Before it looks: a change that comes meanwhile is not missed.
+        // This comes before the poll, so no change in between is missed.
         let seen = || (service.reopenings.changes.load(), service.epoch());
         let start = endpoint.now();
         loop {
@@ -461,7 +465,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// A node that was removed has nobody to reopen anything with.
+    /// A removed node has no members with which to reopen anything.
     fn check_fenced(&self) -> Result<()> {
         match self.node.fabric().is_fenced() {
             true => Err(fabric::Error::from(fabric::ErrorKind::Fenced).into()),
@@ -469,19 +473,19 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The members as this node sees them now, in order.
+    /// The members in this node's current view, in order.
     fn members(&self) -> Vec<u16> {
         let is_candidate = |node: &NodeId| self.candidates.is_none_or(|nodes| nodes.contains(node));
         self.node.survivors().into_iter().filter(is_candidate).map(|node| node.0).collect()
     }
 
-    /// The other members whose latest call is not as it is to be.
+    /// The other members whose latest call differs from the expected one.
     fn missing(&self, members: &[u16], is_right: impl Fn(&Call) -> bool) -> Vec<NodeId> {
         let others = members.iter().copied().map(NodeId).filter(|node| *node != self.node.id());
         self.known(|known| others.filter(|node| !known.said.get(node).is_some_and(&is_right)).collect())
     }
 
-    /// Whether a member goes past this generation without having opened it.
+    /// Whether a member skips this generation without having opened it.
     fn is_overtaken(&self) -> bool {
         self.known(|known| known.overtaking().is_some())
     }
@@ -524,7 +528,7 @@ impl<'a> Caller<'a> {
         let of_path = paths.entry(self.path.into()).or_default();
         of_path.is_calling = false;
         if is_open {
-            // Answered. What is left, or comes from now on, asks for another generation.
+            // These calls are answered. Remaining and later ones ask for another generation.
             let (Known { last, members, said, .. }, shared) = (of_path, self.node.shared());
             said.retain(|node, call| call.generation > *last || !members.contains(&node.0));
             said.retain(|node, _| !shared.is_gone(*node));
@@ -536,10 +540,10 @@ impl<'a> Caller<'a> {
 }
 
 impl super::Object {
-    /// An error if the object was made anew: this handle is the old one.
+    /// Fails if the object was made anew: this handle is the old one.
     #[inline]
     pub(crate) fn check_current(&self) -> Result<()> {
-        // A call that has just begun might as well have begun before: it goes on with the old object, as others do.
+        // A call that has just begun may as well have begun before: it continues with the old object, as others do.
         match self.open.reopened.glance() {
             0 => Ok(()),
             generation => Err(self.is_old(generation)),
@@ -551,7 +555,7 @@ impl super::Object {
         Error::from(ErrorKind::Reopened { generation }).of(self.path())
     }
 
-    /// An error if the object was made anew, or another node waits for that.
+    /// Fails if the object was made anew, or another node waits for that.
     pub(crate) fn check_unasked(&self) -> Result<()> {
         self.check_current()?;
         let shared: &Arc<Shared> = self.node.shared();
