@@ -15,75 +15,75 @@ use super::object::{Memory, Message, OpenObject};
 use crate::error::{Error, ErrorKind};
 use crate::mutants::{self, Mutant};
 
-/// Work that the service thread does for an object, a little at a time. It must not wait for anybody; a round trip of its
-/// own is the most that it may take. If it panics, so does the service thread, and the node is dead: to the others, and to
-/// its own threads, whose operations end in [`Fenced`](farfield_fabric::ErrorKind::Fenced).
+/// Work that the service thread does for an object, a little at a time. It must not wait for another node, except for
+/// one round trip of its own at most. If it panics, so does the service thread, and the node is dead: to the others,
+/// and to its own threads, whose operations fail with [`Fenced`](farfield_fabric::ErrorKind::Fenced).
 pub trait Poller: Send {
-    /// Does what there is to do now.
+    /// Does the work that is possible now.
     fn poll(&mut self, endpoint: &Endpoint) -> Progress;
 
-    /// Whether others depend on its end: the node then leaves only when it is done. If that takes longer than
-    /// [`PARTING_MAX`], it goes as if it had died, and the others repair what it leaves.
+    /// Whether others depend on its completion: then the node leaves only after it is done. If that takes longer than
+    /// [`PARTING_MAX`], the node exits as if it had died, and the others recover its state.
     fn is_owed(&self) -> bool {
         false
     }
 }
 
-/// The longest that a node stays for what it owes to others.
+/// The longest time that a leaving node takes for its pending work.
 pub const PARTING_MAX: Duration = Duration::from_secs(2);
 
-/// What a poller found.
+/// The result of a poller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Nothing to do.
     Idle,
-    /// It did something, and there may be more.
+    /// It did some work, and there may be more.
     Busy,
-    /// It will never have anything to do again.
+    /// It will never have work again.
     Done,
 }
 
-/// What the service thread shares with the others.
+/// The state that the service thread shares with other threads.
 #[derive(Default)]
 pub(super) struct Service {
     stop: Word,
     /// Pollers that the service thread has not taken yet.
     new_pollers: LocalMutex<Vec<Box<dyn Poller>>>,
-    /// In order of their paths, so that what is announced when a node comes is announced in the same order each time.
+    /// In order of their paths, so that a joining node gets all announcements in the same order each time.
     pub(super) objects: LocalMutex<BTreeMap<String, Arc<OpenObject>>>,
-    /// Openings of objects so far.
+    /// The number of openings of objects so far.
     opened: Word,
-    /// Those that are not over.
+    /// The openings that have not ended.
     pub(super) openings: LocalMutex<Openings<Memory>>,
     pub(super) reopenings: Reopenings,
     up: LocalMutex<HashSet<NodeId>>,
     refused: LocalMutex<Vec<(NodeId, Error)>>,
-    /// How many nodes the session has at a time.
+    /// The number of nodes that the session has at a time.
     places: usize,
-    /// What the membership is, published: the epoch, one more than the highest number of a node that was ever a member,
-    /// the [`Standing`] of each, and whether this node is one.
+    /// The published membership: the epoch, one more than the highest number of any member ever, the [`Standing`] of
+    /// each, and whether this node is a member.
     epoch: Word,
     known: Word,
     standings: Vec<Word>,
     is_let_in: Word,
 }
 
-/// In place of a standing: there was never such a member.
+/// In place of a standing: there never was such a member.
 const NO_MEMBER: u64 = u64::MAX;
 
-/// How a node stands in its session, see [`Node::standing_of`](super::Node::standing_of).
+/// The status of a node in its session, see [`Node::standing_of`](super::Node::standing_of).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Standing {
-    /// It belongs to the session, whether it has come yet or not.
+    /// It is a member, whether it has joined yet or not.
     Member,
-    /// It does, but nothing was heard of it for long. That is advice: it may be slow.
+    /// It is a member, but has been silent for long. This is advice: it may be slow.
     Suspected,
-    /// It has left in good order.
+    /// It has left gracefully.
     Departed,
-    /// It is decided to be dead: operations towards it fail. Something that it has put may still land somewhere.
+    /// It was decided to be dead: operations on it fail. Its earlier puts may still land somewhere.
     Dead,
-    /// It is dead, and nothing of it can land anywhere any more: what it has left behind may be recovered.
+    /// It is dead, and none of its operations can land any more: its state may be recovered.
     ShutOut,
 }
 
@@ -103,9 +103,9 @@ impl Service {
         self.is_let_in.load() == 1
     }
 
-    /// The nodes that are members or have been, whether they have come yet or not.
+    /// The nodes that are or were members, whether they have joined yet or not.
     pub(super) fn known(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
-        // Where nobody can return, there is nothing to look at.
+        // Without restarted nodes, there is nothing to check.
         let known = if self.standings.len() == self.places { self.places } else { self.known.load() as usize };
         let is_known = |node: &usize| *node < self.places || self.standings[*node].load() != NO_MEMBER;
         (0..known).filter(is_known).map(|node| NodeId(node as u16))
@@ -120,14 +120,14 @@ impl Service {
         Standing::ALL.into_iter().find(|it| *it as u64 == standing)
     }
 
-    /// Whether a node has been a member and is none any more.
+    /// Whether a node was a member and is none any more.
     pub(super) fn is_removed(&self, node: NodeId) -> bool {
         matches!(self.standing_of(node), Some(Standing::Departed | Standing::Dead | Standing::ShutOut))
     }
 
-    /// Called by the service thread when something has changed.
+    /// Publishes a change of the membership. Called by the service thread.
     fn publish(&self, membership: &Membership) {
-        // First the epoch: who sees how a node stands sees the epoch in which it was decided, or a later one.
+        // The epoch is first: a thread that sees a status sees the epoch that decided it, or a later one.
         self.epoch.store(membership.epoch());
         for (index, word) in self.standings.iter().enumerate() {
             let Some(standing) = membership.standing_of(NodeId(index as u16)) else { continue };
@@ -138,7 +138,7 @@ impl Service {
                 self.known.store(index as u64 + 1);
             }
         }
-        // Those that were removed before it was let in are shut out before it tells anybody where its memory is.
+        // Nodes that were removed before this one was admitted are evicted before it announces any memory.
         if self.standings.len() > self.places && membership.is_member() && membership.to_shut_out().is_empty() {
             self.is_let_in.store(1);
         }
@@ -170,18 +170,18 @@ impl Service {
     }
 }
 
-/// Looks again so soon at operations that have not started.
+/// The delay before it polls operations again that have not started.
 const HELD_TICK: Duration = Duration::from_micros(100);
-/// Looks at the control sockets at least this often while pollers keep the thread awake.
+/// It polls the control sockets at least this often while pollers keep the thread awake.
 const SERVE_EVERY: u32 = 32;
-/// And after so many pollers that had something to do, also in the middle of a round: what members say to each other, and
-/// that this one lives, does not wait until all objects have had their turn.
+/// It also serves after so many pollers that had work, in the middle of a round. So messages of members, and beats of
+/// this one, do not wait until all objects have had their turn.
 const SERVE_EVERY_BUSY: u32 = 4;
-/// A node that runs, and is stopped in the middle of a write, cannot be shut out before it runs on: it is tried for so
-/// long, and so often.
+/// A node that is stopped in the middle of a write cannot be evicted before it runs again: the time for one attempt,
+/// and the pause between two.
 const SHUT_OUT_MAX: Duration = Duration::from_millis(1);
 const SHUT_OUT_EVERY: Duration = Duration::from_millis(1);
-/// Of the node's generator of random numbers.
+/// The stream of the node's random number generator.
 const MEMBERSHIP_STREAM: u64 = u64::MAX;
 
 pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
@@ -213,7 +213,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             progress != Progress::Done
         });
         let busy = busy > 0;
-        // What they have left to itself has to start.
+        // Operations that they have left to it must start.
         let is_held = endpoint.progress();
         round = round.wrapping_add(1);
         let tick = lead(shared, &mut membership);
@@ -235,7 +235,7 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     }
     fabric.idle_end(&mut waiting);
     fabric.wait_ends();
-    // What others wait for is finished first, as far as it can be.
+    // Work that others wait for is finished first, as far as possible.
     pollers.append(&mut service.new_pollers.lock());
     let parting = endpoint.now() + PARTING_MAX;
     while pollers.iter().any(|poller| poller.is_owed()) && endpoint.now() < parting {
@@ -244,19 +244,19 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
         fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, &mut membership, event));
     }
     let owes = pollers.iter().any(|poller| poller.is_owed());
-    // The others agree that it goes before it does: who has gone has no voice in what is decided.
+    // The others agree on its departure before it leaves: a departed node has no vote.
     if fabric.death_rule() == DeathRule::Majority && !owes {
         membership.depart(endpoint.now());
         while membership.is_member() && !membership.is_fenced() && endpoint.now() < parting {
             let tick = lead(shared, &mut membership).unwrap_or(PARTING_MAX);
             fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
         }
-        // It may be the only one that knows what was decided.
+        // It may be the only node that knows the decision.
         if !mutants::is_on(Mutant::MembershipGoesInSilence) {
             speak(shared, &mut membership);
         }
     }
-    // What pollers have put is visible before the goodbye is.
+    // The pollers' puts are visible before the goodbye.
     endpoint.flush();
     if owes {
         tracing::warn!("{} leaves something undone after {PARTING_MAX:?}: it goes as if it had died", fabric.me());
@@ -264,13 +264,13 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     } else {
         fabric.leave();
     }
-    // Objects and pollers may own handles: let go.
+    // Objects and pollers may own handles, so they are dropped.
     drop(pollers);
     service.new_pollers.lock().clear();
     service.objects.lock().clear();
 }
 
-/// Does what the membership asks for; how long until there is more to do, if there is.
+/// Carries out the membership's actions. Returns the time until there is more to do, if there is.
 fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     if membership.is_calm() {
         return None;
@@ -278,7 +278,7 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     let fabric = &shared.fabric;
     let now = fabric.now();
     membership.tick(now);
-    // What was decided is told before anybody is shut out: those that are learn it, too.
+    // The decision is announced before any node is evicted: evicted nodes learn it, too.
     speak(shared, membership);
     for node in membership.to_shut_out() {
         match fabric.shut_out(node, SHUT_OUT_MAX) {
@@ -316,12 +316,12 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
         ControlEvent::Up(node) => {
             service.up.lock().insert(node);
             service.refused.lock().retain(|(refused, _)| *refused != node);
-            // If it is gone by now, that was reported before, and is not again.
+            // If it is dead or departed by now, that was reported before, and is not repeated.
             let returns = node.index() >= shared.fabric.places();
             if !returns || matches!(shared.fabric.peer_state(node), PeerState::Up { .. }) {
                 membership.came(node);
             }
-            // What was opened before it came is announced now.
+            // Objects that were opened before it joined are announced now.
             let objects: Vec<_> = service.objects.lock().values().cloned().collect();
             for object in objects {
                 if !mutants::is_on(Mutant::JoinLateNotAnnounced) {
@@ -336,7 +336,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
                 shared.forget_the_gone();
             }
             PeerState::Dead { .. } => membership.died(node),
-            // Its connection has broken, which says nothing of the node.
+            // Its connection has broken, which does not prove its death.
             PeerState::Up { .. } | PeerState::Absent => membership.suspect(node),
         },
         ControlEvent::Suspected(node) => membership.suspect(node),

@@ -12,8 +12,9 @@
 //!    with the same members.
 //! 2. *Open.* The node opens the objects of the generation, among these members. If that fails because a member is dead
 //!    or departed, or calls for a higher generation without having opened this one, it returns to step 1.
-//! 3. *Commit.* The node announces that it has opened them, and waits until every other member has announced the same,
-//!    or is dead or departed. If a member calls for a higher generation instead, the node drops its objects and follows.
+//! 3. *Commit.* The node announces that it has opened them, and waits until every other member has announced the
+//!    same, or is dead or departed. If a member calls for a higher generation instead, the node drops its objects and
+//!    follows.
 //!
 //! *The guarantee.* A member that has opened its objects does not return to step 1 by itself. So when one node
 //! returns, each other member has opened the same generation or is dead or departed, and none of them needs another
