@@ -7,12 +7,13 @@
 //!     cargo run --release -p farfield-check --example mailbox
 
 use farfield::fabric::{GroupKey, Region, RemotePtr};
-use farfield::{Endpoint, Node, NodeId, Opening, Result};
+use farfield::toolkit::Opening;
+use farfield::{Endpoint, Node, NodeId, Result};
 use farfield_check::{Budget, Scenario, check, exhaust};
 
 /// The mailbox as one node sees it: `letter` (16 bytes) and `flag`, in node 1's memory.
 struct Mailbox {
-    object: farfield::CustomObject,
+    object: farfield::toolkit::Object,
     here: Region,
 }
 

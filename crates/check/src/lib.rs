@@ -5,16 +5,17 @@
 //! times, each time with another order of events; [`exhaust`] runs all executions of a small one. A failure carries a
 //! [`Replay`]: a line that leads to the same execution again, and that can be [shrunk](Finding::shrunk).
 //!
-//! Write scenarios for objects of your own as [`scenarios`] does for Farfield's.
+//! Write scenarios for objects of your own as [`scenarios`] does for Farfield's; [`parts`] has what they have in common.
 #![forbid(unsafe_code)]
 
+pub mod parts;
 mod scenario;
 pub mod scenarios;
 mod search;
 pub mod timeline;
 mod trace;
 
-pub use farfield::fabric::sim::{Failure, FailureKind, Faults, Outcome};
+pub use farfield_core::fabric::sim::{Failure, FailureKind, Faults, Outcome};
 pub use scenario::{Log, Scenario, Stage, Starter, choose, crashed, note, stood_still};
 pub use search::{Budget, Finding, Replay, ReplayError, Report, check, check_with, exhaust, exhaust_with, replay};
 pub use trace::timeline_of;

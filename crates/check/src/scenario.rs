@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farfield::fabric::sim::{self, Faults, Handle};
-use farfield::fabric::{Concurrent, DeathRule, NodeId, Thread};
-use farfield::{Endpoint, Node, Result};
+use farfield_core::fabric::sim::{self, Faults, Handle};
+use farfield_core::fabric::{Concurrent, DeathRule, NodeId, Thread};
+use farfield_core::{Endpoint, Node, Result};
 
 type Body = Arc<dyn Fn(&Stage) -> Result<()> + Send + Sync>;
 type Finally = Box<dyn FnOnce() -> Result<()>>;

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farfield::fabric::Verb;
-use farfield::fabric::mowgli::machine::Loc;
-use farfield::fabric::sim::{Cell, Event as Recorded, Outcome, What as Raw};
+use farfield_core::fabric::Verb;
+use farfield_core::fabric::sim::Loc;
+use farfield_core::fabric::sim::{Cell, Event as Recorded, Outcome, What as Raw};
 
 use crate::Scenario;
 use crate::search::Replay;
@@ -299,7 +299,7 @@ impl<'a> Names<'a> {
 
 #[cfg(test)]
 mod tests {
-    use farfield::SharedVar;
+    use farfield_core::SharedVar;
 
     use super::*;
     use crate::replay;

@@ -3,8 +3,9 @@
 //!
 //! [`plan`] draws the faults and their targets, and [`run`] injects them. [`processes`] manages the nodes' processes,
 //! [`link`] the network between them on RDMA, and [`worker`] is one node. [`load`] contains the work of their threads
-//! on the objects, with each call [logged](log). [`judge`] checks the logs, and [`report`] prints the result.
+//! on the objects, with each call [logged](log); [`custom`] has the loads of other crates. [`judge`] checks the logs, and [`report`] prints the result.
 
+pub(crate) mod custom;
 mod judge;
 mod link;
 mod load;
@@ -31,6 +32,7 @@ use self::processes::Processes;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
+use crate::parts;
 use crate::place::{FabricChoice, SILENCE};
 use crate::run::parse_seconds;
 use crate::tell;
@@ -110,7 +112,7 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Seed a bug, to see that it is found
-    #[arg(long, hide = true, value_name = "NAME")]
+    #[arg(long, hide = true, value_name = "NAME", value_parser = parts::mutant)]
     mutant: Option<Mutant>,
 }
 
@@ -191,8 +193,9 @@ impl ChaosArgs {
             FabricChoice::Shm => String::new(),
             FabricChoice::Verbs => [SILENCE, "FARFIELD_DEVICE"].into_iter().filter_map(told).collect(),
         };
+        let program = parts::program();
         let mut line = format!(
-            "{told}farfield chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}"
+            "{told}{program} chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}"
         );
         if let Some(detection) = self.detection {
             line += &format!(" --detection {}", detection.as_secs_f64());

@@ -1,6 +1,6 @@
 //! `farfield check`: searches the executions of scenarios on simulated sessions for one that fails, and shows one again.
 //!
-//! [`search`] hands the work to threads, [`report`] tells what came of it. A simulation belongs to one thread of the
+//! [`search`] gives the work to threads, [`report`] prints the results. A simulation belongs to one thread of the
 //! operating system, so several scenarios, or parts of one, are searched at a time.
 
 mod report;
@@ -14,11 +14,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use farfield::mutants::{self, Mutant};
 use farfield_check::timeline::Timeline;
-use farfield_check::{Replay, Scenario, replay, scenarios, timeline_of};
+use farfield_check::{Replay, Scenario, replay, timeline_of};
 
+use crate::parts;
 use crate::run::parse_seconds;
 
-/// How long a search takes unless told.
+/// The default duration of a search.
 const TIME: Duration = Duration::from_secs(20);
 
 const HELP: &str = "\
@@ -73,11 +74,11 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Seed a bug, to see that it is found. Replay lines do not contain it
-    #[arg(long, hide = true, value_name = "NAME")]
+    #[arg(long, hide = true, value_name = "NAME", value_parser = parts::mutant)]
     mutant: Option<Mutant>,
 }
 
-/// Does what was asked; an error is a mistake in it.
+/// Runs the command; an error is a mistake in it.
 pub(crate) fn main(args: CheckArgs) -> Result<ExitCode> {
     let bug = args.mutant;
     mutants::enable(bug)?;
@@ -107,9 +108,9 @@ pub(crate) fn main(args: CheckArgs) -> Result<ExitCode> {
     })
 }
 
-/// The scenarios that are meant: those of a name, or whose names contain it.
+/// The selected scenarios: those with a name, or whose names contain it.
 fn select(names: &[String]) -> Result<Vec<Scenario>> {
-    let all = scenarios::all();
+    let all = parts::scenarios();
     let mut chosen = vec![names.is_empty(); all.len()];
     for name in names {
         let exact = all.iter().any(|scenario| scenario.name() == name);
@@ -130,8 +131,8 @@ fn select(names: &[String]) -> Result<Vec<Scenario>> {
 fn again(line: &str, timeline_at: Option<&Path>) -> Result<ExitCode> {
     let read = |path| std::fs::read_to_string(path).with_context(|| format!("reading the replay line from {path}"));
     let line: Replay = line.strip_prefix('@').map_or_else(|| Ok(line.to_string()), read)?.parse()?;
-    let Some(scenario) = scenarios::named(line.scenario()) else {
-        bail!("no scenario is called `{}`; there are\n{}", line.scenario(), report::names(&scenarios::all()));
+    let Some(scenario) = parts::scenarios().into_iter().find(|scenario| scenario.name() == line.scenario()) else {
+        bail!("no scenario is called `{}`; there are\n{}", line.scenario(), report::names(&parts::scenarios()));
     };
     let outcome = replay(&scenario, &line);
     let timeline = timeline_of(&scenario, &line, &outcome);
@@ -156,7 +157,7 @@ fn write_page(path: &Path, timeline: &Timeline) -> Result<()> {
     std::fs::write(path, timeline.to_html()).with_context(|| format!("writing the timeline to {}", path.display()))
 }
 
-/// To standard output; that nobody reads it any more is no error.
+/// Prints to standard output; a closed reader is no error.
 fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

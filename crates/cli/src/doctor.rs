@@ -48,7 +48,7 @@ pub(crate) fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mark {
     /// Nothing to do.

@@ -92,7 +92,7 @@ pub(crate) struct LitmusArgs {
     #[arg(long, value_enum, requires = "run", default_value_t = run::Over::Both)]
     over: run::Over,
     /// Seed a bug into the objects, to see that it is found
-    #[arg(long, hide = true, requires = "run", value_name = "NAME")]
+    #[arg(long, hide = true, requires = "run", value_name = "NAME", value_parser = crate::parts::mutant)]
     mutant: Option<Mutant>,
     /// How often each test is run [default: 200000 on shm, 100000 on verbs, 10000 on weak and sim]
     #[arg(long, value_name = "N", requires = "run", value_parser = clap::value_parser!(u64).range(1..))]

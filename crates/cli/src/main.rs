@@ -1,88 +1,11 @@
-//! The binary `farfield`: starts the nodes of a session on this host (`run`), measures (`bench`), looks for executions
-//! that fail (`check`), enumerates the outcomes of litmus tests and runs them (`litmus`), harms nodes at work (`chaos`), and says what this machine offers and lacks (`doctor`).
+//! The program `farfield`.
 
 #![forbid(unsafe_code)]
-// The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 /// The model checker sets a stage for each execution: allocations, most of all.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-mod bench;
-mod chaos;
-mod check;
-mod doctor;
-mod litmus;
-mod place;
-mod run;
-mod tell;
-
-use std::io::Write;
-use std::process::ExitCode;
-
-use clap::{Parser, Subcommand};
-
-/// Objects for network memory: start nodes, measure, and check this machine.
-#[derive(Parser)]
-#[command(name = "farfield", version, propagate_version = true, arg_required_else_help = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Start the nodes of a session as processes on this host
-    Run(run::RunArgs),
-    /// Measure objects and fabrics
-    Bench(bench::BenchArgs),
-    /// Model-check the objects: search simulated executions for a failure, or replay one
-    Check(check::CheckArgs),
-    /// Kill, stop and restart nodes under load, and verify everything that they observed
-    Chaos(chaos::ChaosArgs),
-    /// Enumerate the outcomes of litmus tests under the memory models, or run the tests and count
-    Litmus(litmus::LitmusArgs),
-    /// Report what this machine supports, what it lacks, and how to fix it
-    Doctor(doctor::DoctorArgs),
-    /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
-    #[command(name = "__child", hide = true)]
-    Child(run::ChildArgs),
-    /// What `run --hosts` starts on each host for each node
-    #[command(name = "__remote", hide = true)]
-    Remote,
-    /// What `chaos` starts for each node
-    #[command(name = "__chaos", hide = true)]
-    ChaosWorker(chaos::WorkerArgs),
-}
-
-fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Run(args) => run::main(args),
-        Command::Bench(args) => {
-            tell::unless_unread(tell::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
-        }
-        Command::Check(args) => check::main(args),
-        Command::Litmus(args) => tell::unless_unread(litmus::main(&args)),
-        Command::Doctor(args) => doctor::main(&args),
-        Command::Chaos(args) => chaos::main(&args),
-        Command::ChaosWorker(args) => tell::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS),
-        Command::Child(args) => Ok(run::child_main(&args)),
-        Command::Remote => run::remote_main(),
-    };
-    outcome.unwrap_or_else(|error| {
-        // Not eprintln: a closed stderr is no reason to panic.
-        let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        super::Cli::command().debug_assert();
-    }
+fn main() -> std::process::ExitCode {
+    farfield_cli::main(farfield_cli::Parts::default())
 }

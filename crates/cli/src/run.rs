@@ -84,9 +84,9 @@ pub(crate) struct RunArgs {
     nodes: Option<u32>,
     /// Start the nodes on the hosts of this file, through ssh, and connect them by RDMA
     ///
-    /// A host in each line, as ssh knows it, and what is to be known of it:
-    /// `HOST [address=IP] [nodes=N] [port=P] [device=NAME,…]`. The address is where its nodes listen, unless the host's name
-    /// says it. Farfield has to be installed on all of them, and the program at the same path.
+    /// A host in each line, as ssh knows it, with its settings: `HOST [address=IP] [nodes=N] [port=P]
+    /// [device=NAME,…]`. Its nodes listen at the address; the default is that of the host's name. Farfield has to be
+    /// installed on all of them, and the program at the same path
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "fabric"])]
     hosts: Option<PathBuf>,
     /// How to reach the hosts: a command to which host and command line are added
@@ -130,7 +130,7 @@ pub(crate) fn main(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     let plan = Plan::of(&args)?;
     let (events, inbox) = mpsc::channel();
-    // Before the first child: a signal that comes while nodes are starting waits in the inbox.
+    // Before the first child: a signal that arrives while nodes are starting waits in the inbox.
     forward_signals_as_events(&events)?;
     let mut launcher = Launcher::start(&args, &plan, &events)?;
     Ok(ExitCode::from(launcher.see_through(&inbox)))
@@ -153,7 +153,7 @@ pub(crate) fn child_main(args: &ChildArgs) -> ExitCode {
     ExitCode::from(if missing { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE })
 }
 
-/// Where the nodes are, and what all of them are told.
+/// The hosts of the nodes, and the settings that all of them get.
 struct Plan {
     /// None for nodes on this host.
     seats: Vec<Option<Seat>>,
@@ -193,7 +193,7 @@ struct Node {
     /// To a node on another host, for which the process stands.
     orders: Option<ChildStdin>,
     ended: bool,
-    /// Open while the process lives; closing it tells the copiers that it has ended.
+    /// Open while the process lives; its end closes it, which the copiers notice.
     alive: Option<PipeWriter>,
     /// How many of its output streams are still being copied.
     copiers: usize,
@@ -215,13 +215,13 @@ struct Launcher {
     command: String,
     first_failure: Option<Failure>,
     timed_out: bool,
-    /// How many signals to pass on have come.
+    /// The number of signals to pass on.
     signals: u32,
     /// When `--timeout` strikes; none once the session is being ended.
     timeout_at: Option<Instant>,
-    /// When what is left is killed.
+    /// The time at which the remaining processes are killed.
     kill_at: Option<Instant>,
-    /// When output that nobody reads is given up: only where somebody asked for an end.
+    /// The time at which unread output is given up: only after a request to end.
     abandon_at: Option<Instant>,
 }
 
@@ -254,7 +254,8 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// Starts one node. On the main thread only: the kernel's death signal comes when the *thread* that spawned ends.
+    /// Starts one node. On the main thread only: the kernel's death signal is sent when the *thread* that spawned
+    /// ends.
     fn start_node(&mut self, args: &RunArgs, plan: &Plan, index: usize, events: &Sender<Event>) -> anyhow::Result<()> {
         let (hang_up, alive) = io::pipe().context("no pipe (see `ulimit -n`)")?;
         let seat = &plan.seats[index];
@@ -310,8 +311,8 @@ impl Launcher {
             .name(format!("node {index} output"))
             .stack_size(256 * 1024)
             .spawn(move || {
-                // An error means that our own output is closed. Closing the node's pipe, which happens on return, then
-                // tells the node in the same way as it would have been told without us.
+                // An error means that our own output is closed. Returning closes the node's pipe, and the node notices
+                // it as it would have without us.
                 let _ = copy_lines(from, &hang_up, to, framer);
                 let _ = events.send(Event::CopierDone(index));
             })
@@ -344,7 +345,7 @@ impl Launcher {
         }
     }
 
-    /// How long nothing needs to be done unless an event comes.
+    /// The time until something must be done, unless an event arrives before.
     fn patience(&self) -> Duration {
         let now = Instant::now();
         [self.timeout_at, self.kill_at, self.abandon_at]
@@ -365,8 +366,8 @@ impl Launcher {
             let Some(succeeded) = outcome(node.pid) else {
                 continue;
             };
-            // The process is a zombie until `wait`, so its number still names its group and no other. What a failed or
-            // terminated node leaves behind goes with it; what a node that succeeded leaves running is its own affair.
+            // The process is a zombie until `wait`, so its number still names its group and no other. The rest of the
+            // group of a failed or terminated node ends with it; a node that succeeded may leave processes running.
             if ending || !succeeded {
                 let _ = rustix::process::kill_process_group(node.pid, Signal::KILL);
             }
@@ -387,7 +388,7 @@ impl Launcher {
         }
     }
 
-    /// Tells the first failure behind the failed node's last output, or `now`.
+    /// Prints the first failure after the failed node's last output, or `now`.
     fn tell_failure(&mut self, now: bool) {
         if let Some(failure) = &mut self.first_failure
             && !failure.told
@@ -405,7 +406,7 @@ impl Launcher {
         self.signals += 1;
         let now = Instant::now();
         if self.all_ended() {
-            // Only output is still on its way, and somebody wants us to end.
+            // Only output is pending, and the user wants this program to end.
             self.abandon_at = Some(now);
             return;
         }
@@ -421,7 +422,7 @@ impl Launcher {
         }
     }
 
-    /// Does what is due: the timeout, and the kill after the grace period.
+    /// Acts on the timers: the timeout, and the kill after the grace period.
     fn keep_time(&mut self) {
         let now = Instant::now();
         if self.timeout_at.is_some_and(|at| at <= now) {
@@ -452,7 +453,8 @@ impl Launcher {
         }
     }
 
-    /// Kills all that run, those on other hosts by the end of what connects them, if it has not come to it before.
+    /// Kills all running processes. Those on other hosts end when their connection does, if they have not ended
+    /// before.
     fn kill(&mut self) {
         self.signal(Signal::KILL);
         for node in self.nodes.iter_mut().filter(|node| !node.ended) {
@@ -491,7 +493,7 @@ fn outcome(pid: Pid) -> Option<bool> {
     }
 }
 
-/// Checks that a program can be started, before any node is: otherwise every node would say so.
+/// Checks that a program can be started, before any node is: otherwise every node would report it.
 fn look_up(program: &OsStr) -> Result<(), (u8, String)> {
     let name = program.display();
     let can_execute = |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();

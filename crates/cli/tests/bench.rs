@@ -36,7 +36,7 @@ fn every_workload_runs_and_reports_a_line_of_json() {
     for line in lines {
         assert!(line["throughput_ops_per_s"].as_f64().expect("a number") > 0.0, "{line}");
         assert_eq!(line["nodes"], 3);
-        // A third of the values lies on the reader's own node; reads of the others take one round trip.
+        // A third of the values is on the reader's own node; reads of the others take one round trip.
         if line["workload"] == "c" {
             let per_operation = line["round_trips_per_op"].as_f64().expect("a number");
             assert!((0.9..=1.0).contains(&per_operation), "{line}");

@@ -74,7 +74,7 @@ fn all_kinds_exclude_and_are_compared() {
         } else {
             assert!(number(&line["other_locks"]["remote_ops"]) >= 2.0, "one to take it, one to release it: {line}");
         }
-        // Who knows of no asymmetry goes through the NIC to its own locks, too.
+        // A lock without asymmetry uses the NIC on its own node, too.
         if ["spin", "mutex"].contains(&line["kind"].as_str().expect("a name")) {
             assert!(number(&line["own_locks"]["loopback_ops"]) >= 2.0, "{line}");
             // One that starves may have had a single lock, of another node.

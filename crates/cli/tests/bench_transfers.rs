@@ -40,10 +40,10 @@ fn all_kinds_keep_the_sum_and_say_what_a_transfer_costs() {
             assert!(number(&line["latency_ns"][percentile]) > 0.0, "{line}");
         }
         let each = |what: &str| number(&line["each"][what]);
-        // Two thirds of the accounts lie on other nodes: they are got, put, and their locks taken and released.
+        // Two thirds of the accounts are on other nodes: they are got, put, and their locks taken and released.
         assert!(each("puts") > 1.0 && each("gets") > 1.0 && each("round_trips") > 2.0, "{line}");
         match line["kind"].as_str() {
-            // Only who waits behind a thread of its own node for another node's lock is told through the NIC.
+            // Only a thread that waits behind one of its own node for another node's lock is notified through the NIC.
             Some("alock") => assert!(each("loopback_ops") < 0.1, "{line}"),
             _ => assert!(each("loopback_ops") > 0.5 && each("atomics") >= 3.0, "{line}"),
         }

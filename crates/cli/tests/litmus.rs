@@ -195,7 +195,7 @@ fn objects_that_ship_are_found_out_if_they_are_broken() {
     }
 }
 
-/// The others go on.
+/// The others continue.
 #[test]
 fn what_objects_are_not_made_for_says_why() {
     let test = std::env::temp_dir().join(format!("farfield-two-writers-{}", std::process::id()));
@@ -261,7 +261,7 @@ fn what_a_model_forbids_and_a_run_shows_is_told() {
     std::fs::remove_file(&model).expect("the file");
     assert_eq!(run.status.code(), Some(1));
     assert!(out(&run).contains("*>0:a=0; 1:b=0;  <-- forbidden but seen\n"), "{}", out(&run));
-    // How it came about.
+    // The reason.
     assert!(
         out(&run).contains("to its store buffer") && out(&run).contains("this outcome is forbidden"),
         "{}",

@@ -30,7 +30,7 @@ fn run_script(args: &[&str], script: &str) -> Command {
     command
 }
 
-/// Runs to the end; panics if that does not come.
+/// Runs to the end; panics if there is none.
 fn finish(mut command: Command) -> Output {
     let mut child = command.spawn().expect("farfield starts");
     let (mut out, mut err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::Plain;
-use crate::sim::hook;
+use crate::hook;
 
 /// Eight aligned bytes that are read and written whole, by CPUs and by network operations alike.
 ///
@@ -29,6 +29,12 @@ impl Word {
     }
 
     /// Reads the word (`CR`).
+    ///
+    /// ```
+    /// # use farfield_fabric::Word;
+    /// # let word = Word::new(7);
+    /// assert_eq!(word.load(), 7);
+    /// ```
     #[inline]
     pub fn load(&self) -> u64 {
         if hook::is_active()
@@ -57,6 +63,13 @@ impl Word {
     }
 
     /// Writes the word (`CW`).
+    ///
+    /// ```
+    /// # use farfield_fabric::Word;
+    /// # let word = Word::new(7);
+    /// word.store(8);
+    /// assert_eq!(word.load(), 8);
+    /// ```
     #[inline]
     pub fn store(&self, value: u64) {
         if hook::is_active() && hook::store(&self.0, value) {
@@ -66,6 +79,13 @@ impl Word {
     }
 
     /// A CPU compare-and-swap (`CAS`). Returns the old value, as `Ok` if it was `expected`.
+    ///
+    /// ```
+    /// # use farfield_fabric::Word;
+    /// # let word = Word::new(7);
+    /// assert_eq!(word.compare_exchange(7, 8), Ok(7));
+    /// assert_eq!(word.compare_exchange(7, 9), Err(8));
+    /// ```
     ///
     /// # Errors
     /// The value found, if it was different.
@@ -80,6 +100,12 @@ impl Word {
     }
 
     /// A CPU fetch-and-add, wrapping. Returns the old value.
+    ///
+    /// ```
+    /// # use farfield_fabric::Word;
+    /// # let word = Word::new(7);
+    /// assert_eq!((word.fetch_add(2), word.load()), (7, 9));
+    /// ```
     #[inline]
     pub fn fetch_add(&self, delta: u64) -> u64 {
         if hook::is_active()
@@ -192,6 +218,13 @@ impl<T: Plain> Slot<T> {
     }
 
     /// A copy that may mix several writes.
+    ///
+    /// ```
+    /// # use farfield_fabric::Slot;
+    /// # let slot = Slot::new([1u64, 2]);
+    /// let pair = slot.read().whole_if(|pair| pair[1] == 2 * pair[0]);
+    /// assert_eq!(pair, Some([1, 2]));
+    /// ```
     #[inline]
     pub fn read(&self) -> Torn<T> {
         let mut value = T::new_zeroed();
@@ -208,6 +241,13 @@ impl<T: Plain> Slot<T> {
     }
 
     /// Writes all words, in no promised order, after everything that the thread wrote before.
+    ///
+    /// ```
+    /// # use farfield_fabric::Slot;
+    /// # let slot = Slot::new([1u64, 2]);
+    /// slot.write([2, 4]);
+    /// assert_eq!(slot.read().whole_if(|_| true), Some([2, 4]));
+    /// ```
     #[inline]
     pub fn write(&self, value: T) {
         if hook::is_active() {

@@ -69,7 +69,7 @@ pub enum ErrorKind {
     /// The node has no group with that key.
     #[error("{node} has no permission group {}: the pointer is stale or corrupt", .key.0)]
     UnknownGroup {
-        /// Whose.
+        /// Its node.
         node: NodeId,
         /// The key.
         key: GroupKey,
@@ -77,7 +77,7 @@ pub enum ErrorKind {
     /// The bytes are outside the group's memory.
     #[error("bytes {offset}..{} are outside group {} of {node}, which has {memory_bytes} bytes: the pointer is stale or corrupt", .offset + .len, .key.0)]
     OutOfBounds {
-        /// Whose memory.
+        /// The node with the memory.
         node: NodeId,
         /// The group.
         key: GroupKey,
@@ -93,7 +93,7 @@ pub enum ErrorKind {
         "the memory at {offset:#x} in group {} of {node} was freed when its object was closed: open the object again", .key.0
     )]
     Freed {
-        /// Whose memory.
+        /// The node with the memory.
         node: NodeId,
         /// The group.
         key: GroupKey,
@@ -103,7 +103,7 @@ pub enum ErrorKind {
     /// The offset of a word or an atomic is not a multiple of 8.
     #[error("offset {offset} in group {} of {node} is not a multiple of 8: words are aligned to 8 bytes", .key.0)]
     Misaligned {
-        /// Whose memory.
+        /// The node with the memory.
         node: NodeId,
         /// The group.
         key: GroupKey,
@@ -201,7 +201,7 @@ pub enum ErrorKind {
     Session {
         /// Its name.
         session: String,
-        /// What is wrong and what to do.
+        /// The defect, and what to do.
         why: String,
     },
     /// The deadline passed.

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::buf::Block;
 use crate::error::Code;
+use crate::pool::Block;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::shm::ShmLane;
 use crate::verbs::{BufferStore, VerbsLane};

@@ -13,31 +13,31 @@
 //! code.
 
 mod alarm;
-mod buf;
 mod cell;
 mod decorate;
 mod endpoint;
 mod error;
 mod fabric;
+mod hook;
 mod lane;
 mod local;
 mod op;
+mod pool;
 mod ptr;
 mod space;
+mod sys;
 
 pub mod fault;
 pub mod record;
 pub mod shm;
+#[cfg(feature = "sim")]
 pub mod sim;
 pub mod verbs;
 pub mod weak;
 
-pub use mowgli;
-
 pub use alarm::Alarm;
-pub use buf::Buf;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
-pub use endpoint::{Batch, Counts, CountsReader, Endpoint, EndpointOptions};
+pub use endpoint::{Batch, Buf, Counts, CountsReader, Endpoint, EndpointOptions, Quorum};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Waiting, Words};
 pub use lane::{DynLane, Lane, Status, Verb, WorkRequest};
@@ -45,4 +45,4 @@ pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};
 pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};
 pub use rand::rngs::SmallRng as Rng;
-pub use shm::HugePages;
+pub use sys::pages::HugePages;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::error::{ErrorKind, Result};
-use crate::sim::hook;
+use crate::hook;
 
 /// A lock between the threads of one node.
 ///
@@ -42,14 +42,19 @@ impl<T> LocalMutex<T> {
     #[cold]
     fn lock_simulated(&self) -> LocalGuard<'_, T> {
         let address = core::ptr::from_ref(self) as usize;
-        let try_lock = || match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+        let mut taken = None;
+        let mut try_lock = || {
+            taken = match self.0.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            taken.is_some()
         };
-        match hook::lock(address, try_lock) {
-            Some(guard) => LocalGuard { guard, simulated: Some(address) },
-            None => self.lock_now(),
+        let is_simulated = hook::lock(address, &mut try_lock);
+        match taken {
+            Some(guard) if is_simulated => LocalGuard { guard, simulated: Some(address) },
+            _ => self.lock_now(),
         }
     }
 }
@@ -138,6 +143,7 @@ pub struct Thread(Running);
 enum Running {
     /// A thread of the operating system.
     Os(std::thread::JoinHandle<()>),
+    #[cfg(feature = "sim")]
     /// A thread of a simulation: its world and number.
     Simulated(u64, usize),
 }
@@ -156,6 +162,7 @@ impl Thread {
         Ok(spawned.map_err(failed)?.into())
     }
 
+    #[cfg(feature = "sim")]
     pub(crate) fn simulated(world: u64, index: usize) -> Thread {
         Thread(Running::Simulated(world, index))
     }
@@ -166,6 +173,7 @@ impl Thread {
     /// The message of its panic.
     pub fn join(self) -> Result<(), String> {
         match self.0 {
+            #[cfg(feature = "sim")]
             Running::Simulated(world, index) => hook::join(world, index),
             // A thread that would wait for itself (a node's last handle dropped by its own service thread) does not
             // wait.
@@ -181,6 +189,7 @@ impl Thread {
     pub fn is_finished(&self) -> bool {
         match &self.0 {
             Running::Os(thread) => thread.is_finished(),
+            #[cfg(feature = "sim")]
             Running::Simulated(world, index) => hook::is_finished(*world, *index),
         }
     }

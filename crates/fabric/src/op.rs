@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::buf::{Block, Buf};
+use crate::endpoint::Buf;
 use crate::endpoint::{Awaits, Endpoint};
 use crate::error::{Code, Result};
 use crate::lane::Status;
 use crate::local::Instant;
+use crate::pool::Block;
 use crate::ptr::{Plain, RemotePtr};
 use crate::verbs::WordTicket;
 

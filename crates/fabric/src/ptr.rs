@@ -141,6 +141,13 @@ impl<T> RemotePtr<T> {
     }
 
     /// The packed form.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let at = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// let word: u64 = at.packed(); // to store it in network memory
+    /// assert_eq!(RemotePtr::<u64>::from_packed(word), at);
+    /// ```
     #[inline]
     pub const fn packed(self) -> u64 {
         self.packed
@@ -171,6 +178,12 @@ impl<T> RemotePtr<T> {
     }
 
     /// The `index`-th element of an array that starts here.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let at = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// assert_eq!(at.at(2).offset(), 64 + 2 * 8);
+    /// ```
     #[inline]
     #[must_use]
     pub const fn at(self, index: usize) -> Self {
@@ -179,6 +192,12 @@ impl<T> RemotePtr<T> {
 
     /// The place `bytes` further on. It stays in the group, modulo the largest offset: it may be invalid, but is never
     /// in another group.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let at = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// assert_eq!(at.byte_add(8), at.at(1));
+    /// ```
     #[inline]
     #[must_use]
     pub const fn byte_add(self, bytes: u64) -> Self {
@@ -186,6 +205,13 @@ impl<T> RemotePtr<T> {
     }
 
     /// The same address as another type.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let at = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// let pair = at.cast::<[u64; 2]>();
+    /// assert_eq!(pair.at(1).offset(), 64 + 16);
+    /// ```
     #[inline]
     #[must_use]
     pub const fn cast<U>(self) -> RemotePtr<U> {

@@ -1,11 +1,12 @@
 //! Memory that was given back: which of it may be given out again, and under which offsets.
 //!
-//! A group's memory is known by its *address* in the group, and a pointer's offset has bits above it to spare: they say the
-//! *generation* of what lies there. Memory that is given out again gets another generation, so another offset; a table with
-//! a byte for each granule of 64 bytes says which one holds, and an operation compares it with its pointer's. So a pointer
-//! to what was there before is an error for ever. Where a granule's generations are used up it is not given out again.
+//! A group's memory is known by its *address* in the group. The spare bits of a pointer's offset, above the address,
+//! are the *generation* of the memory there. Memory that is given out again gets another generation, so another
+//! offset. A table with a byte for each granule of 64 bytes has the current one, and an operation compares it with its
+//! pointer's. So a pointer to earlier memory is an error for ever. Once a granule's generations are used up, it is not
+//! given out again.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -36,7 +37,7 @@ impl Offsets {
         (1 << self.address_bits) - 1
     }
 
-    /// The offset of what lies at an address.
+    /// The offset of the memory at an address.
     pub(crate) fn offset(self, address: u64, generation: u8) -> u64 {
         debug_assert!(address <= self.mask() && generation <= self.last());
         address | u64::from(generation) << self.address_bits
@@ -81,7 +82,7 @@ impl Allocation {
     }
 }
 
-/// Whether nobody has the memory here any more.
+/// Whether the memory has no holder here any more.
 pub(crate) fn is_let_go(allocation: &Weak<Allocation>) -> bool {
     let is_gone = allocation.strong_count() == 0;
     fence(Ordering::Acquire); // with the decrement of the last who had it, so that his accesses come before what follows
@@ -130,7 +131,7 @@ impl Space {
         Some((start, generation))
     }
 
-    /// Where pieces of so many bytes lie side by side.
+    /// The start of free pieces of so many bytes side by side.
     fn run(&self, bytes: u64) -> Option<u64> {
         let (mut start, mut end) = (0, 0);
         for (at, piece) in &self.pieces {
@@ -165,6 +166,17 @@ impl Space {
             bytes += behind.bytes;
         }
         self.pieces.insert(start, Piece { bytes, generation });
+    }
+}
+
+/// Makes memory zero that was given back.
+///
+/// # Safety
+/// `at` is aligned to 8 and valid for `len` bytes, a multiple of 8, that are accessed by atomics only.
+pub(crate) unsafe fn clear(at: *mut u8, len: usize) {
+    for word in 0..len / 8 {
+        // SAFETY: within `len`, aligned by contract.
+        unsafe { AtomicU64::from_ptr(at.cast::<u64>().add(word)) }.store(0, Ordering::Release);
     }
 }
 

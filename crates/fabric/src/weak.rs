@@ -1,16 +1,16 @@
 //! A deliberately weak fabric for tests: as late and as reordered as RDMA^WAIT allows.
 //!
-//! It sits on a strong fabric and delays: the source of a put is read late (so `put_live` may send what was stored
-//! afterwards), writes land after the put is complete, operations to different nodes pass each other, those to one node
-//! pass each other wherever the stamp table has no order, long transfers land in pieces, completions come late. Objects
-//! that are right on it rely on nothing that shared memory adds.
+//! It decorates a strong fabric and delays: the source of a put is read late (so `put_live` may send later stores),
+//! writes land after the put is complete, operations to different nodes overtake each other, those to one node do so
+//! wherever the stamp table has no order, long transfers land in pieces, completions are late. Objects that are
+//! correct on it rely on nothing that shared memory adds.
 //!
-//! One thing is stronger than the model: a remote atomic is one CPU atomic of the fabric below, so no CPU access or put
-//! comes between its halves.
+//! One property is stronger than the model: a remote atomic is one CPU atomic of the fabric below, so no CPU access or
+//! put occurs between its halves.
 //!
-//! Each lane keeps a queue pair for each peer, and one more for each further group ([`GroupKey::class`]): the halves of its
-//! operations, of which any that the table allows may be next. Which one is a random choice. Steps are taken by the endpoint when it posts or polls, and by a thread of
-//! its own for each fabric, since a NIC goes on when the CPU does not.
+//! Each lane keeps a queue pair for each peer, and one more for each further group ([`GroupKey::class`]): the halves
+//! of its operations, of which any that the table allows may be next. The choice is random. The endpoint takes steps
+//! when it posts or polls, and so does a thread of each fabric, since a NIC continues when the CPU does not.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,12 +20,12 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::buf::Block;
 use crate::cell::memory_fence;
 use crate::decorate::decorate;
 use crate::error::{Code, Result};
 use crate::fabric::Fabric;
 use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest, copy_words};
+use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId};
 
 /// A fabric as weak as the model allows, with the choices of `seed`.
@@ -41,7 +41,7 @@ pub fn weaken(inner: Arc<dyn Fabric>, seed: u64) -> Result<Arc<dyn Fabric>> {
         while let Some(nic) = engine.upgrade() {
             let busy = nic.step_all(&mut rng);
             drop(nic);
-            // Now and then it is slow, so that what is late is late by more than a few steps.
+            // Sometimes it is slow, so that late steps are late by more than a few others.
             match rng.random_range(0..64u32) {
                 0 => std::thread::sleep(Duration::from_micros(50)),
                 _ if busy => std::thread::yield_now(),
@@ -122,7 +122,7 @@ struct Operation {
     reported: bool,
 }
 
-/// How far an operation has come, in the model's subevents.
+/// The progress of an operation, in the model's subevents.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stage {
     Posted,
@@ -206,13 +206,13 @@ impl Pairs {
         let Pair { peer, operations, .. } = &mut self.pairs[of];
         advance(&mut *self.inner, &mut operations[at], rng);
         if let Err(code) = operations[at].result {
-            // What was accepted fails together with all behind it: the queue pair is over for them. One that was reported is
-            // lost, as the put before it may have been.
+            // An accepted request fails together with all behind it: the queue pair is over for them. A reported one
+            // is lost, as the put before it may have been.
             for behind in operations.range_mut(at + 1..) {
                 behind.result = behind.result.and(Err(code));
             }
         }
-        // Completions of a queue pair come in order.
+        // Completions of a queue pair are in order.
         for operation in operations.iter_mut() {
             if !operation.is_complete() {
                 break;
@@ -290,7 +290,7 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             if operation.result.is_ok()
                 && let Some(carried) = &operation.carried
             {
-                // SAFETY: the request keeps its local memory, and nobody else has the block.
+                // SAFETY: the request keeps its local memory, and no other code uses the block.
                 unsafe { copy_words(carried.as_ptr(), request.local.ptr, len) };
                 // It is in memory before this thread reads anything more (NLW→WT→CR).
                 memory_fence();
@@ -301,7 +301,7 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
     };
 }
 
-/// The part of a request that moves one piece, between the remote memory and what is carried.
+/// The part of a request that moves one piece, between the remote memory and the carried block.
 fn part(request: &WorkRequest, (from, to): (usize, usize), carried: &Arc<Block>) -> WorkRequest {
     WorkRequest {
         verb: request.verb,
@@ -340,7 +340,7 @@ impl WeakLane {
 
 impl Drop for WeakLane {
     fn drop(&mut self) {
-        // What is posted still lands; the NIC's thread forgets the lane then.
+        // Posted requests still land; the NIC's thread forgets the lane then.
         self.shared.closed.store(true, Ordering::Release);
     }
 }

@@ -5,13 +5,14 @@
 //! guarantee of a lock: puts under it are visible to its next holder, on whatever nodes the words are.
 //!
 //! ```sh
-//! cargo build --release --bins --examples
+//! cargo build --release --bin farfield --examples
 //! target/release/examples/bank                                      # three nodes in one process
 //! target/release/farfield run -n 3 -- target/release/examples/bank  # three processes
 //! ```
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::{Barrier, CustomObject, Endpoint, MutexArray, Node, Opening, Result, local_session, on_each};
+use farfield::toolkit::{Object, Opening};
+use farfield::{Barrier, Endpoint, MutexArray, Node, Result, local_session, on_each};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -24,7 +25,7 @@ struct Bank {
     accounts: Vec<RemotePtr<u64>>,
     locks: MutexArray,
     /// Keeps the accounts' names open.
-    _object: CustomObject,
+    _object: Object,
 }
 
 impl Bank {

@@ -10,7 +10,7 @@
 //! - Errors of the parts carry the names of the parts, its own errors its own name.
 //!
 //! ```sh
-//! cargo build --release --bins --examples
+//! cargo build --release --bin farfield --examples
 //! target/release/examples/own_object                                      # three nodes in one process
 //! target/release/farfield run -n 3 -- target/release/examples/own_object  # three processes
 //! ```

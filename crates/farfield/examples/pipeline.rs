@@ -4,7 +4,7 @@
 //! It shows [`RingBuffer`]: one writer, a credit that makes a fast one wait for a slow reader, and an orderly end.
 //!
 //! ```sh
-//! cargo build --release --bins --examples
+//! cargo build --release --bin farfield --examples
 //! target/release/examples/pipeline                                      # three nodes in one process
 //! target/release/farfield run -n 3 -- target/release/examples/pipeline  # three processes, or more for more stages
 //! ```

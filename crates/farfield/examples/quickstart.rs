@@ -3,7 +3,7 @@
 //! Without a launcher it is a session of one node; started by `farfield run` it is one of several:
 //!
 //! ```sh
-//! cargo build --release --bins --examples
+//! cargo build --release --bin farfield --examples
 //! target/release/examples/quickstart
 //! target/release/farfield run -n 3 -- target/release/examples/quickstart
 //! ```

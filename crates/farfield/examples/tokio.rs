@@ -5,7 +5,7 @@
 //! and a `LocalSet`; its tasks share the endpoint.
 //!
 //! ```sh
-//! cargo build --release --bins --examples
+//! cargo build --release --bin farfield --examples
 //! target/release/examples/tokio                                      # two nodes in one process
 //! target/release/farfield run -n 2 -- target/release/examples/tokio  # two processes
 //! ```

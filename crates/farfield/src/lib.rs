@@ -45,13 +45,13 @@
 //! | [`SpinLockArray`], [`McsLockArray`] | A remote spinlock and a remote queue lock. |
 //! | [`LockTable`], [`LockArray`], [`LockGuard`] | Locks of a kind chosen at run time, and the traits of all kinds. |
 //! | [`Transactions`] | Words on several nodes, read and written together under locks. |
-//! | [`Opening`], [`CustomObject`] | Parts for an object of your own: regions, participants, checks when it is opened. |
-//! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
-//! | [`Poller`] | Work of an object that the service thread does. |
-//! | [`Standing`] | The membership status of a node. |
+//! //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
+//! //! | [`Standing`] | The membership status of a node. |
 //! | [`Error`], [`ErrorKind`] | The error, the object and node, and what to do. |
 //! | [`Metrics`] | Counted operations, open objects, memory in use. |
 //! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |
+//! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
+//! | [`mod@mutants`] | Seeded bugs, for tests of the checker. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
 //!
@@ -81,37 +81,37 @@
 //! a thread may share one. Do not call `block_on` or a blocking form in a task: like any blocking call it blocks the
 //! whole thread. In the example `tokio.rs`, tasks of two nodes wait for each other and for tokio's timers.
 //!
-//! There is no `unsafe` code in this crate.
+//! # Features
+//!
+//! | feature | default | content |
+//! |---|---|---|
+//! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
+//! | `transactions` | yes | `Transactions` |
+//! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
+//! | `mutants` | no | seeded bugs in debug builds, for tests of the checker |
+//!
+//! This crate has no code of its own: `farfield-core` has the nodes and objects, and each system has a crate that uses
+//! nothing but the public items of `farfield-core`. There is no `unsafe` code in any of them.
 
 #![forbid(unsafe_code)]
 
-mod blocking;
-mod error;
-mod node;
+#[doc(inline)]
+pub use farfield_core::*;
 
-pub mod history;
-pub mod mutants;
-pub mod objects;
-pub mod systems;
-
-pub use error::{Error, ErrorKind, Result};
-pub use farfield_fabric as fabric;
-pub use farfield_fabric::{Endpoint, HugePages, NodeId};
-pub use node::{
-    Announcement, Builder, Config, CustomObject, Metrics, Node, Opening, PARTING_MAX, PORT, Poller, Progress,
-    Reopening, Standing, local_session, local_session_with, loopback_hosts, on_each,
-};
-pub use objects::atomic_var::AtomicVar;
-pub use objects::barrier::{Barrier, BarrierThread};
-pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};
-pub use objects::mutex::{Guard, Mutex, MutexArray};
-pub use objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
-pub use objects::queue::{Queue, QueueOptions};
-pub use objects::ring_buffer::{RingBuffer, RingOptions, RingReceiver, RingSender};
-pub use objects::shared_var::SharedVar;
-pub use objects::sst::Sst;
-pub use systems::locks::{
+/// Locks for asymmetric memory.
+#[cfg(feature = "locks")]
+#[doc(inline)]
+pub use farfield_locks as locks;
+#[cfg(feature = "locks")]
+pub use farfield_locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
     McsLockArray, SpinGuard, SpinLockArray, TableGuard,
 };
-pub use systems::transactions::{LOCKS_PER_TRANSACTION_MAX, Transaction, TransactionOptions, Transactions};
+/// Transactions under locks.
+#[cfg(feature = "transactions")]
+#[doc(inline)]
+pub use farfield_transactions as transactions;
+#[cfg(feature = "transactions")]
+pub use farfield_transactions::{LOCKS_PER_TRANSACTION_MAX, Transaction, TransactionOptions, Transactions};
+
+pub mod mutants;

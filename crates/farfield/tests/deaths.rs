@@ -14,7 +14,7 @@ use farfield::{
     TransactionOptions, Transactions,
 };
 
-use session::{STEP_MAX, Session};
+use session::{STEP_MAX, Session, begun};
 
 /// The node that dies.
 const VICTIM: NodeId = NodeId(2);
@@ -24,6 +24,7 @@ const VICTIM: NodeId = NodeId(2);
 /// Runs a role in three processes, and kills the victim when it is ready.
 fn killed(role: &str) {
     let mut session = Session::start(role, 3);
+    session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
     session.end([0, 1]);
@@ -50,6 +51,7 @@ fn the_next_holder_of_any_lock_learns_that_the_last_one_died() {
 fn locks_go_on_without_their_dead_waiters() {
     for role in ["alock-waiter", "spin-waiter", "mcs-waiter"] {
         let mut session = Session::start(role, 3);
+        session.all_begun();
         session.hear(NodeId(0), "all wait");
         session.kill(VICTIM);
         session.end([0, 1]);
@@ -86,6 +88,7 @@ fn who_cannot_finish_what_it_owes_goes_as_if_it_had_died() {
         return; // a node that is stopped for so long is declared dead there
     }
     let mut session = Session::start("owes", 3);
+    session.all_begun();
     session.hear(NodeId(1), "ready");
     session.signal(NodeId(1), "-STOP");
     session.ends(NodeId(0));
@@ -124,6 +127,7 @@ fn variables_stay_when_their_owner_dies() {
 #[test]
 fn each_death_is_an_epoch() {
     let mut session = Session::start("epochs", 4);
+    session.all_begun();
     for node in [3, 2, 1] {
         session.hear(NodeId(0), "next");
         session.kill(NodeId(node));
@@ -134,9 +138,9 @@ fn each_death_is_an_epoch() {
 #[test]
 fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
     let mut session = Session::start("opened-after", 4);
-    session.hear(NodeId(1), "ready");
+    session.all_begun();
     session.kill(NodeId(1));
-    session.hear(VICTIM, "ready again");
+    [0, 2, 3].iter().for_each(|node| session.hear(NodeId(*node), "updated"));
     session.kill(VICTIM);
     session.end([0, 3]);
 }
@@ -145,6 +149,7 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
 #[test]
 fn survivors_reopen_what_died_and_outlive_another_death_in_the_middle() {
     let mut session = Session::start("reopens", 4);
+    session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
     session.hear(NodeId(1), "has opened");
@@ -155,6 +160,7 @@ fn survivors_reopen_what_died_and_outlive_another_death_in_the_middle() {
 #[test]
 fn reopening_does_not_wait_for_a_node_that_leaves() {
     let mut session = Session::start("reopens-alone", 3);
+    session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
     session.end([0, 1]);
@@ -231,6 +237,7 @@ fn barrier(node: &Node, endpoint: &Endpoint) -> Result<()> {
     for _ in 0..3 {
         endpoint.block_on(part.wait(endpoint))?;
     }
+    begun();
     if node.id() == VICTIM {
         wait_to_be_killed();
     }
@@ -273,12 +280,14 @@ fn mutex_holder(node: &Node, endpoint: &Endpoint) -> Result<()> {
     if node.id() == VICTIM {
         let guard = endpoint.block_on(mutex.lock(endpoint))?;
         endpoint.block_on(part.wait(endpoint))?;
+        begun();
         pair.write(endpoint, [7, 0])?;
         println!("ready");
         std::thread::park();
         drop(guard);
     }
     endpoint.block_on(part.wait(endpoint))?;
+    begun();
     for _ in 0..500 {
         let mut guard = endpoint.block_on(mutex.lock(endpoint))?;
         let mut values = pair.read(endpoint)?;
@@ -313,6 +322,7 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
             // Long enough for the other operation to queue.
             let _ = endpoint.wait_until(endpoint.now() + Duration::from_millis(50), || None::<()>).await;
             part.wait(endpoint).await?;
+            begun();
             pair.words[0].store(endpoint, 7).await?;
             println!("ready");
             std::thread::park();
@@ -321,6 +331,7 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
         endpoint.run_window(2, operations, |ended| panic!("it is killed before: {ended:?}"));
     }
     endpoint.block_on(part.expect("it is there").wait(endpoint))?;
+    begun();
     for _ in 0..500 {
         let mut guard = endpoint.block_on(locks.lock(endpoint, 0))?;
         let mut values = pair.read(endpoint)?;
@@ -362,6 +373,7 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     // Lock 1 is on node 1, so node 0 holds it remotely.
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(locks.lock(endpoint, 1))?) } else { None };
     endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    begun();
     if node.id() == VICTIM {
         endpoint.block_on(async {
             let mut waits: Vec<_> = (0..OPERATIONS).map(|_| Box::pin(locks.lock(endpoint, 1))).collect();
@@ -434,6 +446,7 @@ fn transactions(node: &Node, endpoint: &Endpoint) -> Result<()> {
         }
     }
     endpoint.block_on(part.wait(endpoint))?;
+    begun();
     if node.id() == VICTIM {
         wait_to_be_killed();
     }
@@ -471,6 +484,7 @@ fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let barrier = Barrier::open(node, "begin", 1)?;
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(mutex.lock(endpoint))?) } else { None };
     endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    begun();
     if node.id() == VICTIM {
         let operations = (0..=OPERATIONS).map(async |index| {
             if index < OPERATIONS {
@@ -502,18 +516,20 @@ fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {
 
 fn opening(node: &Node, endpoint: &Endpoint) -> Result<()> {
     endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    begun();
     let announce = || {
         let cells = node.alloc(GroupKey::DATA, 64)?;
-        let say = |peer: NodeId, _: &farfield::Announcement| println!("connected to {}", peer.0);
-        farfield::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()
+        let say = |peer: NodeId, _: &farfield::toolkit::Announcement| println!("connected to {}", peer.0);
+        farfield::toolkit::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()
     };
     if node.id() == VICTIM {
         let cells = node.alloc(GroupKey::DATA, 64)?;
-        let say = |peer: NodeId, _: &farfield::Announcement| match peer {
+        let say = |peer: NodeId, _: &farfield::toolkit::Announcement| match peer {
             NodeId(0) => println!("ready"),
             _ => panic!("{peer} opens it when this node is dead"),
         };
-        let _late = farfield::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()?;
+        let _late =
+            farfield::toolkit::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()?;
         loop {
             std::thread::park();
         }
@@ -534,6 +550,7 @@ fn owes(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let options = KvOptions { slots_per_node: 256, locks: 8, ..KvOptions::default() };
     let store = KvStore::<u64, u64>::open(node, "store", options)?;
     endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    begun();
     match node.id() {
         NodeId(0) => {
             endpoint.set_timeout(Duration::from_millis(100));
@@ -571,6 +588,7 @@ fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let mut part = barrier.thread()?;
     let guard = if node.id() == NodeId(0) { Some(endpoint.block_on(mutex.lock(endpoint))?) } else { None };
     endpoint.block_on(part.wait(endpoint))?;
+    begun();
     if node.id() == VICTIM {
         let before = endpoint.counts();
         let operations = [true, false].map(async |waits| {
@@ -611,6 +629,7 @@ fn ring(node: &Node, writer: NodeId) -> Result<RingBuffer> {
 fn ring_reader(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let ring = ring(node, NodeId(0))?;
     Barrier::open(node, "begin", 1)?;
+    begun();
     if node.id() == VICTIM {
         let (mut receiver, mut bytes) = (ring.receiver()?, Vec::new());
         endpoint.block_on(receiver.recv(endpoint, &mut bytes))?;
@@ -636,6 +655,7 @@ fn ring_reader(node: &Node, endpoint: &Endpoint) -> Result<()> {
 fn ring_writer(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let ring = ring(node, VICTIM)?;
     Barrier::open(node, "begin", 1)?;
+    begun();
     if node.id() == VICTIM {
         let mut sender = ring.sender()?;
         for number in 0u64.. {
@@ -707,9 +727,11 @@ fn vars(node: &Node, endpoint: &Endpoint) -> Result<()> {
         writer.store([9; 8]);
         endpoint.block_on(writer.push(endpoint))?;
         endpoint.block_on(part.wait(endpoint))?;
+        begun();
         wait_to_be_killed();
     }
     endpoint.block_on(part.wait(endpoint))?;
+    begun();
     while node.standing_of(VICTIM) != Standing::ShutOut {
         std::thread::yield_now();
     }
@@ -727,6 +749,7 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let region = node.alloc(GroupKey::DATA, 8)?;
     let barrier = Barrier::open(node, "begin", 1)?;
     endpoint.block_on(barrier.thread()?.wait(endpoint))?;
+    begun();
     if node.id() != NodeId(0) {
         wait_to_be_killed();
     }
@@ -762,6 +785,7 @@ const KEYS_EACH: u64 = 24;
 /// the remaining two continue to use both.
 fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    begun();
     if node.id() == NodeId(1) {
         wait_to_be_killed();
     }
@@ -797,9 +821,9 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
         queue.enqueue(endpoint, &u64::from(node.id().0)).await
     })?;
     meet_survivors(node, endpoint, "updated")?;
+    println!("updated");
     if node.id() == VICTIM {
-        println!("ready again");
-        std::thread::park();
+        wait_to_be_killed();
     }
     wait_shut_out(node, VICTIM);
 
@@ -881,6 +905,7 @@ fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
         assert!(endpoint.block_on(old.store.insert(endpoint, &key, &(key + 1)))?);
     }
     endpoint.block_on(part.wait(endpoint))?;
+    begun();
     if node.id() == VICTIM {
         wait_to_be_killed();
     }
@@ -945,6 +970,7 @@ fn reopens_alone(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let old = Barrier::open(node, "meet", 1)?;
     let mut part = old.thread()?;
     endpoint.block_on(part.wait(endpoint))?;
+    begun();
     if node.id() == VICTIM {
         wait_to_be_killed();
     }

@@ -115,11 +115,11 @@ fn checked(history: &KvHistory) -> Report {
     history.check_each_key(Default::default()).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// Four processes of two threads, each with eight operations in flight, on 64 keys: two million operations by default.
+/// Four processes of two threads, each with eight operations in flight, on 64 keys: a million operations by default.
 /// All observations can be explained by operations that happened one at a time.
 #[test]
 fn a_million_operations_of_four_processes_are_linearizable() {
-    let operations = std::env::var(OPERATIONS).map_or(2_000_000, |text| text.parse().expect("a number"));
+    let operations = std::env::var(OPERATIONS).map_or(1_000_000, |text| text.parse().expect("a number"));
     let start = Instant::now();
     let mut session = Session::start("stress", 4, operations);
     session.end(0..4);

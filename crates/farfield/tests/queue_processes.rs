@@ -1,5 +1,5 @@
-//! A queue between processes, some of which are killed in the middle of what they do: nobody waits for them, and what
-//! was enqueued comes out once.
+//! A queue between processes, some of which are killed in the middle of their calls: no process waits for them, and
+//! each enqueued value is dequeued once.
 //!
 //! Every node is a process of its own: this test binary run again, with a role in its environment. Each thread writes
 //! what it did to a file; the test, which is no node, checks the files.
@@ -24,7 +24,7 @@ const NODES: u16 = 4;
 const HOME: NodeId = NodeId(0);
 /// However busy the machine is, nothing takes longer.
 const PROCESS_MAX: Duration = Duration::from_secs(120);
-/// What has to happen soon.
+/// The limit for steps that must be fast.
 const SOON: Duration = Duration::from_secs(20);
 
 // ---- what the parent does --------------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ fn numbers(log: &Path) -> Vec<u64> {
     bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes"))).collect()
 }
 
-/// Producers and consumers are killed in the middle of their calls, over shared memory and over a fabric on which much
-/// is under way when they die. The others go on as if nothing had happened; no value that was acknowledged is lost, but
-/// for the one that a dead consumer may have taken, and none comes twice.
+/// Producers and consumers are killed in the middle of their calls, over shared memory and over a fabric with many
+/// pending operations. The others continue undisturbed. No acknowledged value is lost, except the one that a dead
+/// consumer may have taken, and none is dequeued twice.
 #[test]
 fn the_dead_are_in_nobodys_way() {
     for round in 0..8u64 {
@@ -151,7 +151,7 @@ fn the_dead_are_in_nobodys_way() {
     }
 }
 
-/// The values die with the home node: who waits for them learns it soon, with its name.
+/// The values die with the home node: waiting calls soon fail with its name.
 #[test]
 fn the_death_of_the_home_is_an_error_that_names_it() {
     for weak in [0, 9] {
@@ -200,7 +200,7 @@ fn node_process() {
             }
         });
     });
-    // Nobody leaves while others still use what is on the home.
+    // No node leaves while others still use the memory of the home.
     std::fs::write(place.join(format!("{}.done", node.id().0)), "").expect("a sign");
     while node.id() == HOME && !place.join("2.done").exists() {
         std::thread::sleep(Duration::from_millis(1));
@@ -211,7 +211,7 @@ type Jobs = Queue<[u64; 3]>;
 
 fn log(place: &Path, node: &Node, kind: &str) -> impl FnMut(u64) + use<> {
     let mut file = File::create(place.join(format!("{}.{kind}", node.id().0))).expect("a log");
-    // A call to the system for each: what was logged stays when the process dies.
+    // A system call for each: the log survives when the process dies.
     move |number| file.write_all(&number.to_le_bytes()).expect("logging")
 }
 
@@ -239,7 +239,7 @@ fn produce(
 fn consume(endpoint: &Endpoint, node: &Node, queue: &Jobs, place: &Path) -> farfield::Result<()> {
     let mut taken = log(place, node, "taken");
     loop {
-        // Read before the queue is found empty: nothing comes after it.
+        // Read before the queue is found empty: nothing is enqueued after it.
         let is_last = [0, 2].iter().all(|node| place.join(format!("{node}.produced")).exists());
         match endpoint.block_on(queue.dequeue_deadline(endpoint, endpoint.now() + Duration::from_millis(20))) {
             Ok(value) => {

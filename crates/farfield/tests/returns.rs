@@ -7,19 +7,20 @@ mod session;
 use std::time::Duration;
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
+use farfield::toolkit::Opening;
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, Opening, Placement, Queue,
-    QueueOptions, Result, RingBuffer, RingOptions, Standing,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, Placement, Queue, QueueOptions,
+    Result, RingBuffer, RingOptions, Standing,
 };
 
-use session::{STEP_MAX, Session};
+use session::{STEP_MAX, Session, begun};
 
 const PLACES: u16 = 4;
-/// The place that is replaced after each round, and whether its node is killed or leaves. In the end nobody is left of those
-/// who began.
+/// The place that is replaced after each round, and whether its node is killed or leaves. In the end none of the first
+/// nodes is left.
 const ROUNDS: [(u16, bool); 7] = [(2, true), (0, true), (2, false), (3, true), (1, true), (1, false), (2, true)];
 
-/// Who belongs to the session after so many replacements; the node of each place.
+/// The members of the session after so many replacements: the node of each place.
 fn members(round: usize) -> [u16; PLACES as usize] {
     let mut members = [0, 1, 2, 3];
     for (place, _) in &ROUNDS[..round] {
@@ -33,7 +34,7 @@ fn who_returns_works_with_all_others_until_all_have_been_replaced() {
     let mut session = Session::start("rounds", PLACES);
     for (place, dies) in ROUNDS {
         let node = NodeId(place);
-        session.hear(node, "ready");
+        session.all_begun();
         match dies {
             true => session.kill(node),
             false => session.ends(node),
@@ -47,16 +48,19 @@ fn who_returns_works_with_all_others_until_all_have_been_replaced() {
 fn two_return_at_once() {
     let mut session = Session::start("two", PLACES);
     let two = [NodeId(1), NodeId(2)];
-    two.iter().for_each(|node| session.hear(*node, "ready"));
+    session.all_begun();
     two.iter().for_each(|node| session.kill(*node));
     two.iter().for_each(|node| session.begin(node.0));
     session.end(0..PLACES);
 }
 
-/// Who returns joins what the others have open, where nothing of it lies on it; what has memory on every node says what to do.
+/// A restarted node joins the open objects that store nothing on it; an object with memory on every node reports how
+/// to proceed.
 #[test]
 fn who_returns_joins_what_is_open() {
     let mut session = Session::start("joins", PLACES);
+    // A node that dies before all have opened the objects makes their opening fail.
+    session.all_begun();
     for place in [2, 2, 3] {
         let victim = NodeId(place);
         session.hear(victim, "ready");
@@ -118,7 +122,7 @@ fn wait_for_members(node: &Node, members: impl Into<Vec<u16>>) {
     }
 }
 
-/// Opens objects among the members, and uses them. What has its home on the newest of them is returned.
+/// Opens objects among the members, and uses them. Returns the one whose home is the newest member.
 fn work(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<AtomicVar> {
     let barrier = Barrier::open(node, &format!("{path}/barrier"), 1)?;
     let mutex = Mutex::open(node, &format!("{path}/mutex"), newest)?;
@@ -151,7 +155,7 @@ fn work(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<
     Ok(sum)
 }
 
-/// A store, whose keys all nodes insert, read, change and delete; and a queue on the newest, through which each sends its
+/// A store, whose keys all nodes insert, read, change and delete; and a queue on the newest, by which each sends its
 /// number to all.
 fn store_and_queue(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<()> {
     let mut part = Barrier::open(node, &format!("{path}/store/barrier"), 1)?.thread()?;
@@ -203,7 +207,7 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let me = node.id();
     assert_eq!((node.place_of(me), node.nodes()), (usize::from(me.0 % PLACES), usize::from(PLACES)));
     let first = (0..=ROUNDS.len()).find(|round| members(*round).contains(&me.0)).expect("a member");
-    // What was opened in the rounds before, whose homes are gone.
+    // The objects of earlier rounds, whose homes are dead.
     let mut old: Vec<(AtomicVar, NodeId, bool)> = Vec::new();
     for round in first..=ROUNDS.len() {
         wait_for_members(node, members(round));
@@ -219,8 +223,8 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
         }
         let Some((place, dies)) = ROUNDS.get(round) else { break };
         let next = NodeId(members(round)[usize::from(*place)]);
+        begun();
         if me == next {
-            println!("ready");
             if *dies {
                 loop {
                     std::thread::park();
@@ -240,14 +244,14 @@ fn two(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let is_back = node.id().0 >= PLACES;
     if !is_back {
         work(node, endpoint, "before", NodeId(0))?;
+        begun();
         if [1, 2].contains(&node.id().0) {
-            println!("ready");
             loop {
                 std::thread::park();
             }
         }
     }
-    // The survivors and those that return find each other by reopening, whoever comes first.
+    // The survivors and the restarted nodes find each other by reopening, in any order.
     let (again, barrier) = loop {
         let reopened = node.reopen("after", |again| {
             let barrier = Barrier::open(node, &format!("{}/all-there", again.path()), 1)?;
@@ -278,7 +282,7 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
         let word = node.alloc(GroupKey::DATA, 8)?;
         Opening::new(node, layout, "Words").layout(layout).region("word", word).announce()
     };
-    // One that takes in whoever fits; this node says so.
+    // An object that admits any fitting node; this one reports so.
     let elsewhere = |home: u16| {
         let opening = Opening::new(node, "elsewhere", "Elsewhere").layout(if home == 0 { "home=0" } else { "home=1" });
         opening.takes_in_returned().announce()
@@ -298,6 +302,7 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
     for object in &objects {
         object.wait(STEP_MAX)?;
     }
+    begun();
     for _ in 0..ADDITIONS {
         let guard = endpoint.block_on(lock.lock(endpoint))?;
         let before = endpoint.block_on(sum.load(endpoint))?;
@@ -316,7 +321,7 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
         std::thread::yield_now();
     }
     assert_eq!(endpoint.block_on(sum.load(endpoint))?, TURNS * ADDITIONS);
-    // Nobody adds to the sum again until all have looked at it.
+    // No node adds to the sum again until all have read it.
     endpoint.block_on(turns.fetch_add(endpoint, 1))?;
     let looked = TURNS + u64::from(PLACES);
     while endpoint.block_on(turns.load(endpoint))? < looked {

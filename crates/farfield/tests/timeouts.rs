@@ -1,5 +1,5 @@
-//! What everybody who waits for a stopped process is told, and when: a timeout that names it, never before the time and not
-//! long after; and that nothing is lost by it, once the process goes on.
+//! Each wait for a stopped process ends in a timeout that names it, never early and not much late. Nothing is lost by
+//! it, once the process continues.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
 
@@ -27,7 +27,7 @@ fn who_waits_for_a_stopped_process_is_told_so_in_time() {
     Session::start("stopped", 3).end(0..3);
 }
 
-/// Only one of two reopens: it is told who does not, and what it has open stays as it was.
+/// Only one of two reopens: its error names the other, and its open object stays as it was.
 #[test]
 fn who_does_not_reopen_is_named_and_nothing_has_changed() -> Result<()> {
     let nodes = farfield::local_session_with(2, |builder| builder.timeout(TIMEOUT))?;
@@ -39,7 +39,7 @@ fn who_does_not_reopen_is_named_and_nothing_has_changed() -> Result<()> {
     assert!(!guard.is_after_death());
     endpoint.block_on(guard.unlock())?;
 
-    // The attempt that came to nothing is no obstacle, nor is what is open.
+    // Neither the failed attempt nor the open object is an obstacle.
     let new = farfield::on_each(&nodes, reopen)?;
     assert!(endpoint.block_on(new[0].lock(&endpoint))?.is_after_death());
     let told = endpoint.block_on(locks[0].lock(&endpoint)).map(drop).expect_err("an old handle");
@@ -47,7 +47,8 @@ fn who_does_not_reopen_is_named_and_nothing_has_changed() -> Result<()> {
     Ok(())
 }
 
-/// Every kind of lock is free when it was reopened, and says so until a holder has repaired what it protects.
+/// Every kind of lock is free when it was reopened, and warns holders until one has repaired the data that it
+/// protects.
 #[test]
 fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
     let nodes = farfield::local_session(2)?;
@@ -90,7 +91,7 @@ fn times_out<T>(timeout: Duration, missing: &[NodeId], call: impl FnOnce() -> Re
     assert_eq!(named, missing, "{error}");
     assert!(error.object().is_some(), "it names the object: {error}");
     assert!((timeout..timeout * 10).contains(&elapsed), "{error}: after {elapsed:?}");
-    // What it says is counted from the first look.
+    // The reported time is counted from the first look.
     assert!((timeout.mul_f64(0.9)..=elapsed).contains(waited), "{error}: after {elapsed:?}");
 }
 
@@ -104,7 +105,7 @@ fn is_stopped(pid: u64) -> bool {
 }
 
 const MESSAGES: u64 = 50;
-/// How long it may take until it goes on.
+/// The longest time until it continues.
 const GOING_ON: Duration = Duration::from_secs(20);
 
 struct Objects {
@@ -170,7 +171,7 @@ fn is_stopped_meanwhile(endpoint: &Endpoint, objects: &Objects) -> Result<()> {
         let me = u64::from(std::process::id());
         endpoint.block_on(objects.pid.store(endpoint, me)).expect("its home lives");
         signal(me, "-STOP");
-        // Until another of its threads has taken the signal, this one would go on.
+        // Until another of its threads has taken the signal, this one would continue.
         endpoint.block_on(objects.pid.wait_change(endpoint, me, endpoint.now() + STEP_MAX)).expect("it goes on");
         value.map(|value| value + 1)
     };
@@ -200,7 +201,7 @@ fn waits(node: &Node, endpoint: &Endpoint, objects: &Objects, part: &mut Barrier
     for value in 0..4 {
         endpoint.block_on(queue.enqueue(endpoint, &value))?;
     }
-    // Anybody may make room in it, and nobody does.
+    // Any node may make room in it, and none does.
     times_out(TIMEOUT, &[], || endpoint.block_on(queue.enqueue(endpoint, &4)));
     for value in 0..4 {
         assert_eq!(endpoint.block_on(queue.dequeue(endpoint))?, value);
@@ -211,7 +212,7 @@ fn waits(node: &Node, endpoint: &Endpoint, objects: &Objects, part: &mut Barrier
     times_out(TIMEOUT, &[STOPPED], || endpoint.block_on(store.update(endpoint, &7, &5)));
     times_out(TIMEOUT, &[STOPPED], || endpoint.block_on(store.insert(endpoint, &8, &4)));
     times_out(TIMEOUT, &[], || endpoint.block_on(pid.wait_change(endpoint, stopped, endpoint.deadline())));
-    // One-sided reads need nobody.
+    // One-sided reads need no other node.
     assert_eq!(endpoint.block_on(owned.pull(endpoint))?, [9; 4]);
     let [down, up] = rings.as_ref().expect("it has a part in them");
     let (mut receiver, mut bytes) = (up.receiver()?, Vec::new());

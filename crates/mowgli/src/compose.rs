@@ -1,11 +1,13 @@
 //! Whether a library may be used beside others: LOCO paper, Definition 3.5.
 //!
-//! *Monotone*: what is consistent with a happens-before order is consistent with a weaker one. *Decomposable*: what is consistent is
-//! so for the calls on some of the objects alone, so that programs that share no object do not matter to each other.
+//! *Monotone*: an execution that is consistent with a happens-before order is consistent with a weaker one.
+//! *Decomposable*: a consistent execution is so for the calls on some of the objects alone, so that programs that
+//! share no object do not affect each other.
 //!
-//! In the paper, a part has the `so` of the whole, cut down to it. That is too much for RDMA^WAIT itself: a part of its `so` comes
-//! from `ib`, which is closed under composition, and leads through calls that are in the other part. A part is taken for consistent here
-//! if its own `so` is within that of the whole: what then follows for outcomes is the same, as fewer orders forbid nothing.
+//! In the paper, a part has the `so` of the whole, cut down to it. That is too much for RDMA^WAIT itself: a part of
+//! its `so` is from `ib`, which is closed under composition, and leads through calls in the other part. A part counts
+//! as consistent here if its own `so` is within that of the whole: the consequences for outcomes are the same, as
+//! fewer orders forbid nothing.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +21,7 @@ use crate::litmus::{Argument, Test};
 use crate::relation::Relation;
 use crate::trace::{TooLarge, Trace};
 
-/// What was found out about the consistent executions of a test.
+/// The findings about the consistent executions of a test.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Looked {
     /// How many there are.
@@ -62,7 +64,7 @@ pub fn decomposable(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
             true => all.collect(),
             false => (0..1 << UNITS_MAX).map(|_| rng.random_range(all.clone())).collect(),
         };
-        // The largest first, as they say most if they are not consistent.
+        // The largest first, since they are the most informative if they are not consistent.
         picks.sort_by_key(|pick| std::cmp::Reverse(pick.count_ones()));
         for pick in picks {
             let kept: BTreeSet<usize> = (0..units.len())
@@ -123,7 +125,7 @@ pub fn monotone(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
             if hb == least {
                 return Ok(());
             }
-            // Half of what is not needed stays.
+            // Half of the unneeded pairs stay.
             let rest = hb.minus(&least);
             let mut weaker = least.clone();
             rest.pairs().filter(|_| rng.random_range(0..2) == 0).for_each(|(from, to)| weaker.insert(from, to));

@@ -14,7 +14,7 @@ mod layout;
 
 use layout::{CHARACTER, LINE_HEIGHT, Layout, Line, Rect};
 
-/// Draws what was found for a test.
+/// Draws the answer for a test.
 ///
 /// ```
 /// # use mowgli::{draw, litmus::Test, model::Models, witness};
@@ -65,7 +65,7 @@ fn heading(test: &Test, answer: &Answer) -> String {
     }
 }
 
-/// Whose a subevent is.
+/// The thread of a subevent.
 fn thread(graph: &Graph, at: usize) -> Option<usize> {
     graph.subevents[at].call.map(|call| graph.calls[call].thread)
 }
@@ -103,12 +103,12 @@ fn pretty(label: &str) -> String {
     label.replace("^-1", "⁻¹")
 }
 
-/// What is drawn of a witness: what was chosen. Program order goes downwards.
+/// The lines of a witness: the chosen relations. Program order is downwards.
 fn of_witness(graph: &Graph) -> Vec<Line> {
     let mut lines = Vec::new();
     for label in &graph.chosen {
         let relation = &graph.relations[label];
-        // Of an order, the neighbours; and that the initial writes come first is clear.
+        // Of an order, only neighbours; that the initial writes are first is clear.
         let between = relation.then(relation);
         let is_order = between.minus(relation).is_empty();
         for (from, to) in if is_order { relation.minus(&between) } else { relation.clone() }.pairs() {
@@ -124,7 +124,7 @@ fn of_witness(graph: &Graph) -> Vec<Line> {
     lines
 }
 
-/// What is drawn of a cycle: it, and where those reads of it have their values from that come before a write.
+/// The lines of a cycle: its edges, and the sources of those of its reads that precede a write.
 fn of_cycle(graph: &Graph, cycle: &Cycle) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let nothing = Relation::empty(graph.subevents.len());
@@ -168,7 +168,7 @@ fn colour(line: &Line) -> &'static str {
     }
 }
 
-/// What a relation says, for the legend.
+/// The meaning of a relation, for the legend.
 fn meaning(label: &str) -> String {
     match label {
         "po" => "program order",
@@ -235,7 +235,7 @@ struct Picture<'a> {
     layout: &'a Layout,
     graph: &'a Graph,
     lines: &'a [Line],
-    /// Where the next thing goes.
+    /// The place of the next item.
     y: f64,
 }
 

@@ -14,10 +14,10 @@ use crate::trace::{self, Domains, TooLarge, Trace};
 /// What can happen in a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcomes {
-    /// What is seen at the end, in the order of [`Outcomes::observables`], and in how many executions. Those that differ in
-    /// orientations other than `mo` count as one.
+    /// The observed final values, in the order of [`Outcomes::observables`], each with the number of its executions.
+    /// Executions that differ in orientations other than `mo` count as one.
     pub states: BTreeMap<Vec<Value>, u64>,
-    /// What is seen of each.
+    /// The meaning of each observed value.
     pub observables: Vec<Observable>,
     /// The executions in which the condition holds.
     pub positive: u64,
@@ -81,7 +81,8 @@ pub(crate) fn each(
     combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))
 }
 
-/// Whether calls of some threads are consistent by themselves, with what was decided elsewhere; and what follows from that is fit.
+/// Whether calls of some threads are consistent by themselves, under the earlier decisions, and whether the
+/// consequences are allowed.
 pub(crate) fn is_consistent(
     execution: &Execution<'_>,
     chosen: Vec<Vec<Relation>>,
@@ -117,7 +118,7 @@ pub(crate) fn combine<'a>(
     Ok(())
 }
 
-/// What is done with a consistent execution.
+/// The use of a consistent execution.
 type Look<'a> = Box<dyn FnMut(&Execution<'_>, &Decided) -> Result<(), TooLarge> + 'a>;
 
 pub(crate) struct Search<'a> {
@@ -130,7 +131,7 @@ pub(crate) struct Search<'a> {
     look: Option<Look<'a>>,
 }
 
-/// What has to be decided, of which library's relation.
+/// A relation of a library that must be decided.
 #[derive(Clone, Debug)]
 pub(crate) enum Decision {
     /// One of these, into this.
@@ -160,11 +161,11 @@ pub(crate) struct Candidate<'a> {
     pub(crate) execution: &'a Execution<'a>,
     pub(crate) views: Vec<View<'a>>,
     pub(crate) decisions: Vec<Decision>,
-    /// Those before it matter for what is seen; of the others, one way is enough.
+    /// Those before it affect the observed values; of the others, one choice is enough.
     pub(crate) counted: usize,
 }
 
-/// What has been decided, for each library.
+/// The decisions so far, for each library.
 #[derive(Clone)]
 pub(crate) struct Decided {
     pub(crate) chosen: Vec<Vec<Relation>>,
@@ -196,7 +197,7 @@ impl<'a> Search<'a> {
         if self.candidates > CANDIDATES_MAX { Err(TooLarge::Candidates) } else { Ok(()) }
     }
 
-    /// An execution of which nothing is decided but what can go one way only. None if something can go no way at all.
+    /// An execution in which only the forced decisions are made. None if some decision has no choice at all.
     pub(crate) fn begin<'e>(&self, execution: &'e Execution<'e>) -> Option<(Candidate<'e>, Decided)> {
         let views: Vec<View<'_>> = (0..self.meanings.len()).map(|library| View::new(execution, library)).collect();
         let count = execution.count();
@@ -215,7 +216,7 @@ impl<'a> Search<'a> {
         Some((Candidate { execution, views, decisions: first.into_iter().chain(rest).collect(), counted }, decided))
     }
 
-    /// What is to be decided; what can go one way only is. None if there is no way at all.
+    /// The open decisions; forced ones are made. None if some decision has no choice at all.
     fn decisions(&self, execution: &Execution<'_>, decided: &mut Decided) -> Option<Vec<Decision>> {
         let mut all = Vec::new();
         for (library, meaning) in self.meanings.iter().enumerate() {
@@ -255,7 +256,7 @@ impl<'a> Search<'a> {
         Some(all)
     }
 
-    /// Whether the laws hold of what was decided; of a part of it, those that more cannot mend.
+    /// Whether the laws hold of the decisions; of partial decisions, the laws that further ones cannot repair.
     pub(crate) fn evaluate(
         &self,
         candidate: &Candidate<'_>,
@@ -322,7 +323,7 @@ impl<'a> Search<'a> {
                 let writes = (0..execution.count()).filter_map(|at| execution.writes[at].map(|write| (at, write)));
                 let here = writes.filter(|(_, write)| write.0 == place);
                 let last = here.max_by_key(|(at, _)| {
-                    // The last comes behind the most others.
+                    // The last one has the most others before it.
                     order.map_or(0, |order| (0..execution.count()).filter(|other| order.has(*other, *at)).count())
                 });
                 last.map_or(Value::None, |(_, write)| write.1.clone())
@@ -334,7 +335,7 @@ impl<'a> Search<'a> {
         self.outcomes.observables.iter().map(|observable| self.seen(candidate, decided, *observable)).collect()
     }
 
-    /// Whether what is seen of it is still to be found out.
+    /// Whether its observed values are still unknown.
     fn is_wanted(&self, candidate: &Candidate<'_>, decided: &Decided) -> bool {
         self.detail == Detail::Executions || !self.outcomes.states.contains_key(&self.state(candidate, decided))
     }

@@ -23,12 +23,12 @@ pub enum NotThere {
     TooMany(usize),
 }
 
-/// Those whose methods the machine has.
+/// The libraries whose methods the machine has.
 const LIBRARIES: &[&str] = &["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw"];
 /// How many states are looked at: some kilobytes each in small tests.
 pub(crate) const STATES_MAX: usize = 1_000_000;
 
-/// All outcomes of a test on the machine: what is seen at the end, in the order of [`Test::observables`].
+/// All outcomes of a test on the machine: the observed final values, in the order of [`Test::observables`].
 ///
 /// # Errors
 /// It uses what the machine does not have.
@@ -110,7 +110,7 @@ impl At {
 struct State {
     machine: Machine,
     threads: Vec<At>,
-    /// Where the old values of read-modify-writes go.
+    /// The targets of the old values of read-modify-writes.
     results: Vec<((Thread, Node, u32), Loc)>,
 }
 
@@ -133,7 +133,7 @@ impl Driver {
             }
             steps.clear();
             state.machine.enabled(&mut steps);
-            // One that nobody can see may be taken first.
+            // A step that no other thread can observe may be taken first.
             let quiet = steps.iter().find(|step| self.is_quiet(&state, **step));
             if let Some(quiet) = quiet {
                 open.push(self.step(&state, *quiet));
@@ -155,9 +155,9 @@ impl Driver {
         Ok(outcomes)
     }
 
-    /// Whether taking a step at once loses no outcome: see [`Machine::is_quiet`]. What it says of memory that is not there is also
-    /// true of places that no other call is about: when they are read or written is seen by nobody. Old values that come back go to a
-    /// place here.
+    /// Whether taking a step at once loses no outcome: see [`Machine::is_quiet`]. Its rule for absent memory also
+    /// holds for places that no other call accesses: no thread can observe when they are read or written. Returned old
+    /// values are stored to such a place here.
     fn is_quiet(&self, state: &State, step: machine::Step) -> bool {
         let machine::Step::Nic { thread, peer, sequence, part } = step else { return state.machine.is_quiet(step) };
         let mut issued = state.threads[usize::from(thread.0)].issued.iter();
@@ -282,14 +282,15 @@ impl State {
         (thread, peer, sequence)
     }
 
-    /// The old value that an operation brings goes to a word.
+    /// Stores the old value of an operation in a word.
     fn bring(&mut self, operation: (Thread, Node, u32), to: Loc) {
         self.results.push((operation, to));
         self.results.sort_unstable();
     }
 }
 
-/// Goes on to the next call of each thread: what is between is nobody else's. False if an execution does not count.
+/// Advances each thread to its next call: no other thread observes the steps between. False if an execution does not
+/// count.
 pub(crate) fn settle(plan: &Plan, threads: &mut [At]) -> bool {
     plan.threads.iter().zip(threads).all(|(program, at)| {
         while let Some(Step::Own(own)) = program.steps.get(at.next) {

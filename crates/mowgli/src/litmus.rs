@@ -15,8 +15,9 @@
 //! ~exists (z = 1)
 //! ```
 //!
-//! The first line names the libraries, with commas between them, and the test. The braces declare objects: `[KIND] NAME [@NODE]
-//! [(P0, ...)] [= VALUE];`, of the first library's first kind if none is said. A thread is on a node, from 1. Its statements:
+//! The first line names the libraries, with commas between them, and the test. The braces declare objects: `[KIND]
+//! NAME [@NODE] [(P0, ...)] [= VALUE];`; the default is the first kind of the first library. A thread is on a node,
+//! from 1. Its statements:
 //!
 //! | statement | meaning |
 //! |---|---|
@@ -118,7 +119,7 @@ pub struct Object {
     pub starts: Option<Value>,
 }
 
-/// A place of memory: an object, and the node whose copy of it is meant, or its home.
+/// A place of memory: an object, and the node with the copy, or its home.
 pub type Place = (usize, NodeNumber);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,7 +140,7 @@ pub(crate) enum Comparison {
     LessOrEqual,
 }
 
-/// What is passed for a parameter.
+/// The argument of a parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Argument {
     Value(Expression),
@@ -162,10 +163,11 @@ pub(crate) struct Call {
 pub(crate) enum Instruction {
     Call(Option<usize>, Call),
     Set(usize, Expression),
-    /// Goes there unless the comparison holds.
+    /// Jumps there unless the comparison holds.
     Unless(Expression, Comparison, Expression, usize),
     Jump(usize),
-    /// The bound of a loop: this execution does not count. Where the loop's last round begins, for who runs on.
+    /// The bound of a loop: this execution does not count. For a run that continues, the start of the loop's last
+    /// round.
     Stop(Option<usize>),
 }
 
@@ -199,7 +201,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// Whether it holds of what is seen.
+    /// Whether it holds of the observed values.
     pub(crate) fn holds(&self, seen: &dyn Fn(Observable) -> Value) -> bool {
         match self {
             Condition::True => true,
@@ -266,7 +268,7 @@ pub struct Test {
     pub threads: Vec<TestThread>,
     /// All nodes that it names.
     pub nodes: Vec<NodeNumber>,
-    /// What is shown of each outcome.
+    /// The observed values of each outcome.
     pub shown: Vec<Observable>,
     /// How often the condition has to hold.
     pub quantifier: Quantifier,
@@ -281,7 +283,7 @@ impl Test {
     /// Reads a test.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The error, with its place.
     ///
     /// ```
     /// # use mowgli::{litmus::Test, model::Models};
@@ -294,11 +296,11 @@ impl Test {
         parse::test(file, text, models, &[])
     }
 
-    /// Reads a test, and replaces every call of a library that one of these implements: Definition 3.9 of the LOCO paper. Registers
-    /// and objects that come with it have a `:`, a `.` or a `[` in their names.
+    /// Reads a test, and replaces every call of a library that one of these implements: Definition 3.9 of the LOCO
+    /// paper. Registers and objects of an implementation have a `:`, a `.` or a `[` in their names.
     ///
     /// # Errors
-    /// What is wrong with it, or with an implementation, and where.
+    /// The error in the test, or in an implementation, with its place.
     ///
     /// ```
     /// # use mowgli::{litmus::{Implementation, Test}, model::Models};

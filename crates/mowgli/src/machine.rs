@@ -23,12 +23,12 @@
 //! complete. Both buffers are FIFOs, one of each for every queue pair. A NIC read waits until the buffer of its side is
 //! empty. Nothing orders different queue pairs.
 //!
-//! *Read-modify-writes* read (NAR), write memory directly (NAW, unless a comparison fails) and bring the old value back
-//! (NLW). They are atomic among themselves only: CPU accesses and puts may come between NAR and NAW.
+//! *Read-modify-writes* read (NAR), write memory directly (NAW, unless a comparison fails) and bring the old value
+//! back (NLW). They are atomic among themselves only: CPU accesses and puts may occur between NAR and NAW.
 //!
 //! *Transfers* of k words move in min(k, 64) pieces, each piece at once, the pieces of a half in any order.
 //!
-//! Nothing happens by itself: [`Machine::enabled`] says which steps are possible, [`Machine::apply`] takes one.
+//! Nothing happens by itself: [`Machine::enabled`] lists the possible steps, [`Machine::apply`] takes one.
 
 use std::hash::{Hash, Hasher};
 
@@ -52,7 +52,7 @@ pub type Node = u16;
 /// An aligned 8-byte word of a node's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Loc {
-    /// Whose memory.
+    /// The node whose memory it is.
     pub node: Node,
     /// The word's index in it.
     pub word: u32,
@@ -62,10 +62,10 @@ pub struct Loc {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Thread(pub u16);
 
-/// Where a put's words come from.
+/// The source of a put's words.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// They were fixed when the operation was issued: a value, or memory that nobody changes meanwhile.
+    /// They were fixed when the operation was issued: a value, or memory that does not change meanwhile.
     Carried(Words),
     /// Cells of the issuing node from this word on, read when the NIC gets to it.
     Cells(u32),
@@ -76,7 +76,7 @@ pub enum Source {
 pub enum Operation {
     /// Local words to remote memory.
     Put {
-        /// What is sent.
+        /// The words.
         source: Source,
         /// The first remote word.
         to: Loc,
@@ -91,11 +91,11 @@ pub enum Operation {
         from: Loc,
         /// How many words.
         words: u32,
-        /// The first of the issuing node's cells that they are written to; `None` if they go to memory that nobody
-        /// looks at before the operation is complete: then they come with the [`Completion`].
+        /// The first of the issuing node's cells that they are written to. `None` if their memory is not read before
+        /// the operation is complete: then the [`Completion`] carries them.
         into: Option<u32>,
     },
-    /// Remote compare-and-swap; the old value comes with the completion.
+    /// Remote compare-and-swap; the completion carries the old value.
     Cas {
         /// The word.
         at: Loc,
@@ -104,11 +104,11 @@ pub enum Operation {
         /// …by this.
         new: u64,
     },
-    /// Remote fetch-and-add, wrapping; the old value comes with the completion.
+    /// Remote fetch-and-add, wrapping; the completion carries the old value.
     Faa {
         /// The word.
         at: Loc,
-        /// What is added.
+        /// The number to add.
         addend: u64,
     },
     /// Remote fence of the queue pair to a node.
@@ -125,9 +125,9 @@ pub enum Step {
     Drain(Thread),
     /// A subevent of an operation.
     Nic {
-        /// Who issued it.
+        /// The issuing thread.
         thread: Thread,
-        /// The node that it goes to.
+        /// The target node.
         peer: Node,
         /// Its number among the operations of this thread to that node, from 1.
         sequence: u32,
@@ -143,7 +143,7 @@ pub enum Part {
     Read(u8),
     /// NRW, NLW: the write enters the buffer of its side. For an atomic: the old value enters the local side's buffer.
     Start,
-    /// One piece leaves the buffer for memory. (What comes with the completion has one piece.)
+    /// One piece leaves the buffer for memory. (The content of a completion has one piece.)
     Land(u8),
     /// NAW: an atomic writes.
     Modify,
@@ -154,18 +154,18 @@ pub enum Part {
 /// Which way a step needs the connection between the two nodes of its queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crossing {
-    /// A request or a write goes to the peer.
+    /// A request or a write on its way to the peer.
     There,
-    /// What was read comes back.
+    /// A value that was read, on its way back.
     Back,
 }
 
-/// What a step would touch. Two steps whose footprints have nothing in common may be taken in either order.
+/// The memory that a step would touch. Two steps with disjoint footprints may be taken in either order.
 ///
 /// Locations are the first word and the number of words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footprint {
-    /// Whose step it is.
+    /// The thread of the step.
     pub thread: Thread,
     /// The queue pair that changes.
     pub pair: Option<(Thread, Node)>,
@@ -193,9 +193,9 @@ pub struct Applied {
 /// An operation is complete: a wait for it returns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// Who issued it.
+    /// The issuing thread.
     pub thread: Thread,
-    /// The node that it went to.
+    /// The target node.
     pub peer: Node,
     /// Its number among the operations of this thread to that node.
     pub sequence: u32,
@@ -214,7 +214,7 @@ pub struct Machine {
     listed: Vec<Step>,
 }
 
-/// By meaning: what is only cached does not count.
+/// Compares the meaning: caches do not count.
 impl PartialEq for Machine {
     fn eq(&self, other: &Machine) -> bool {
         self.memory == other.memory && self.threads == other.threads
@@ -316,14 +316,14 @@ impl Machine {
         }
     }
 
-    /// Whether nothing at all is left in the thread's store buffer, neither a write nor an operation. An instruction of the
-    /// CPU may go before (see [`Machine::is_drained`]); what hands the thread's queue pairs to another may not.
+    /// Whether the thread's store buffer is empty: no write and no operation is left in it. A CPU instruction need not
+    /// wait for that (see [`Machine::is_drained`]); handing the thread's queue pairs to another thread must.
     pub fn is_empty(&self, thread: Thread) -> bool {
         self.cpu(thread).store_buffer.is_empty()
     }
 
-    /// Whether no CPU write is left in the store buffer: then a memory fence or a compare-and-swap may go on. Operations
-    /// may be left in it.
+    /// Whether no CPU write is left in the store buffer: then a memory fence or a compare-and-swap may execute.
+    /// Operations may be left in it.
     pub fn is_drained(&self, thread: Thread) -> bool {
         self.cpu(thread).writes == 0
     }
@@ -355,13 +355,14 @@ impl Machine {
     /// An operation enters the store buffer. Returns its peer and its sequence: 1, 2, … for each thread and peer.
     ///
     /// # Panics
-    /// It touches memory that its node does not have, or carries another number of words than it says.
+    /// It touches memory that its node does not have, or its number of words is wrong.
     pub fn issue(&mut self, thread: Thread, operation: Operation) -> (Node, u32) {
         self.issue_on(thread, thread, operation)
     }
 
-    /// [`Machine::issue`] by a thread that uses the queue pairs of another: an endpoint that is handed on. The operation
-    /// goes through the store buffer of `thread`, and is `lane`'s from then on. Both are of the same node.
+    /// [`Machine::issue`] by a thread that uses the queue pairs of another, for an endpoint that moved between
+    /// threads. The operation passes the store buffer of `thread`, and is `lane`'s from then on. Both are on the same
+    /// node.
     pub fn issue_on(&mut self, thread: Thread, lane: Thread, operation: Operation) -> (Node, u32) {
         let own = self.node_of(thread);
         let (remote, local, words) = match operation {
@@ -387,9 +388,9 @@ impl Machine {
         (peer, sequence)
     }
 
-    /// Whether an operation is complete: a put when its NRW has started, a get or an atomic when its NLW is finished, a
-    /// fence when it took effect. Each for itself: that a later one is complete says nothing about an earlier one. False
-    /// for what was never issued.
+    /// Whether an operation is complete: a put when its NRW has started, a get or an atomic when its NLW has finished,
+    /// a fence when it took effect. Completion of a later operation implies nothing about an earlier one. False for an
+    /// operation that was never issued.
     pub fn is_complete(&self, thread: Thread, peer: Node, sequence: u32) -> bool {
         let cpu = self.cpu(thread);
         let pair = cpu.pair(peer);
@@ -398,14 +399,14 @@ impl Machine {
         }
         match pair.position(sequence) {
             Some(at) => pair.get(at).is_complete(),
-            // What is finished has left the window.
+            // A finished operation has left the window.
             None => !self.threads.iter().any(|cpu| cpu.buffered(thread, peer, sequence).is_some()),
         }
     }
 
-    /// What has not happened of an operation never will: its target is gone, its right revoked. Later operations go on as
-    /// if it had finished. Returns its completion if it was not complete before, with zeros for the words that it would
-    /// have brought.
+    /// Drops the remaining steps of an operation: its target is dead, or its right revoked. Later operations continue
+    /// as if it had finished. Returns its completion if it was not complete before, with zeros for the words that it
+    /// would have brought.
     pub fn cancel(&mut self, thread: Thread, peer: Node, sequence: u32) -> Option<Completion> {
         let cpu = self.cpu_mut(thread);
         let operation = if let Some(at) = cpu.pair(peer).position(sequence) {
@@ -447,7 +448,7 @@ impl Machine {
         self.cpu(thread).pair(peer).window().last().map(|operation| operation.sequence)
     }
 
-    /// The CPUs of a node stop: what is in their store buffers never leaves them. Its queue pairs go on.
+    /// The CPUs of a node stop: their store buffers are lost. Its queue pairs continue.
     pub fn lose_store_buffers(&mut self, node: Node) {
         for thread in (0..self.threads.len()).map(|thread| Thread(thread as u16)) {
             let cpu = self.cpu_mut(thread);

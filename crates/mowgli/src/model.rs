@@ -1,8 +1,8 @@
 //! Models: libraries of methods, and which of their executions are consistent, as data.
 //!
-//! A model is a text of some lines; those of the LOCO paper lie in `models/`, and anybody can write more. It declares the
-//! kinds of objects, the methods with the subevents of a call, the relations that an execution has to be given (`pick`,
-//! `orient`), and then, in a language near herd's `cat`, what follows from them (`let`) and what must hold.
+//! A model is a text of some lines; those of the LOCO paper are in `models/`, and users can write more. It declares
+//! the kinds of objects, the methods with the subevents of a call, the relations that an execution must be given
+//! (`pick`, `orient`), and then, in a language near herd's `cat`, their consequences (`let`) and laws.
 //!
 //! ```
 //! let models = mowgli::model::Models::builtin();
@@ -31,11 +31,11 @@
 //!
 //! A library defines `so`; in every consistent execution `ppo` and the `so` of all libraries together have no cycle.
 //!
-//! Operators, from the loosest: `|` `;` `\` `&` `*` (product), then `~S` (the others), and behind an operand `^-1`, `^+`,
-//! `^*`, `^?`. `[S]` is the identity on a set, `0` is empty. `domain(R)`, `range(R)`; `nth(A, B, R)`: the pairs of R from A to B of
-//! which each comes in program order behind equally many events of its own side that are related to the other; `unmet(A,
-//! LIST)`: those of A whose call is the nth of its method and object on its thread, while a thread of the object's LIST has
-//! no nth.
+//! Operators, from the loosest: `|` `;` `\` `&` `*` (product), then `~S` (the others), and behind an operand `^-1`,
+//! `^+`, `^*`, `^?`. `[S]` is the identity on a set, `0` is empty. `domain(R)`, `range(R)`; `nth(A, B, R)`: the pairs
+//! of R from A to B of which each follows, in program order, equally many events of its own side that are related to
+//! the other; `unmet(A, LIST)`: those of A whose call is the nth of its method and object on its thread, while a
+//! thread of the object's LIST has no nth.
 //!
 //! Given are the sets `R` and `W` (subevents that read, that write), each stamp, and each method; and the relations `po`
 //! (program order of subevents of different events), `ppo` and `ippo` (those in the stamp order, for finishing and for
@@ -62,7 +62,7 @@ pub(crate) use parse::list;
 pub struct Kind {
     /// Its name.
     pub name: String,
-    /// What is said of an object when it is declared.
+    /// The attributes of its declaration.
     pub attributes: Vec<String>,
     /// The initial value of its places.
     pub starts: Option<i64>,
@@ -156,7 +156,7 @@ pub(crate) enum Group {
     For(String, NodesTerm, Vec<Group>),
 }
 
-/// One way for a call to go.
+/// One possible course of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
     pub(crate) result: Option<ValueTerm>,
@@ -280,7 +280,7 @@ impl Models {
     /// Reads one more; its name is in its text. One of the same name is replaced.
     ///
     /// # Errors
-    /// What is wrong with the text, and where.
+    /// The error in the text, with its place.
     pub fn load(&mut self, file: &str, text: &str) -> Result<Rc<Library>> {
         let library = Rc::new(parse::library(file, text, self)?);
         Meaning::of(&library)?;
@@ -293,7 +293,8 @@ impl Models {
         self.libraries.get(name).cloned()
     }
 
-    /// The same models, but what is called `name` is another of them: what a test says of the one is asked of the other.
+    /// The same models, but the name `name` stands for another of them: the verdicts of a test about the one are asked
+    /// of the other.
     ///
     /// ```
     /// # use mowgli::{enumerate::{Detail, consistent}, litmus::Test, model::Models};

@@ -5,8 +5,8 @@
 //! methods. Tests of the libraries above run over the built-in implementations ([`prepare`]), or their calls are made on objects
 //! ([`prepare_on_objects`]).
 //!
-//! A loop that is to be left by `break` goes on in its last round for as long as the memory lets it. That is right for who
-//! waits for something; a loop that counts may come further than the enumeration looks.
+//! A loop that ends by `break` continues in its last round for as long as the memory lets it. That is right for a
+//! wait; a loop that counts may run longer than the enumeration explores.
 
 use std::rc::Rc;
 
@@ -21,13 +21,13 @@ mod objects;
 use objects::Objects;
 pub use objects::{ObjectCall, ObjectKind, PlannedObject};
 
-/// What the calls of one thread work on. Places and nodes go by their numbers in the [`Plan`], operations by the number of
-/// their name.
+/// The memory that the calls of one thread access. Places and nodes are numbered as in the [`Plan`], operations by the
+/// number of their name.
 ///
 /// A put, a get or a remote read-modify-write need only have begun when its call returns. A test over `rdmatso` names no
 /// operations; theirs have the number [`NAMELESS`].
 pub trait Memory {
-    /// What may go wrong.
+    /// The error of an access.
     type Error;
     /// Writes a local word.
     fn write(&mut self, at: usize, value: i64) -> Result<(), Self::Error>;
@@ -66,7 +66,7 @@ pub struct Rmw {
     pub id: usize,
     /// The local word that the old value lands in.
     pub into: usize,
-    /// The test says `into` nowhere else: only what it is at the end can be seen.
+    /// The test mentions `into` nowhere else: only its final value can be observed.
     pub is_private: bool,
     /// The word that is read and written.
     pub at: usize,
@@ -101,7 +101,7 @@ pub enum NotRunnable {
     Misfit(String, String),
 }
 
-/// Why a thread has not come to its end.
+/// The reason why a thread has not reached its end.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stopped<E> {
@@ -111,7 +111,7 @@ pub enum Stopped<E> {
     /// The memory did not let it look any longer for what it loops for, or there is nothing to poll.
     #[error("it has not finished")]
     NotFinished,
-    /// It was to write or add what is no number.
+    /// The program wrote or added a value that is not a number.
     #[error("a word holds a number, not {0}")]
     Value(Value),
 }
@@ -135,7 +135,7 @@ pub struct Prepared {
     pub is_open: bool,
 }
 
-/// What is run: programs, and the words that they work on.
+/// The programs of a test, and the words that they access.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program of each thread.
@@ -203,7 +203,7 @@ impl Step {
     }
 }
 
-/// A step that concerns nobody but its thread.
+/// A step that affects only its own thread.
 #[derive(Clone, Debug)]
 pub(crate) enum Own {
     Set(usize, Expression),
@@ -235,7 +235,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// What it is. An error is what is no number.
+    /// Its value; the error is a value that is not a number.
     #[inline]
     pub(crate) fn of(&self, registers: &[Value]) -> Result<i64, Value> {
         match self {
@@ -249,7 +249,7 @@ impl Number {
 }
 
 impl Program {
-    /// Runs to the end. The registers hold what was found then.
+    /// Runs to the end. Then the registers hold the final values.
     ///
     /// # Errors
     /// The memory's, or it has not finished.
@@ -285,7 +285,7 @@ impl Program {
 }
 
 impl Own {
-    /// Takes the step; `at` is the one behind it, until it goes elsewhere.
+    /// Takes the step; `at` is the next one, unless the step jumps.
     #[inline]
     pub(crate) fn take(&self, at: &mut usize, registers: &mut [Value]) {
         match self {
@@ -332,7 +332,7 @@ fn call<M: Memory>(
 }
 
 impl Plan {
-    /// What is seen at the end, in the order of [`Test::shown`]: `register` finds one of a thread, `word` one of
+    /// The observed final values, in the order of [`Test::shown`]: `register` reads one of a thread, `word` one of
     /// [`Plan::words`].
     pub fn outcome(&self, register: impl Fn(usize, usize) -> Value, word: impl Fn(usize) -> i64) -> Vec<Value> {
         let seen = self.seen.iter().map(|seen| match seen {
@@ -462,8 +462,8 @@ fn mentions(test: &Test) -> Vec<usize> {
 /// The built-in implementations of the libraries above RDMA, each before those that it uses.
 const STACK: [&str; 4] = ["msw_hash", "rbl_sv", "bal_sv", "sv_rdma"];
 
-/// Reads a test, and plans its run: over the built-in implementations, if it calls more than words have. Then only its
-/// threads' registers can be compared with what the models say.
+/// Reads a test, and plans its run: over the built-in implementations, if it has calls that words do not have. Then
+/// only its threads' registers can be compared with the models.
 ///
 /// ```
 /// # use mowgli::{model::Models, run::prepare};
@@ -517,8 +517,8 @@ pub fn prepare(file: &str, text: &str, models: &Models) -> Result<Prepared, NotR
     Ok(Prepared { test, plan, over, is_open })
 }
 
-/// Reads a test, and plans its run on objects: its calls of the libraries above words stay calls. What words and registers
-/// hold can be compared with what the models say.
+/// Reads a test, and plans its run on objects: its calls of the libraries above words remain calls. The contents of
+/// words and registers can be compared with the models.
 ///
 /// ```
 /// # use mowgli::{model::Models, run::prepare_on_objects};
@@ -564,7 +564,7 @@ impl Prepared {
         self.plan.threads.iter().flat_map(|thread| &thread.steps).any(|step| step.made_on().is_some())
     }
 
-    /// Whether the test's condition holds of an outcome; none if a run cannot say it.
+    /// Whether the test's condition holds of an outcome; none if a run cannot decide it.
     ///
     /// # Panics
     /// If the outcome is that of another test.

@@ -12,14 +12,14 @@ pub struct Position {
     pub column: u32,
 }
 
-/// What is wrong with a model or a litmus test, and where.
+/// An error in a model or a litmus test, with its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     /// The file, or the model's name.
     pub file: String,
     /// Where in it.
     pub position: Position,
-    /// What is wrong.
+    /// The error.
     pub what: String,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A result with a position for what is wrong.
+/// A result whose error has a position.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What a text is made of.
@@ -59,7 +59,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// All symbols; one that begins another comes after it.
+/// All symbols; one that is a prefix of another follows it.
 const SYMBOLS: &[&str] = &[
     "^-1", "^+", "^*", "^?", "/\\", "\\/", "->", "==", "!=", "<=", ">=", "{", "}", "(", ")", "[", "]", ";", ",", ":",
     "=", "<", ">", "+", "-", "*", "\\", "|", "&", "~", "@", ".",
@@ -164,7 +164,7 @@ impl Reader {
         }
     }
 
-    /// What is read between separators, until a closing symbol, which is taken too.
+    /// The items between separators, until a closing symbol, which is taken too.
     pub(crate) fn list<T>(
         &mut self,
         separator: &str,
@@ -191,7 +191,7 @@ impl Reader {
         &self.tokens[(self.at + ahead).min(self.tokens.len() - 1)].0
     }
 
-    /// Where the reader is, to go [back](Self::back_to) there.
+    /// The position of the reader, for a return [to it](Self::back_to).
     pub(crate) fn mark(&self) -> usize {
         self.at
     }
@@ -200,7 +200,7 @@ impl Reader {
         self.at = mark;
     }
 
-    /// Goes on behind the brace that closes the one that was just taken.
+    /// Continues behind the brace that closes the one that was just taken.
     pub(crate) fn skip_block(&mut self) -> Result<()> {
         let position = self.position();
         let mut open = 1;
@@ -249,7 +249,7 @@ impl Lexer<'_> {
         Error { file: self.file.to_owned(), position: self.position, what: what.into() }
     }
 
-    /// Goes on by so many bytes.
+    /// Skips so many bytes.
     fn skip(&mut self, bytes: usize) {
         let (skipped, rest) = self.rest.split_at(bytes);
         for skipped in skipped.chars() {

@@ -1,5 +1,5 @@
-//! What a thread may do if every read may return anything that somebody writes: the plain executions of the LOCO paper, section
-//! 3.2. Consistency prunes them.
+//! The traces of a thread if every read may return any value that some write produces: the plain executions of the
+//! LOCO paper, section 3.2. Consistency prunes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ pub(crate) struct Subevent {
     pub(crate) writes: Option<(Place, Value)>,
     /// The place that it is at, if it neither reads nor writes.
     pub(crate) touches: Option<Place>,
-    /// The subevent before it in its event comes before it.
+    /// The subevent before it in its event is ordered before it.
     pub(crate) follows: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Subevent {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
     pub(crate) call: Call,
-    /// The register that its result goes to.
+    /// The register that gets its result.
     pub(crate) into: Option<usize>,
     pub(crate) subevents: Vec<Subevent>,
 }
@@ -90,7 +90,7 @@ impl Trace {
     }
 }
 
-/// Who may write a value: threads by their bits, and who was there first.
+/// The possible writers of a value: threads by their bits, and the initial state.
 type Writers = u32;
 const INITIAL: Writers = 1 << 31;
 
@@ -131,7 +131,7 @@ struct Found {
 pub(crate) struct Domains(BTreeMap<Place, BTreeMap<Value, Found>>);
 
 impl Domains {
-    /// What is there to begin with.
+    /// The initial values.
     pub(crate) fn initial(test: &Test) -> Domains {
         let mut domains = Domains::default();
         for place in test.places() {
@@ -191,7 +191,8 @@ pub(crate) fn all(test: &Test) -> Result<Vec<Vec<Trace>>, TooLarge> {
         }
         domains = grown;
     };
-    // Whose reads no trace of another satisfies is none; and so those that it would have satisfied, and so on.
+    // A trace whose reads no trace of another thread satisfies is impossible; and so are those that it would have
+    // satisfied, and so on.
     loop {
         let mut domains = initial.clone();
         let count = all.iter().map(Vec::len).sum::<usize>();
@@ -229,7 +230,7 @@ struct Going {
 }
 
 impl Going {
-    /// Adds what was written.
+    /// Adds the written values.
     fn grow(&self, thread: usize, grown: &mut Domains) {
         let writes = self.trace.writes().zip(&self.writes);
         writes.for_each(|(write, made_of)| grown.add(write, 1 << thread, made_of));
@@ -254,8 +255,8 @@ impl Going {
     }
 }
 
-/// The traces of a thread. What it writes in them is added to `grown`; also in those that stop in a loop, as others may let it
-/// go on.
+/// The traces of a thread. The values that it writes in them are added to `grown`, also by those that stop in a loop,
+/// since others may let it continue.
 fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains) -> Result<Vec<Trace>, TooLarge> {
     let TestThread { registers, code, .. } = &test.threads[thread];
     // The number of its first call among those of all threads.
@@ -299,7 +300,7 @@ fn of_thread(test: &Test, thread: usize, domains: &Domains, grown: &mut Domains)
             Instruction::Call(into, call) => {
                 let ways = ways(test, thread, call, number, &going, domains);
                 if ways.is_empty() && domains.allow(thread, &going.trace) {
-                    // It waits for what nobody has written yet; what it has written itself may be waited for, too.
+                    // It waits for a value that is not written yet; the loop may also wait for its own writes.
                     going.grow(thread, grown);
                 }
                 for way in ways {
@@ -331,7 +332,7 @@ pub(crate) fn evaluate(registers: &[Value], expression: &Expression) -> Value {
     }
 }
 
-/// Whether a comparison holds; of what are no numbers, none but those for equality.
+/// Whether a comparison holds; of values that are not numbers, only comparisons for equality do.
 pub(crate) fn compare(left: &Value, comparison: Comparison, right: &Value) -> bool {
     let numbers = left.as_number().zip(right.as_number());
     match comparison {
@@ -342,7 +343,7 @@ pub(crate) fn compare(left: &Value, comparison: Comparison, right: &Value) -> bo
     }
 }
 
-/// A variable of a call's values, by number; or what is known, and the reads that have a part in it.
+/// A variable of a call's values, by number; or its known value, with the reads that contributed to it.
 #[derive(Clone)]
 enum Flat {
     Known(Value, Reads),
@@ -363,7 +364,7 @@ struct FlatPart {
     actions: Vec<FlatAction>,
 }
 
-/// One way for a call to go.
+/// One possible course of a call.
 struct Way {
     event: Event,
     /// The reads that have a part in each of its writes.
@@ -386,7 +387,7 @@ struct Flattener<'a> {
     parts: Vec<FlatPart>,
 }
 
-/// All ways for a call to go, of which the number among all calls is given.
+/// All possible courses of a call, which has this number among all calls.
 fn ways(test: &Test, thread: usize, call: &Call, number: usize, going: &Going, domains: &Domains) -> Vec<Way> {
     let method = &test.libraries[call.library].methods[&call.method];
     let mut all = Vec::new();

@@ -1,9 +1,9 @@
 //! The x86-TSO machine: a memory, and a buffer of writes for each thread. Owens, Sarkar, Sewell, "A better x86 memory model: x86-TSO"
 //! (TPHOLs 2009).
 //!
-//! [`machine`](crate::machine) has store buffers too, among much else. This one has nothing else, and shares with its driver
-//! only how a program is read, and what goes on in a thread's registers: what both of them and the model `x86tso` say is not one
-//! mistake made three times.
+//! [`machine`](crate::machine) has store buffers too, among much else. This one has nothing else, and shares with its
+//! driver only the reading of programs and the steps in a thread's registers: so its agreement with that machine and
+//! the model `x86tso` is not one mistake made three times.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -18,11 +18,11 @@ const METHODS: [&str; 4] = ["Write", "Read", "CAS", "Mfence"];
 struct State {
     memory: Vec<i64>,
     threads: Vec<At>,
-    /// What each thread has written and nobody else sees, the oldest first.
+    /// The writes of each thread that no other thread sees yet, the oldest first.
     buffers: Vec<VecDeque<(usize, i64)>>,
 }
 
-/// All outcomes of a test that uses `x86tso` alone: what is seen at the end, in the order of [`Test::observables`].
+/// All outcomes of a test that uses `x86tso` alone: the observed final values, in the order of [`Test::observables`].
 ///
 /// # Errors
 /// It uses something else, or takes too long.
@@ -61,7 +61,7 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
                 open.push(next);
             }
         }
-        // Who waits waits for his buffer, so nobody stands still for ever.
+        // A waiting thread waits for its buffer, so none waits for ever.
         if open.len() == before {
             let registers = state.threads.iter().flat_map(|at| at.registers.iter().cloned());
             outcomes.insert(registers.chain(state.memory.iter().copied().map(Value::number)).collect());

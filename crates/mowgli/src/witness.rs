@@ -15,12 +15,12 @@ use crate::trace::{self, TooLarge, Trace};
 
 pub use crate::model::explain::Edge;
 
-/// What is found for a test.
+/// The answer for a test.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// A consistent execution in which the condition holds; for `forall`, one in which it does not.
     Witness(Graph),
-    /// There is none. This one comes closest, and has a cycle.
+    /// None is allowed. This one is the closest, and has a cycle.
     Forbidden(Graph, Cycle),
     /// There is none, as nothing that can be read makes it so, before any law is asked.
     Impossible,
@@ -35,7 +35,7 @@ pub struct Graph {
     pub subevents: Vec<Subevent>,
     /// Everything that the models have a name for; `so` is called `LIBRARY.so`.
     pub relations: BTreeMap<String, Relation>,
-    /// Which of them say what the execution is, besides what its threads do.
+    /// The relations that define the execution, besides the behaviour of its threads.
     pub chosen: Vec<String>,
     /// What the test shows of its end.
     pub seen: Vec<(String, Value)>,
@@ -44,7 +44,7 @@ pub struct Graph {
 /// A call of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// Whose it is.
+    /// Its thread.
     pub thread: usize,
     /// As it was written, but for blanks.
     pub text: String,
@@ -105,10 +105,11 @@ const CYCLES_MAX: u64 = 5_000;
 
 /// Looks for a consistent execution in which the test's condition holds, or for `forall` for one in which it does not.
 ///
-/// If there is none, every candidate in which the condition holds breaks a law. Most do so at once, in ways that say nothing
-/// about the test, as with two writes of one thread in the wrong order. So of each candidate the shortest cycle is looked at,
-/// and the candidate is returned whose shortest cycle is the longest: the one that comes closest. Some thousands are looked at,
-/// those first that keep program order where they have a choice; beyond that there may be one that comes closer.
+/// If none is allowed, every candidate in which the condition holds breaks a law. Most do so at once, in ways
+/// unrelated to the test, as with two writes of one thread in the wrong order. So the search computes the shortest
+/// cycle of each candidate, and returns the candidate whose shortest cycle is the longest: the closest one. It
+/// examines some thousands, those first that keep program order where they have a choice; a closer one may exist
+/// beyond them.
 ///
 /// # Errors
 /// There are too many executions.
@@ -163,7 +164,7 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
 struct Finder<'a> {
     search: Search<'a>,
     witness: Option<Graph>,
-    /// The one whose shortest cycle is the longest, and how long that is.
+    /// The one whose shortest cycle is the longest, and the length of that.
     closest: Option<(u16, Graph, Cycle)>,
     /// How many were looked at for that.
     looked_at: u64,
@@ -226,7 +227,7 @@ impl Finder<'_> {
 
     /// Looks for a consistent execution, from a decision on.
     fn witness(&mut self, candidate: &Candidate<'_>, decided: Decided, at: usize) {
-        // What is seen is known then; the rest is many ways to the same.
+        // The observed values are known then; the remaining decisions lead to the same ones.
         if at == candidate.counted && !self.holds(candidate, &decided) {
             return;
         }
@@ -250,12 +251,12 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether it has looked long enough for the one that comes closest.
+    /// Whether the search for the closest one has taken long enough.
     fn has_looked(&self) -> bool {
         self.looked_at > CANDIDATES_MAX || self.looked_at > CYCLES_MAX && self.closest.is_some()
     }
 
-    /// Looks for the candidate that comes closest, from a decision on.
+    /// Searches for the closest candidate, from a decision on.
     fn cycle(&mut self, candidate: &Candidate<'_>, mut decided: Decided, at: usize) {
         self.looked_at += 1;
         if self.has_looked() {
@@ -348,7 +349,7 @@ impl Finder<'_> {
         Cycle { law: "Λ-consistency".into(), at: start, edges: edges.collect() }
     }
 
-    /// What is to be shown of an execution.
+    /// The picture of an execution.
     fn graph(&self, candidate: &Candidate<'_>, decided: &Decided) -> Graph {
         let Search { test, meanings, .. } = &self.search;
         let execution = candidate.execution;

@@ -104,7 +104,7 @@ fn values_of_two_words_between_guards() {
     }
 }
 
-/// What a call returns goes to a register that its arguments may be read from.
+/// The result of a call may be stored in a register that its arguments are read from.
 #[test]
 fn a_result_may_replace_an_argument() {
     let mut models = Models::builtin();
@@ -118,7 +118,7 @@ fn a_result_may_replace_an_argument() {
         refinement.shown.iter().map(|state| state[0].to_string()).collect()
     };
     assert_eq!(shown("return v + 1;"), ["6"]);
-    // Who returns nothing returns none.
+    // A call without a result returns none.
     assert_eq!(shown(""), ["none"]);
 }
 

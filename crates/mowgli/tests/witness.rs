@@ -23,7 +23,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// Every test of the suite, with its text and what is found for it.
+/// Every test of the suite, with its text and its answer.
 fn suite() -> impl Iterator<Item = (Test, String, Answer)> {
     let models = Models::builtin();
     files().into_iter().map(move |file| {
@@ -61,7 +61,7 @@ fn a_witness_is_found_where_there_is_one() {
     assert!(witnesses > 40 && cycles > 50, "{witnesses} witnesses, {cycles} cycles");
 }
 
-/// What an edge says of its ends, by what is known of them without the models.
+/// Whether the label of an edge fits its ends, as far as they are known without the models.
 fn is_plausible(graph: &Graph, edge: &Edge) -> bool {
     let (label, from, to) = match edge.label.strip_suffix("^-1") {
         Some(label) => (label, edge.to, edge.from),
@@ -90,7 +90,7 @@ fn is_plausible(graph: &Graph, edge: &Edge) -> bool {
     }
 }
 
-/// It is closed, made of what it says, and passes nothing twice.
+/// It is closed, its edges are real, and it passes nothing twice.
 fn check(test: &str, graph: &Graph, Cycle { law, at, edges }: &Cycle) {
     assert!(!edges.is_empty() && edges[0].from == *at, "{test}: {law}");
     for (index, edge) in edges.iter().enumerate() {
@@ -128,7 +128,7 @@ fn known_cycles_are_the_known_ones() {
         ("IRIW", "CW x=1 -rfe-> CR x=1 -ppo-> CR y=0 -rb-> CW y=1 -rfe-> CR y=1 -ppo-> CR x=0 -rb->"),
         ("r1", "CR x=0 -rb-> CW x=1 -po->"),
         ("fig_3d", "NLR₂ x=1 -iso-> NRW₂ z=1 -pfp-> WT -ppo-> CW x=1 -rfe->"),
-        // The nfo between put and get goes with ppo; whoever turned it round would break more than the test is about.
+        // The nfo between put and get agrees with ppo; reversing it would break more than the test is about.
         (
             "fig_4_bottom",
             "NRW₂ y=1 -ppo-> NLW₂ r=0 -pfg-> WT -ppo-> CR x=0 -rb-> \
@@ -272,7 +272,7 @@ impl Rect {
     }
 }
 
-/// What is in a picture.
+/// The content of a picture.
 struct Picture {
     width: f64,
     height: f64,
@@ -373,7 +373,7 @@ fn pictures_show_every_call_and_nothing_is_in_the_way_of_anything() {
     assert!(compared > 90, "{compared}");
 }
 
-/// Orders that nobody sees are not tried one by one where the condition does not hold anyway.
+/// Unobservable orders are not tried one by one where the condition does not hold anyway.
 #[test]
 fn a_test_with_many_flushes_is_answered() {
     let count = 6;

@@ -37,7 +37,7 @@ c_constants! {
         IBV_WC_TM_RNDV_INCOMPLETE = 23,
     }
 
-    /// What completed. Says nothing if the status is not success.
+    /// The kind of the completed request. Undefined if the status is not success.
     enum ibv_wc_opcode: c_uint {
         IBV_WC_SEND = 0,
         IBV_WC_RDMA_WRITE = 1,
@@ -202,26 +202,27 @@ pub const fn ibv_cq_ex_to_cq(cq: *mut ibv_cq_ex) -> *mut ibv_cq {
 /// Takes up to `num_entries` completions out of the queue; how many there were, negative for a failure.
 ///
 /// # Safety
-/// `cq` is a completion queue that nobody destroys meanwhile, and `wc` is valid to write `num_entries` completions.
+/// `cq` is a completion queue that is not destroyed meanwhile, and `wc` is valid to write `num_entries` completions.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: by the contract of this function; every provider can poll.
     unsafe { (*(*cq).context).ops.poll_cq.unwrap_unchecked()(cq, num_entries, wc) }
 }
 
-/// Goes to the next completion and begins to read it: 0, or `ENOENT` if there is none, or another errno value.
+/// Begins to read the next completion: 0, or `ENOENT` if there is none, or another errno value.
 ///
 /// After 0 the caller reads it and then calls [`ibv_next_poll`] or [`ibv_end_poll`]; after a failure it calls neither.
 ///
 /// # Safety
-/// `cq` is a completion queue that nobody destroys meanwhile, no poll of it is open, and `attr` is valid to read.
+/// `cq` is a completion queue that is not destroyed meanwhile, no poll of it is open, and `attr` is valid to read.
 #[inline]
 pub unsafe fn ibv_start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: by the contract of this function; every extended completion queue can be polled.
     unsafe { (*cq).start_poll.unwrap_unchecked()(cq, attr) }
 }
 
-/// Goes to the next completion: 0, or `ENOENT` if there is none, or another errno value. [`ibv_end_poll`] is still due.
+/// Advances to the next completion: 0, or `ENOENT` if there is none, or another errno value. [`ibv_end_poll`] is still
+/// due.
 ///
 /// Soft-RoCE breaks the queue at the end of such a batch: after `ENOENT`, [`ibv_end_poll`] takes one completion more
 /// than there was (rdma-core's pull request 1512). A loop of [`ibv_start_poll`] and [`ibv_end_poll`], one completion
@@ -235,7 +236,7 @@ pub unsafe fn ibv_next_poll(cq: *mut ibv_cq_ex) -> c_int {
     unsafe { (*cq).next_poll.unwrap_unchecked()(cq) }
 }
 
-/// Ends a poll: what was read of the queue is free for new completions.
+/// Ends a poll: the queue may overwrite the completions that were read.
 ///
 /// # Safety
 /// This thread has opened a poll of `cq` by [`ibv_start_poll`].
@@ -262,7 +263,7 @@ macro_rules! readers {
 }
 
 readers! {
-    /// What completed; says nothing if the status is not success.
+    /// The kind of the completed request; undefined if the status is not success.
     ibv_wc_read_opcode: read_opcode -> ibv_wc_opcode,
     /// The vendor's code for a failure.
     ibv_wc_read_vendor_err: read_vendor_err -> u32,

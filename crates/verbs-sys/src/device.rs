@@ -121,7 +121,7 @@ c_types! {
         ndev_ifindex: u32,
     }
 
-    /// A device that can be opened. The list that it came from owns it until then.
+    /// A device that can be opened. Its list owns it until then.
     growing struct ibv_device {
         _ops: Skipped<[*const c_void; 2]>,
         node_type: ibv_node_type,

@@ -9,7 +9,7 @@ use crate::declare::{c_constants, c_types};
 use crate::{ibv_context, verbs_context};
 
 c_constants! {
-    /// Who may do what with memory, or through a queue pair.
+    /// The allowed accesses to memory, or through a queue pair.
     flags ibv_access_flags: c_uint {
         IBV_ACCESS_LOCAL_WRITE = 1 << 0,
         IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -85,7 +85,7 @@ pub unsafe fn ibv_alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_at
 /// Frees memory of a device. Errno value: `EBUSY` while it is registered.
 ///
 /// # Safety
-/// `dm` came from [`ibv_alloc_dm`] and is not used afterwards.
+/// `dm` is from [`ibv_alloc_dm`] and is not used afterwards.
 pub unsafe fn ibv_free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: by the contract of this function; a provider that allocates it frees it.
     unsafe { extended_op!((*dm).context, free_dm).map_or(libc::EOPNOTSUPP, |free_dm| free_dm(dm)) }

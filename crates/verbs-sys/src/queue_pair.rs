@@ -158,7 +158,7 @@ c_types! {
         sq_sig_all: c_int,
     }
 
-    /// What a queue pair is to be, with what was added later.
+    /// The description of a new queue pair, with later additions.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ibv_qp_init_attr_ex {
         qp_context: *mut c_void,
@@ -179,7 +179,7 @@ c_types! {
         send_ops_flags: ibv_qp_create_send_ops_flags,
     }
 
-    /// The attributes of a queue pair; a mask says which of them count.
+    /// The attributes of a queue pair; a mask selects the valid ones.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_qp_attr {
         qp_state: ibv_qp_state,
@@ -326,6 +326,7 @@ c_types! {
 }
 
 impl Default for ibv_wr_remote {
+    #[inline]
     fn default() -> Self {
         // The larger variant, so that no byte of the union is left unwritten but padding.
         ibv_wr_remote { atomic: ibv_wr_atomic::default() }
@@ -333,6 +334,7 @@ impl Default for ibv_wr_remote {
 }
 
 impl Default for ibv_send_wr {
+    #[inline]
     fn default() -> Self {
         ibv_send_wr {
             wr_id: 0,
@@ -371,8 +373,8 @@ pub unsafe fn ibv_create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init
 /// before it are under way.
 ///
 /// # Safety
-/// `qp` is a queue pair that nobody destroys meanwhile, `wr` is a list that ends, and `bad_wr` is valid to write. Local
-/// memory of a request stays valid, and is not touched against the request, until it has completed.
+/// `qp` is a queue pair that is not destroyed meanwhile, `wr` is a list that ends, and `bad_wr` is valid to write.
+/// Local memory of a request stays valid, and is not touched against the request, until it has completed.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: by the contract of this function; every provider can post.
@@ -395,7 +397,7 @@ macro_rules! work_requests {
             $(#[$attribute])*
             ///
             /// # Safety
-            /// `qp` is the extended view of a queue pair that nobody destroys meanwhile and that was created with the
+            /// `qp` is the extended view of a queue pair that is not destroyed meanwhile and that was created with the
             /// flag for this operation. A batch is open, by this thread, except for [`ibv_wr_start`], which opens it.
             /// Memory that an operation names stays valid, and is not touched against it, until it has completed.
             #[inline]
@@ -407,8 +409,8 @@ macro_rules! work_requests {
     };
 }
 
-// In a batch, each operation takes `wr_id` and `wr_flags` of the queue pair, and the setter of its local memory follows
-// it. What is wrong with it shows when the batch is completed.
+// In a batch, each operation takes `wr_id` and `wr_flags` of the queue pair, and the setter of its local memory
+// follows it. Errors are reported when the batch is completed.
 work_requests! {
     /// Opens a batch. Providers lock the queue pair here, until the batch is completed or aborted.
     fn ibv_wr_start: wr_start();
@@ -422,9 +424,9 @@ work_requests! {
     fn ibv_wr_rdma_write_imm: wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: be32);
     /// Reads remote memory to the local memory that is set next.
     fn ibv_wr_rdma_read: wr_rdma_read(rkey: u32, remote_addr: u64);
-    /// Compares and swaps 8 bytes; the old value goes to the local memory that is set next.
+    /// Compares and swaps 8 bytes; the old value is written to the local memory that is set next.
     fn ibv_wr_atomic_cmp_swp: wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64);
-    /// Adds to 8 bytes; the old value goes to the local memory that is set next.
+    /// Adds to 8 bytes; the old value is written to the local memory that is set next.
     fn ibv_wr_atomic_fetch_add: wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64);
     /// Local memory of the last operation: one segment.
     fn ibv_wr_set_sge: wr_set_sge(lkey: u32, addr: u64, length: u32);

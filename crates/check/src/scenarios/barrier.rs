@@ -1,7 +1,7 @@
 //! The barrier: no thread passes before all have arrived, and all earlier puts are visible to all threads after it.
 
-use farfield::fabric::GroupKey;
-use farfield::{Barrier, BarrierThread, Endpoint, Result};
+use farfield_core::fabric::GroupKey;
+use farfield_core::{Barrier, BarrierThread, Endpoint, Result};
 
 use super::keep;
 use crate::{Log, Scenario, Stage};

@@ -1,10 +1,11 @@
 //! Closing: memory is freed when all nodes have closed an object, and not before.
 
-use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey};
-use farfield::{CustomObject, ErrorKind, Node, NodeId, Opening, Result};
+use farfield_core::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey};
+use farfield_core::toolkit::{Object, Opening};
+use farfield_core::{ErrorKind, Node, NodeId, Result};
 
-use super::death::patiently;
 use crate::Faults;
+use crate::parts::patiently;
 use crate::scenario::{Scenario, Stage};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -12,25 +13,25 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// An object with one word on each node.
-fn announce(node: &Node) -> Result<CustomObject> {
+fn announce(node: &Node) -> Result<Object> {
     let word = node.alloc(GroupKey::SIGNAL, 8)?;
     word.word(0).store(u64::from(node.id().0) + 1);
     Opening::new(node, "object", "Words").region("word", word).announce()
 }
 
-fn connect(node: &Node) -> Result<CustomObject> {
+fn connect(node: &Node) -> Result<Object> {
     let object = announce(node)?;
     object.wait(node.timeout())?;
     Ok(object)
 }
 
 /// Connected on all nodes.
-fn opened(stage: &Stage) -> Result<Vec<CustomObject>> {
+fn opened(stage: &Stage) -> Result<Vec<Object>> {
     stage.on_each(connect)
 }
 
 /// Finds the word of another node.
-fn finds(object: &CustomObject, ep: &Endpoint, peer: NodeId) -> Result<()> {
+fn finds(object: &Object, ep: &Endpoint, peer: NodeId) -> Result<()> {
     let found = ep.get(object.remote::<u64>(peer, "word")?).wait()?;
     assert_eq!(found, u64::from(peer.0) + 1, "the word of {peer}");
     Ok(())

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey, Instant, Region, Word};
-use farfield::{
-    Barrier, BarrierThread, Error, ErrorKind, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing,
+use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Region, Word};
+use farfield_core::{
+    Barrier, BarrierThread, Error, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing,
 };
 
 use super::keep;
-use super::mutex::word;
 use crate::Faults;
+use crate::parts::{comes_of_faults, goes_on, is_decided, patiently, unless_faults, word};
 use crate::scenario::{Scenario, Stage, crashed, stood_still};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -30,44 +30,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         holder_of_two_dies(),
         one_of_two_dies(),
     ]
-}
-
-/// Whether the only possible cause of an error is a node's death, a cut, or an eviction.
-pub(super) fn comes_of_faults(error: &Error) -> bool {
-    let comes_of_faults = |error: &farfield::fabric::Error| {
-        error.is_out_of_reach()
-            || error.is_timeout()
-            || matches!(error.kind(), FabricError::Fenced | FabricError::Revoked { .. })
-    };
-    match error.kind() {
-        ErrorKind::Fabric(error) => comes_of_faults(error),
-        ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| comes_of_faults(error)),
-        _ => error.is_timeout(),
-    }
-}
-
-/// A thread's result, unless a possible fault prevented it.
-pub(super) fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if comes_of_faults(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Retries after a timeout. Time may pass before any node detects a fault.
-pub(super) fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        match attempt() {
-            Err(error) if error.is_timeout() && (stood_still() || (0..3).any(crashed)) => {}
-            done => return done,
-        }
-    }
-}
-
-/// Whether a node has neither crashed nor been fenced.
-pub(super) fn goes_on(node: &Node) -> bool {
-    !crashed(node.id().index()) && !node.fabric().is_fenced()
 }
 
 /// In the end, the remaining nodes agree on which of them remain.
@@ -92,16 +54,6 @@ fn agree(stage: &Stage) {
         }
         Ok(())
     });
-}
-
-/// Whether a node knows the standing of each other node, and of the dead that they are evicted; or is evicted itself.
-pub(super) fn is_decided(node: &Node) -> bool {
-    let is_settled = |of: NodeId| match node.standing_of(of) {
-        Standing::Member => !crashed(of.index()),
-        Standing::Departed | Standing::ShutOut => true,
-        Standing::Suspected | Standing::Dead => false,
-    };
-    node.fabric().is_fenced() || node.members().all(is_settled)
 }
 
 /// Stays until the dead are evicted; it may be evicted itself.

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use farfield::fabric::{DeathRule, Endpoint, GroupKey, Instant, Word};
-use farfield::{AtomicVar, CustomObject, ErrorKind, Mutex, Node, NodeId, Opening, Result};
+use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Word};
+use farfield_core::toolkit::{Object, Opening};
+use farfield_core::{AtomicVar, ErrorKind, Mutex, Node, NodeId, Result};
 
-use super::death::unless_faults;
 use crate::Faults;
+use crate::parts::unless_faults;
 
 use crate::scenario::{Scenario, Stage};
 
@@ -31,7 +32,7 @@ fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
 }
 
 /// An object with one word on each node.
-fn announce(node: &Node, layout: &str) -> Result<CustomObject> {
+fn announce(node: &Node, layout: &str) -> Result<Object> {
     let word = node.alloc(GroupKey::SIGNAL, 8)?;
     word.word(0).store(u64::from(node.id().0) + 1);
     let expect = |_| vec![("word".into(), 8)];
@@ -39,7 +40,7 @@ fn announce(node: &Node, layout: &str) -> Result<CustomObject> {
 }
 
 /// Opens the object, waits for the others, and finds their words.
-fn connect(node: &Node) -> Result<CustomObject> {
+fn connect(node: &Node) -> Result<Object> {
     let object = announce(node, "one word")?;
     object.wait(node.timeout())?;
     let ep = node.endpoint()?;
@@ -51,7 +52,7 @@ fn connect(node: &Node) -> Result<CustomObject> {
 }
 
 /// Opens the object on a node that runs, in a thread.
-fn connects(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
+fn connects(stage: &Stage, node: usize, kept: &Kept<Object>) {
     let (kept, node) = (Rc::clone(kept), stage.node(node));
     stage.thread_without_endpoint(node.id().index(), "opens", move || {
         let object = connect(&node)?;
@@ -61,7 +62,7 @@ fn connects(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
 }
 
 /// Starts a node and opens the object on it, in a thread.
-fn comes(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
+fn comes(stage: &Stage, node: usize, kept: &Kept<Object>) {
     let (kept, starter) = (Rc::clone(kept), stage.starter());
     stage.thread_without_endpoint(node, "comes", move || {
         // The object keeps its node.
@@ -75,7 +76,7 @@ fn comes(stage: &Stage, node: usize, kept: &Kept<CustomObject>) {
 /// `join-not-answered`.
 fn present() -> Scenario {
     Scenario::new("join/present", "two nodes that know each other open an object, in any order", 2, |stage| {
-        let opened: Kept<CustomObject> = Kept::default();
+        let opened: Kept<Object> = Kept::default();
         for node in stage.nodes() {
             let opened = Rc::clone(&opened);
             stage.thread_without_endpoint(node.id().index(), "opens", move || {

@@ -8,13 +8,13 @@ mod node_failure;
 
 use std::time::Duration;
 
-use farfield::fabric::Instant;
-use farfield::{Endpoint, KvOptions, NodeId, Placement, Result};
+use farfield_core::fabric::Instant;
+use farfield_core::{Endpoint, KvOptions, NodeId, Placement, Result};
 
 use self::client::{
     Answer, Client, Pair, all_slots_come_back, first_lock, keys, linearizable, on_node_1, second_lock, tiny, whole,
 };
-use super::mutex::{cut, word};
+use crate::parts::{cut, word};
 use crate::scenario::{Scenario, Stage, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {

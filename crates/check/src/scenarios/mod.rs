@@ -1,11 +1,10 @@
-//! Scenarios for Farfield's own objects.
+//! Scenarios for the objects of `farfield-core`. The crate of each system has its own.
 
 mod barrier;
 mod close;
 mod death;
 mod join;
 mod kv;
-mod locks;
 mod mutex;
 mod queue;
 mod refused;
@@ -17,7 +16,7 @@ use std::rc::Rc;
 
 use crate::{Scenario, Stage};
 
-/// All of them.
+/// All of them, in the order in which they are searched.
 pub fn all() -> Vec<Scenario> {
     let scenarios = [
         barrier::scenarios(),
@@ -25,7 +24,6 @@ pub fn all() -> Vec<Scenario> {
         ring::scenarios(),
         queue::scenarios(),
         mutex::scenarios(),
-        locks::scenarios(),
         kv::scenarios(),
         join::scenarios(),
         close::scenarios(),
@@ -33,18 +31,18 @@ pub fn all() -> Vec<Scenario> {
         reopen::scenarios(),
         refused::scenarios(),
     ];
+    with_slow(scenarios.into_iter().flatten())
+}
+
+/// Adds to scenarios with faults, but for the small ones, the same again with NICs and threads that stall.
+pub fn with_slow(scenarios: impl IntoIterator<Item = Scenario>) -> Vec<Scenario> {
     let mut all = Vec::new();
-    for scenario in scenarios.into_iter().flatten() {
+    for scenario in scenarios {
         let slow = (scenario.injected().is_some() && !scenario.is_small()).then(|| scenario.clone().slow());
         all.push(scenario);
         all.extend(slow);
     }
     all
-}
-
-/// The scenario with this name.
-pub fn named(name: &str) -> Option<Scenario> {
-    all().into_iter().find(|scenario| scenario.name() == name)
 }
 
 /// Keeps something that several threads use alive until all of them have ended: closing an object takes locks, and
@@ -57,9 +55,4 @@ fn keep<T: 'static>(stage: &Stage, value: T) -> Rc<T> {
         Ok(())
     });
     value
-}
-
-/// The scenario that is there to find a seeded bug.
-pub fn killing(mutant: &str) -> Option<Scenario> {
-    all().into_iter().find(|scenario| scenario.mutants().contains(&mutant))
 }

@@ -10,10 +10,11 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use farfield::fabric::{GroupKey, Instant, Region, RemotePtr};
-use farfield::objects::mutex::BYPASS_MAX;
-use farfield::{Endpoint, Guard, Mutex, MutexArray, NodeId, Result};
+use farfield_core::fabric::{Instant, Region, RemotePtr};
+use farfield_core::objects::mutex::BYPASS_MAX;
+use farfield_core::{Endpoint, Guard, Mutex, MutexArray, NodeId, Result};
 
+use crate::parts::{cut, word};
 use crate::scenario::{Scenario, Stage, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -35,29 +36,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// Opens the lock on all nodes, with its word on node 0.
 fn open(stage: &Stage) -> Result<Vec<Rc<Mutex>>> {
     stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))
-}
-
-/// A word of a node that a lock protects.
-pub(super) fn word(stage: &Stage, node: usize, name: &str) -> Result<Region> {
-    let node = stage.node(node);
-    let region = node.alloc(GroupKey::DATA, 8)?;
-    node.fabric().label(region.remote(0), 8, format_args!("{name}"));
-    Ok(region)
-}
-
-/// Polls a future until it has been pending so often, and drops it then.
-pub(super) async fn cut<T>(pending_max: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut pending = 0;
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if pending == pending_max => Poll::Ready(None),
-        Poll::Pending => {
-            pending += 1;
-            Poll::Pending
-        }
-    })
-    .await
 }
 
 /// A critical section. It does not wait for the put: the release has to make it visible.

@@ -7,13 +7,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
-use farfield::history::{Budget, Event, check};
-use farfield::{Endpoint, NodeId, Queue, QueueOptions, Result};
+use farfield_core::history::queue::{QueueInput, QueueModel, QueueOutput};
+use farfield_core::history::{Budget, Event, check};
+use farfield_core::{Endpoint, NodeId, Queue, QueueOptions, Result};
 
 use super::keep;
-use super::mutex::cut;
 use crate::Faults;
+use crate::parts::cut;
 use crate::scenario::{Log, Scenario, Stage, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -80,7 +80,7 @@ struct Plan {
 const PLAN: Plan = Plan { nodes: 2, capacity: 2, enqueues: 1, before: &[], threads: &[] };
 
 /// A value in the queue, made from a number.
-trait Holds: farfield::Value {
+trait Holds: farfield_core::Value {
     fn of(number: u64) -> Self;
     fn number(&self) -> u64;
 }
@@ -214,7 +214,7 @@ fn run<V: Holds>(stage: &Stage, plan: Plan) -> Result<()> {
         for what in plan.before {
             first.follow(&ep, *what).await?;
         }
-        Ok::<(), farfield::Error>(())
+        Ok::<(), farfield_core::Error>(())
     })?;
     drop(ep);
     for (number, (node, window, script)) in plan.threads.iter().enumerate() {

@@ -3,9 +3,9 @@
 //! A thread uses its own endpoint, and one of its operations is refused. It posts again in the same order as before,
 //! and so it is searched in the same way.
 
-use farfield::fabric::EndpointOptions;
-use farfield::fabric::fault::{Faults, inject};
-use farfield::{Barrier, Endpoint, Mutex, NodeId, Queue, QueueOptions, Result, RingBuffer, RingOptions};
+use farfield_core::fabric::EndpointOptions;
+use farfield_core::fabric::fault::{Faults, inject};
+use farfield_core::{Barrier, Endpoint, Mutex, NodeId, Queue, QueueOptions, Result, RingBuffer, RingOptions};
 
 use super::keep;
 use crate::{Scenario, Stage};

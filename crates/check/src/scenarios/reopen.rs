@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield::fabric::{DeathRule, Endpoint, GroupKey};
-use farfield::{Barrier, CustomObject, ErrorKind, Node, NodeId, Opening, Result};
+use farfield_core::fabric::{DeathRule, Endpoint, GroupKey};
+use farfield_core::toolkit::{Object, Opening};
+use farfield_core::{Barrier, ErrorKind, Node, NodeId, Result};
 
-use super::death::{comes_of_faults, goes_on};
 use crate::Faults;
+use crate::parts::{comes_of_faults, goes_on};
 use crate::scenario::{Scenario, Stage, stood_still};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -28,7 +29,7 @@ fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
 }
 
 /// Reopens an object with a word on each node, which stores the generation, and reads the words of all members.
-fn reopen(node: &Node, candidates: &[NodeId]) -> Result<(u64, Vec<NodeId>, CustomObject)> {
+fn reopen(node: &Node, candidates: &[NodeId]) -> Result<(u64, Vec<NodeId>, Object)> {
     node.reopen_among("words", candidates, |again| {
         let word = node.alloc(GroupKey::SIGNAL, 8)?;
         word.word(0).store(again.generation());
@@ -39,7 +40,7 @@ fn reopen(node: &Node, candidates: &[NodeId]) -> Result<(u64, Vec<NodeId>, Custo
 }
 
 /// Reads the words of all live members of a generation.
-fn look(ep: &Endpoint, generation: u64, members: &[NodeId], object: &CustomObject) -> Result<()> {
+fn look(ep: &Endpoint, generation: u64, members: &[NodeId], object: &Object) -> Result<()> {
     for member in members {
         match ep.get(object.remote::<u64>(*member, "word")?).wait() {
             Ok(found) => assert_eq!(found, generation, "the word of {member}"),
@@ -79,7 +80,7 @@ const VICTIM: u16 = 2;
 /// All three reopen, and one may die or be cut off at any moment. The others end with the same generation. They may
 /// detect the fault late. Then they get an error: they have waited for the failed node in vain, or for each other.
 fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
-    let (ended, all): (Kept<Option<CustomObject>>, _) = (Kept::default(), all(stage));
+    let (ended, all): (Kept<Option<Object>>, _) = (Kept::default(), all(stage));
     let in_vain = stage.log::<(u16, Vec<NodeId>)>();
     for node in stage.nodes() {
         let (ended, in_vain, all) = (Rc::clone(&ended), in_vain.clone(), all.clone());

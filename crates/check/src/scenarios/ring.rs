@@ -1,8 +1,8 @@
 //! The ring buffer: each reader gets each message once, in order, whole. A reader that does not read holds the writer
 //! up.
 
-use farfield::fabric::GroupKey;
-use farfield::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
+use farfield_core::fabric::GroupKey;
+use farfield_core::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 use super::keep;
 use crate::{Scenario, Stage};

@@ -6,7 +6,7 @@ mod owned;
 
 use std::rc::Rc;
 
-use farfield::{Endpoint, NodeId, Result, SharedVar, Wholeness};
+use farfield_core::{Endpoint, NodeId, Result, SharedVar, Wholeness};
 
 use self::atomic::{atomic_any, atomic_pairs, atomic_wait_change};
 use self::owned::{
@@ -38,7 +38,7 @@ type Shared = SharedVar<u64>;
 
 /// Variables x, y, … on all nodes.
 fn shared<const COUNT: usize>(stage: &Stage) -> Result<Rc<Vec<[Shared; COUNT]>>> {
-    let open = |node: &farfield::Node| -> Result<[Shared; COUNT]> {
+    let open = |node: &farfield_core::Node| -> Result<[Shared; COUNT]> {
         let vars =
             ["x", "y", "z"].iter().take(COUNT).map(|path| Shared::open(node, path)).collect::<Result<Vec<_>>>()?;
         Ok(vars.try_into().ok().expect("as many variables as names"))

@@ -16,7 +16,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield::fabric::sim::{Candidate, Chooser, Footprint, View};
+use farfield_core::fabric::sim::{Candidate, Chooser, Footprint, View};
 use foldhash::{HashMap, HashMapExt};
 use smallvec::SmallVec;
 

@@ -9,7 +9,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use farfield::fabric::sim::{self, Chooser, Failure, FailureKind, Faults, Outcome, Settings};
+use farfield_core::fabric::sim::{self, Chooser, Failure, FailureKind, Faults, Outcome, Settings};
 
 pub use self::script::{Replay, ReplayError};
 use self::{exhaustive::Exhaustive, random::Random, script::Script};

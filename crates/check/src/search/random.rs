@@ -12,7 +12,7 @@
 //! moments. Which of the possible faults occurs is drawn at that moment. One more moment is drawn: from then on no
 //! fault begins, cuts heal and stalls end, and the rest of the execution has to finish.
 
-use farfield::fabric::sim::{Candidate, Chooser, Fault, View};
+use farfield_core::fabric::sim::{Candidate, Chooser, Fault, View};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use smallvec::SmallVec;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use farfield::fabric::sim::{Choice, Chooser, View};
+use farfield_core::fabric::sim::{Choice, Chooser, View};
 
 /// The choices of one execution: those that differ from the first candidate.
 ///

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use farfield::fabric::sim::{Chooser, Handle, SimFabric};
-use farfield::fabric::{
+use farfield_core::fabric::sim::{Chooser, Handle, SimFabric};
+use farfield_core::fabric::{
     ControlEvent, DeathRule, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, Instant, LocalMutex, NodeId,
     PeerState, Region, RemotePtr, Result, Word,
 };

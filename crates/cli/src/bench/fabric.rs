@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use farfield::fabric::verbs::VerbsFabric;
 use farfield::fabric::{GroupKey, RemotePtr, Verb};
-use farfield::{Barrier, Endpoint, Node, Opening};
+use farfield::toolkit::Opening;
+use farfield::{Barrier, Endpoint, Node};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 

@@ -86,7 +86,7 @@ pub(crate) struct LocksArgs {
     #[arg(long, value_name = "FILE", requires = "loopback")]
     svg: Option<PathBuf>,
     /// Seed a bug, to see that it is found
-    #[arg(long, hide = true, value_name = "NAME")]
+    #[arg(long, hide = true, value_name = "NAME", value_parser = crate::parts::mutant)]
     mutant: Option<Mutant>,
     /// Take no locks, to see that it is found
     #[arg(long, hide = true)]

@@ -1,6 +1,6 @@
-//! What the threads of the nodes do, as they log it: a line of JSON before each call, and one after it. A call to the
-//! system for each, so that what was logged stays when the process is killed. A thread may have several calls under
-//! way, which are told apart by their numbers.
+//! The calls of the nodes' threads, as they log them: a line of JSON before each call, and one after it. Each line is
+//! a system call, so the log survives when the process is killed. A thread may have several pending calls; numbers
+//! distinguish them.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use farfield::{Endpoint, ErrorKind};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// An operation on a key.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,13 +25,13 @@ pub(super) enum KvOp {
     Delete,
 }
 
-/// A call. Objects that have a home are told apart by it.
+/// A call. Objects that have a home are distinguished by it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub(super) enum Op {
     Open {
         path: String,
     },
-    /// Where the value of a key goes, by the key's hash.
+    /// The home of a key's value, by the key's hash.
     Home {
         key: u64,
     },
@@ -71,7 +72,7 @@ pub(super) enum Op {
     Receive {
         ring: u16,
     },
-    /// Makes what was sent visible to those that live.
+    /// Makes all puts visible to live nodes.
     Flush,
     Meet {
         path: String,
@@ -93,9 +94,14 @@ pub(super) enum Op {
     Pull {
         of: u16,
     },
-    /// What has come to this node in the end.
+    /// The final copy on this node.
     Copy {
         of: u16,
+    },
+    /// A call of another crate's load.
+    Custom {
+        load: String,
+        call: Value,
     },
 }
 
@@ -108,17 +114,20 @@ pub(super) enum Answer {
     Value(u64),
     Held { is_after_death: bool },
     Words([u64; 2]),
+    Custom(Value),
 }
 
 /// An error, as far as it is judged.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-pub(super) struct Failure {
+pub struct Failure {
     /// The name of its kind, the fabric's if it is one of those.
-    pub(super) variant: String,
+    pub variant: String,
     /// The nodes that it names.
-    pub(super) nodes: Vec<u16>,
-    pub(super) object: Option<String>,
-    pub(super) text: String,
+    pub nodes: Vec<u16>,
+    /// The path of the object.
+    pub object: Option<String>,
+    /// Its message.
+    pub text: String,
 }
 
 impl Failure {
@@ -127,7 +136,7 @@ impl Failure {
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
             ErrorKind::Missed { nodes } => {
-                // Those that may yet come say more than those that are gone.
+                // Live nodes matter more than dead and departed ones.
                 let says_most = nodes.iter().find(|(_, cause)| !cause.is_gone()).or(nodes.first());
                 let alike =
                     nodes.iter().filter(|(_, cause)| says_most.is_some_and(|most| cause.is_gone() == most.1.is_gone()));
@@ -147,11 +156,12 @@ impl Failure {
     }
 
     /// Whether a node that was needed is dead.
-    pub(super) fn is_death(&self) -> bool {
+    pub fn is_death(&self) -> bool {
         ["PeerDead", "Lost"].contains(&self.variant.as_str())
     }
 
-    pub(super) fn is_timeout(&self) -> bool {
+    /// Whether a deadline passed.
+    pub fn is_timeout(&self) -> bool {
         self.variant == "Timeout"
     }
 }
@@ -194,7 +204,7 @@ impl Recorder {
         (&self.file).write_all(line.as_bytes()).expect("writing the log: is the disk full?");
     }
 
-    /// Logs what is about to be called, and how long it may take.
+    /// Logs the call that begins, and its time limit.
     pub(super) fn begin(&self, op: Op, limit: Duration) -> Begun {
         let number = self.calls.replace(self.calls.get() + 1);
         self.write(&Record::Begin { number, at_ns: now_ns(), limit_ns: limit.as_nanos() as u64, op });

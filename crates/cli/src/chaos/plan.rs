@@ -1,4 +1,4 @@
-//! What will happen to whom: drawn from the seed before anything begins, so that a seed is a plan.
+//! The faults and their targets, drawn from the seed before anything begins: a seed is a plan.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -65,8 +65,8 @@ fn as_millis<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::E
 const ALIVE_MIN: usize = 2;
 /// A generation has about so much load.
 const GENERATION: Duration = Duration::from_secs(8);
-/// Before the first event, and between one that has ended and the next: the two seconds in which a recovery is judged,
-/// of which the second one is what is normal for the next.
+/// The quiet time before the first event, and between the end of one and the next: the two seconds in which a recovery
+/// is judged. The second one is the normal pace for the next.
 const QUIET_MS: std::ops::RangeInclusive<u64> = 2050..=2450;
 /// After the last event.
 const END: Duration = Duration::from_millis(2050);
@@ -86,7 +86,7 @@ const STOP_BRIEFLY_MS: std::ops::RangeInclusive<u64> = 50..=600;
 pub(super) struct Terms<'a> {
     pub(super) nodes: usize,
     pub(super) faults: &'a [Fault],
-    /// Where no system says who is dead: the nodes suspect who is silent for so long, and a majority of them decides.
+    /// If no system reports deaths: nodes suspect a node that is silent for so long, and a majority of them decides.
     pub(super) silence: Option<Duration>,
     /// In so long the survivors have found out that a node is dead.
     pub(super) detection: Duration,
@@ -108,7 +108,7 @@ impl Terms<'_> {
         Duration::from_millis(rng.random_range(max.min(*range.start())..=max))
     }
 
-    /// Whether the survivors of two deaths can go on: where they vote, they are to be most of those that were there.
+    /// Whether the survivors of two deaths can continue: where they vote, they must be a majority.
     fn survive_two(&self, alive: usize) -> bool {
         alive > ALIVE_MIN + 1 && (self.silence.is_none() || (alive - 2) * 2 > alive)
     }
@@ -124,7 +124,7 @@ pub(super) fn draw(seed: u64, time: Duration, terms: &Terms<'_>) -> Vec<Generati
         .map(|_| {
             let mut restarts = Vec::new();
             if terms.allow(Fault::Restart) {
-                // Not always: a generation may also begin without those that are gone.
+                // Not always: a generation may also begin without the dead nodes.
                 restarts = (0..nodes).filter(|place| !alive.contains(place) && rng.random_bool(0.8)).collect();
                 alive.extend(&restarts);
             }
@@ -141,7 +141,7 @@ pub(super) fn draw(seed: u64, time: Duration, terms: &Terms<'_>) -> Vec<Generati
         .collect()
 }
 
-/// Who comes while the others work.
+/// The nodes that join while the others work.
 fn draw_newcomers(rng: &mut SmallRng, events: &[Event]) -> Vec<Event> {
     let deaths = events.iter().filter(|event| event.action == Action::Kill);
     let mut newcomer = |death: &Event| {
@@ -151,7 +151,7 @@ fn draw_newcomers(rng: &mut SmallRng, events: &[Event]) -> Vec<Event> {
     deaths.filter_map(&mut newcomer).collect()
 }
 
-/// Those that lose when the link between even and odd places is cut; none if nobody, or both sides, would.
+/// The nodes that lose when the link between even and odd places is cut; none if no side, or both sides, would lose.
 fn losing_side(alive: &BTreeSet<usize>) -> Vec<usize> {
     let (even, odd): (Vec<usize>, Vec<usize>) = alive.iter().partition(|place| *place % 2 == 0);
     let (fewer, more) = if even.len() < odd.len() { (even, odd) } else { (odd, even) };
@@ -175,7 +175,7 @@ fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, 
         let places: Vec<usize> = alive.iter().copied().collect();
         let two: Vec<usize> = places.sample(rng, 2).copied().collect();
         let (first, other) = (two[0], two[1]);
-        // What is done, when it is over, and who is dead then.
+        // The actions, their ends, and the dead nodes at each time.
         let mut story = Vec::new();
         let mut event = |at, place, action| story.push(Event { at, place, action });
         let (over, dead) = match rng.random_range(0..8) {
@@ -218,7 +218,7 @@ fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, 
             _ => return events,
         };
         if over + terms.detection + END > load {
-            // There is no time left for it. Who was to die has not.
+            // There is no time left for it: these nodes do not die.
             alive.extend(two);
             return events;
         }
@@ -327,7 +327,8 @@ mod tests {
         assert!(cuts > 100, "{cuts} plans have a cut");
     }
 
-    /// What is judged of a death's recovery, and what it is compared with, is free of anything else but newcomers.
+    /// The seconds in which a death's recovery is judged, and those that it is compared with, contain no other event
+    /// but newcomers.
     #[test]
     fn a_recovery_is_left_alone() {
         let second = Duration::from_secs(1);
@@ -344,7 +345,7 @@ mod tests {
                     stopped = match event.action {
                         Action::Stop => stopped + 1,
                         Action::Continue => stopped - 1,
-                        // Who was stopped is dead now.
+                        // The stopped node is dead now.
                         _ => usize::from(stopped > 0 && harm.peek().is_some_and(|it| it.action == Action::Continue)),
                     };
                     calm = event.at;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::log::now_ns;
 use crate::place::{FabricChoice, SILENCE, variables};
 
-/// What a node is told.
+/// An order to a node.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Order {
     /// Open the objects of a generation together with these nodes.
@@ -30,11 +30,11 @@ pub(super) enum Order {
     Join(Opening),
     /// Work on them.
     Run,
-    /// Come to rest.
+    /// Settle.
     Settle,
-    /// Look at everything once more: nobody changes it now.
+    /// Check everything once more: no thread changes it now.
     Look,
-    /// Close the objects: nobody uses them now.
+    /// Close the objects: no thread uses them now.
     Close,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Opening {
     pub(super) generation: u64,
     /// The nodes that take part, by their numbers.
     pub(super) members: Vec<u16>,
-    /// Those of them on which objects lie that lie on one.
+    /// The homes of the objects that have one.
     pub(super) homes: Vec<u16>,
     pub(super) seed: u64,
     /// From the beginning of one operation of a thread to that of the next, at least.
@@ -52,12 +52,12 @@ pub(super) struct Opening {
     pub(super) locks: LockKind,
 }
 
-/// What a node says.
+/// A report of a node.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Said {
-    /// It has come, as this node.
+    /// It has joined, as this node.
     Here(u16),
-    /// It has done what it was told.
+    /// It has carried out the order.
     Did(Step),
     /// It lives.
     Beat {
@@ -198,15 +198,15 @@ impl Processes {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// What is heard next from those that live; none within `timeout`.
+    /// The next report of a live node; none within `timeout`.
     pub(super) fn hear(&mut self, timeout: Duration) -> Option<Heard> {
         let heard = self.heard.recv_timeout(timeout).ok()?;
         let lives = |process: &Process| process.life == heard.life;
-        // The dead may have said something before, which nobody waits for.
+        // A dead node may have sent a report before, which is not awaited.
         self.places[heard.place].as_ref().is_some_and(lives).then_some(heard)
     }
 
-    /// Tells a place something.
+    /// Sends an order to a place.
     pub(super) fn tell(&mut self, place: usize, order: &Order) -> Result<()> {
         let process = self.places[place].as_mut().context("nobody is there")?;
         let mut line = serde_json::to_string(order)?;
@@ -217,7 +217,7 @@ impl Processes {
 
     pub(super) fn signal(&self, place: usize, signal: Signal) -> Result<()> {
         let process = self.places[place].as_ref().context("nobody is there")?;
-        // Not reaped yet, so its number is nobody else's.
+        // Not reaped yet, so no other process has its number.
         let pid = Pid::from_raw(process.child.id() as i32).context("a process has a number")?;
         kill_process(pid, signal).with_context(|| format!("sending {signal:?} to place {place}"))
     }
@@ -249,7 +249,7 @@ impl Processes {
         }
     }
 
-    /// How a process has ended that says no more.
+    /// How a process has ended that sends no more reports.
     pub(super) fn end_of(&mut self, place: usize) -> String {
         let Some(mut process) = self.places[place].take() else { return "nobody is there".into() };
         process.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())

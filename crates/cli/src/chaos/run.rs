@@ -19,14 +19,14 @@ use super::report::{Injected, Report};
 
 /// Longer than any step takes, also on a machine that is busy with something else.
 const STEP_MAX: Duration = Duration::from_secs(120);
-/// How often it is looked whether all go on.
+/// The interval of the checks that all threads make progress.
 const TICK: Duration = Duration::from_millis(50);
 const SHORT_TICK: Duration = Duration::from_millis(1);
 /// From one operation of a thread to the next, for each node: so that all together leave the machine time. Where that is not
 /// enough, each rests longer (see `worker`).
 const PACE_PER_NODE: Duration = Duration::from_micros(1500);
 
-/// What is known of the process at a place.
+/// The known state of the process at a place.
 struct Present {
     node: u16,
     /// What each of its threads had begun when that last changed.
@@ -55,12 +55,12 @@ pub(super) struct Director<'a> {
     fenced: BTreeSet<usize>,
     /// Places where a process was started and is not there yet.
     coming: BTreeSet<usize>,
-    /// Places of newcomers, in the order in which they came, with which nothing has been opened yet.
+    /// Places of newcomers, in the order in which they joined, with which no object has been opened yet.
     newcomers: Vec<usize>,
     /// Places that have still to open an object with the newcomer that was last one.
     joining: BTreeSet<usize>,
     joining_since: Instant,
-    /// What was restarted while the others worked: the place, and when that was.
+    /// The places that were restarted while the others worked, each with the time.
     restarted: Vec<(usize, u64)>,
     bar: &'a ProgressBar,
     /// Load so far.
@@ -99,7 +99,7 @@ impl Director<'_> {
         }
     }
 
-    /// Carries out the plan, up to the first violation. What was done and found is in the report, also after an error.
+    /// Carries out the plan, up to the first violation. The report lists the faults and findings, also after an error.
     pub(super) fn conduct(&mut self, places: usize, plan: &[Generation], report: &mut Report) -> Result<()> {
         self.start(0..places)?;
         for (number, generation) in plan.iter().enumerate() {
@@ -211,12 +211,12 @@ impl Director<'_> {
         }
         let end = (generation.load, None);
         let events = generation.events.iter().map(|event| (event.at, Some(event)));
-        // What is late makes all that follows late: the plan's distances stay.
+        // A delay delays all later events: the plan's distances stay.
         let mut late = Duration::ZERO;
         // When the last one died, by the plan.
         let mut died = Duration::MAX;
         for (at, event) in events.chain([end]) {
-            // It comes when the survivors have recovered.
+            // It waits until the survivors have recovered.
             let follows = at.checked_sub(died).is_some_and(|since| since >= self.detection + pace::RECOVERY);
             loop {
                 let recovered_ns = self.recovered_ns(story)?;
@@ -224,7 +224,7 @@ impl Director<'_> {
                 if follows {
                     left = left.max(Duration::from_nanos(recovered_ns.saturating_sub(now_ns())));
                 }
-                // Nobody is harmed while an object is opened: that would fail by right.
+                // No fault is injected while an object is opened: the opening would rightly fail.
                 if left.is_zero() && self.joining.is_empty() {
                     break;
                 }
@@ -255,8 +255,8 @@ impl Director<'_> {
         self.mend_the_cut()
     }
 
-    /// When the survivors of the deaths until now should have recovered: they have to find out about them first, which takes a
-    /// busy machine longer than it was told. That is noted, and lasts only so long.
+    /// The time by which the survivors of the deaths so far should have recovered. They must detect the deaths first,
+    /// which takes a busy machine longer than configured. That is noted, up to a limit.
     fn recovered_ns(&self, story: &mut Story) -> Result<u64> {
         let now_ns = now_ns();
         for death in story.deaths.iter_mut().filter(|_| story.detection_ns > 0) {
@@ -292,7 +292,7 @@ impl Director<'_> {
         self.link.as_mut().filter(|link| link.is_cut()).map_or(Ok(()), Link::mend)
     }
 
-    /// If a newcomer waits, and nobody is stopped: lets it open an object with all others, which work meanwhile.
+    /// If a newcomer waits, and no node is stopped: lets it open an object with all others, which work meanwhile.
     fn let_join(&mut self, opening: &Opening, story: &mut Story) -> Result<()> {
         if !self.joining.is_empty() {
             return self.check_step("joined", &self.joining, self.joining_since);
@@ -368,7 +368,7 @@ impl Director<'_> {
         Ok(node)
     }
 
-    /// Notes when those that were killed were gone.
+    /// Notes when the killed nodes had ended.
     fn see_off(&mut self, story: &mut Story) -> Result<()> {
         for (death, gone) in story.deaths.iter_mut().zip(self.killed.drain(..)) {
             let start = Instant::now();
@@ -379,13 +379,13 @@ impl Director<'_> {
                     None => bail!("a hang: node {} was killed, and has not ended for {STEP_MAX:?}", death.node),
                 }
             };
-            // Nobody could reach it from the cut on.
+            // From the cut on no node could reach it.
             death.gone_ns = story.cut_ns.unwrap_or(death.gone_ns);
         }
         Ok(())
     }
 
-    /// Tells all to do something, and waits until they have.
+    /// Gives all nodes an order, and waits until they have carried it out.
     fn order(&mut self, order: &Order, step: Step) -> Result<()> {
         let mut awaited = self.parts();
         for place in &awaited {
@@ -403,7 +403,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// What was said. A violation, or that a process has ended, is an error.
+    /// Interprets a report. A violation, or the end of a process, is an error.
     fn understand(&mut self, heard: Heard) -> Result<Said> {
         let who = self.describe(heard.place);
         let Some(line) = heard.said else {
@@ -466,7 +466,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// The watchdog of the load: every thread of those that are not stopped goes on, and says so.
+    /// The watchdog of the load: every thread of the nodes that are not stopped makes progress and reports it.
     fn check_progress(&self, since: Instant) -> Result<()> {
         for (place, present) in self.present.iter().filter(|it| !it.1.is_stopped && it.1.takes_part) {
             ensure!(

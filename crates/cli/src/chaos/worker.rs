@@ -1,5 +1,4 @@
-//! A node of a run: it opens the objects of each generation, and lets a thread for each load work on them, as it is
-//! told.
+//! A node of a run: it opens the objects of each generation, and lets a thread for each load work on them, as ordered.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,7 +37,7 @@ pub(crate) struct WorkerArgs {
     /// Where to log
     folder: PathBuf,
     /// A seeded bug
-    #[arg(long)]
+    #[arg(long, value_parser = crate::parts::mutant)]
     mutant: Option<Mutant>,
 }
 
@@ -88,7 +87,7 @@ impl Shared {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for a phase for at most `time`; whether it has come.
+    /// Waits for a phase for at most `time`. Returns whether it has begun.
     fn wait_for_up_to(&self, phase: Phase, time: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.stage(), time, |stage| stage.phase < phase);
         waited.unwrap_or_else(PoisonError::into_inner).0.phase >= phase
@@ -172,7 +171,7 @@ impl Crew {
         Crew { shared, threads: vec![beat] }
     }
 
-    /// Opens the objects of a generation, whose members are all that are there.
+    /// Opens the objects of a generation. Its members are all present nodes.
     fn open(&mut self, node: &Node, opening: &Opening, args: &WorkerArgs) -> Result<()> {
         wait_for_members(node, opening, |present| present == opening.members)?;
         self.shared.change(|stage| stage.members = opening.members.iter().copied().map(NodeId).collect());
@@ -202,7 +201,7 @@ impl Crew {
             let log = Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, &name))?;
             let (shared, pace, mutant) = (Arc::clone(&self.shared), opening.pace, args.mutant);
             let body = move || {
-                // It is on for the thread that says so.
+                // A mutant is on for the calling thread.
                 mutants::enable(mutant).expect("the parent has done so, too");
                 work(load, log, &shared, &begun, pace);
             };
@@ -211,7 +210,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Lets the threads go on to the next phase, and says so when all have ended the one before.
+    /// Lets the threads enter the next phase, and reports when all have ended the one before.
     fn go_on(&self, phase: Phase, step: Step) {
         self.shared.change(|stage| stage.phase = phase);
         let all = self.shared.begun().len();
@@ -233,8 +232,8 @@ impl Crew {
     }
 }
 
-/// Waits until those are there that are to be: one that has just come knows of the others' deaths, and the others of
-/// its coming, a moment later only.
+/// Waits until the right members are present: a node that has just joined learns of the others' deaths, and the others
+/// of its arrival, only a moment later.
 fn wait_for_members(node: &Node, opening: &Opening, is_right: impl Fn(&[u16]) -> bool) -> Result<()> {
     let start = Instant::now();
     loop {

@@ -10,12 +10,13 @@ use farfield_check::{Finding, Scenario};
 use serde::Serialize;
 
 use super::search::Plan;
+use crate::parts;
 use crate::tell::{append, grouped};
 
 /// Longer replay lines are put in a file.
 const LINE_MAX: usize = 4000;
 
-/// What was seen of a scenario.
+/// The results of a scenario.
 #[derive(Serialize)]
 pub(super) struct Tally {
     scenario: String,
@@ -56,7 +57,7 @@ pub(super) struct Failing {
 #[derive(Serialize)]
 struct Shrunk {
     message: String,
-    /// Who failed: "reader on n2".
+    /// The failing thread: "reader on n2".
     by: Option<String>,
     replay: String,
     choices: usize,
@@ -127,7 +128,7 @@ impl Failing {
         });
     }
 
-    /// What is told at once.
+    /// The first report of a failure.
     pub(super) fn found(&self, scenario: &str) -> String {
         let execution = grouped(self.execution);
         let message = indented(&self.message);
@@ -138,7 +139,7 @@ impl Failing {
         )
     }
 
-    /// What is told when it is shrunk.
+    /// The report of the shrunk failure.
     pub(super) fn told(&self, scenario: &str, hint: bool) -> String {
         let Some(shrunk) = &self.shrunk else { return String::new() };
         let hint = if hint { "  To see it drawn, add --timeline FILE.html\n" } else { "" };
@@ -154,14 +155,14 @@ impl Failing {
     }
 }
 
-/// The command that replays a line. A line too long for a terminal goes to a file, as far as it can be written.
+/// The command that replays a line. A line too long for a terminal is written to a file, if that is possible.
 fn command(scenario: &str, stage: &str, line: &str) -> String {
     let name = format!("farfield-{}-{}-{stage}.replay", std::process::id(), scenario.replace('/', "-"));
     let path = std::env::temp_dir().join(name);
     if line.len() > LINE_MAX && std::fs::write(&path, line).is_ok() {
-        return format!("farfield check --replay @{}", path.display());
+        return format!("{} check --replay @{}", parts::program(), path.display());
     }
-    format!("farfield check --replay '{line}'")
+    format!("{} check --replay '{line}'", parts::program())
 }
 
 fn s(count: u64) -> &'static str {
@@ -210,7 +211,7 @@ impl Report {
     }
 
     /// Prints the table, and appends the line of JSON to the file `json` if one is named. `-` names standard output,
-    /// which then gets the line alone, and the table goes to standard error.
+    /// which then gets only the line; the table is printed to standard error.
     pub(super) fn publish(&self, json: Option<&Path>) -> Result<()> {
         let line = serde_json::to_string(self).context("writing the report as JSON")? + "\n";
         match json {
@@ -273,7 +274,7 @@ pub(super) fn list(scenarios: &[Scenario]) -> String {
     columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[1])
 }
 
-/// What random executions draw from the seed before they begin, of the scenarios in which something may go wrong.
+/// The choices of random executions before they begin, drawn from the seed, for the scenarios with faults.
 pub(super) fn faults(scenarios: &[Scenario], seed: u64) -> String {
     let mut groups: Vec<(String, u32, Vec<&str>)> = Vec::new();
     for scenario in scenarios {
@@ -313,7 +314,7 @@ pub(super) fn names(scenarios: &[Scenario]) -> String {
     lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
 }
 
-/// A table whose columns are as wide as they need be; those in `numbers` are set to the right.
+/// A table whose columns are as wide as their contents; those in `numbers` are aligned to the right.
 fn columns<const N: usize>(rows: &[[String; N]], numbers: &[usize]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);

@@ -1,12 +1,12 @@
 //! Sharing the time, and the cores, among scenarios.
 //!
-//! One loop on the main thread knows everything; worker threads get an order at a time, and tell how far they are. Small
-//! scenarios are searched exhaustively first, which mostly ends by itself. The rest of the time goes to random executions
-//! of those that are not done: always the one that has had the least time, for longer each time.
+//! One loop on the main thread has the whole state; worker threads get one order at a time, and report their progress.
+//! Small scenarios are searched exhaustively first, which mostly ends by itself. The rest of the time is for random
+//! executions of the unfinished ones: always the one that has had the least time, for longer each time.
 //!
-//! With a number of executions, random executions come in batches of fixed size, each with a seed of its own, whose
-//! results are taken in order; what a batch finds after an earlier one has failed is forgotten. So the result does not
-//! depend on who was faster.
+//! With a number of executions, random executions run in batches of fixed size, each with a seed of its own, whose
+//! results are taken in order; findings of a batch after one that has failed are dropped. So the result does not
+//! depend on the speed of the workers.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     pub(super) quiet_stdout: bool,
 }
 
-/// Searches, tells failures as they are found, and returns what there was.
+/// Searches, reports failures as they are found, and returns the report.
 pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -> Result<report::Report> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -139,7 +139,7 @@ struct Course {
     /// Time handed out for random executions, and how long the next turn is.
     spent: Duration,
     turn: Duration,
-    /// The next batch, and the next whose result is taken; results that came before their turn.
+    /// The next batch, and the next whose result is taken; results that arrived early.
     next: u64,
     taken: u64,
     early: BTreeMap<u64, Report>,
@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The loop: orders out, results in, until there is nothing left to do or somebody wants an end.
+    /// The loop: it sends orders and takes results, until all work is done or the user interrupts it.
     fn see_through(&mut self, inbox: &Receiver<(usize, Event)>, interrupted: &AtomicBool) -> Result<report::Report> {
         let mut ended_early = false;
         loop {
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What is most worth doing.
+    /// The most valuable order.
     fn order(&mut self) -> Option<(usize, Order)> {
         if let Some(at) = self.courses.iter().position(|course| course.to_shrink.is_some()) {
             return Some((at, Order::Shrink(self.courses[at].to_shrink.take()?)));
@@ -355,7 +355,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// What workers have done of orders that nobody waits for any more.
+    /// Collects results of orders that are no longer awaited.
     fn gather(&mut self) {
         for worker in &mut self.workers {
             if let Some((scenario, _, Some(report))) = worker.at.take() {
@@ -388,7 +388,7 @@ impl<'a> Search<'a> {
 }
 
 impl Course {
-    /// The next result, if it has come and is wanted.
+    /// The next result, if it has arrived and is wanted.
     fn next_in_order(&mut self) -> Option<Report> {
         let report = self.early.remove(&self.taken)?;
         self.taken += 1;

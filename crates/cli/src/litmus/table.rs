@@ -1,4 +1,4 @@
-//! `farfield litmus --table`: what each model says of each test, and how often each fabric has shown it.
+//! `farfield litmus --table`: each model's verdict on each test, and how often each fabric has shown it.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -23,7 +23,7 @@ allow, forbid   whether the model allows what the test asks for;  of `forall` te
 SEEN/OF         how often the fabric has shown what the test asks for;  :shipped  by calls on the objects that ship
 !               an outcome that the models forbid was seen;  ~  they allow what the test asks for, and it was never seen";
 
-/// What a model says of a test.
+/// A model's verdict on a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Allow,
@@ -54,7 +54,7 @@ impl Verdict {
     }
 }
 
-/// What was seen of a test on a fabric.
+/// The observations of a test on a fabric.
 #[derive(Clone, Debug)]
 enum Shown {
     NotRun,
@@ -81,13 +81,13 @@ struct Row {
     own: Vec<String>,
     /// On the columns of fabrics, see [`columns`].
     shown: Vec<Shown>,
-    /// What is said of it in JSON, for each that was asked for.
+    /// Its JSON, for each requested column.
     runs: Vec<(Column, serde_json::Value)>,
-    /// The test is not answered as it says.
+    /// The verdict is not that of the test.
     is_wrong: bool,
 }
 
-/// Prints the table of some tests; whether each is answered as it says, and nothing was seen that is forbidden.
+/// Prints the table of some tests. Returns whether each has its expected verdict, and no forbidden outcome was seen.
 pub(super) fn main(
     files: &[(String, String)],
     models: &Models,

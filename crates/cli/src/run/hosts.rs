@@ -1,8 +1,9 @@
 //! The hosts of `farfield run --hosts`: a file that names them, and the process that stands for a node on each.
 //!
-//! A node on another host is `ssh HOST farfield __remote` here, and `__remote` with the program below it there. What the
-//! node is told goes through standard input, so that the secret is on no command line; signals follow as lines. Its end,
-//! that of the connection too, is the order to end the program: so no node outlives its launcher on other hosts either.
+//! A node on another host is `ssh HOST farfield __remote` here, and `__remote` with the program below it there. Its
+//! instructions are passed through standard input, so that the secret is on no command line; signals follow as lines.
+//! The end of that input, or of the connection, is the order to end the program: so no node outlives its launcher on
+//! other hosts either.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +24,7 @@ use super::{GRACE, exit_status_of, report};
 /// A node's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
-    /// What ssh is told.
+    /// The name for ssh.
     pub(super) host: String,
     pub(super) address: SocketAddr,
     pub(super) device: Option<String>,
@@ -87,7 +88,7 @@ fn parse_line<'a>(
     Ok(seats)
 }
 
-/// What a node on another host is told first.
+/// The first instructions to a node on another host.
 #[derive(Serialize, Deserialize)]
 struct Errand {
     variables: Vec<(String, String)>,
@@ -118,7 +119,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Tells a node on another host what it is.
+/// Sends a node on another host its instructions.
 pub(super) fn instruct(
     to: &mut impl Write,
     variables: &[(&'static str, OsString)],
@@ -137,11 +138,11 @@ pub(super) fn instruct(
 
 /// Sends a node on another host a signal.
 pub(super) fn signal(to: &mut impl Write, signal: Signal) {
-    // One whose connection is gone has its order by that.
+    // A lost connection is an order, too.
     let _ = to.write_all(format!("{}\n", signal.as_raw()).as_bytes()).and_then(|()| to.flush());
 }
 
-/// What the hidden `farfield __remote` does: runs a node's program, and ends it when the launcher is gone.
+/// The hidden `farfield __remote`: runs a node's program, and ends it when the launcher has ended.
 pub(crate) fn remote_main() -> Result<ExitCode> {
     let mut orders = BufReader::new(std::io::stdin());
     let mut line = Vec::new();
@@ -165,8 +166,8 @@ pub(crate) fn remote_main() -> Result<ExitCode> {
         .context("no process (see `ulimit -u` and `ulimit -n`)")?;
     let group = Pid::from_child(&child);
     let (ended, watch) = mpsc::channel::<()>();
-    // Not joined: it may wait for orders for ever. The group's number is nobody else's until the process is reaped, and
-    // this program ends with that.
+    // Not joined: it may wait for orders for ever. No other process gets the group's number until the process is
+    // reaped, and this program ends with that.
     std::thread::spawn(move || {
         for order in orders.lines().map_while(Result::ok) {
             if let Some(signal) = order.trim().parse().ok().and_then(Signal::from_named_raw) {
@@ -178,8 +179,8 @@ pub(crate) fn remote_main() -> Result<ExitCode> {
             let _ = kill_process_group(group, Signal::KILL);
         }
     });
-    // Looked at before it is reaped: until then its group's number is nobody else's. What a program leaves running that has
-    // failed goes with it, as on the launcher's own host.
+    // Checked before it is reaped: until then no other process gets its group's number. The remaining processes of a
+    // failed program end with it, as on the launcher's own host.
     let looked = waitid(WaitId::Pid(group), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
     if !looked.is_ok_and(|status| status.is_some_and(|status| status.exit_status() == Some(0))) {
         let _ = kill_process_group(group, Signal::KILL);

@@ -1,5 +1,5 @@
-//! The nodes' output: copied line by line, each line behind its node's number, without ever hanging on a pipe that
-//! somebody else holds open.
+//! The nodes' output: copied line by line, each line after its node's number, without ever hanging on a pipe that
+//! another process holds open.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsFd;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long output may still come, from a grandchild that holds the pipe, after a node has ended.
+/// The time for remaining output, from a grandchild that holds the pipe, after a node has ended.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// The longest piece of a line that is held in memory and written as one.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// The largest capacity that an unprivileged process may give a pipe: what can be left in it when a node has ended.
 const PIPE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Where a node's stream goes.
+/// The target of a node's stream.
 #[derive(Clone, Copy)]
 pub(super) enum Sink {
     /// Our stdout.
@@ -81,7 +81,8 @@ pub(super) fn copy_lines(
     to.write(&lines)
 }
 
-/// Waits until `from` has bytes or its end, or the node has hung up, or the time is over; says which of the first two.
+/// Waits until `from` has bytes or its end, or the node has hung up, or the time is over. Returns which of the first
+/// two.
 fn wait_readable(
     from: &impl AsFd,
     hang_up: Option<&PipeReader>,
@@ -104,8 +105,8 @@ fn wait_readable(
 
 /// Cuts a stream into lines and puts the node's prefix before each, holding at most [`CHUNK_BYTES_MAX`] bytes back.
 ///
-/// With a prefix every piece of output ends in a newline, also the last one and the pieces of an overlong line. Without
-/// one the bytes are those that came in.
+/// With a prefix every piece of output ends in a newline, also the last one and the pieces of an overlong line.
+/// Without one the bytes are those of the input.
 pub(super) struct Framer {
     prefix: Option<Vec<u8>>,
     /// The line so far.
@@ -120,7 +121,7 @@ impl Framer {
         Self { prefix, pending: Vec::new(), cut: false }
     }
 
-    /// Takes bytes and appends what is complete to `out`.
+    /// Takes bytes and appends complete lines to `out`.
     fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             let room = CHUNK_BYTES_MAX - self.pending.len();

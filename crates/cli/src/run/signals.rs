@@ -11,7 +11,7 @@ use super::Event;
 
 /// Turns the signals that matter into events.
 pub(super) fn forward_signals_as_events(events: &Sender<Event>) -> anyhow::Result<()> {
-    // Who starts us with a signal ignored (nohup, `&` in a script) means it, for the nodes too.
+    // A signal that is ignored at our start (nohup, `&` in a script) is ignored for the nodes, too.
     let ignored = ignored_signals();
     let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|number| ignored & (1 << (number - 1)) == 0);
     let mut signals = Signals::new(wanted.chain([SIGCHLD])).context("cannot handle signals")?;

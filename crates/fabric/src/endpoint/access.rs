@@ -6,16 +6,25 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use super::{DynState, Endpoint, InFlight, Inner};
-use crate::buf::{Block, Buf};
+use crate::endpoint::Buf;
 use crate::error::{Code, ErrorKind, Result};
 use crate::fabric::Span;
 use crate::lane::{Keep, Local, Verb, WorkRequest};
 use crate::op::{BufOp, Landing, Op, Pending};
+use crate::pool::Block;
 use crate::ptr::{Plain, RemotePtr};
 
 impl Endpoint {
     /// Puts a value. Its bytes are copied now and land at `dst` later, in the order of this endpoint's puts to the
     /// node. Eight bytes land whole; a reader may see a larger value torn.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// ep.put_value(at, 42).await?; // complete: it may not be visible yet
+    /// ep.put_value(at, 43).detach()?; // or: a later operation or fence of this endpoint reports what it meets
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// (when waited for) A bad pointer, a revoked right, or a dead or departed node.
@@ -103,6 +112,17 @@ impl Endpoint {
 
     /// Puts the elements of a buffer, which cannot be changed while the handle lives.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let mut buf = ep.buf::<u64>(2)?;
+    /// buf[0] = 1;
+    /// buf[1] = 2;
+    /// ep.put(at, &buf).await?;
+    /// buf[0] = 3; // complete, so the buffer may change
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline]
@@ -111,6 +131,14 @@ impl Endpoint {
     }
 
     /// Puts the elements of a buffer. The operation owns the buffer until it is complete.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let buf = ep.buf::<u64>(2)?;
+    /// let buf = ep.put_owned(at, buf).await?; // the buffer comes back
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -163,6 +191,14 @@ impl Endpoint {
     /// Gets a word. Eight bytes arrive whole. A larger value may mix several writes: use [`Endpoint::get_torn`], which
     /// returns it as [`Torn`](crate::Torn).
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let value = ep.get(at).await?;
+    /// assert_eq!(value, 42);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline(always)]
@@ -172,6 +208,14 @@ impl Endpoint {
     }
 
     /// Gets a value of any size, which may mix several writes.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<[u64; 2]>) -> Result<()> {
+    /// let pair = ep.get_torn(at).await?.whole_if(|pair| pair[0] == pair[1]);
+    /// assert!(pair.is_none_or(|pair| pair[0] == pair[1]));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -203,6 +247,15 @@ impl Endpoint {
     }
 
     /// Gets as many elements as the buffer has, into it. The elements may mix several writes.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let buf = ep.buf::<u64>(64)?;
+    /// let buf = ep.get_into(at, buf).await?;
+    /// println!("{}", buf[0]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -254,6 +307,14 @@ impl Endpoint {
     ///
     /// This makes independent reads as cheap as the memory allows: on shared memory they are prefetched and share one
     /// fence.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let mut into = ep.buf::<u64>(4)?;
+    /// ep.get_each(&[at, at.at(8)], 2, &mut into).await?; // two words from each, behind one doorbell
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The first failure. The contents of `into` are void then.
@@ -313,6 +374,14 @@ impl Endpoint {
     /// Remote compare-and-swap of a word: writes `new` if the word is `expected`. Returns the value found. It is
     /// atomic with other remote atomics on the word, but not with CPU accesses and puts.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let found = ep.cas(at, 0, 1).await?;
+    /// let is_mine = found == 0;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline(always)]
@@ -335,6 +404,13 @@ impl Endpoint {
 
     /// Remote fetch-and-add of a word, wrapping. Returns the old value. It is atomic with other remote atomics on the
     /// word, but not with CPU accesses and puts.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let ticket = ep.faa(at, 1).await?; // the value before
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].

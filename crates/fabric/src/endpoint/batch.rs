@@ -1,7 +1,7 @@
-//! Puts to one node in order, behind one doorbell.
+//! Puts to one node in order, and an atomic after them, behind one doorbell.
 
 use super::{Endpoint, Inner};
-use crate::buf::Buf;
+use crate::endpoint::Buf;
 use crate::error::{ErrorKind, Result};
 use crate::fabric::Span;
 use crate::op::Op;
@@ -85,6 +85,51 @@ impl<'e> Batch<'e> {
     /// Adds a put of a buffer.
     pub fn put<T: Plain>(self, dst: RemotePtr<T>, src: &'e Buf<'_, T>) -> Self {
         self.add(dst.node(), |endpoint| endpoint.put(dst, src))
+    }
+
+    /// Adds a compare-and-swap after the puts, rings the doorbell and waits for all operations. Returns the word before it,
+    /// which is `expected` if it was exchanged. The puts land before the word changes: so this publishes what they have
+    /// written, in one round trip.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, value: RemotePtr<[u64; 4]>, version: RemotePtr<u64>, seen: u64) -> Result<()> {
+    /// let found = ep.batch(value.node()).put_value(value, [1, 2, 3, 4]).cas(version, seen, seen + 1).await?;
+    /// let is_published = found == seen;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Batch::post`]. If a put was refused, or a pointer is to another node, the word is not exchanged.
+    pub async fn cas(self, word: RemotePtr<u64>, expected: u64, new: u64) -> Result<u64> {
+        self.end(word.node(), |endpoint| endpoint.cas(word, expected, new)).await
+    }
+
+    /// As [`Batch::cas`], with a fetch-and-add.
+    ///
+    /// # Errors
+    /// As [`Batch::cas`].
+    pub async fn faa(self, word: RemotePtr<u64>, addend: u64) -> Result<u64> {
+        self.end(word.node(), |endpoint| endpoint.faa(word, addend)).await
+    }
+
+    async fn end(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, u64>) -> Result<u64> {
+        if node != self.node {
+            self.last = Some(Err(ErrorKind::OtherNode { node, batch: self.node }.into()));
+        } else if let Some(Ok(last)) = &self.last
+            && last.has_failed()
+        {
+            self.last = self.last.take().map(|last| last.and_then(|op| Err(op.wait().expect_err("it has failed"))));
+        }
+        let op = match &self.last {
+            Some(Err(_)) => None,
+            _ => Some(op(self.endpoint)),
+        };
+        let posted = self.post().await;
+        match op {
+            Some(op) => posted.and(op.await),
+            None => posted.map(|()| unreachable!("the last operation has failed")),
+        }
     }
 
     /// Rings the doorbell and waits for all operations.

@@ -108,7 +108,7 @@ impl Counters {
 pub struct CountsReader(pub(super) Arc<Counters>);
 
 impl CountsReader {
-    /// Whether the endpoint is gone, so that the counts are final.
+    /// Whether the endpoint is closed, so that the counts are final.
     pub fn is_final(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }

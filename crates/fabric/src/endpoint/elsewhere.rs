@@ -1,4 +1,4 @@
-//! Futures that another executor polls than the endpoint's own [`Endpoint::block_on`]: who wakes them, and when.
+//! Futures that an executor other than [`Endpoint::block_on`] polls: how and when they are woken.
 
 use core::cell::{Cell, RefCell};
 use core::task::{Context, RawWaker, RawWakerVTable, Waker};
@@ -10,7 +10,7 @@ use crate::local::Instant;
 static OWN_VTABLE: RawWakerVTable = RawWakerVTable::new(|_| OWN_RAW, |_| {}, |_| {}, |_| {});
 const OWN_RAW: RawWaker = RawWaker::new(core::ptr::null(), &OWN_VTABLE);
 
-/// The waker of `block_on`. It does nothing, since `block_on` polls again and again, and tells that it is `block_on` that polls.
+/// The waker of `block_on`. It does nothing, since `block_on` polls again and again. It marks polls by `block_on`.
 // SAFETY: the functions of the table do nothing with the pointer, which is null, and are safe to call from any thread.
 pub(super) static OWN: Waker = unsafe { Waker::from_raw(OWN_RAW) };
 
@@ -25,14 +25,14 @@ pub(crate) enum Awaits {
     Look,
 }
 
-/// So often an operation is polled as soon as its executor comes back to it: about as long as a round trip of hardware takes.
+/// The number of polls of an operation at once, whenever its executor polls it: about a round trip of hardware.
 const POLLS: u32 = 100;
 /// What rings no bell is looked for after an eighth of the time for which nothing has happened, within these bounds.
 const LOOK: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(4));
-/// The same for those whom a bell wakes: local stores ring none, and deaths are to be noticed.
+/// The same for tasks that a bell wakes: local stores ring none, and deaths must be noticed.
 const BELL_LOOK: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
 const QUIET_SHARE: u32 = 8;
-/// An endpoint on which nobody has waited for so long begins anew.
+/// After so long without a waiting task, an endpoint begins anew.
 const PAUSE: Duration = Duration::from_millis(40);
 
 /// What an endpoint knows of futures that other executors poll.
@@ -103,7 +103,7 @@ impl Drop for Blocks<'_> {
     fn drop(&mut self) {
         let blocks = &self.0.elsewhere.blocks;
         blocks.set(blocks.get() - 1);
-        // Those that go on elsewhere have nobody else.
+        // Nothing else wakes the tasks of other executors.
         self.wake_within();
     }
 }
@@ -117,7 +117,7 @@ impl Endpoint {
         !core::ptr::eq(cx.waker().vtable(), &raw const OWN_VTABLE) && self.pends_elsewhere(cx.waker(), awaits, until)
     }
 
-    /// A future goes on with the next poll, whatever has happened.
+    /// A future that continues with the next poll in any case.
     pub(super) fn pends_for_once(&self, cx: &Context<'_>) {
         if !core::ptr::eq(cx.waker().vtable(), &raw const OWN_VTABLE) {
             cx.waker().wake_by_ref();
@@ -172,7 +172,7 @@ impl Endpoint {
         polls < POLLS
     }
 
-    /// For how long nothing has happened that anybody waited for.
+    /// The time since the last awaited event.
     fn quiet(&self, now: Instant) -> Duration {
         let elsewhere = &self.elsewhere;
         let progress = self.progress.get();

@@ -3,10 +3,12 @@
 
 mod access;
 mod batch;
+mod buf;
 mod counts;
 mod elsewhere;
 mod fence;
 mod marks;
+mod quorum;
 mod run;
 mod words;
 
@@ -18,17 +20,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::batch::Batch;
+pub use self::buf::Buf;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
 pub(crate) use self::elsewhere::Awaits;
 use self::elsewhere::Elsewhere;
 use self::marks::{Marks, ShmMarks};
+pub use self::quorum::Quorum;
 use self::run::WaitScope;
-use crate::buf::{Block, Buf, Pool, SMALLEST_BYTES};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Waiting};
 use crate::lane::{DynLane, Lane, Status, Verb};
 use crate::local::Instant;
+use crate::pool::{Block, Pool, SMALLEST_BYTES};
 use crate::ptr::{NodeId, Plain, RemotePtr};
 use crate::verbs::VerbsLane;
 

@@ -25,6 +25,14 @@ impl Endpoint {
     }
 
     /// Sets how long blocking calls wait where no deadline is given.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: &Word, at: RemotePtr<u64>) -> Result<()> {
+    /// ep.set_timeout(std::time::Duration::from_millis(200));
+    /// assert!(ep.deadline() <= ep.now() + ep.timeout());
+    /// # Ok(()) }
+    /// ```
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout.set(timeout);
     }
@@ -37,9 +45,17 @@ impl Endpoint {
     /// Waits until `condition` gives a value, or the deadline passes. This is the one way to wait for memory: it
     /// spins, yields and sleeps as fits the machine, and lets the endpoint's other operations run meanwhile.
     ///
-    /// The condition is evaluated often and must only look (at [`Word`](crate::Word)s, say). Have it look at the peers
-    /// it depends on too ([`Endpoint::check_alive`]), so that their death ends the wait. What it does once, in the call that
-    /// gives the value, is its own business.
+    /// The condition is evaluated often and must only read ([`Word`](crate::Word)s, say). Let it check the peers that
+    /// it depends on, too ([`Endpoint::check_alive`]), so that their death ends the wait. In the evaluation that
+    /// returns the value it may do anything.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: &Word, at: RemotePtr<u64>) -> Result<()> {
+    /// let deadline = ep.now() + std::time::Duration::from_secs(1);
+    /// let flag = ep.wait_until(deadline, || Some(word.load()).filter(|flag| *flag != 0)).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`].
@@ -77,6 +93,14 @@ impl Endpoint {
 
     /// Waits until a remote word differs from `seen`, by reading it again and again; the value.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: &Word, at: RemotePtr<u64>) -> Result<()> {
+    /// let changed = ep.wait_remote(at, 0, ep.deadline()).await?; // until it is no longer 0
+    /// assert_ne!(changed, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::Timeout`], or what the gets run into.
     pub async fn wait_remote(&self, word: RemotePtr<u64>, seen: u64, deadline: Instant) -> Result<u64> {
@@ -99,10 +123,10 @@ impl Endpoint {
         }
     }
 
-    /// Lets the endpoint's other operations run, and then goes on, whatever has happened meanwhile.
+    /// Lets the endpoint's other operations run, and then continues in any case.
     ///
-    /// Who waits for something uses [`Endpoint::wait_until`] or [`Endpoint::look_again`]: in a simulation time stands
-    /// still while a thread can go on, so one that pauses again and again comes to no end.
+    /// To wait for something use [`Endpoint::wait_until`] or [`Endpoint::look_again`]. In a simulation time stands
+    /// still while a thread can run, so a loop of pauses never ends.
     pub async fn pause(&self) {
         let mut paused = false;
         poll_fn(|cx| {
@@ -116,9 +140,9 @@ impl Endpoint {
         .await;
     }
 
-    /// Waits for a moment at which it is worth looking again, for who looks by operations, which
-    /// [`Endpoint::wait_until`] cannot: something that this thread has looked at since it last waited may have
-    /// changed, or the moment `until` has come. It may end without either.
+    /// Waits until it is worth reading remote memory again, for conditions that need operations, which
+    /// [`Endpoint::wait_until`] cannot post. It ends when something that this thread has read since its last wait may
+    /// have changed, or at `until`. It may also end without a reason.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
@@ -148,11 +172,21 @@ impl Endpoint {
     }
 
     /// Runs a future to its end on this thread.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: &Word, at: RemotePtr<u64>) -> Result<()> {
+    /// let value = ep.block_on(async {
+    ///     ep.put_value(at, 1).await?;
+    ///     ep.get(at).await
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(&elsewhere::OWN);
-        // On shared memory nothing is lost when waits lie within each other: their steps end by themselves.
+        // On shared memory nested waits lose nothing: their steps end by themselves.
         let _wait = (!matches!(self.inner, Inner::Shm(..))).then(|| WaitScope::begin(self));
         let output = match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => output,
@@ -269,9 +303,8 @@ impl Endpoint {
     }
 }
 
-/// A wait of the endpoint's thread. It may lie in the middle of another, if an operation blocks that is polled: what the
-/// others have said that they wait for is kept for them meanwhile, since they are not polled again before the outer wait
-/// goes on.
+/// A wait of the endpoint's thread. It may be nested in another, if a polled operation blocks. The conditions of the
+/// outer wait are kept meanwhile, since its tasks are not polled again before it continues.
 pub(super) struct WaitScope<'e> {
     endpoint: &'e Endpoint,
     outer: (bool, Instant),

@@ -47,6 +47,14 @@ impl Region {
     }
 
     /// A pointer that this and other nodes use to reach the `T` at `offset` bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(region: &Region) {
+    /// let flag = region.remote::<u64>(0); // for other nodes
+    /// assert_eq!(flag.at(1), region.remote(8));
+    /// # }
+    /// ```
     #[inline]
     pub fn remote<T>(&self, offset: usize) -> RemotePtr<T> {
         self.remote.byte_add(offset as u64).cast()
@@ -58,6 +66,13 @@ impl Region {
     }
 
     /// The word at `offset` bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(region: &Region) {
+    /// region.word(8).store(1); // the second word, by this node itself
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// If it is not inside the region or not at a multiple of 8, as indexing a slice does.
@@ -80,6 +95,14 @@ impl Region {
 
     /// The slot at `offset` bytes.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(region: &Region) {
+    /// let pair = region.slot::<[u64; 2]>(16);
+    /// pair.write([1, 1]);
+    /// # }
+    /// ```
+    ///
     /// # Panics
     /// As [`Region::word`].
     #[inline]
@@ -91,6 +114,14 @@ impl Region {
     }
 
     /// A part of the region as the live source of a put or the target of a get.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(region: &Region) {
+    /// let span = region.span(0, 64);
+    /// assert_eq!(span.bytes(), 64);
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// As [`Region::word`].
@@ -173,7 +204,7 @@ impl Span<'_> {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: `Region::span` checked that the offset lies inside.
+        // SAFETY: `Region::span` checked that the offset is inside.
         unsafe { self.region.base.as_ptr().add(self.offset) }
     }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! offset      bytes      what
 //!      0         64      header (see `sys::session`): magic, version, pid, length, boot id
-//!     64         64      life (see `sys::liveness`); always here, whatever the version, for those who sweep
+//!     64         64      life (see `sys::liveness`); at this place in all versions, for sweeping
 //!    128         64      left: 1 once the node has left in good order
 //!    192         64      bell of the waiters:        sleepers, ring
 //!    256         64      bell of the service thread: sleepers, ring
@@ -23,15 +23,15 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use crossbeam_utils::CachePadded;
 
 use super::NODES_MAX;
-use super::sys::liveness::{LifeCell, is_alive};
-use super::sys::session::{CardFile, CardMapping};
+use crate::sys::card_file::{CardFile, CardMapping};
+use crate::sys::liveness::{LifeCell, is_alive};
 use crate::{GroupKey, NodeId};
 
 /// Most lanes (threads) of one node.
 pub(crate) const LANES_MAX: usize = 256;
 
 /// Bytes that the rendezvous layer keeps at the start of the card.
-const HEADER_BYTES: usize = super::sys::session::CARD_HEADER_BYTES;
+const HEADER_BYTES: usize = crate::sys::card_file::CARD_HEADER_BYTES;
 
 /// What the card holds behind its header.
 #[repr(C, align(64))]
@@ -73,7 +73,7 @@ pub(crate) struct GroupBytes(pub(crate) [AtomicU64; GroupKey::COUNT_MAX]);
 #[repr(C, align(64))]
 pub(crate) struct Mark(pub(crate) AtomicU64);
 
-/// Who sleeps, and the futex word they sleep on.
+/// The number of sleepers, and the futex word they sleep on.
 #[repr(C, align(64))]
 pub(crate) struct DoorBell {
     pub(crate) sleepers: AtomicU32,
@@ -106,7 +106,7 @@ impl Card {
         Card::rights_of(NodeId(NODES_MAX as u16)).start
     }
 
-    /// Where the rights of a peer lie in the file.
+    /// The place of the rights of a peer in the file.
     pub(crate) fn rights_of(peer: NodeId) -> Range<usize> {
         let start = HEADER_BYTES + size_of::<Card>() + peer.index() * GroupKey::COUNT_MAX;
         start..start + GroupKey::COUNT_MAX

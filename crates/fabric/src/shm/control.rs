@@ -1,10 +1,11 @@
-//! The control plane: who is there, whose memory is where, and the messages of the layers above.
+//! The control plane: the nodes of the session, their memory, and the messages of the layers above.
 //!
-//! Every pair of nodes has one connection, which the node makes that has entered the session later. Its first message each
-//! way is a greeting that names layout, session and node; a greeting that does not fit is answered with a refusal that says
-//! why, to the log of both sides. Then each side sends its permission groups, with their memory as file descriptors.
+//! Every pair of nodes has one connection. The node that has entered the session later makes it. Its first message
+//! each way is a greeting that names layout, session and node. A wrong greeting is answered with a refusal and its
+//! reason, which both sides log. Then each side sends its permission groups, with their memory as file descriptors.
 //!
-//! When a later life of a place comes, the lives before it are gone; a node that has not seen one of them learns it then.
+//! When a later life of a place starts, all earlier lives are over; a node that has not seen one of them end learns it
+//! then.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,14 +16,14 @@ use std::time::Duration;
 
 use super::card::Card;
 use super::groups::OwnGroup;
-use super::sys::liveness;
-use super::sys::session::SessionDir;
-use super::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
 use super::{NODES_MAX, ShmFabric, ShmOptions, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
 use crate::local::Instant;
 use crate::ptr::{GroupKey, NodeId};
+use crate::sys::liveness;
+use crate::sys::session::SessionDir;
+use crate::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
 
 /// Messages kept for a peer that does not take them.
 const QUEUED_MAX: usize = 4096;
@@ -64,7 +65,7 @@ struct Link {
 }
 
 struct Service {
-    /// Who was in the session before this node, and has not been heard of: to be called.
+    /// Nodes that were in the session before this one, and have not answered yet: they are called.
     to_call: Vec<u32>,
     /// Callers that have not greeted.
     strangers: Vec<(Conn, Instant)>,
@@ -108,7 +109,7 @@ impl Control {
         self.waker.wake();
     }
 
-    /// A new group of this node goes to all peers that are there; the others get it when they come.
+    /// Sends a new group of this node to all connected peers; the others get it when they connect.
     pub(super) fn announce_groups(&self, fabric: &ShmFabric, groups: &[OwnGroup]) {
         for (_, link) in self.known_links(fabric) {
             let mut link = lock(link);
@@ -214,7 +215,7 @@ impl Control {
                 match conn.recv(&mut service.bytes, &mut service.fds) {
                     RecvOutcome::Empty => break,
                     RecvOutcome::Gone => {
-                        // Whether it died or left is said by its card.
+                        // Its card records whether it died or left.
                         guard.conn = None;
                         break;
                     }
@@ -331,7 +332,7 @@ impl Control {
         });
     }
 
-    /// Takes the calls of the nodes that have come later.
+    /// Accepts the calls of later nodes.
     fn accept(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
         let now = Instant::monotonic();
         while let Ok(Some(conn)) = self.listener.accept() {
@@ -378,7 +379,7 @@ impl Control {
         let node = greeting.node;
         let slot = &fabric.memory.peers[node.index()];
         if lock(self.link(node)).up || matches!(slot.get(), Some(None)) {
-            // Each life of a place has a number of its own: it is not what it says.
+            // Each life of a place has its own number, so the greeting is wrong.
             let error: Error = ErrorKind::Control { node, why: "it was here before".into() }.into();
             if let Some(conn) = conn {
                 let _ = conn.send(&[&[REFUSAL], error.to_string().as_bytes()].concat(), &[]);
@@ -401,7 +402,7 @@ impl Control {
             return event(ControlEvent::Refused(node, why));
         }
         self.bury_earlier_lives(fabric, node, event);
-        // It may be known already: who joins maps the cards of all that live.
+        // It may be known already: a joining node maps the cards of all live nodes.
         let _ = slot.set(Some(card));
         fabric.memory.know(node);
         // The groups are locked first, as in `new_group`: a group is either sent here or announced by it.
@@ -452,7 +453,7 @@ impl ShmFabric {
     }
 }
 
-/// Sends what is queued, as far as the peer takes it.
+/// Sends the queued messages, as far as the peer takes them.
 fn flush(link: &mut Link) {
     let Some(conn) = &link.conn else { return };
     while let Some(first) = link.queue.front() {
@@ -481,7 +482,7 @@ fn send_groups(link: &mut Link, groups: &[OwnGroup]) {
     }
 }
 
-/// What nodes say first.
+/// The first message of a node.
 struct Greeting {
     layout: String,
     session: String,

@@ -1,24 +1,24 @@
-//! Memory of nodes that are gone is given back: it would fill the machine if nodes returned often.
+//! Memory of dead and departed nodes is given back: restarts would fill the machine otherwise.
 //!
-//! Threads of this node may be in the middle of an operation there, so it goes in two steps. First the windows on the node
-//! are closed: no operation begins, and a write that is about to finds no right. When all writes that had begun have ended,
-//! other pages take the place of the node's (`Windows::vacate`): a read that is under way finds something to read, and then
-//! that its memory is gone.
+//! Threads of this node may be in the middle of an operation there, so it takes two steps. First the windows on the
+//! node are closed: no operation begins, and a pending write finds no right. When all writes that had begun have
+//! ended, other pages replace the node's (`Windows::vacate`): a pending read still finds readable memory, and then
+//! that its generation has changed.
 
 use core::sync::atomic::Ordering;
 
-use super::sys::fence::heavy_fence;
 use super::{ShmFabric, lock};
 use crate::ptr::NodeId;
+use crate::sys::fence::heavy_fence;
 
-/// A node that is gone, and the lanes that were writing then, perhaps to its memory, with their marks.
+/// A dead or departed node, and the lanes that were writing then, perhaps to its memory, with their marks.
 pub(super) struct Gone {
     node: NodeId,
     writers: Vec<(usize, u64)>,
 }
 
 impl ShmFabric {
-    /// A peer is gone: closes its windows.
+    /// Closes the windows of a dead or departed peer.
     pub(super) fn close_peer(&self, node: NodeId) {
         self.memory.windows.close_peer(node);
         // A thread that sets its mark after this finds that it has no right; the marks of the others are seen.
@@ -30,7 +30,7 @@ impl ShmFabric {
         lock(&self.memory.gone).push(Gone { node, writers });
     }
 
-    /// Gives back the memory of those that are gone, and to which nobody writes any more.
+    /// Gives back the memory of dead and departed nodes to which no write is pending any more.
     pub(super) fn vacate_gone(&self) {
         let marks = &self.memory.own.card().marks;
         lock(&self.memory.gone).retain_mut(|Gone { node, writers }| {
@@ -38,8 +38,8 @@ impl ShmFabric {
             if !writers.is_empty() {
                 return true;
             }
-            // SAFETY: every write that had begun when the windows were closed has ended, and no other begins: none was given a
-            // right since (see `ShmLane::write`), and nobody opens a window on a node that is gone.
+            // SAFETY: every write that had begun when the windows were closed has ended, and no other begins: none got
+            // a right since (see `ShmLane::write`), and no window is opened on a dead or departed node.
             if let Err(why) = unsafe { self.memory.windows.vacate(*node) } {
                 tracing::error!("the memory of {node}, which is gone, stays mapped: {why}");
             }

@@ -1,28 +1,28 @@
 //! The memory of this node's permission groups: given out, given back, and given out again.
 //!
-//! **Giving back** changes the generation of each granule, and then forces a full fence on every core. A write that is under
-//! way then has its lane's mark odd; one that begins later sees the change. So once each odd mark has changed, nothing lands
-//! there any more. That is not waited for: the memory stays in a list until whoever asks for memory finds that it is so, and
-//! that nobody here has the region any more. A peer that is stopped in the middle of a write keeps it in the list; one that is dead does not, after one more
-//! fence: a killed process runs no more user code then (see `revoke`). Reads look at the generation again when they have
-//! read; so they need not be waited for.
+//! **Giving back** changes the generation of each granule, and then forces a full fence on every core. A pending write
+//! then has its lane's mark odd; a later one sees the change. So once each odd mark has changed, nothing lands there
+//! any more. No call waits for that: the memory stays in a list until an allocation finds that it is so, and that the
+//! region has no holder here any more. A peer that is stopped in the middle of a write keeps it in the list; a dead
+//! one does not, after one more fence: a killed process runs no more user code then (see `revoke`). Reads check the
+//! generation again after they have read, so no call waits for them.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::card::{Card, Mark};
-use super::lane::clear;
-use super::sys::fence::heavy_fence;
-use super::sys::generations::Generations;
-use super::sys::liveness;
-use super::sys::memory::Arena;
-use super::sys::pages::HugePages;
+
 use super::{Memory, RESERVED_BYTES, ShmFabric, lock, system};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Bell, Region};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
-use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, is_let_go, set_generation};
+use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, clear, is_let_go, set_generation};
+use crate::sys::fence::heavy_fence;
+use crate::sys::generations::Generations;
+use crate::sys::liveness;
+use crate::sys::memory::Arena;
+use crate::sys::pages::HugePages;
 
 pub(super) struct OwnGroup {
     pub(super) arena: Arc<Arena>,
@@ -90,7 +90,7 @@ impl OwnGroup {
         grown.map_err(|why| ErrorKind::OutOfMemory { key: self.key, asked_bytes, why: why.to_string() }.into())
     }
 
-    /// Takes what nobody uses any more out of the list.
+    /// Takes unused memory out of the list.
     fn reclaim(&mut self, memory: &Memory) {
         let space = &mut self.space;
         self.given_back.retain_mut(|given| {
@@ -118,7 +118,7 @@ impl Memory {
         if node.index() == self.own.0.node() as usize { Some(self.own.card()) } else { self.peer(node).map(Card::of) }
     }
 
-    /// The writes that are under way, as far as can be told, after a full fence on every core.
+    /// The pending writes, as far as is known, after a full fence on every core.
     fn writes(&self) -> Vec<Write> {
         let of = |(lane, mark): (usize, &Mark)| {
             let mark = mark.0.load(Ordering::Acquire);
@@ -169,14 +169,14 @@ impl ShmFabric {
         drop(groups); // zeroing much memory takes long
         let base = NonNull::new(arena.base().wrapping_add(start as usize)).expect("a mapping is not at address zero");
         if again.is_some() {
-            // SAFETY: the range is part of the arena, aligned to 64, and nobody has it: late reads are by atomics.
+            // SAFETY: the range is part of the arena, aligned to 64, and in no use: late reads are by atomics.
             unsafe { clear(base.as_ptr(), whole) };
         }
         let remote = RemotePtr::new(self.me, key, offset);
         let keep: Arc<dyn std::any::Any + Send + Sync> = Allocation::new(start, whole as u64, generation, arena);
-        // SAFETY: nobody else has the range (it was never given out, or given back and is used no more, see the head of this
-        // file); it is grown, aligned to 64 and mapped as long as the arena, which `keep` keeps; access is by atomics and
-        // fabric operations only, here and in the peers.
+        // SAFETY: no other code uses the range (it was never given out, or was given back and is unused, see the head
+        // of this file); it is grown, aligned to 64 and mapped as long as the arena, which `keep` keeps; access is by
+        // atomics and fabric operations only, here and in the peers.
         Ok(unsafe { Region::new(base, bytes, remote, keep) })
     }
 
@@ -194,7 +194,7 @@ impl ShmFabric {
         let Allocation { start, bytes, generation, .. } = *allocation;
         let generation = group.offsets().next(generation);
         set_generation(group.generations.of(start, bytes), generation);
-        // Who begins to write after this sees the change; who has begun before it is seen.
+        // A write that begins after this sees the change; one that has begun before it is seen.
         heavy_fence().map_err(|why| system("membarrier")(&why))?;
         let writes = self.memory.writes();
         let allocation = Arc::downgrade(&allocation);

@@ -1,10 +1,9 @@
 //! Operations on shared memory: each is done by the calling thread, at once.
 //!
-//! What the memory model needs beyond x86's own order is one thing: a store (a put by this thread, or a CPU write)
-//! followed by a get may be reordered by the store buffer, where RDMA^WAIT says that a get flushes earlier puts to its
-//! node and that CPU writes come before NIC reads. So every get begins with a store-load fence; cas and faa are fences
-//! already. Stores stay in order (puts to one node land in order), loads stay in order, and a load is never passed by
-//! an older store of the same thread.
+//! The memory model needs only one thing beyond x86's own order. The store buffer may reorder a store (a put by this
+//! thread, or a CPU write) and a later get, while in RDMA^WAIT a get flushes earlier puts to its node, and CPU writes
+//! come before NIC reads. So every get begins with a store-load fence; cas and faa are fences already. Stores stay in
+//! order (puts to one node land in order), loads stay in order, and no older store of the same thread passes a load.
 //!
 //! Memory may be given back while an operation is under way. A write looks at the generation of where it begins inside its
 //! mark, as it looks at its right; a read looks again behind its loads.
@@ -16,12 +15,12 @@ use std::sync::Arc;
 
 use super::LanePlace;
 use super::card::{DoorBell, TAKEN};
-use super::sys::{fence::futex_wake_all, liveness};
 use super::window::{Window, Windows};
 use crate::error::Code;
 use crate::lane::{Completions, DynLane, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
 use crate::space::GRANULE_BYTES;
+use crate::sys::{fence::futex_wake_all, liveness};
 
 /// From this size on the string instructions are faster than a loop over words.
 const STRING_BYTES_MIN: usize = 512;
@@ -38,7 +37,7 @@ pub struct ShmLane {
 // SAFETY: `mark` points into a mapping that `_place_taken` keeps, and to an atomic; one thread at a time has the lane.
 unsafe impl Send for ShmLane {}
 
-/// Where an operation goes.
+/// The target of an operation.
 pub(super) struct Place<'w> {
     window: &'w Window,
     pub(super) at: *mut u8,
@@ -51,19 +50,20 @@ impl Place<'_> {
     /// Whether the memory is still what the pointer was made for.
     #[inline(always)]
     fn holds(&self) -> Result<(), Code> {
-        // SAFETY: `Windows::attach`'s contract: the entry is mapped, since the place lies in the window's memory.
+        // SAFETY: `Windows::attach`'s contract: the entry is mapped, since the place is in the window's memory.
         let now = unsafe { &*self.entry }.load(Ordering::Relaxed);
         if now == self.generation { Ok(()) } else { Err(self.mistaken(now)) }
     }
 
-    /// A generation to come was never given to anybody.
+    /// No pointer has a future generation.
     #[cold]
     fn mistaken(&self, now: u8) -> Code {
         if now > self.generation { Code::Freed } else { Code::OutOfBounds }
     }
 
-    /// The same for an operation that has read: its loads come before this one. Whoever gives memory out again has changed
-    /// the generation before he writes to it: if it still holds, nothing else was read.
+    /// The same for an operation that has read: its loads come before this one. Memory that is given out again has
+    /// another generation before it is written: if the generation still holds, the operation has read the right
+    /// memory.
     #[inline(always)]
     pub(super) fn held(&self) -> Result<(), Code> {
         fence(Ordering::Acquire); // for the compiler: x86 keeps loads in order
@@ -102,7 +102,7 @@ impl ShmLane {
 
     #[cold]
     fn unreachable(window: &Window) -> Code {
-        // A window that was never opened on a node that is there is a bad key; `explain` tells them apart.
+        // On a live node, a window that was never opened is a bad key; `explain` distinguishes the cases.
         if window.base.load(Ordering::Relaxed).is_null() { Code::BadKey } else { Code::Unreachable }
     }
 
@@ -121,9 +121,9 @@ impl ShmLane {
 
     /// Does a write under this lane's mark, which `revoke` waits for.
     ///
-    /// The mark is set before the right and the generation are read. The revoker clears the right, who gives memory back
-    /// changes the generation, and then forces a full fence on every core: so either this thread reads what was changed,
-    /// or the mark is seen.
+    /// The mark is set before the right and the generation are read. A revocation clears the right, and a release of
+    /// memory changes the generation; both then force a full fence on every core. So either this thread reads the
+    /// change, or its mark is seen.
     #[inline(always)]
     pub(super) fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
         let window = place.window;
@@ -168,8 +168,8 @@ impl ShmLane {
         let at = place.at;
         self.write(&place, || {
             if size_of::<T>() == 8 {
-                // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract. The
-                // value has 8 bytes, any of them initialised (it is plain data).
+                // SAFETY: `place` has checked that 8 aligned bytes exist at `at`; access there is atomic by contract.
+                // The value has 8 bytes, any of them initialised (it is plain data).
                 unsafe {
                     let bits = core::mem::transmute_copy::<T, u64>(&value);
                     AtomicU64::from_ptr(at.cast()).store(bits, Ordering::Release);
@@ -182,7 +182,7 @@ impl ShmLane {
     }
 
     /// # Safety
-    /// `src` is aligned to 8 and valid for `len` bytes of memory that is accessed by atomics only, or that nobody
+    /// `src` is aligned to 8 and valid for `len` bytes of memory that is accessed by atomics only, or that no thread
     /// writes to meanwhile.
     #[inline]
     pub(crate) unsafe fn put_from(&self, dst: RemotePtr<u8>, src: *const u8, len: usize) -> Result<(), Code> {
@@ -210,8 +210,8 @@ impl ShmLane {
         store_load_fence();
         let at = place.at;
         if size_of::<T>() == 8 {
-            // SAFETY: `place` says that 8 aligned bytes exist at `at`; access there is atomic by contract; any bits
-            // are a `T`, which is plain data of 8 bytes.
+            // SAFETY: `place` has checked that 8 aligned bytes exist at `at`; access there is atomic by contract; any
+            // bits are a `T`, which is plain data of 8 bytes.
             unsafe {
                 let bits = AtomicU64::from_ptr(at.cast()).load(Ordering::Acquire);
                 place.held()?;
@@ -230,7 +230,7 @@ impl ShmLane {
     }
 
     /// # Safety
-    /// `into` is aligned to 8 and valid for writes of `len` bytes, accessed by atomics only or by nobody else.
+    /// `into` is aligned to 8 and valid for writes of `len` bytes, accessed by atomics only or by no other thread.
     #[inline]
     pub(crate) unsafe fn get_to(&self, src: RemotePtr<u8>, into: *mut u8, len: usize) -> Result<(), Code> {
         // SAFETY: the caller's.
@@ -283,7 +283,7 @@ impl ShmLane {
     pub(crate) fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Result<u64, Code> {
         let place = self.place(dst.cast(), 8)?;
         self.write(&place, || {
-            // SAFETY: `place` says that 8 aligned bytes exist there; access is atomic by contract.
+            // SAFETY: `place` has checked that 8 aligned bytes exist there; access is atomic by contract.
             let word = unsafe { AtomicU64::from_ptr(place.at.cast()) };
             word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
         })
@@ -322,7 +322,7 @@ impl ShmLane {
     }
 }
 
-/// Wakes who sleeps on a bell.
+/// Wakes the sleepers of a bell.
 #[cold]
 pub(super) fn ring(bell: &DoorBell) {
     bell.ring.fetch_add(1, Ordering::SeqCst);
@@ -340,8 +340,8 @@ fn store_load_fence() {
 /// Copies private bytes into shared memory.
 ///
 /// # Safety
-/// `to` is aligned to 8 and valid for `len` bytes accessed by atomics only; `from` is valid for `len` bytes that
-/// nobody writes to.
+/// `to` is aligned to 8 and valid for `len` bytes accessed by atomics only; `from` is valid for `len` bytes that no
+/// thread writes to.
 #[inline]
 unsafe fn copy_in(to: *mut u8, from: *const u8, len: usize) {
     let words = len / 8;
@@ -362,7 +362,7 @@ unsafe fn copy_in(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 /// `from` is aligned to 8 and valid for `len` bytes accessed by atomics only; `to` is valid for writes of `len` bytes
-/// that nobody else uses.
+/// that no other thread uses.
 #[inline]
 unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
     let words = len / 8;
@@ -382,8 +382,8 @@ unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
 /// Copies between two places either of which others may access meanwhile.
 ///
 /// # Safety
-/// Both are aligned to 8 and valid for `len` bytes that are accessed by atomics only, or by nobody else; they do not
-/// overlap unless they are the same.
+/// Both are aligned to 8 and valid for `len` bytes that are accessed by atomics only, or by no other thread; they do
+/// not overlap unless they are the same.
 #[inline]
 unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
     if len >= STRING_BYTES_MIN {
@@ -409,17 +409,6 @@ unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
             let bits = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire);
             AtomicU8::from_ptr(to.add(byte)).store(bits, Ordering::Release);
         }
-    }
-}
-
-/// Makes memory zero that was given back.
-///
-/// # Safety
-/// `at` is aligned to 8 and valid for `len` bytes, a multiple of 8, that are accessed by atomics only.
-pub(crate) unsafe fn clear(at: *mut u8, len: usize) {
-    for word in 0..len / 8 {
-        // SAFETY: within `len`, aligned by contract.
-        unsafe { AtomicU64::from_ptr(at.cast::<u64>().add(word)) }.store(0, Ordering::Release);
     }
 }
 

@@ -1,47 +1,49 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `groups`: this node's memory. `lane`: the operations. `window`: what they need to know of each group. `card`: the small file by which
-//!   nodes see each other's life, sleep and rights. `control`: the messages between nodes. `gone`: memory of nodes that are gone is given back. `sys`: the kernel.
+//! - `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group. `card`:
+//!   the small file by which nodes see each other's life, sleep and rights. `control`: the messages between nodes.
+//!   `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
 
 mod card;
 mod control;
 mod gone;
 mod groups;
 mod lane;
-pub(crate) mod sys;
+mod options;
+mod reach;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod window;
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::collections::BTreeSet;
+pub use self::options::ShmOptions;
+pub use crate::sys::pages::HugePages;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+pub use lane::ShmLane;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use lane::ShmLane;
-pub(crate) use lane::clear;
-
 use self::card::{Card, DoorBell, LANES_MAX, SILENT, TAKEN};
 use self::control::Control;
-use self::gone::Gone;
 use self::groups::OwnGroup;
-use self::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
-use self::sys::generations::{Generations, reserve_for};
-use self::sys::liveness::{self, LifeCell};
-use self::sys::lives::{Entry, Places};
-use self::sys::memory::{Arena, Mapping};
-pub use self::sys::pages::HugePages;
-use self::sys::session::{CardMapping, Claim, SessionDir};
+use self::reach::{LanePlace, Memory, OwnCard};
+use self::waiting::{REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP_MAX, SPINS, WaitersBell, YIELDS, announce};
 use self::window::{Attach, Windows};
-use crate::alarm::{Alarm, NodeBell};
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
+use crate::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
+use crate::sys::generations::reserve_for;
+use crate::sys::liveness;
+use crate::sys::lives::{Entry, Places};
+use crate::sys::memory::Mapping;
+use crate::sys::session::SessionDir;
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to what they mean.
@@ -52,40 +54,6 @@ pub const PLACES_MAX: usize = 256;
 /// The most numbers of nodes of one session on one host, of those that were there before included. The last one that a pointer
 /// could name stays free: a lock's word names its holder by one more.
 pub const NODES_MAX: usize = NodeId::COUNT_MAX - 1;
-
-/// How a node joins a session on shared memory.
-#[derive(Clone, Debug)]
-pub struct ShmOptions {
-    /// The session's name: nodes with the same name find each other.
-    pub session: String,
-    /// This node's place. If a node that was there is gone, this one is its next life, and has another number.
-    pub place: u16,
-    /// How many nodes the session has at a time.
-    pub places: usize,
-    /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken as it is needed.
-    pub group_bytes_max: usize,
-    /// Which pages its memory is made of.
-    pub huge_pages: HugePages,
-    /// The layout to announce; another one than [`LAYOUT`] is for tests of the refusal.
-    pub layout: String,
-    /// Seed of random choices; random if none is given.
-    pub seed: Option<u64>,
-}
-
-impl ShmOptions {
-    /// The node at `place` of `places` in a session.
-    pub fn new(session: impl Into<String>, place: u16, places: usize) -> ShmOptions {
-        ShmOptions {
-            session: session.into(),
-            place,
-            places,
-            group_bytes_max: 64 << 30,
-            huge_pages: HugePages::default(),
-            layout: LAYOUT.into(),
-            seed: None,
-        }
-    }
-}
 
 /// One node on shared memory.
 pub struct ShmFabric {
@@ -104,64 +72,6 @@ pub struct ShmFabric {
     alarm: Alarm,
 }
 
-/// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
-struct Memory {
-    /// Before what it points into.
-    windows: Arc<Windows>,
-    own: Arc<OwnCard>,
-    /// By their numbers. None for one that was gone before it could be seen.
-    peers: Vec<OnceLock<Option<CardMapping>>>,
-    /// One more than the highest number of a node that has been heard of.
-    known: AtomicUsize,
-    /// Those that are gone, whose memory is to be given back.
-    gone: Mutex<Vec<Gone>>,
-    /// Whose rights have pages on this node's card.
-    admitted: Mutex<BTreeSet<NodeId>>,
-    /// Arenas of this node, only ever added to.
-    arenas: Mutex<Vec<(Arc<Arena>, Arc<Generations>)>>,
-}
-
-/// This node's card, and its place in the session directory.
-struct OwnCard(Claim);
-
-impl AsRef<LifeCell> for OwnCard {
-    fn as_ref(&self) -> &LifeCell {
-        &self.card().life
-    }
-}
-
-impl OwnCard {
-    fn mapping(&self) -> &CardMapping {
-        self.0.card()
-    }
-
-    fn card(&self) -> &Card {
-        Card::of(self.mapping())
-    }
-}
-
-/// A lane's place on its node's card.
-pub(crate) struct LanePlace {
-    memory: Arc<Memory>,
-    index: usize,
-    /// 1 if it counts among the threads that share the cores.
-    threads: u32,
-    free: Arc<Mutex<Vec<usize>>>,
-}
-
-impl LanePlace {
-    fn mark(&self) -> &AtomicU64 {
-        &self.memory.own.card().marks[self.index].0
-    }
-}
-
-impl Drop for LanePlace {
-    fn drop(&mut self) {
-        self.memory.own.card().lanes.fetch_sub(self.threads, Ordering::Relaxed);
-        lock(&self.free).push(self.index);
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -174,7 +84,7 @@ fn system(what: &'static str) -> impl Fn(&dyn core::fmt::Display) -> Error {
 const RESERVED_BYTES: usize = 64;
 
 impl ShmFabric {
-    /// Joins a session. It does not wait for the peers: they appear as they come.
+    /// Joins a session. It does not wait for the peers, which appear as they start.
     ///
     /// # Errors
     /// A bad name or number, a place that is taken by a living process, a directory that is not private, no memory.
@@ -266,8 +176,8 @@ impl ShmFabric {
             generations: generations.base(),
             offsets: group.offsets(),
         };
-        // SAFETY: `Memory` keeps the arena, its generations and the card as long as the windows; the arena's reservation
-        // covers whatever length it will say, and the generations grow before it does.
+        // SAFETY: `Memory` keeps the arena, its generations and the card as long as the windows; the arena's
+        // reservation covers any length that it will announce, and the generations grow before it does.
         unsafe { self.memory.windows.attach(RemotePtr::<u8>::new(self.me, key, 0).window(), &attach) };
         self.close_if_fenced();
         groups.push(group);
@@ -289,7 +199,7 @@ impl ShmFabric {
             return Err(ErrorKind::NotConnected { node: peer }.into());
         };
         let card = Card::of(mapped);
-        // The owner says in `len_now` how long its memory is; it has made it that long before.
+        // `len_now` is the length of the memory as its owner announces it; the owner has grown the memory before.
         let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
         let mapping = Mapping::attach(parts, reserve).map_err(|why| system("memory of a peer")(&why))?;
         let generations = Mapping::attach(vec![generations], reserve_for(reserve));
@@ -310,9 +220,10 @@ impl ShmFabric {
         if said / GRANULE_BYTES >= generations.len() as u64 {
             return Err(system("memory of a peer")(&format!("of {said} bytes not all have a generation")));
         }
-        // SAFETY: the windows keep the mappings, and `Memory` the card as long as the windows. The peer grows its memory and then
-        // its generations (sealed against shrinking) before it says so in `len_now`, and never beyond its reservation. All of
-        // its first file is mapped, and the windows map the others when it says more than there was in this one.
+        // SAFETY: the windows keep the mappings, and `Memory` the card as long as the windows. The peer grows its
+        // memory and then its generations (sealed against shrinking) before it announces the new length in `len_now`,
+        // and never beyond its reservation. All of its first file is mapped, and the windows map the others when it
+        // announces more than this one had.
         unsafe {
             let window = RemotePtr::<u8>::new(peer, key, 0).window();
             self.memory.windows.attach_peer(window, &attach, [mapping, generations]);
@@ -321,7 +232,7 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// After opening a window: who fences closes those that it finds.
+    /// Runs after a window was opened: a fence closes only the windows that it finds.
     fn close_if_fenced(&self) {
         fence(Ordering::SeqCst);
         if self.fenced.load(Ordering::SeqCst) {
@@ -332,7 +243,7 @@ impl ShmFabric {
     /// Fences this node's threads. When it returns, none of them writes anything any more.
     fn fence_threads(&self) {
         self.fence();
-        // A thread that sets its mark after this finds that it has no right; the others' writes come to their end.
+        // A thread that sets its mark after this finds that it has no right; the other threads' writes complete.
         if heavy_fence().is_err() {
             std::process::abort(); // nobody could tell when they have
         }
@@ -355,7 +266,7 @@ impl ShmFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
     }
 
-    /// Whether all threads that use lanes on this host have a core of their own, as far as can be told.
+    /// Whether all threads that use lanes on this host have a core of their own, as far as is known.
     fn cores_suffice(&self) -> bool {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
         for peer in self.memory.known_peers() {
@@ -369,8 +280,8 @@ impl ShmFabric {
     }
 }
 
-/// A service thread that panics takes its node along: its own threads are fenced, and then the others are told that it is
-/// dead. What they take for dead writes nothing any more, though its process lives.
+/// If the service thread panics, the node dies: its own threads are fenced, and then the others learn that it is dead.
+/// A node that they take for dead writes nothing any more, though its process lives.
 struct FenceOnPanic<'f>(&'f ShmFabric);
 
 impl Drop for FenceOnPanic<'_> {
@@ -388,53 +299,6 @@ fn bell_of(card: &Card, bell: Bell) -> &DoorBell {
         Bell::Service => &card.service,
     }
 }
-
-impl Memory {
-    fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
-        Card::right(self.own.mapping(), key, peer)
-    }
-
-    /// Makes sure that the rights of a peer are there, before it reads them, or this node does.
-    ///
-    /// # Errors
-    /// The file system of the session is full.
-    fn admit(&self, peer: NodeId) -> Result<()> {
-        let mut admitted = lock(&self.admitted);
-        if !admitted.contains(&peer) {
-            self.own.0.reserve(Card::rights_of(peer)).map_err(|why| system("the rights of a peer")(&why))?;
-            admitted.insert(peer);
-        }
-        Ok(())
-    }
-
-    fn close_windows(&self) {
-        self.windows.close(self.known_peers().len());
-    }
-
-    /// The card of a peer, if it is known.
-    fn peer(&self, node: NodeId) -> Option<&CardMapping> {
-        self.peers.get(node.index())?.get()?.as_ref()
-    }
-
-    /// There is, or was, a node of this number.
-    fn know(&self, node: NodeId) {
-        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
-    }
-
-    fn known_peers(&self) -> &[OnceLock<Option<CardMapping>>] {
-        &self.peers[..self.known.load(Ordering::Relaxed)]
-    }
-}
-
-/// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
-const SPINS: u32 = 100;
-const YIELDS: u32 = 50;
-/// The same for a wait on another node's memory, which no bell ends.
-const REMOTE_YIELDS: u32 = 1000;
-/// The longest sleep: local stores ring no bell, and deadlines and deaths are to be noticed.
-const SLEEP_MAX: Duration = Duration::from_micros(500);
-/// The same for the service thread, which nothing but bells and control messages concerns.
-const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
 
 impl Fabric for ShmFabric {
     fn name(&self) -> String {
@@ -479,7 +343,7 @@ impl Fabric for ShmFabric {
     fn start_permit(&self, peer: NodeId, group: GroupKey) -> Result<()> {
         self.check_right(peer, group)?;
         self.peer_state(peer).check(peer)?;
-        // Peers read it before each operation, where it lies: so it holds from now on.
+        // Peers read it before each operation, directly on this card: so it holds from now on.
         self.memory.admit(peer)?;
         self.memory.own_right(group, peer).store(0, Ordering::Release);
         Ok(())
@@ -546,8 +410,8 @@ impl Fabric for ShmFabric {
         (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
     }
 
-    /// Nobody is shut out of shared memory but the dead: nodes whose service thread has died, though others of their threads
-    /// go on.
+    /// Only dead nodes are fenced on shared memory: those whose service thread has died, while other threads of theirs
+    /// still run.
     fn fence(&self) {
         self.fenced.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
@@ -593,7 +457,7 @@ impl Fabric for ShmFabric {
     }
 
     fn leave(&self) {
-        // Before the life word goes to zero, so that nobody takes leaving for dying.
+        // Before the life word becomes zero, so that no node takes the departure for a death.
         self.memory.own.card().left.store(1, Ordering::SeqCst);
         self.control.goodbye();
     }
@@ -692,7 +556,7 @@ impl Fabric for ShmFabric {
 
     fn wake_local(&self) {
         let bell = &self.memory.own.card().waiters;
-        // The caller's stores come before the look, as a sleeper's announcement before its own.
+        // The caller's stores come before the read, as a sleeper's announcement comes before its own.
         core::sync::atomic::fence(Ordering::SeqCst);
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             lane::ring(bell);
@@ -701,51 +565,5 @@ impl Fabric for ShmFabric {
 
     fn alarm(&self) -> Option<&Alarm> {
         Some(&self.alarm)
-    }
-}
-
-/// Says that somebody will sleep on a bell: from the return on, a write to the memory behind it that is not seen rings. How
-/// often it has rung.
-fn announce(bell: &DoorBell) -> u32 {
-    bell.sleepers.fetch_add(1, Ordering::SeqCst);
-    let ring = bell.ring.load(Ordering::SeqCst);
-    // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
-    // next look sees it. If the kernel refuses, the sleep's bound is what remains.
-    let _ = heavy_fence();
-    ring
-}
-
-/// The bell of this node's waiters.
-struct WaitersBell(Arc<Memory>);
-
-impl WaitersBell {
-    fn bell(&self) -> &DoorBell {
-        &self.0.own.card().waiters
-    }
-}
-
-impl NodeBell for WaitersBell {
-    fn is_rung_by_puts(&self) -> bool {
-        true
-    }
-
-    fn announce(&self) -> u32 {
-        announce(self.bell())
-    }
-
-    fn heard(&self) -> u32 {
-        self.bell().ring.load(Ordering::SeqCst)
-    }
-
-    fn sleep(&self, heard: u32, time: Duration) {
-        futex_wait(&self.bell().ring, heard, time);
-    }
-
-    fn renounce(&self) {
-        self.bell().sleepers.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn ring(&self) {
-        lane::ring(self.bell());
     }
 }

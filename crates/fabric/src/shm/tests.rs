@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use super::sys::generations::reserve_for;
 use super::{HugePages, ShmFabric, ShmOptions};
 use crate::fabric::{ControlEvent, Fabric};
 use crate::lane::Lane;
 use crate::local::Thread;
+use crate::sys::generations::reserve_for;
 use crate::{Code, Endpoint, EndpointOptions, ErrorKind, GroupKey, NodeId};
 
 /// A node with its service thread.
@@ -107,7 +107,7 @@ fn memory_of_a_node_that_is_gone_is_given_back_when_nobody_writes_to_it() {
         });
         [word, last].iter().for_each(|place| lanes[0].put_value(*place, 7u64).expect("it is there"));
 
-        // A read and a write that have begun, and a write that has found its right before the node goes.
+        // A read and a write that have begun, and a write that has found its right before the node dies.
         let [read, write, longer] =
             [last, word, word].map(|place| lanes[0].place(place.cast(), 8).unwrap_or_else(|code| panic!("{code:?}")));
         // SAFETY: eight bytes of memory that are mapped and accessed by atomics only.

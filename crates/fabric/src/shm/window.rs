@@ -8,12 +8,13 @@ use std::sync::Mutex;
 
 use super::card::{DoorBell, SILENT, TAKEN};
 use super::lock;
-use super::sys::alike::Alike;
-use super::sys::generations::Retired;
-use super::sys::memory::{Mapping, MemoryError, Range};
 use crate::error::Code;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
+use crate::sys::alike::Alike;
+use crate::sys::generations::Retired;
+use crate::sys::memory::Mapping;
+use crate::sys::range::{MemoryError, Range};
 
 /// A window on one permission group of one node.
 #[repr(align(64))]
@@ -26,9 +27,9 @@ pub(super) struct Window {
     pub(super) life: AtomicPtr<AtomicU32>,
     /// Whether this node's right was taken.
     pub(super) right: AtomicPtr<AtomicU8>,
-    /// Who is woken by a write.
+    /// The bell that a write rings.
     pub(super) bell: AtomicPtr<DoorBell>,
-    /// Where the owner says how many bytes exist.
+    /// The number of bytes that exist, as the owner announces it.
     pub(super) len_now: AtomicPtr<AtomicU64>,
     /// The generations of its granules.
     pub(super) generations: AtomicPtr<AtomicU8>,
@@ -38,7 +39,7 @@ pub(super) struct Window {
 
 const _: () = assert!(size_of::<Window>() == 64);
 
-/// The life word, right and length of what is not attached.
+/// The life word, right and length of a window that is not attached.
 static NO_LIFE: AtomicU32 = AtomicU32::new(0);
 static NO_RIGHT: AtomicU8 = AtomicU8::new(TAKEN);
 static NO_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -84,7 +85,7 @@ pub(super) struct Windows {
 struct Mapped {
     /// The memory of each, and its generations.
     peers: BTreeMap<usize, [Mapping; 2]>,
-    /// What is left of those that are gone: a late read may still look there.
+    /// The address space of dead nodes: a late read may still load from it.
     vacated: Vec<Range>,
     retired: Retired,
 }
@@ -115,7 +116,7 @@ impl Windows {
     /// The bytes that exist in a window by now, all of them mapped.
     ///
     /// # Errors
-    /// [`Code::Device`] if the kernel does not map what has come since.
+    /// [`Code::Device`] if the kernel does not map the memory that was added since.
     #[cold]
     pub(super) fn look_again(&self, index: usize, window: &Window) -> Result<u64, Code> {
         let mapped = lock(&self.mapped);
@@ -135,21 +136,22 @@ impl Windows {
         Ok(now)
     }
 
-    /// Closes all windows on nodes below `known` for good: whatever is posted finds nobody alive, and what is about to write has no right to.
+    /// Closes all windows on nodes below `known` for good: a posted operation finds no live node, and a pending write
+    /// has no right.
     pub(super) fn close(&self, known: usize) {
         // To write to those that are closed would take memory.
         self.all[..known * GroupKey::COUNT_MAX].iter().filter(|window| !window.is_closed()).for_each(Window::close);
     }
 
-    /// The same for those on one peer, which is gone.
+    /// The same for those on one peer, which is dead or has left.
     pub(super) fn close_peer(&self, peer: NodeId) {
-        // With the lock, so that `look_again` finds the window closed, or has said before how much of it is used.
+        // Holds the lock, so that `look_again` finds the window closed, or has recorded before how much of it is used.
         let mapped = lock(&self.mapped);
         mapped.peers.range(windows_of(peer)).for_each(|(index, _)| self.all[*index].close());
     }
 
-    /// Gives back the memory of a peer whose windows are closed. What a late read finds there ends it in an error: all
-    /// generations are those of memory that nobody has.
+    /// Gives back the memory of a peer whose windows are closed. A late read ends in an error, since all generations
+    /// there are the retired one.
     ///
     /// # Safety
     /// No thread of this node writes to it any more, or will.
@@ -162,9 +164,10 @@ impl Windows {
             let [mut memory, mut generations] = mappings.map(Mapping::into_range);
             let used = self.all[index].len.load(Ordering::Relaxed);
             let entries = (used / GRANULE_BYTES) as usize + 1;
-            // In this order: a read of what is not the peer's finds its generation gone after that (`Place::held`).
-            // SAFETY: no thread writes there, by the caller's promise; reads find entries for as much memory as there was, and
-            // one more, and zeros wherever a lane has known of memory (`look_again`).
+            // In this order: a read of memory that is no longer the peer's finds its generation changed after that
+            // (`Place::held`).
+            // SAFETY: no thread writes there, by the caller's promise; reads find entries for as much memory as there
+            // was, and one more, and zeros wherever a lane has known of memory (`look_again`).
             let done = retired.file(entries).and_then(|file| unsafe {
                 generations.vacate(entries, Some(file))?;
                 memory.vacate(used as usize, None)
@@ -178,18 +181,18 @@ impl Windows {
     /// Opens a window on a peer's memory, and keeps its mappings.
     ///
     /// # Safety
-    /// As for [`attach`](Windows::attach), but that of the memory only what was there when it was attached has to be mapped.
+    /// As for [`attach`](Windows::attach), but only the memory that existed when it was attached must be mapped.
     pub(super) unsafe fn attach_peer(&self, index: usize, attach: &Attach<'_>, mappings: [Mapping; 2]) {
         lock(&self.mapped).peers.insert(index, mappings);
-        // SAFETY: the caller's promise; what comes later is mapped before it is used (`look_again`).
+        // SAFETY: the caller's promise; later memory is mapped before it is used (`look_again`).
         unsafe { self.attach(index, attach) };
     }
 
     /// Opens a window. Its first use looks how many bytes there are.
     ///
     /// # Safety
-    /// What `attach` points to stays mapped as long as `self`: `base` for as many bytes as `len_now` will ever say, and
-    /// `generations` for as many granules and one more.
+    /// The pointers in `attach` stay mapped as long as `self`: `base` for as many bytes as `len_now` will ever
+    /// announce, and `generations` for as many granules and one more.
     pub(super) unsafe fn attach(&self, index: usize, attach: &Attach<'_>) {
         let Some(window) = self.all.get(index) else { return };
         window.base.store(attach.base, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The addresses of simulated memory.
 //!
 //! What the machine holds is reached through `Word`s, so every word needs an address. The arena reserves addresses and
-//! never touches them: an access under a simulation is recognised by its address and goes to the machine instead.
+//! never touches them: an access under a simulation is recognised by its address, and the machine executes it instead.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Arena {
         unsafe { NonNull::new_unchecked(self.base.as_ptr().add(offset)) }
     }
 
-    /// Which word lies at an address.
+    /// The word at an address.
     #[inline]
     pub(crate) fn place(&self, address: usize) -> Option<(u16, u32)> {
         let offset = address.wrapping_sub(self.base.as_ptr() as usize);

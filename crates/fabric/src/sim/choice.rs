@@ -2,13 +2,13 @@
 
 use mowgli::machine::{Step, Thread as Cpu};
 
-use super::faults::Fault;
+use super::fault_kinds::Fault;
 use super::world::Inner;
 
 /// Something that could happen next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Candidate {
-    /// A thread goes on with what it is about to do.
+    /// A thread continues with its pending access.
     Thread(u16),
     /// The machine takes a step.
     Machine(Step),
@@ -49,7 +49,7 @@ impl Touch {
     }
 }
 
-/// What a step touches: two steps whose footprints are independent commute.
+/// The footprint of a step: two steps whose footprints are independent commute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
     pub(super) actors: [Option<u32>; 2],
@@ -100,7 +100,7 @@ pub struct Choice {
 
 /// Decides what happens next.
 pub trait Chooser {
-    /// Whether steps that nobody could tell from having happened later are taken at once, without a decision.
+    /// Whether steps whose time cannot be observed are taken at once, without a decision.
     fn eager(&self) -> bool {
         false
     }
@@ -123,7 +123,7 @@ pub trait Chooser {
 /// Why an execution failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What went wrong.
+    /// The kind of failure.
     pub kind: FailureKind,
     /// In words.
     pub message: String,
@@ -133,7 +133,7 @@ pub struct Failure {
     pub step: u64,
 }
 
-/// What can go wrong in an execution.
+/// The kinds of failures of an execution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureKind {
     /// A thread panicked.

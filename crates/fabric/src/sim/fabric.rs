@@ -10,8 +10,9 @@ use super::heap;
 use super::lane::SimLane;
 use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
+use super::state::Pending;
 use super::threads::{Turn, World, choose, with_world};
-use super::world::{Inner, Pending, RESERVED_WORDS};
+use super::world::{Inner, RESERVED_WORDS};
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
@@ -178,8 +179,8 @@ impl Fabric for SimFabric {
             let whole = bytes.next_multiple_of(GRANULE_BYTES as usize) as u64;
             let keep: Arc<dyn core::any::Any + Send + Sync> =
                 Allocation::new(start, whole, generation, Arc::clone(&world.arena) as _);
-            // SAFETY: the range lies in the arena, which `keep` keeps mapped, is aligned to 64, and nobody else has it in
-            // this execution; it is accessed through `Word`s only, whose accesses go to the machine.
+            // SAFETY: the range is in the arena, which `keep` keeps mapped, is aligned to 64, and belongs to no other
+            // region in this execution; it is accessed through `Word`s only, whose accesses the machine executes.
             Ok(unsafe { Region::new(base, bytes, remote, keep) })
         })
         .unwrap_or_else(|| Err(SimFabric::over()))
@@ -205,7 +206,7 @@ impl Fabric for SimFabric {
                 inner.give_back(self.me.0, key, &allocation);
                 inner.under_way(self.me.0, &allocation)
             };
-            // Each lands in memory that nobody else has yet, or is refused.
+            // Each lands in memory that is not in use yet, or is refused.
             for (lane, sequence) in under_way {
                 if choose(2) == 1 {
                     let mut inner = world.inner.borrow_mut();
@@ -281,7 +282,7 @@ impl Fabric for SimFabric {
         self.check_member(peer)?;
         self.at(|world| {
             let me = self.me.0;
-            // First it is dead here, and later its rights are gone: in between its writes still land.
+            // First it is dead here, and later its rights are revoked: in between its writes still land.
             if world.point(Pending::Write(peer_key(peer.0))) != Turn::Unwinding {
                 let mut inner = world.inner.borrow_mut();
                 inner.nodes[self.me.index()].shut_out |= 1 << peer.0;
@@ -338,7 +339,7 @@ impl Fabric for SimFabric {
             return Err(ErrorKind::Control { node: to, why }.into());
         }
         self.at(|world| {
-            // A system call: what was stored before is in memory by then.
+            // A system call: earlier stores are in memory by then.
             if world.point(Pending::Write(inbox_key(to.0))) == Turn::Unwinding {
                 return Err(SimFabric::over());
             }
@@ -377,7 +378,7 @@ impl Fabric for SimFabric {
                 if !looks || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
                     return;
                 }
-                // More may have come until it was this thread's turn; nobody else takes any.
+                // More may have arrived before this thread's turn; no other thread takes any.
                 let senders: Vec<usize> = {
                     let inner = world.inner.borrow();
                     let inbox = &inner.nodes[self.me.index()].inbox;
@@ -391,7 +392,7 @@ impl Fabric for SimFabric {
                     }
                     return;
                 }
-                // Each sender's messages come in order; those of different senders in any.
+                // The messages of one sender arrive in order; those of different senders in any order.
                 let from = senders[super::threads::choose(senders.len())];
                 let taken = world.inner.borrow_mut().take_news(self.me.0, from);
                 let Some(taken) = taken else { continue };
@@ -466,7 +467,7 @@ impl Fabric for SimFabric {
 
     fn now(&self) -> Instant {
         let now = self.at(|world| {
-            // Otherwise time stands still while anybody can go on.
+            // Otherwise time stands still while any thread can run.
             if world.inner.borrow().early_timeouts() {
                 world.point(Pending::Read(CLOCK));
             }
@@ -476,7 +477,7 @@ impl Fabric for SimFabric {
                 inner.threads[current].reads_clock = true;
                 inner.looked_at_clock(current);
             }
-            // What is unwound has no time left.
+            // An unwinding thread has no time left.
             if world.is_torn_down() { Instant::NEVER } else { Instant { ns: now } }
         });
         now.unwrap_or(Instant::NEVER)

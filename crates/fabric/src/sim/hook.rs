@@ -1,16 +1,32 @@
-//! What shared cells and local locks do under a simulation. Outside of one they cost a load and a branch.
+//! What shared cells and local locks do under a simulation.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::looks::{Key, cell_key, mix};
 use super::record::{Cell, What};
+use super::state::Pending;
 use super::threads::{Turn, World, own_cell, with_world};
-use super::world::Pending;
 use mowgli::machine::Loc;
 
-pub(crate) use super::threads::is_active;
+use crate::hook::Hooks;
 
-/// Where a word lies.
+/// The simulator's side of [`crate::hook`].
+pub(super) const HOOKS: &Hooks = &Hooks {
+    load,
+    glance,
+    store,
+    compare_exchange,
+    fetch_add,
+    fence,
+    backwards,
+    lock,
+    unlock,
+    structure,
+    join,
+    is_finished,
+};
+
+/// The place of a word.
 enum Place {
     /// In the machine's memory.
     Region(Loc),
@@ -37,7 +53,7 @@ fn region_key(loc: Loc) -> Key {
 
 /// A load, if a simulation runs here.
 #[cold]
-pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
+fn load(word: &AtomicU64) -> Option<u64> {
     with_world(|world| match place_of(world, word) {
         Place::Region(loc) => match world.point(Pending::Read(region_key(loc))) {
             Turn::Mine(me) => {
@@ -70,9 +86,9 @@ pub(crate) fn load(word: &AtomicU64) -> Option<u64> {
     })
 }
 
-/// A load that is no step of its own, but belongs to the step before it. What it has seen still tells states apart.
+/// A load that is no step of its own, but belongs to the step before it. Its value still distinguishes states.
 #[cold]
-pub(crate) fn glance(word: &AtomicU64) -> Option<u64> {
+fn glance(word: &AtomicU64) -> Option<u64> {
     with_world(|world| {
         let Place::Own(address) = place_of(world, word) else { return None };
         let key = key_of(world, address);
@@ -88,16 +104,16 @@ pub(crate) fn glance(word: &AtomicU64) -> Option<u64> {
 
 /// A store; whether a simulation runs here and has done it.
 #[cold]
-pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
+fn store(word: &AtomicU64, value: u64) -> bool {
     with_world(|world| match place_of(world, word) {
-        // What is unwound changes no memory.
+        // An unwinding thread changes no memory.
         Place::Region(_) if world.is_torn_down() => {}
         Place::Region(loc) => {
             let current = world.inner.borrow().current;
             let current = current.filter(|me| !world.is_elsewhere(*me, loc.node));
             let mut inner = world.inner.borrow_mut();
             match current {
-                // Nobody can tell when a write enters its thread's store buffer: no scheduling point.
+                // No thread can observe when a write enters its thread's store buffer: no scheduling point.
                 Some(me) => {
                     let cpu = inner.threads[me].cpu;
                     // Another operation of the same thread may wait for the word.
@@ -118,7 +134,7 @@ pub(crate) fn store(word: &AtomicU64, value: u64) -> bool {
     .is_some()
 }
 
-/// Changes a word outside of regions when its turn comes; the old value.
+/// Changes a word outside of regions at its turn; returns the old value.
 fn change(world: &World, address: usize, word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> u64 {
     let key = key_of(world, address);
     let turn = world.point(Pending::Write(key));
@@ -135,14 +151,14 @@ fn change(world: &World, address: usize, word: &AtomicU64, new_of: impl Fn(u64) 
 
 /// A CPU compare-and-swap, if a simulation runs here.
 #[cold]
-pub(crate) fn compare_exchange(word: &AtomicU64, expected: u64, new: u64) -> Option<Result<u64, u64>> {
+fn compare_exchange(word: &AtomicU64, expected: u64, new: u64) -> Option<Result<u64, u64>> {
     let swap = |old: u64| if old == expected { new } else { old };
     modify(word, swap).map(|old| if old == expected { Ok(old) } else { Err(old) })
 }
 
 /// A CPU fetch-and-add, if a simulation runs here.
 #[cold]
-pub(crate) fn fetch_add(word: &AtomicU64, addend: u64) -> Option<u64> {
+fn fetch_add(word: &AtomicU64, addend: u64) -> Option<u64> {
     modify(word, |old| old.wrapping_add(addend))
 }
 
@@ -179,7 +195,7 @@ fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
 
 /// A memory fence; whether a simulation runs here.
 #[cold]
-pub(crate) fn fence() -> bool {
+fn fence() -> bool {
     with_world(|world| {
         if let Turn::Mine(me) = world.point(Pending::Fence) {
             world.inner.borrow_mut().acted(me, 0);
@@ -188,14 +204,14 @@ pub(crate) fn fence() -> bool {
     .is_some()
 }
 
-/// In which order the words of a larger value are accessed: backwards, if the search says so.
-pub(crate) fn backwards(words: usize) -> bool {
+/// Whether the words of a larger value are accessed backwards, as the search chooses.
+fn backwards(words: usize) -> bool {
     words > 1 && super::threads::choose(2) == 1
 }
 
 /// Takes a local lock, in the simulation's books; `try_lock` takes it really.
 #[cold]
-pub(crate) fn lock<G>(address: usize, mut try_lock: impl FnMut() -> Option<G>) -> Option<G> {
+fn lock(address: usize, try_lock: &mut dyn FnMut() -> bool) -> bool {
     with_world(|world| {
         let key = key_of(world, address);
         let turn = world.point(Pending::Lock(key));
@@ -204,21 +220,17 @@ pub(crate) fn lock<G>(address: usize, mut try_lock: impl FnMut() -> Option<G>) -
             inner.lock(me, key);
             inner.note(me, What::Lock { cell: own_cell(key) });
         }
-        loop {
-            match try_lock() {
-                Some(guard) => return guard,
-                None => {
-                    assert_eq!(turn, Turn::Unwinding, "a lock that is free can be taken");
-                    world.let_others_unwind();
-                }
-            }
+        while !try_lock() {
+            assert_eq!(turn, Turn::Unwinding, "a lock that is free can be taken");
+            world.let_others_unwind();
         }
     })
+    .is_some()
 }
 
 /// Releases a local lock.
 #[cold]
-pub(crate) fn unlock(address: usize) {
+fn unlock(address: usize) {
     with_world(|world| {
         // Releasing is a locked instruction: earlier stores are in memory by then, and operations with the NIC.
         let drained = |world: &World| {
@@ -232,14 +244,14 @@ pub(crate) fn unlock(address: usize) {
             inner.unlock(me, key);
             inner.note(me, What::Unlock { cell: own_cell(key) });
         }
-        // A thread that is unwound lets go of it, too.
+        // An unwinding thread releases it, too.
         inner.release(key);
     });
 }
 
 /// An access to a concurrent structure of the node's own memory.
 #[cold]
-pub(crate) fn structure(address: usize, write: bool) {
+fn structure(address: usize, write: bool) {
     with_world(|world| {
         let key = key_of(world, address);
         let turn = world.point(if write { Pending::Write(key) } else { Pending::Read(key) });
@@ -255,11 +267,11 @@ pub(crate) fn structure(address: usize, write: bool) {
 }
 
 /// Waits for the end of a simulated thread; the message of its panic.
-pub(crate) fn join(world: u64, index: usize) -> Result<(), String> {
+fn join(world: u64, index: usize) -> Result<(), String> {
     with_world(|here| if here.id == world { here.join(index) } else { Ok(()) }).unwrap_or(Ok(()))
 }
 
 /// Whether a simulated thread has ended.
-pub(crate) fn is_finished(world: u64, index: usize) -> bool {
+fn is_finished(world: u64, index: usize) -> bool {
     with_world(|here| here.id != world || here.is_finished(index)).unwrap_or(true)
 }

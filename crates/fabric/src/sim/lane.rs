@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use super::looks::{Told, cell_key, completions_key};
 use super::record::What;
+use super::state::Pending;
 use super::threads::with_world;
-use super::world::Pending;
 use super::{SimFabric, heap};
 use crate::error::Code;
 use crate::fabric::PeerState;
@@ -20,7 +20,7 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 /// One endpoint's lane.
 pub(super) struct SimLane {
     fabric: SimFabric,
-    /// The machine thread whose queue pairs are those for the first three groups; operations go by its name.
+    /// The machine thread whose queue pairs are those for the first three groups; it names the operations.
     lane: Cpu,
     /// Its queue pairs, by class of groups: first those for the first three.
     classes: SmallVec<[Class; 1]>,
@@ -44,7 +44,7 @@ struct Peer {
     posted: u64,
     pending: VecDeque<InFlight>,
     failed: HashMap<u64, Code>,
-    /// What complete reads have brought, until somebody takes it.
+    /// The results of complete reads that were not taken yet.
     brought: Vec<(u64, Reads, Words)>,
 }
 
@@ -63,7 +63,7 @@ struct InFlight {
     lane: Cpu,
     machine_sequence: u32,
     reads: Option<Reads>,
-    /// Bytes of the result that go to `local`, zero for none.
+    /// Bytes of the result that are written to `local`, zero for none.
     result_bytes: usize,
     local: Local,
     done: bool,
@@ -122,7 +122,7 @@ impl SimLane {
             if !offset.is_multiple_of(8) {
                 return Err(Code::Misaligned);
             }
-            // Across a cut nobody can know: then it is refused after the cut.
+            // Across a cut the state is unknown: then it is refused after the cut.
             if !node.rights[usize::from(key.0)][usize::from(me)] && !inner.is_cut(me, peer) {
                 return Err(Code::Revoked);
             }
@@ -234,7 +234,7 @@ fn cells(local: &Local) -> Option<Loc> {
 /// The thread has looked at remote words, so its next wait ends when they change: it may get them again. If they have
 /// changed since they were read, it does not begin.
 fn looked_at(reads: Reads, brought: &[u64]) {
-    // What has succeeded is not tried again.
+    // A successful read is not tried again.
     if reads.succeeds.is_some() && reads.succeeds == brought.first().copied() {
         return;
     }
@@ -273,8 +273,8 @@ fn read_words(local: &Local, len: usize) -> Words {
 fn write_words(local: &Local, words: &[u64], len: usize) {
     for (index, word) in words.iter().enumerate().take(len.div_ceil(8)) {
         let count = (len - index * 8).min(8);
-        // SAFETY: as in `read_words`; the block is counted in flight until this lane says that the operation is done, so
-        // nobody else looks at it.
+        // SAFETY: as in `read_words`; the block is counted in flight until this lane reports that the operation is
+        // done, so no other code reads it.
         unsafe { core::ptr::copy_nonoverlapping(word.to_le_bytes().as_ptr(), local.ptr.add(index * 8), count) };
     }
 }
@@ -356,7 +356,7 @@ impl DynLane for SimLane {
             return;
         }
         let step = || with_world(|world| world.inner.borrow().steps);
-        // Looking twice in a row shows nothing new; who looks on and on lets the others go on in between.
+        // A second look in a row shows nothing new, and a loop of looks lets the other threads run in between.
         if self.polled_at.is_some() && self.polled_at.take() == step() {
             return;
         }
@@ -374,7 +374,7 @@ impl DynLane for SimLane {
                 inner.took(current, (self.lane, peer.0, sequence));
             }
         });
-        // Only now does the thread know: another of its operations may have waited when the result came.
+        // Only now does the thread know: another of its operations may have waited when the result arrived.
         let brought = &mut self.peers[peer.index()].brought;
         if let Some(at) = brought.iter().position(|(of, ..)| *of == sequence) {
             let (_, reads, words) = brought.swap_remove(at);

@@ -1,9 +1,10 @@
-//! What threads can notice, what each has seen, and whose wait ends when something changes.
+//! The changes that threads can notice, the values that each has seen, and the waits that a change ends.
 
 use mowgli::machine::{Loc, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
-use super::world::{Inner, LaneState, ThreadState};
+use super::state::{LaneState, ThreadState};
+use super::world::Inner;
 use crate::error::Code;
 
 /// Names something that threads can notice: a word, completions of a lane, news for a node, …
@@ -48,13 +49,13 @@ pub(super) struct Interest {
     watches_all: bool,
     /// Something of it has changed.
     pub(super) has_changed: bool,
-    /// Completions have come that the thread has not been told of.
+    /// Completions have arrived that the thread was not notified of.
     pub(super) has_arrivals: bool,
-    /// Completions that it has been told of since, and that nobody has taken the result of yet.
+    /// Completions that it was notified of since, and whose results were not taken yet.
     untaken: SmallVec<[Told; 4]>,
 }
 
-/// Names an operation whose completion a thread was told of: its lane, the peer, and its number there.
+/// Names an operation whose completion a thread was notified of: its lane, the peer, and its number there.
 pub(super) type Told = (Cpu, u16, u64);
 
 #[inline]
@@ -92,8 +93,8 @@ impl Interest {
         (self.watches_all, self.has_changed, self.has_arrivals) = (false, false, false);
     }
 
-    /// Ends a wait, and begins anew. If it has ended for nothing but completions and what was looked at is to be `kept`,
-    /// that stays; whether it has.
+    /// Ends a wait, and begins anew. If only completions have ended it and the values that were read are to be `kept`,
+    /// they stay. Returns whether they do.
     pub(super) fn end(&mut self, kept: bool) -> bool {
         let stays = kept && !self.has_changed && self.has_completions();
         if stays {
@@ -127,7 +128,7 @@ impl ThreadState {
 /// More different things than a thread looks at between two waits; beyond, any change wakes it.
 const WATCH_MAX: usize = 24;
 
-/// What is true outside of a lock, of what it or another structure of the node's own memory holds.
+/// The facts outside of a lock about the contents of it, or of another structure in the node's own memory.
 #[derive(Default)]
 pub(super) struct OwnState {
     pub(super) holder: Option<usize>,
@@ -167,7 +168,7 @@ impl Inner {
         state.has_acted = true;
     }
 
-    /// The thread is told of completions: what is left to be told of others.
+    /// Notifies the thread of completions; the others stay pending.
     pub(super) fn told_of(&mut self, thread: usize, completions: &[Told]) {
         let lanes = &self.lanes;
         for interest in self.threads[thread].interests() {
@@ -227,9 +228,9 @@ impl Inner {
         state.waits += 1;
     }
 
-    /// The next wait is also of who looks by operations, and has nothing under way meanwhile: if it ends for completions
-    /// of others, what was looked at goes on to count. Two such waits would wake each other for ever otherwise, each by
-    /// its looking.
+    /// The next wait also belongs to a condition that reads by operations, and has none pending meanwhile. If
+    /// completions of others end it, the values that were read still count. Otherwise two such waits would wake each
+    /// other for ever, each by its own reads.
     pub(super) fn keep_interest(&mut self, keep: bool) {
         if let Some(current) = self.current {
             self.threads[current].keeps_interest = keep;
@@ -263,7 +264,7 @@ impl Inner {
         self.acted(thread, PAUSED);
     }
 
-    /// Threads that have looked at one of these go on, but for `by`, which knows.
+    /// Threads that have read one of these continue, except `by`, which knows.
     #[inline]
     pub(super) fn notify(&mut self, first: Key, count: u64, by: Option<usize>) {
         self.changed = true;
@@ -285,7 +286,7 @@ impl Inner {
         self.acted(thread, mix(key, new));
     }
 
-    /// A change of a structure whose contents are unknown here: what it holds depends on the order of the changes.
+    /// A change of a structure whose contents are unknown here: they depend on the order of the changes.
     pub(super) fn own_written(&mut self, thread: usize, key: Key) {
         let own = &mut self.own[(key & !OWN) as usize];
         let before = own.digest;

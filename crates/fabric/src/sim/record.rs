@@ -2,7 +2,7 @@
 
 use mowgli::machine::Loc;
 
-use super::faults::Fault;
+use super::fault_kinds::Fault;
 use crate::lane::Verb;
 use crate::ptr::NodeId;
 
@@ -54,7 +54,7 @@ pub enum What {
     Seen { op: u32 },
     /// The thread waits until what it has looked at changes.
     Waits,
-    /// It goes on.
+    /// It continues.
     Woken,
     /// A local lock was taken.
     Lock { cell: Cell },

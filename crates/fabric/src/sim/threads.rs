@@ -1,8 +1,8 @@
-//! Running one execution: the coroutines, their scheduling points, and what is left when one fails.
+//! Running one execution: the coroutines, their scheduling points, and the teardown after a failure.
 
 use core::any::Any;
 use core::cell::{Cell as StdCell, RefCell};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Once};
 
@@ -11,17 +11,17 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::arena::Arena;
 use super::choice::{Choice, Chooser, Failure, FailureKind};
-use super::faults::Faults;
+use super::fault_kinds::Faults;
 use super::looks::Key;
 use super::record::{Cell, Event, What};
-use super::world::{Decided, Inner, Pending, Phase};
+use super::schedule::Decided;
+use super::state::{Pending, Phase};
+use super::world::Inner;
 use crate::error::{ErrorKind, Result};
 use crate::fabric::DeathRule;
 use crate::local::Thread;
 use crate::ptr::NodeId;
 
-/// How many simulations run in this process: the one word that an access to a shared cell looks at.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
 /// Names of worlds.
 static WORLDS: AtomicU64 = AtomicU64::new(1);
 
@@ -30,18 +30,12 @@ thread_local! {
     static CURRENT: StdCell<Option<*const World>> = const { StdCell::new(None) };
     /// Stacks of coroutines that have ended.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
-    /// The addresses of the last world, unless somebody still keeps them.
+    /// The addresses of the last world, unless they are still in use.
     static ARENA: RefCell<Option<Arc<Arena>>> = const { RefCell::new(None) };
 }
 
-/// Bytes of a coroutine's stack, below which lies a guard page.
+/// Bytes of a coroutine's stack; below it is a guard page.
 const STACK_BYTES: usize = 512 << 10;
-
-/// Whether a simulation may run on this OS thread.
-#[inline(always)]
-pub(crate) fn is_active() -> bool {
-    RUNNING.load(Ordering::Relaxed) != 0
-}
 
 /// Calls `f` with the world of this OS thread, if there is one.
 #[inline]
@@ -59,11 +53,11 @@ pub(super) struct World {
     coroutines: RefCell<Vec<Option<Routine>>>,
     /// What each coroutine yields with, while it exists.
     yielders: RefCell<Vec<*const Yielder<(), ()>>>,
-    /// The thread that runs next, said by the one that stops.
+    /// The thread that runs next, chosen by the one that stops.
     next: StdCell<Option<usize>>,
     invariants: RefCell<Vec<(String, Invariant)>>,
     teardown: StdCell<bool>,
-    /// A node that has crashed, and whose threads are not unwound yet.
+    /// A crashed node whose threads are not unwound yet.
     crashed: StdCell<Option<u16>>,
 }
 
@@ -129,14 +123,14 @@ impl World {
         }
     }
 
-    /// Stops the running thread; another goes on, or the execution ends.
+    /// Stops the running thread; another one continues, or the execution ends.
     fn suspend(&self, index: usize) {
         let yielder = self.yielders.borrow()[index];
         // SAFETY: the coroutine of this thread has put the pointer there; it runs, so its yielder exists.
         unsafe { &*yielder }.suspend(());
     }
 
-    /// A scheduling point: comes back when it is this thread's turn to do what it is about to do.
+    /// A scheduling point. It returns when it is this thread's turn to do the pending step.
     pub(super) fn point(&self, pending: Pending) -> Turn {
         let Some(me) = self.inner.borrow().current else { return Turn::Outside };
         if self.teardown.get() {
@@ -156,7 +150,7 @@ impl World {
         Turn::Mine(me)
     }
 
-    /// The thread that goes on.
+    /// The thread that continues.
     fn decide(&self, current: Option<usize>) -> Option<usize> {
         loop {
             let decided = self.inner.borrow_mut().decide(current);
@@ -198,14 +192,15 @@ impl World {
     /// Whether a thread looks at another node's memory, see [`Inner::elsewhere`].
     pub(super) fn is_elsewhere(&self, thread: usize, node: u16) -> bool {
         let elsewhere = self.inner.borrow().elsewhere(thread, node);
-        // The panic comes after the borrow: it is noted in what was borrowed.
+        // The panic follows the borrow, since it is noted in the borrowed data.
         elsewhere.unwrap_or_else(|message| panic!("{message}"))
     }
 
     /// Unwinds the running thread, unless it is being unwound already.
     fn unwind(&self, me: usize) -> Turn {
-        // A panic of its own marks it where it happens. If another one is in the middle of its unwinding, this one's stack is not:
-        // it must not go on as if nothing were, or one that waits for all others would never stop.
+        // Its own panic marks the thread at once. If another thread is in the middle of its unwinding, this one's
+        // stack is not: it must not continue as if nothing had happened, or a thread that waits for all others would
+        // never stop.
         let begins = !core::mem::replace(&mut self.inner.borrow_mut().threads[me].unwinding, true);
         if begins {
             resume_unwind(Box::new(Teardown));
@@ -213,7 +208,7 @@ impl World {
         Turn::Unwinding
     }
 
-    /// In a teardown: lets the other threads be unwound, so that they let go of what this one needs.
+    /// In a teardown: lets the other threads unwind, so that they release the locks that this one needs.
     pub(super) fn let_others_unwind(&self) {
         let Some(me) = self.inner.borrow().current else { return };
         self.next.set(None);
@@ -272,7 +267,7 @@ impl World {
         dead.into_iter().for_each(|index| inner.threads[index].pending = Pending::Finished);
     }
 
-    /// Each thread unwinds to its end; one that needs a lock lets the others go first.
+    /// Each thread unwinds to its end; one that needs a lock lets the others unwind first.
     fn unwind_all(&self, threads: &[usize]) {
         for _ in 0..UNWIND_ROUNDS {
             let left: Vec<usize> =
@@ -284,7 +279,7 @@ impl World {
         }
         for index in threads {
             if let Some(routine) = &mut self.coroutines.borrow_mut()[*index] {
-                // SAFETY: what lies on the stack is leaked, not used again: nobody else refers to it, since a thread
+                // SAFETY: the stack's contents are leaked, not used again: nothing else refers to them, since a thread
                 // lends nothing of its stack to others (bodies are 'static), and this one is never resumed: the
                 // coroutine is done after the reset, and a crashed node's threads count as finished.
                 unsafe { routine.force_reset() };
@@ -354,9 +349,9 @@ pub struct Settings {
     pub record: bool,
     /// The seed that nodes get.
     pub seed: u64,
-    /// Who says that a node is dead.
+    /// The rule that decides deaths.
     pub death_rule: DeathRule,
-    /// What may go wrong. With `Some`, even of nothing, the search takes care of operations that are cut short.
+    /// The faults that may occur. With `Some`, even with none in it, the search handles operations that are cut short.
     pub faults: Option<Faults>,
 }
 
@@ -378,8 +373,8 @@ pub struct Outcome {
     pub labels: Vec<(u16, u32, u32, String)>,
     /// The faults that happened, in words.
     pub faults: Option<String>,
-    /// Rights or membership have changed among what was explored, and the settings have neither faults nor a rule: what an
-    /// exhaustive search leaves out does not take that into account.
+    /// Rights or membership have changed in the explored executions, and the settings have neither faults nor a rule:
+    /// the reduction of an exhaustive search does not account for that.
     pub changes_rights: bool,
     /// The chooser, back.
     pub chooser: Box<dyn Chooser>,
@@ -420,12 +415,12 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
         crashed: StdCell::new(None),
     };
     CURRENT.set(Some(&raw const world));
-    RUNNING.fetch_add(1, Ordering::Relaxed);
+    crate::hook::begin(super::hook::HOOKS);
     let handle = Handle { id: world.id, nodes: settings.nodes, places: settings.places, seed: settings.seed };
     world.spawn(0, "main".into(), false, Box::new(move || main(handle))).expect("memory for a simulated thread");
     world.run();
     world.invariants.borrow_mut().clear();
-    RUNNING.fetch_sub(1, Ordering::Relaxed);
+    crate::hook::end();
     CURRENT.set(None);
     let World { inner, arena, coroutines, .. } = world;
     drop(coroutines);
@@ -524,7 +519,7 @@ impl World {
     }
 }
 
-/// Ends the execution as a failure: of a thread that ended in an error, say.
+/// Ends the execution as a failure, such as that of a thread that returned an error.
 pub fn fail(message: String) -> ! {
     with_world(|world| {
         let mut inner = world.inner.borrow_mut();
@@ -543,7 +538,7 @@ pub fn fail(message: String) -> ! {
     resume_unwind(Box::new(Teardown))
 }
 
-/// Waits until nobody else has anything to do. While the execution is torn down, lets the others be unwound.
+/// Waits until no other thread has anything to do. During a teardown, lets the others unwind.
 pub fn calm() {
     with_world(|world| {
         if world.point(Pending::Calm) == Turn::Unwinding {

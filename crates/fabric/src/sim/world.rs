@@ -3,149 +3,19 @@
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashMapExt};
-use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as Cpu, Words};
+use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as Cpu};
 use smallvec::SmallVec;
 
-use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View, pair_of};
-use super::faults::{Fault, FaultState};
+use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, pair_of};
+use super::faults::FaultState;
 use super::heap::Heap;
 use super::looks::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
 use super::record::{Cell, Event, What};
+use super::state::{LaneState, NodeState, Pending, Phase, ThreadState};
 use super::threads::Settings;
 use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule, PeerState};
-use crate::lane::Local;
 use crate::ptr::{GroupKey, NodeId};
-
-/// The next action of a thread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pending {
-    /// It runs.
-    Nothing,
-    /// It waits for the start of the exploration.
-    Held,
-    /// It starts.
-    Start,
-    /// It reads something.
-    Read(Key),
-    /// It changes a word of a region with no store for it in its store buffer, or something else with an empty store
-    /// buffer.
-    Write(Key),
-    /// It waits until its store buffer has no store.
-    Fence,
-    /// It waits for an empty store buffer: the next step may pass its endpoint to another thread.
-    Empty,
-    /// It takes a local lock, with its store buffer empty.
-    Lock(Key),
-    /// It continues when something that it has read has changed, or its node has news.
-    Idle(Option<u16>),
-    /// It waits for the end of a thread.
-    Join(u16),
-    /// It waits until no other thread can continue.
-    Calm,
-    /// It waits for the end of all held threads.
-    JoinHeld,
-    /// It has ended.
-    Finished,
-}
-
-pub(super) struct ThreadState {
-    pub(super) name: String,
-    pub(super) node: u16,
-    pub(super) cpu: Cpu,
-    pub(super) pending: Pending,
-    /// The condition of its next wait.
-    pub(super) interest: Interest,
-    /// The same for the enclosing waits: an operation that is polled may block.
-    pub(super) outer: SmallVec<[Interest; 2]>,
-    pub(super) waits: u32,
-    /// Before a wait, the reads are to be kept; after it, they were. See [`Inner::keep_interest`].
-    pub(super) keeps_interest: bool,
-    pub(super) deadline: Option<u64>,
-    pub(super) reads_clock: bool,
-    /// A digest of its observations, in order.
-    pub(super) seen: u64,
-    /// The same for completions, without order: threads only wait for them.
-    pub(super) completions_seen: u64,
-    /// Its observations since its last wait, and before; and whether it has only read since.
-    pub(super) glance: u64,
-    pub(super) glance_before: u64,
-    pub(super) seen_before: u64,
-    pub(super) has_acted: bool,
-    pub(super) was_held: bool,
-    pub(super) unwinding: bool,
-    pub(super) panic: Option<String>,
-}
-
-pub(super) struct NodeState {
-    /// Words handed out.
-    pub(super) words: u32,
-    /// Ranges of words, and the group of each, sorted. Freed ranges are not among them.
-    pub(super) regions: Vec<(u32, u32, GroupKey)>,
-    pub(super) heap: Heap,
-    pub(super) groups: u16,
-    /// `rights[group][peer]`.
-    pub(super) rights: Vec<Vec<bool>>,
-    pub(super) joined: bool,
-    pub(super) left: bool,
-    pub(super) incarnation: u64,
-    /// The peers that it has evicted, as bits.
-    pub(super) shut_out: u64,
-    /// Whether it was evicted itself, and knows it.
-    pub(super) fenced: bool,
-    /// The peers that have joined, as this node knows.
-    pub(super) knows: Vec<bool>,
-    /// By sender.
-    pub(super) inbox: Vec<VecDeque<ControlEvent>>,
-    pub(super) inbox_digest: u64,
-    /// Events in it.
-    news: usize,
-    pub(super) wake: bool,
-}
-
-impl NodeState {
-    /// Loses the last control message of a sender that is not received yet.
-    pub(super) fn lose_last(&mut self, from: u16) {
-        if self.inbox[usize::from(from)].pop_back().is_some() {
-            self.news -= 1;
-            self.inbox_digest = mix(self.inbox_digest, u64::from(from) + 0x200);
-        }
-    }
-}
-
-/// A lane's queue pairs for a class of groups, one for each node: they are a machine thread of their own.
-pub(super) struct LaneState {
-    pub(super) lane: Cpu,
-    /// The machine thread of the same lane's queue pairs for the first three groups.
-    pub(super) base: Cpu,
-    class: GroupKey,
-    pub(super) node: u16,
-    pub(super) in_use: bool,
-    /// The results of completions, until the lane is polled.
-    pub(super) results: Vec<(u16, u32, Words, Option<Code>)>,
-    /// The local memory of the operations in flight when the lane was closed: they continue.
-    pub(super) kept: Vec<Local>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
-    /// One schedule that needs no decisions: the machine first, then the running thread.
-    Settled,
-    /// The chooser decides.
-    Explored,
-}
-
-/// The result of the loop.
-pub(super) enum Decided {
-    /// This thread continues.
-    Run(usize),
-    /// Memory has changed: check the invariants, and return.
-    Check,
-    /// A node has crashed: unwind its threads.
-    Crashed(u16),
-    /// No thread continues: the execution has ended, or failed.
-    End,
-}
 
 pub(super) struct Inner {
     pub(super) machine: Machine,
@@ -157,10 +27,10 @@ pub(super) struct Inner {
     pub(super) own_names: HashMap<usize, u32>,
     pub(super) own_digest: u64,
     pub(super) now_ns: u64,
-    blind_jumps: u32,
-    nudges: u32,
-    nudges_in_a_row: u32,
-    early_jumps: u32,
+    pub(super) blind_jumps: u32,
+    pub(super) nudges: u32,
+    pub(super) nudges_in_a_row: u32,
+    pub(super) early_jumps: u32,
     pub(super) current: Option<usize>,
     pub(super) phase: Phase,
     pub(super) chooser: Option<Box<dyn Chooser>>,
@@ -181,21 +51,12 @@ pub(super) struct Inner {
     pub(super) events: Option<Vec<Event>>,
     operations: HashMap<(Cpu, u16, u32), (u32, usize)>,
     pub(super) labels: Vec<(u16, u32, u32, String)>,
-    machine_steps: Vec<Step>,
-    candidates: Vec<Candidate>,
+    pub(super) machine_steps: Vec<Step>,
+    pub(super) candidates: Vec<Candidate>,
 }
 
 /// The clock at the start of every execution: zero would mean never.
 const START_NS: u64 = 1_000_000_000;
-/// The time jump if a thread reads the clock but no wait has a deadline.
-const BLIND_JUMP_NS: u64 = 100_000_000;
-const BLIND_JUMPS_MAX: u32 = 1000;
-/// How often waiting threads poll once more when no step is possible, in all, and without a step of the machine in
-/// between.
-const NUDGES_MAX: u32 = 10_000;
-const NUDGES_IN_A_ROW_MAX: u32 = 8;
-/// How often time passes early in an execution: a wait in slices would otherwise run through all of them.
-const EARLY_JUMPS_MAX: u32 = 4;
 
 impl Inner {
     pub(super) fn new(settings: &Settings, chooser: Box<dyn Chooser>) -> Inner {
@@ -460,7 +321,7 @@ impl Inner {
         self.nodes[usize::from(node)].news > 0
     }
 
-    fn is_enabled(&self, index: usize) -> bool {
+    pub(super) fn is_enabled(&self, index: usize) -> bool {
         let thread = &self.threads[index];
         if self.faults.as_ref().is_some_and(|faults| faults.is_paused(index)) {
             return false;
@@ -490,7 +351,7 @@ impl Inner {
     }
 
     /// Whether the time of its next step makes no difference to other threads: it reads nothing that others change.
-    fn is_quiet(&self, index: usize) -> bool {
+    pub(super) fn is_quiet(&self, index: usize) -> bool {
         matches!(
             self.threads[index].pending,
             Pending::Start | Pending::Fence | Pending::Empty | Pending::Join(_) | Pending::JoinHeld | Pending::Idle(_)
@@ -557,213 +418,9 @@ impl Inner {
         if self.faults.is_some() { mix(digest, self.faults_digest()) } else { digest }
     }
 
-    /// Adds the passing of time, if a thread waits with a deadline.
-    pub(super) fn elapse_candidate(&self, into: &mut Vec<Candidate>) {
-        let waits = |t: &ThreadState| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some();
-        if self.early_jumps < EARLY_JUMPS_MAX && self.threads.iter().any(waits) {
-            into.push(Candidate::Elapse);
-        }
-    }
-
-    /// Lets time pass until a waiting thread may have work. Returns whether there is such a thread.
-    fn elapse(&mut self, early: bool) -> bool {
-        let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.is_woken();
-        let deadlines = self.threads.iter().filter(|thread| waits(thread)).filter_map(|thread| thread.deadline);
-        let until = match deadlines.min() {
-            Some(deadline) => deadline,
-            // A thread reads the clock without a deadline for its wait.
-            None if !early
-                && self.blind_jumps < BLIND_JUMPS_MAX
-                && self.threads.iter().any(|thread| waits(thread) && thread.reads_clock) =>
-            {
-                self.blind_jumps += 1;
-                self.now_ns + BLIND_JUMP_NS
-            }
-            None => return false,
-        };
-        self.now_ns = self.now_ns.max(until);
-        let now = self.now_ns;
-        for thread in &mut self.threads {
-            if matches!(thread.pending, Pending::Idle(_)) {
-                thread.interest.has_changed |= thread.deadline.is_some_and(|deadline| deadline <= now)
-                    || (thread.deadline.is_none() && thread.reads_clock);
-            }
-        }
-        self.note(0, What::Elapsed);
-        true
-    }
-
-    /// No step is possible. But a waiting thread may depend on ordinary memory that another operation of its own
-    /// thread has changed, which is not tracked: all poll once more.
-    fn nudge(&mut self) -> bool {
-        if self.nudges == NUDGES_MAX || self.nudges_in_a_row == NUDGES_IN_A_ROW_MAX {
-            return false;
-        }
-        self.nudges += 1;
-        self.nudges_in_a_row += 1;
-        let mut found = false;
-        for thread in self.threads.iter_mut().filter(|thread| matches!(thread.pending, Pending::Idle(_))) {
-            (thread.interest.has_changed, found) = (true, true);
-        }
-        found
-    }
-
     pub(super) fn fail(&mut self, kind: FailureKind, message: String) {
         let (thread, step) = (self.current, self.steps);
         self.failure.get_or_insert(Failure { kind, message, thread, step });
-    }
-
-    /// Decides until a thread continues. `current` is the thread that has reached a point.
-    pub(super) fn decide(&mut self, current: Option<usize>) -> Decided {
-        loop {
-            if self.failure.is_some() {
-                return Decided::End;
-            }
-            if self.changed && self.has_invariants {
-                self.changed = false;
-                return Decided::Check;
-            }
-            self.steps += 1;
-            if self.steps > self.steps_max {
-                let message = format!("it has not ended after {} steps{}", self.steps_max, self.describe());
-                self.fail(FailureKind::TooLong, message);
-                return Decided::End;
-            }
-            let mut steps = core::mem::take(&mut self.machine_steps);
-            steps.clear();
-            self.machine.enabled(&mut steps);
-            if let Some(faults) = &self.faults {
-                steps.retain(|step| !self.is_blocked(faults, *step));
-            }
-            let decided = match self.phase {
-                Phase::Settled => self.decide_settled(&steps, current),
-                Phase::Explored => self.decide_explored(&steps, current),
-            };
-            self.machine_steps = steps;
-            match decided {
-                Next::Thread(index) => {
-                    self.resume(index);
-                    return Decided::Run(index);
-                }
-                Next::Machine(step) => {
-                    self.nudges_in_a_row = 0;
-                    self.apply(step);
-                }
-                Next::Elapse => {
-                    self.early_jumps += 1;
-                    self.elapse(true);
-                }
-                Next::Fault(fault) => {
-                    self.nudges_in_a_row = 0;
-                    self.fault(fault);
-                    if let Fault::Crash(node) = fault {
-                        return Decided::Crashed(node);
-                    }
-                }
-                Next::Stuck if self.elapse(false) || self.nudge() => {}
-                Next::Stuck => {
-                    if self.threads.iter().any(|thread| thread.pending != Pending::Finished) {
-                        let message = format!("nothing can happen any more{}", self.describe());
-                        self.fail(FailureKind::Deadlock, message);
-                    }
-                    return Decided::End;
-                }
-            }
-        }
-    }
-
-    fn resume(&mut self, index: usize) {
-        let thread = &mut self.threads[index];
-        if let Pending::Idle(_) = thread.pending {
-            thread.keeps_interest = thread.interest.end(thread.keeps_interest);
-            thread.deadline = None;
-            thread.reads_clock = false;
-            if self.events.is_some() {
-                self.note(index, What::Woken);
-            }
-        }
-    }
-
-    fn decide_settled(&mut self, steps: &[Step], current: Option<usize>) -> Next {
-        if let Some(step) = steps.first() {
-            return Next::Machine(*step);
-        }
-        let from = current.unwrap_or(0);
-        let count = self.threads.len();
-        let found = (0..count).map(|offset| (from + offset) % count).find(|index| self.is_enabled(*index));
-        found.map_or(Next::Stuck, Next::Thread)
-    }
-
-    fn decide_explored(&mut self, steps: &[Step], current: Option<usize>) -> Next {
-        let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
-        let next = self.ask(&mut *chooser, steps, current);
-        self.chooser = Some(chooser);
-        next
-    }
-
-    fn ask(&mut self, chooser: &mut dyn Chooser, steps: &[Step], current: Option<usize>) -> Next {
-        let is_eager = chooser.eager();
-        // A step that a fault may cut short differs by when it happens.
-        if is_eager
-            && self.faults.is_none()
-            && let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step))
-        {
-            chooser.passed(&self.footprint(Candidate::Machine(*step)));
-            return Next::Machine(*step);
-        }
-        let mut candidates = core::mem::take(&mut self.candidates);
-        candidates.clear();
-        for index in (0..self.threads.len()).filter(|index| self.is_enabled(*index)) {
-            let candidate = Candidate::Thread(index as u16);
-            if is_eager && self.is_quiet(index) && !self.matters_when(index) {
-                chooser.passed(&self.footprint(candidate));
-                self.candidates = candidates;
-                return Next::Thread(index);
-            }
-            candidates.push(candidate);
-            if Some(index) == current {
-                candidates.rotate_right(1);
-            }
-        }
-        candidates.extend(steps.iter().map(|step| Candidate::Machine(*step)));
-        if chooser.early_timeouts() && !candidates.is_empty() {
-            self.elapse_candidate(&mut candidates);
-        }
-        self.fault_candidates(&mut candidates);
-        let next = match candidates.len() {
-            0 => Next::Stuck,
-            1 if !chooser.wants_all() => next_of(candidates[0]),
-            of => {
-                let view = View { candidates: &candidates, decision: self.decisions, inner: self };
-                let taken = chooser.choose(&view);
-                let taken = if taken < of { taken } else { 0 };
-                if of > 1 {
-                    self.decisions += 1;
-                    self.log.push(Choice { taken: taken as u16, of: of as u16 });
-                }
-                next_of(candidates[taken])
-            }
-        };
-        self.candidates = candidates;
-        next
-    }
-
-    /// A number below `options`, for the running thread.
-    pub(super) fn value(&mut self, thread: usize, options: usize) -> usize {
-        let taken = match self.phase {
-            Phase::Settled => 0,
-            Phase::Explored if options < 2 => 0,
-            Phase::Explored => {
-                let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
-                let taken = chooser.value(options) % options;
-                self.chooser = Some(chooser);
-                self.decisions += 1;
-                self.log.push(Choice { taken: taken as u16, of: options as u16 });
-                taken
-            }
-        };
-        self.acted(thread, taken as u64 + 0x1000);
-        taken
     }
 
     pub(super) fn apply(&mut self, step: Step) {
@@ -841,7 +498,7 @@ impl Inner {
     }
 
     /// The next action of every thread, for messages.
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for thread in &self.threads {
             let what = match thread.pending {
@@ -861,20 +518,3 @@ impl Inner {
 
 /// Words at the start of each node's memory that belong to no region. Global fences read the first.
 pub(super) const RESERVED_WORDS: u32 = 8;
-
-enum Next {
-    Thread(usize),
-    Machine(Step),
-    Fault(Fault),
-    Elapse,
-    Stuck,
-}
-
-fn next_of(kind: Candidate) -> Next {
-    match kind {
-        Candidate::Thread(index) => Next::Thread(usize::from(index)),
-        Candidate::Machine(step) => Next::Machine(step),
-        Candidate::Elapse => Next::Elapse,
-        Candidate::Fault(fault) => Next::Fault(fault),
-    }
-}

@@ -7,9 +7,9 @@ use farfield_verbs_sys::*;
 use super::lane::VerbsLane;
 use super::queue::CompletionQueue;
 use super::status::code_of;
-use crate::buf::Block;
 use crate::error::Code;
 use crate::lane::Verb;
+use crate::pool::Block;
 use crate::ptr::RemotePtr;
 
 /// A word of a node, worked on by posting a work request and polling for its completion, with nothing in between: no

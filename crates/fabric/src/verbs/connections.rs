@@ -9,20 +9,21 @@
 //!   connects the lane's queue pair                    (and the same for each lane of B)
 //! ```
 //!
-//! A node is up for another when it has been told all, and each of its own lanes has what it asked for; so whoever waited
-//! for a node can work on its memory from any endpoint. Later lanes ask when they are opened, and wait for the answers.
-//! A new group, or new memory of one, waits until the lanes of those that are up reach it.
+//! A node is up for another when it has received all announcements, and each of its own lanes has the connections that
+//! it asked for. So a thread that has waited for a node can access its memory from any endpoint. Later lanes ask when
+//! they are opened, and wait for the answers. A new group, or new memory of one, waits until the lanes of the up nodes
+//! reach it.
 //!
 //! *The own node.* A lane reaches its own node by the device, too: only so are its atomics atomic with those of other nodes.
 //! Most lanes never do. So the first operation to it opens the queue pair and its target ([`OwnNode`]), with no message.
 //!
-//! *Rights.* Behind each queue pair of a lane stands a target at the other node. To take a right is to destroy the
-//! targets: once that is done, nothing that came through them can land. To give it again is to connect anew. The peer is
-//! told, or its operations would fail by their timeouts only. It answers `Reached` when all of its lanes are connected, and
+//! *Rights.* Each queue pair of a lane has a target at the other node. Taking a right destroys the targets: after
+//! that, nothing that was sent through them can land. Giving it again connects them anew. The peer is notified, since
+//! otherwise its operations would fail by timeout only. It answers `Reached` when all of its lanes are connected, and
 //! only then the right counts as given.
 //!
-//! *Order.* What a node tells arrives in order, and before the messages of the layers above that it sends later: so a
-//! pointer into new memory never comes before the memory.
+//! *Order.* A node's announcements arrive in order, and before later messages of the layers above. So the memory is
+//! announced before any pointer into it arrives.
 
 mod freeing;
 mod rights;
@@ -76,7 +77,7 @@ pub(super) struct Connections {
     service: OnceLock<ThreadId>,
 }
 
-/// What everybody may ask of a peer at any time.
+/// The state of a peer that any thread may read at any time.
 #[derive(Default)]
 struct PeerWord {
     state: AtomicU8,
@@ -97,13 +98,13 @@ struct Board {
     peers: BTreeMap<NodeId, Peer>,
     lanes: BTreeMap<u32, OpenLane>,
     asks: BTreeMap<u64, Ask>,
-    /// Peers that are to reach a class of groups, by the last message that concerns it, and have not said that they do.
+    /// Peers that must reach a class of groups, by the last message that concerns it, and have not confirmed it.
     awaited: BTreeMap<(NodeId, u8), u64>,
-    /// Those that have said that some of their lanes do not reach it, for want of queue pairs.
+    /// Those that have reported that some of their lanes do not reach it, for want of queue pairs.
     short: BTreeSet<(NodeId, u8)>,
     /// Rights that this node has taken.
     taken: BTreeSet<(NodeId, u8)>,
-    /// Who was refused, or has refused this node, by place, and not come since.
+    /// The nodes that were refused, or have refused this node, by place, and have not come up since.
     refusals: BTreeMap<Option<u16>, String>,
     last_lane: u32,
     last_ask: u64,
@@ -114,7 +115,7 @@ struct Board {
 
 struct Group {
     memory: Arc<GroupMemory>,
-    /// Where the chunks begin of which the peers were told.
+    /// The first bytes of the chunks that the peers were notified of.
     told: BTreeSet<u64>,
     given_back: Vec<GivenBack>,
 }
@@ -126,16 +127,16 @@ struct Peer {
     /// It is connected. (This node never is.)
     is_linked: bool,
     is_suspected: bool,
-    /// It has told all that there is to tell at first.
+    /// It has sent all initial announcements.
     is_told: bool,
     is_up: bool,
     /// Why it cannot be reached.
     failure: Option<Error>,
-    /// What came before it was up.
+    /// Messages that arrived before it was up.
     held: Vec<ControlEvent>,
     /// What it did not take.
     owed: VecDeque<Vec<u8>>,
-    /// How many messages it was sent, and how many came.
+    /// The numbers of messages sent to it, and received from it.
     said: u64,
     heard: u64,
     /// It waits to hear that the lanes here reach these.
@@ -172,7 +173,7 @@ impl Peer {
 struct OpenLane {
     port: Arc<LanePort>,
     pairs: BTreeMap<(NodeId, u8), QueuePairSwitch>,
-    /// Why it does not reach somebody whom it should.
+    /// The reason why it does not reach a node that it should reach.
     failure: Option<Error>,
 }
 
@@ -197,7 +198,7 @@ impl OwnNode {
         self.connections.me
     }
 
-    /// Where its memory lies.
+    /// The layout of its memory.
     pub(super) fn memory(&self) -> &Arc<PeerMemory> {
         &self.memory
     }
@@ -313,7 +314,7 @@ impl Connections {
         (own, board.peers.values().map(|peer| peer.targets.len()).sum())
     }
 
-    /// Why nodes have not come, as far as it was heard.
+    /// The reasons why nodes have not come up, as far as they are known.
     pub(super) fn refusals(&self) -> Vec<String> {
         self.lock().refusals.values().cloned().collect()
     }
@@ -365,7 +366,7 @@ impl Connections {
         Ok(region)
     }
 
-    /// Tells of the memory of a group that is new.
+    /// Announces the memory of a new group.
     fn tell_chunks(&self, board: &mut Board, key: GroupKey) {
         let group = &mut board.groups[usize::from(key.0)];
         if group.memory.count() == group.told.len() {
@@ -379,7 +380,7 @@ impl Connections {
         self.await_reached(board, key);
     }
 
-    /// The peers are to say that they have heard what they were told of a group.
+    /// Awaits the confirmations of the peers that they have received the announcements of a group.
     fn await_reached(&self, board: &mut Board, key: GroupKey) {
         let linked = board.peers.iter().filter(|(_, peer)| peer.is_linked);
         board.awaited.extend(linked.map(|(node, peer)| ((*node, key.class().0), peer.said)));
@@ -447,8 +448,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Connects a lane to a class of this node's own groups. All under the lock: who fences, or takes the right, comes before,
-    /// and is seen here, or comes after, and ends what was made here.
+    /// Connects a lane to a class of this node's own groups. All of it holds the lock: a fence or a revocation comes
+    /// before, and is seen here, or comes after, and ends the connections made here.
     fn open_own(&self, lane: u32, class: u8) -> Result<(), Code> {
         let mut board = self.lock();
         let board = &mut *board;
@@ -529,7 +530,7 @@ impl Board {
         self.peers.iter().filter(|(_, peer)| peer.is_linked).map(|(node, _)| *node)
     }
 
-    /// A peer that answers, and has not said that it reaches a class of groups.
+    /// A peer that answers, and has not confirmed that it reaches a class of groups.
     fn laggard(&self, class: u8) -> Option<NodeId> {
         let mut awaited = self.awaited.keys().filter(|(_, of)| *of == class).map(|(node, _)| *node);
         awaited.find(|node| self.peers.get(node).is_some_and(Peer::answers))

@@ -1,10 +1,10 @@
 //! Memory of the device itself (`ibv_alloc_dm`), for words that operations alone work on.
 //!
-//! An atomic there does not cross the bus to the machine's memory. Order stays as it was: what the device has written to the
-//! machine's memory before is on its way over the bus, and whatever it writes or reads there later, the completion or the answer
-//! of the atomic included, comes behind it (memory is registered without relaxed ordering). The processor has no address for it: a value is copied in
-//! before anybody is told where the words are, and from then on the device alone reads and writes them. A region of it is
-//! registered with addresses that begin at 0.
+//! An atomic there does not cross the bus to the machine's memory. The order stays as it was: the device's earlier
+//! writes to the machine's memory are on their way over the bus, and its later reads and writes, the completion or the
+//! answer of the atomic included, follow them (memory is registered without relaxed ordering). The processor has no
+//! address for it: initial values are copied in before the addresses of the words are announced, and from then on only
+//! the device reads and writes them. A region of it is registered with addresses that begin at 0.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const ALIGN_SHIFT: u32 = 6;
 pub(super) struct DeviceMemory {
     region: MemoryRegion,
     bytes: usize,
-    /// Goes after its registration.
+    /// Dropped after its registration.
     memory: Allocated,
 }
 
@@ -68,7 +68,7 @@ impl DeviceMemory {
             bytes = (bytes / 2).next_multiple_of(1 << ALIGN_SHIFT).max(least);
         };
         let access = access | IBV_ACCESS_ZERO_BASED;
-        // SAFETY: the memory is of the domain's context; its registration goes before it.
+        // SAFETY: the memory is of the domain's context; its registration ends before it.
         let raw = unsafe { ibv_reg_dm_mr(device.pd, memory.raw, 0, bytes, access) };
         if raw.is_null() {
             return Err(device.call("ibv_reg_dm_mr", last_errno()));
@@ -88,10 +88,10 @@ impl DeviceMemory {
         self.region.remote_key()
     }
 
-    /// Writes words at an offset, before anybody else knows of them.
+    /// Writes words at an offset, before their addresses are announced.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     pub(super) fn write(&self, offset: u64, words: &[u64]) -> Result<(), VerbsError> {
         let (raw, bytes) = (self.memory.raw, size_of_val(words));
         assert!(offset as usize + bytes <= self.bytes, "it lies inside");
@@ -101,7 +101,7 @@ impl DeviceMemory {
         let errno = unsafe {
             match ((*raw).memcpy_to_dm, (*raw).memcpy_from_dm) {
                 (Some(write), Some(read)) => match write(raw, offset, words.as_ptr().cast(), bytes) {
-                    // What is read from a device pushes what was written to it: it is there for all when this returns.
+                    // A read from a device flushes the writes to it: they are visible to all when this returns.
                     0 => read((&raw mut last).cast(), raw, last_at, 8),
                     errno => errno,
                 },

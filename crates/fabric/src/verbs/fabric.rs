@@ -19,15 +19,15 @@ use crate::fabric::{
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
-use crate::shm::sys::fence::cpus_allowed;
-use crate::shm::sys::fence::register_membarrier;
+use crate::sys::fence::cpus_allowed;
+use crate::sys::fence::register_membarrier;
 
 /// Numbers of nodes. The last one that a pointer could name stays free: a lock's word names its holder by one more.
 const NUMBERS: usize = NodeId::COUNT_MAX - 1;
 /// The longest wait of one `serve`: what lanes and devices report is looked for as often.
 const SERVE_MAX: Duration = Duration::from_millis(100);
-/// Steps of a wait before it sleeps: spins where every thread has a core, then yields; few where threads are more than
-/// cores, and everybody who looks once more keeps somebody from working.
+/// Steps of a wait before it sleeps: spins where every thread has a core, then yields; few where threads outnumber
+/// cores, since each further look keeps another thread from working.
 const SPINS: u32 = 100;
 const YIELDS: u32 = 200;
 const YIELDS_CROWDED: u32 = 10;
@@ -35,8 +35,8 @@ const YIELDS_CROWDED: u32 = 10;
 /// node store for each other does ([`Sleepers`]).
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEP_CROWDED: Duration = Duration::from_micros(200);
-/// Who has slept so often in a wait sleeps longer by as much again, up to a limit: a long wait may end a little later, and
-/// many that wait long leave the cores to those that work.
+/// After so many sleeps in a wait, each sleep is longer by as much again, up to a limit: a long wait may end a little
+/// later, and many long waits leave the cores to working threads.
 const SLEEPS: u32 = 4;
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -49,10 +49,10 @@ struct Sleepers {
 }
 
 impl Sleepers {
-    /// The thread is about to sleep, and looks once more before it does: what has been rung by now.
+    /// The thread is about to sleep, and looks once more before it does. Returns the number of rings so far.
     fn announce(&self) -> u32 {
         let rung = *self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before that look: whoever stores after it sees that somebody sleeps.
+        // Before that look: a thread that stores after it sees the sleeper.
         self.count.fetch_add(1, Ordering::SeqCst);
         rung
     }
@@ -69,7 +69,7 @@ impl Sleepers {
     }
 
     fn wake(&self) {
-        // The caller's stores come before the look, as the sleeper's announcement before its own.
+        // The caller's stores come before the look, as the sleeper's announcement comes before its own.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) != 0 {
             self.ring();
@@ -119,11 +119,11 @@ pub struct JoinOptions {
     pub place: u16,
     /// How many nodes the session has at a time.
     pub places: u16,
-    /// How many nodes there were at this place before: one that is gone does not come back under its number.
+    /// The number of earlier nodes at this place: a dead node never returns under its number.
     pub life: u16,
     /// Where this node listens for the others.
     pub listen: SocketAddr,
-    /// Where the nodes of all places listen. It may be said later: [`VerbsFabric::meet`].
+    /// The addresses at which the nodes of all places listen. [`VerbsFabric::meet`] may set them later.
     pub addresses: Vec<SocketAddr>,
     /// What all nodes know; none only if none of them has one.
     pub secret: Option<Secret>,
@@ -174,7 +174,7 @@ pub struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Joins a session. It does not wait for the peers: they appear as they come.
+    /// Joins a session. It does not wait for the peers, which appear as they start.
     ///
     /// # Errors
     /// A number that cannot be, no device that fits, an address at which it cannot listen, no memory.
@@ -235,7 +235,7 @@ impl VerbsFabric {
         self.connections.control().address()
     }
 
-    /// Says where the nodes of all places listen: from now on they are called.
+    /// Sets the addresses at which the nodes of all places listen: from now on they are called.
     ///
     /// # Errors
     /// They are more or fewer than there are places.
@@ -408,7 +408,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn leave(&self) {
-        // Who hears of it expects nothing any more; only then is the memory closed.
+        // A peer that has the goodbye expects nothing more; only then is the memory closed.
         self.connections.control().goodbye();
         self.connections.close();
     }

@@ -41,9 +41,9 @@ use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::registration::MemoryRegion;
 use super::status::{Refusal, refusal_of};
 use super::store::BufferStore;
-use crate::buf::{Block, SMALLEST_BYTES, Slab};
 use crate::error::{Code, Result};
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
+use crate::pool::{Block, SMALLEST_BYTES, Slab};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::Allocation;
 

@@ -29,9 +29,9 @@ use super::registration::{MemoryRegion, SHARED};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
-use crate::shm::clear;
-use crate::shm::sys::memory::STEP_BYTES;
+use crate::space::clear;
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, set_generation};
+use crate::sys::range::STEP_BYTES;
 
 /// The number of slots for offsets of 44 bits.
 const SLOTS: usize = 24;

@@ -1,4 +1,4 @@
-//! What fabrics over RDMA tell each other by the control plane: where memory lies, and how queue pairs are connected.
+//! The messages of fabrics over RDMA by the control plane: the layout of memory, and the connections of queue pairs.
 
 use serde::{Deserialize, Serialize};
 

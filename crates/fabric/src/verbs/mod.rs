@@ -1,12 +1,13 @@
 //! Real RDMA: nodes are processes of any hosts, and their memories are worked on by network cards, through libibverbs.
 //!
-//! - `fabric`: [`VerbsFabric`], one node. `connections`: which lanes reach which memory, and `message`: what nodes tell each
-//!   other for it. [`control`]: the connections between nodes over TCP by which they do.
-//! - `info`: which devices, ports and addresses there are; `choose`: which are used; `device`: opening one. `memory`:
-//!   registered memory of a permission group, and where that of peers lies; `store`: that of buffers, which all lanes share;
-//!   `pages`: what both lie on; `device_memory`: memory of the device itself. `queue`: queue pairs, how they are
-//!   connected and ended; `route`: the way to a peer's port. `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a
-//!   file of their own; `peer`: what it knows of each peer. `bare`: operations without all that, to compare with. `status`: what failures mean.
+//! - `fabric`: [`VerbsFabric`], one node. `connections`: which lanes reach which memory, and `message`: the nodes'
+//!   messages about it. [`control`]: the connections between nodes over TCP that carry them.
+//! - `info`: the devices, ports and addresses of this host; `choose`: the ones to use; `device`: opening one.
+//!   `memory`: registered memory of a permission group, and the layout of that of peers; `store`: memory of buffers,
+//!   which all lanes share; `pages`: the pages of both; `device_memory`: memory of the device itself. `queue`: queue
+//!   pairs, how they are connected and ended; `route`: the way to a peer's port. `post`: how work requests reach one.
+//!   `lane`: a thread's operations, those on single words in a file of their own; `peer`: its knowledge of each peer.
+//!   `bare`: operations without all that, to compare with. `status`: the meaning of failures.
 //!
 //! # Order
 //!
@@ -25,26 +26,26 @@
 //! two puts also *land* in this order is not specified: a device may promise it (`ibv_query_qp_data_in_order`).
 //!
 //! Memory is registered without relaxed ordering, so the buses keep the order in which a device writes. The device
-//! itself may still place packets as they come (adaptive routing). Where it **promises not to**, or is software, whose
-//! stores the processor keeps in order, puts follow each other without any wait. Where it **does not promise**, nothing
-//! can be had of the work requests themselves: a fence flag waits for earlier reads and atomics but not for writes, a
-//! write with immediate data orders only what its receiver does after the completion there, and nobody receives here.
-//! So the lane makes each put wait for the put before it, if nothing has flushed that yet: it posts a read of 8 bytes
-//! (which finds the earlier put done, see above) and sets the fence flag on the put (which waits for the read). That is
-//! one round trip for each put that follows a put to the same node, and nothing for a put that follows a get. Gets
-//! into shared cells wait for earlier reads by the fence flag. Most devices that say nothing do place in order;
-//! whoever knows it of his says so: [`VerbsOptions::in_order`].
+//! itself may still place packets in the order of arrival (adaptive routing). Where it **promises not to**, or is
+//! software, whose stores the processor keeps in order, puts follow each other without any wait. Where it **does not
+//! promise**, the work requests themselves offer no order: a fence flag waits for earlier reads and atomics but not
+//! for writes, a write with immediate data orders only actions of its receiver after the completion there, and there
+//! is no receiver here. So the lane makes each put wait for the put before it, if nothing has flushed that yet: it
+//! posts a read of 8 bytes (which finds the earlier put done, see above) and sets the fence flag on the put (which
+//! waits for the read). That is one round trip for each put that follows a put to the same node, and nothing for a put
+//! that follows a get. Gets into shared cells wait for earlier reads by the fence flag. Most devices without a promise
+//! do place in order; users who know that of theirs can set [`VerbsOptions::in_order`].
 //!
-//! Hardware keeps to that. Soft-RoCE in Debian's kernel 6.1 does not, in two cases. It loses, once in some hundred times, the
-//! event that a request with the fence flag waits for, and the request never starts. And where the acknowledgement of a put was
-//! lost, and the answer to a read or an atomic behind it too, the put is sent again and acknowledged with the number of the
-//! last request that was executed; the sender takes that for the answer, and completes the read or atomic with whatever lay in
-//! its local memory. So on software devices the lane itself holds back what is fenced until all before it has ended, and reads
-//! and atomics until all puts before them have: [`VerbsOptions::holds_back`].
+//! Hardware complies. Soft-RoCE in Debian's kernel 6.1 does not, in two cases. It loses, once in some hundred times,
+//! the event that a request with the fence flag waits for, and the request never starts. And if the acknowledgement of
+//! a put was lost, and the answer to a later read or atomic too, the put is sent again and acknowledged with the
+//! number of the last executed request; the sender takes that for the answer, and completes the read or atomic with
+//! the old contents of its local memory. So on software devices the lane itself holds back fenced requests until all
+//! before them have ended, and reads and atomics until all puts before them have: [`VerbsOptions::holds_back`].
 //!
-//! The eight bytes of a word land whole on hardware, though no specification says so. Soft-RoCE copies with the
-//! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that say that they are fast at it, and then nobody
-//! promises that a word is whole: [`DeviceInfo::words_may_tear`].
+//! The eight bytes of a word land whole on hardware, though no specification promises it. Soft-RoCE copies with the
+//! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that are fast at it, and then a word need not be
+//! whole: [`DeviceInfo::words_may_tear`].
 
 mod bare;
 mod choose;

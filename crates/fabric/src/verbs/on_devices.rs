@@ -21,10 +21,10 @@ use super::options::VerbsOptions;
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::store::BufferStore;
 use super::tests::{PEER, request, span_request};
-use crate::buf::Block;
 use crate::error::Code;
 use crate::fabric::Region;
 use crate::lane::{DynLane, Status, Verb, WorkRequest};
+use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// How long an operation may take: emulated machines have bad moments.
@@ -268,7 +268,7 @@ fn a_flood_lands_in_order_and_words_land_whole() {
     });
 }
 
-/// With the fence flag, Soft-RoCE forgets once in some hundred times to go on after the last request before it.
+/// With the fence flag, Soft-RoCE forgets once in some hundred times to continue after the last request before it.
 #[test]
 fn what_waits_for_gets_starts_when_they_have_ended() {
     for device in devices(&VerbsOptions { patience: Duration::from_millis(200), ..VerbsOptions::default() }) {

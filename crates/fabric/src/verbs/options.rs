@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::shm::HugePages;
+use crate::sys::pages::HugePages;
 
 /// How a node uses its devices. The default chooses everything by itself.
 #[derive(Clone, Debug)]
@@ -21,7 +21,8 @@ pub struct VerbsOptions {
     pub holds_back: Option<bool>,
     /// For how long the transport tries to reach a peer before it gives up on it, roughly.
     pub patience: Duration,
-    /// Which huge pages registered memory may lie on. Those of 1 GiB are for pieces of memory of a whole number of them.
+    /// The huge pages that registered memory may use. Those of 1 GiB are for pieces of memory of a whole number of
+    /// them.
     pub huge_pages: HugePages,
     /// The most bytes of the device's own memory that each group of the node takes for its words
     /// ([`Fabric::alloc_words`](crate::Fabric::alloc_words)): 64 KiB. With 0, or where the device has none left, words lie in the

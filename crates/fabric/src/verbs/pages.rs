@@ -1,8 +1,8 @@
 //! Address space, and the pages in it: mapped and registered in one step, on the largest pages that there are.
 //!
-//! Which pages those may be says [`VerbsOptions::huge_pages`](super::VerbsOptions::huge_pages). Memory that is a whole number of
-//! pages of 1 GiB lies on such pages if the kernel has them free, or else on pages of 2 MiB, or else on ordinary ones, which
-//! the kernel is asked to make huge as it can. Fewer and larger pages take fewer entries in the
+//! [`VerbsOptions::huge_pages`](super::VerbsOptions::huge_pages) decides which pages those may be. Memory that is a
+//! whole number of pages of 1 GiB is on such pages if the kernel has them free, or else on pages of 2 MiB, or else on
+//! ordinary ones, which the kernel is asked to make huge as it can. Fewer and larger pages take fewer entries in the
 //! tables of the processor and of the device. Huge pages are allocated before they are mapped, so a lack of them is an
 //! error here, and never a signal later.
 
@@ -16,12 +16,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use super::device::Device;
 use super::registration::MemoryRegion;
-use crate::shm::sys::memory::STEP_BYTES;
-use crate::shm::sys::pages::{Pages, check_room};
+use crate::sys::pages::{Pages, check_room};
+use crate::sys::range::STEP_BYTES;
 
 pub(super) const GIB: usize = 1 << 30;
 
-/// A range of addresses of this process that nothing else uses. What was made usable of it goes with it.
+/// A range of addresses of this process that nothing else uses. Dropping it unmaps its usable parts.
 pub(super) struct AddressRange {
     base: NonNull<u8>,
     bytes: usize,
@@ -36,7 +36,7 @@ impl AddressRange {
     /// Aligned so that pages of any size fit that the range has room for.
     ///
     /// # Errors
-    /// There is no address space left; the text says why.
+    /// There is no address space left; the text has the reason.
     pub(super) fn reserve(bytes: usize) -> Result<AddressRange, String> {
         let align = if bytes >= GIB { GIB } else { STEP_BYTES };
         let bytes = bytes.next_multiple_of(STEP_BYTES);
@@ -49,8 +49,8 @@ impl AddressRange {
         let space = space.map_err(|errno| format!("no address space (ulimit -v?): {errno}"))?.cast::<u8>();
         let before = space.align_offset(align);
         let base = space.wrapping_add(before);
-        // SAFETY: both parts of the padding are of the mapping that was just made, and nobody has their addresses. (A refusal
-        // costs address space only.)
+        // SAFETY: both parts of the padding are of the mapping that was just made, and no other code has their
+        // addresses. (A refusal costs address space only.)
         unsafe {
             if before > 0 {
                 let _ = munmap(space.cast(), before);
@@ -68,14 +68,14 @@ impl AddressRange {
         self.bytes
     }
 
-    /// Makes a part of the range usable, as zeroed memory that is the device's as `access` says.
+    /// Makes a part of the range usable, as zeroed memory that the device may access as `access` allows.
     ///
     /// # Safety
-    /// Nobody uses that part yet, the registration ends before the range does, and the memory bears it that the device reads
-    /// and writes it within what `access` allows.
+    /// That part is not in use yet, the registration ends before the range does, and the memory tolerates that the
+    /// device reads and writes it within the limits of `access`.
     ///
     /// # Errors
-    /// No memory, or it cannot be registered; the text says why. Then the part is as it was.
+    /// No memory, or it cannot be registered; the text has the reason. Then the part is as it was.
     pub(super) unsafe fn register(
         &self,
         device: &Arc<Device>,
@@ -88,7 +88,7 @@ impl AddressRange {
         let start = unsafe { self.base.add(offset) }.as_ptr();
         let mut why = String::new();
         for &pages in device.options.huge_pages.kinds() {
-            // SAFETY: the part is inside the range, and nobody uses it, by the contract of this function.
+            // SAFETY: the part is inside the range, and not in use, by the contract of this function.
             match unsafe { map(start, bytes, pages) } {
                 Ok(true) => {}
                 Ok(false) => continue,
@@ -105,7 +105,7 @@ impl AddressRange {
                 }
                 Err(error) => {
                     why = error.to_string();
-                    // SAFETY: nobody knows of the memory, and its addresses stay reserved.
+                    // SAFETY: no other code knows of the memory, and its addresses stay reserved.
                     let _ = unsafe {
                         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
                         mmap_anonymous(start.cast(), bytes, ProtFlags::empty(), flags)
@@ -119,7 +119,7 @@ impl AddressRange {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        // SAFETY: our own range; who has an address in it keeps the range.
+        // SAFETY: our own range; any holder of an address in it keeps the range.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -127,7 +127,7 @@ impl Drop for AddressRange {
 /// Maps memory on such pages; false if it has none that fit it, or none are free.
 ///
 /// # Safety
-/// The range is reserved, and nobody uses it.
+/// The range is reserved, and not in use.
 unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String> {
     // Shared, so that a child of this process does not make it copy-on-write under the device.
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
@@ -150,7 +150,7 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
     mapped.map(|_| true).map_err(|errno| format!("mmap of huge pages: {errno}"))
 }
 
-/// A file whose pages are all allocated. Mapping anonymous memory instead would find out too late that there are none: when
+/// A file whose pages are all allocated. Mapping anonymous memory instead would detect a lack of pages too late: when
 /// the addresses are no longer reserved, or by a signal at the first access.
 fn huge_file(bytes: usize, pages: Pages) -> Option<OwnedFd> {
     let file = memfd_create("farfield-verbs", MemfdFlags::CLOEXEC | pages.flags()).ok()?;
@@ -172,13 +172,14 @@ mod tests {
         }
     }
 
-    /// Where there are huge pages, they are mapped; where there are none, it is said before anything is mapped.
+    /// Huge pages are mapped where there are some; where there are none, the error is reported before anything is
+    /// mapped.
     #[test]
     fn pages_are_there_when_they_are_mapped() {
         for (pages, bytes) in [(Pages::Ordinary, 4096), (Pages::Huge, 2 * STEP_BYTES), (Pages::Gigantic, GIB)] {
             let range = AddressRange::reserve(bytes).unwrap();
             let start = range.base().as_ptr();
-            // SAFETY: nobody else uses the range.
+            // SAFETY: no other code uses the range.
             if unsafe { map(start, bytes, pages) }.unwrap() {
                 for at in [0, bytes - 8] {
                     // SAFETY: just mapped.

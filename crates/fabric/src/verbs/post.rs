@@ -67,11 +67,11 @@ pub(super) struct Work {
     pub(super) remote: RemotePtr<u8>,
 }
 
-// SAFETY: the pointer is used only by who posts the request, and the operation keeps its memory.
+// SAFETY: the pointer is used only by the thread that posts the request, and the operation keeps its memory.
 unsafe impl Send for Work {}
 
 impl Work {
-    /// A put of no bytes, which completes after what was posted before it, and touches nothing.
+    /// A put of no bytes, which completes after all earlier posts, and touches nothing.
     pub(super) fn nothing() -> Work {
         Work {
             sequence: 0,
@@ -94,7 +94,7 @@ impl Work {
 pub(super) enum LocalKey {
     /// Nothing to move.
     Empty,
-    /// Copied while posting; nobody writes to it meanwhile.
+    /// Copied while posting; it does not change meanwhile.
     Inline,
     /// Copied while posting, word by word, as others may write to it meanwhile.
     InlineShared,
@@ -125,7 +125,7 @@ impl Poster {
     /// them is signalled. How many were posted, and the errno value if it was not all.
     ///
     /// # Safety
-    /// What each request says of its local memory is true until it is complete.
+    /// The description of its local memory in each request is true until it is complete.
     pub(super) unsafe fn post(
         &mut self,
         pair: &QueuePair,
@@ -228,7 +228,7 @@ impl Poster {
         }
         let chain = self.requests.as_mut_ptr();
         for at in 1..count {
-            // SAFETY: both lie inside the list.
+            // SAFETY: both are inside the list.
             unsafe { (*chain.add(at - 1)).next = chain.add(at) };
         }
         let mut bad = core::ptr::null_mut();
@@ -243,7 +243,8 @@ impl Poster {
     }
 }
 
-/// One operation on a word. (What has to live through the calls is borrowed: it is loaded again when it is wanted.)
+/// One operation on a word. (Values that must survive the calls are borrowed: they are loaded again when they are
+/// needed.)
 pub(super) struct WordWork<'a> {
     pub(super) verb: Verb,
     pub(super) id: &'a WorkId,
@@ -265,7 +266,8 @@ pub(super) struct WordEnds {
 /// Posts one operation on a word, signalled; the errno value if it was refused.
 ///
 /// # Safety
-/// The local word is nobody else's and stays until the work request is complete, and the local key is its memory's.
+/// No other code uses the local word, which stays until the work request is complete, and the local key is its
+/// memory's.
 #[inline(always)]
 pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
     let WordWork { verb, id, local, address, ends, operands: [a, b] } = word;
@@ -301,6 +303,7 @@ pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
 
 /// # Safety
 /// As [`Poster::post`].
+#[inline(always)]
 unsafe fn post_one_classic(pair: &QueuePair, id: WorkId, work: &Work) -> c_int {
     let lkey = if let LocalKey::Registered(key) = work.key { key } else { 0 };
     let mut segment = ibv_sge { addr: work.local as u64, length: work.len, lkey };
@@ -311,6 +314,7 @@ unsafe fn post_one_classic(pair: &QueuePair, id: WorkId, work: &Work) -> c_int {
 }
 
 /// A classic work request.
+#[inline(always)]
 fn request(work: &Work, id: WorkId, segment: *mut ibv_sge, is_last: bool) -> ibv_send_wr {
     let [a, b] = work.operands;
     let (remote_addr, rkey) = (work.address, work.rkey);

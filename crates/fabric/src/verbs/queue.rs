@@ -1,4 +1,4 @@
-//! Completion queues, and queue pairs: made, connected by what two sides tell each other, and ended.
+//! Completion queues and queue pairs: created, connected by the addresses that two sides exchange, and ended.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::io;
@@ -49,9 +49,9 @@ impl CompletionQueue {
 
     /// Takes completions out; how many there were, or `None` if the queue is broken.
     ///
-    /// The classic call takes many at once, and every provider has it. The extended ones would cost two calls through a
-    /// pointer for each completion, and tell nothing more that matters here; in batches they break on Soft-RoCE (see
-    /// [`ibv_next_poll`]).
+    /// The classic call takes many at once, and every provider has it. The extended ones would cost two calls through
+    /// a pointer for each completion, and report nothing more that matters here; in batches they break on Soft-RoCE
+    /// (see [`ibv_next_poll`]).
     #[inline]
     pub(super) fn poll(&self, into: &mut [ibv_wc]) -> Option<usize> {
         usize::try_from(self.poll_raw(into)).ok()
@@ -107,7 +107,7 @@ pub struct QueuePair {
 // SAFETY: libibverbs may be called from any thread, and the owner posts from one at a time.
 unsafe impl Send for QueuePair {}
 
-/// Ends a queue pair that somebody else owns, and says why.
+/// Ends a queue pair that another thread owns, with a reason.
 #[derive(Clone)]
 pub struct QueuePairSwitch(Arc<Switch>);
 
@@ -128,8 +128,8 @@ struct RawPair(*mut ibv_qp);
 unsafe impl Send for RawPair {}
 
 impl QueuePairSwitch {
-    /// Ends the queue pair for good: what is under way, and what is posted later, ends in `why`, which is one of
-    /// unreachable, revoked and fenced. The first reason stays.
+    /// Ends the queue pair for good: pending and later requests end in `why`, which is one of unreachable, revoked and
+    /// fenced. The first reason stays.
     pub fn end(&self, why: Code) {
         let set = |old: u8| (old & !LOOK == 0).then_some(old | why as u8);
         let _ = self.0.verdict.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
@@ -211,7 +211,7 @@ impl QueuePair {
         let (raw, raw_ex, inline_bytes_max) = loop {
             match Self::create_raw(device, completions, depth, inline_bytes) {
                 Ok(made) => break made,
-                // Devices say by a refusal that they cannot copy as much.
+                // Devices that cannot copy as much refuse.
                 Err(errno) if inline_bytes > 0 && matches!(errno, libc::EINVAL | libc::ENOMEM) => inline_bytes /= 2,
                 Err(errno) => return Err(device.call("ibv_create_qp (too many connections?)", errno)),
             }
@@ -309,7 +309,7 @@ impl QueuePair {
         self.switch.verdict()
     }
 
-    /// Whether it goes on, and nothing was given back since the lane has looked.
+    /// Whether it still works, and no memory was freed since the last check of the lane.
     #[inline]
     pub(super) fn is_untroubled(&self) -> bool {
         self.switch.0.verdict.load(Ordering::Acquire) == 0
@@ -354,7 +354,7 @@ impl QueuePair {
     /// Connects it to the queue pair that the other side has named; once. Both sides have to, before either posts.
     ///
     /// # Errors
-    /// What the device says, for example that there is no way to the peer.
+    /// The device's error, for example that there is no route to the peer.
     pub fn connect(&mut self, peer: &QueuePairAddress) -> Result<(), VerbsError> {
         let port = &self.device.port;
         let receive = ibv_qp_attr {
@@ -393,7 +393,7 @@ impl QueuePair {
     /// know that none does, drop the target.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     pub fn permit(&self, may: bool) -> Result<(), VerbsError> {
         let qp_access_flags = if may { self.full_access() } else { 0 };
         self.modify(
@@ -429,7 +429,7 @@ fn last_errno() -> i32 {
 }
 
 impl Device {
-    /// What its queue pairs can do, as a new one says.
+    /// The abilities of its queue pairs, as a new one reports them.
     ///
     /// # Errors
     /// None can be made.

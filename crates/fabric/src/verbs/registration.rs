@@ -6,7 +6,7 @@ use farfield_verbs_sys::*;
 
 use super::device::{Device, locked_memory_limit};
 use super::error::VerbsError;
-use crate::buf::Registration;
+use crate::pool::Registration;
 /// A registered piece of memory.
 pub(super) struct MemoryRegion {
     device: Arc<Device>,

@@ -23,7 +23,7 @@ use super::info::Link;
 
 /// LIDs of single ports. Those above are of groups of ports, and 0 is of a port that no subnet manager has seen.
 const LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
-/// How far a packet goes: RoCE packets are IP packets, and pass routers.
+/// The reach of a packet: RoCE packets are IP packets, and pass routers.
 const HOPS_MAX: u8 = 64;
 
 /// The way to a peer, as a queue pair is told.

@@ -1,7 +1,7 @@
 //! What failures of work requests mean to an operation.
 //!
 //! A lane checks keys, bounds and alignment before it posts. So when a peer refuses an access, it is the right that is
-//! missing, and not the place that is wrong. A refusal may come as *remote access error* or as *remote invalid
+//! missing, and not the place that is wrong. A refusal may be reported as *remote access error* or as *remote invalid
 //! request*: Soft-RoCE says the latter where a queue pair lacks the right.
 
 use core::ffi::c_int;

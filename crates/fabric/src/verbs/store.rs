@@ -1,13 +1,14 @@
 //! The memory of all buffers of a node: a few large chunks, each registered once, that all its lanes share.
 //!
-//! The pool of an endpoint takes its slabs here, and gives them back when the endpoint goes, so the number of registrations
-//! (MRs) does not grow with threads, nor with how often they come and go. A device keeps its most recent registrations in
-//! a cache; with few, none drops out of it.
+//! The pool of an endpoint takes its slabs here, and returns them when the endpoint closes. So the number of
+//! registrations (MRs) grows neither with threads nor with their turnover. A device keeps its most recent
+//! registrations in a cache; with few, none drops out of it.
 //!
-//! The first chunk has 2 MiB. Each further one has as much as all before it together, up to 1 GiB, and from then on each has
-//! 1 GiB: one page, where the kernel has such pages and they are wanted (`pages`). Where less can be registered (`ulimit -l`), less is, down to
-//! what is asked for. Pieces are powers of two, and what is given back is put together again with its other half (a buddy
-//! allocator). A chunk stays registered until the node goes.
+//! The first chunk has 2 MiB. Each further one has as much as all before it together, up to 1 GiB, and from then on
+//! each has 1 GiB: one page, where the kernel has such pages and they are wanted (`pages`). If the limit for
+//! registered memory is lower (`ulimit -l`), a chunk is smaller, down to the requested size. Pieces are powers of two,
+//! and a freed piece is merged with its other half (a buddy allocator). A chunk stays registered until the node
+//! leaves.
 //!
 //! The lock is taken when a pool takes or gives back a slab, and never by an operation.
 
@@ -38,7 +39,7 @@ struct Chunk {
     /// The first pages of the free pieces, by the binary logarithm of how many pages they have.
     free: Vec<BTreeSet<usize>>,
     region: MemoryRegion,
-    /// Goes after its registration.
+    /// Dropped after its registration.
     range: AddressRange,
 }
 
@@ -107,7 +108,7 @@ impl BufferStore {
             }
         };
         let Chunk { range, region, .. } = &chunks[chunk];
-        // SAFETY: the page lies in the chunk, which lies in the range.
+        // SAFETY: the page is in the chunk, which is in the range.
         let start = unsafe { range.base().add(page * PAGE_BYTES) };
         let key = region.local_key();
         Ok(Piece { store: Arc::clone(self), chunk, page, order, start, key })
@@ -207,7 +208,7 @@ mod tests {
         let store = BufferStore::new(&stub.device);
         let pieces: Vec<_> = (0..12).map(|_| store.take(2 << 20).unwrap()).collect();
         assert_eq!(stub.state().registered, [2 << 20, 2 << 20, 4 << 20, 8 << 20, 8 << 20]);
-        // One that needs more has a chunk of its own, or the device says no.
+        // A larger request has a chunk of its own, or the device refuses.
         drop(pieces);
         let _large = store.take(16 << 20).unwrap();
         assert_eq!(stub.state().registered.last(), Some(&(16 << 20)));
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(stub.state().registered, [64 << 10, 32 << 10]);
         let error = store.take(32 << 10).map(|_| ()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NoBufferMemory { asked_bytes: 32_768, .. }) && error.is_refused());
-        // What is given back serves again, and so does a limit that is raised.
+        // Freed memory is used again, and so is a raised limit.
         drop(pieces);
         let _again = store.take(64 << 10).unwrap();
         stub.state().registered_bytes_max = None;

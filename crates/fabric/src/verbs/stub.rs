@@ -1,7 +1,7 @@
 //! A device that tests made: its functions are ours, so every failure can be had, and nothing happens by itself.
 //!
-//! What is posted lies in a list until the test says how it ends: [`Stub::complete`], [`Stub::fail`], [`Stub::flush`].
-//! Remote addresses are this process's own, but for those in memory of a device ([`State::device_memory`]).
+//! Posted requests are kept in a list until the test ends them: [`Stub::complete`], [`Stub::fail`], [`Stub::flush`].
+//! Remote addresses are this process's own, except those in memory of a device ([`State::device_memory`]).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -50,9 +50,9 @@ pub(super) struct State {
     pub(super) queue_pairs_max: Option<usize>,
     /// How many bytes of its own memory the device has left.
     pub(super) device_memory_left: usize,
-    /// What was allocated of it.
+    /// Its allocations.
     pub(super) device_memory: Vec<usize>,
-    /// Work requests are done as they are posted; or fail, where the other side is gone.
+    /// Work requests are executed as they are posted; or they fail, if the other side is dead.
     pub(super) is_prompt: bool,
 }
 
@@ -103,8 +103,8 @@ impl Posted {
     fn execute(&self) {
         let (remote, local) = (self.remote_addr as *mut u8, self.local.addr as *mut u8);
         let len = self.local.length as usize;
-        // SAFETY: a lane says that local and remote memory are valid while the request is under way, and a test uses
-        // them from one thread, or one request at a time is done (`is_prompt`).
+        // SAFETY: a lane promises that local and remote memory are valid while the request is pending, and a test uses
+        // them from one thread, or one request at a time is executed (`is_prompt`).
         unsafe {
             match (self.opcode, &self.inline) {
                 (IBV_WR_RDMA_WRITE, Some(bytes)) => remote.copy_from(bytes.as_ptr(), bytes.len()),
@@ -130,7 +130,7 @@ impl Posted {
 static LIVE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 static LAST: AtomicU32 = AtomicU32::new(6);
 
-/// Where memory of devices lies that is registered, by its key.
+/// The registered memory of devices, by its key.
 static ON_DEVICES: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
 /// Other keys are lower.
 const KEY_ON_DEVICE_MIN: u32 = 1 << 24;
@@ -179,7 +179,7 @@ fn stub_of(context: *mut ibv_context) -> *mut StubContext {
     context.wrapping_byte_sub(core::mem::offset_of!(verbs_context, context)).cast()
 }
 
-/// A device whose functions are here.
+/// A device that is implemented here.
 pub(super) struct Stub {
     pub(super) device: Arc<Device>,
     pub(super) state: Arc<Mutex<State>>,
@@ -255,7 +255,7 @@ impl Stub {
 
     /// Posts and polls by other functions from now on.
     pub(super) fn replace_data_path(&self, post: PostSend, poll: PollCq, amend: fn(&mut ibv_qp_ex)) {
-        // SAFETY: the context is a stub's, which is never freed, and nobody posts or polls yet.
+        // SAFETY: the context is a stub's, which is never freed, and no thread posts or polls yet.
         unsafe {
             let stub = &mut *stub_of(self.device.context);
             stub.verbs.context.ops.post_send = Some(post);
@@ -279,7 +279,7 @@ impl Stub {
         self.state().end_first(status);
     }
 
-    /// What is under way is flushed.
+    /// Flushes the pending requests.
     pub(super) fn flush(&self) {
         while !self.state().posted.is_empty() {
             self.fail(IBV_WC_WR_FLUSH_ERR);
@@ -330,12 +330,12 @@ unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm
     state.device_memory.push(bytes);
     let (memcpy_to_dm, memcpy_from_dm) = (Some(memcpy_to_dm as _), Some(memcpy_from_dm as _));
     let dm = ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 };
-    // What was there before is not cleared.
+    // Earlier contents are not cleared.
     Box::into_raw(Box::new(StubMemory { dm, words: vec![!0; bytes / 8].into() })).cast()
 }
 
 unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: it came from `alloc_dm`, and is freed once.
+    // SAFETY: it was allocated by `alloc_dm`, and is freed once.
     let memory = unsafe { Box::from_raw(dm.cast::<StubMemory>()) };
     let base = memory.words.as_ptr() as usize;
     assert!(!ON_DEVICES.lock().unwrap().values().any(|registered| *registered == base), "it is registered");
@@ -346,14 +346,14 @@ unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 unsafe extern "C" fn reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, at: u64, length: usize, access: u32) -> *mut ibv_mr {
     assert!(at == 0 && access & IBV_ACCESS_ZERO_BASED != 0 && access & IBV_ACCESS_REMOTE_ATOMIC != 0);
     let key = LAST_ON_DEVICE.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the memory came from `alloc_dm`, and the stub's domain is never freed.
+    // SAFETY: the memory was allocated by `alloc_dm`, and the stub's domain is never freed.
     let (context, base) = unsafe { ((*pd).context, (*dm.cast::<StubMemory>()).words.as_ptr() as usize) };
     ON_DEVICES.lock().unwrap().insert(key, base);
     Box::leak(Box::new(ibv_mr { context, pd, addr: core::ptr::null_mut(), length, handle: 0, lkey: key, rkey: key }))
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, at: u64, from: *const c_void, bytes: usize) -> c_int {
-    // SAFETY: the memory came from `alloc_dm`, the caller's bytes are valid, and what they are copied to is asserted.
+    // SAFETY: the memory was allocated by `alloc_dm`, the caller's bytes are valid, and their target is asserted.
     unsafe {
         let words = &mut (*dm.cast::<StubMemory>()).words;
         assert!(at as usize + bytes <= size_of_val(&**words));
@@ -396,7 +396,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> 
             *libc::__errno_location() = errno;
             core::ptr::null_mut()
         };
-        // As some devices, it copies less than it is asked for, and refuses to say so.
+        // As some devices, it copies fewer bytes than requested, and does not report it.
         if (*attr).cap.max_inline_data > 128 {
             return refuse(libc::EINVAL);
         }

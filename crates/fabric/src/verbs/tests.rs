@@ -16,10 +16,10 @@ use super::options::VerbsOptions;
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::store::BufferStore;
 use super::stub::Stub;
-use crate::buf::Block;
 use crate::error::Code;
 use crate::fabric::{Fabric, PeerState, Region};
 use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
+use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 mod freeing;
@@ -64,7 +64,7 @@ struct Rig {
 }
 
 impl Drop for Rig {
-    /// The lane waits for what is under way; the device says how it ends.
+    /// The lane waits for its pending operations; the device decides how they end.
     fn drop(&mut self) {
         for _ in 0..100 {
             self.stub.flush();
@@ -237,13 +237,13 @@ fn words_go_by_the_queue_pair_that_there_is() {
         let first = rig.word(Verb::Get, 0, [0; 2]).unwrap();
         rig.stub.complete(1);
         assert_eq!(rig.result(first), Some(Ok(0)));
-        // A right is taken and given again, and nobody polls meanwhile.
+        // A right is revoked and permitted again, and the lane is not polled meanwhile.
         rig.switch.end(Code::Revoked);
         rig.switch = Rig::connect(&rig.stub, &rig.lane, PEER, &rig.memory);
         let again = rig.word(Verb::Get, 0, [0; 2]).expect("there is a way");
         rig.stub.complete(1);
         assert_eq!(rig.result(again), Some(Ok(0)));
-        // A completion of a queue pair that is gone is not taken for that of another.
+        // A completion of a destroyed queue pair is not taken for that of another.
         let other = NodeId(PEER.0 + 1);
         Rig::connect(&rig.stub, &rig.lane, other, &rig.memory);
         let to_other = RemotePtr::<u8>::new(other, GroupKey::DATA, rig.at(0).offset());
@@ -311,7 +311,7 @@ fn every_status_has_a_code() {
                 rig.statuses(&[before, failed, behind]),
                 [Status::Done, Status::Failed(expected), Status::Pending,]
             );
-            // What comes now is refused; what is under way ends when the device says so.
+            // Later operations are refused; pending ones end when the device reports it.
             let later = rig.put(3, 1);
             assert_eq!(rig.statuses(&[behind, later]), [Status::Pending, Status::Failed(expected)]);
             rig.stub.flush();
@@ -412,7 +412,7 @@ fn a_batch_has_one_doorbell_and_one_completion() {
         assert_eq!(rig.status(puts[0]), Status::Pending);
         rig.stub.complete(1);
         assert!(rig.statuses(&puts).iter().all(|status| *status == Status::Done));
-        // Who waits in the middle of a batch starts it.
+        // A wait in the middle of a batch starts the batch.
         rig.lane.hold(PEER);
         rig.put(0, 1);
         rig.lane.ring();
@@ -434,7 +434,7 @@ fn a_failure_in_the_middle_of_a_batch() {
     }
 }
 
-/// What waited was accepted, and what is behind it may say that it was done: it does not fail alone.
+/// Waiting requests were accepted, and the one behind them may report them as done: it does not fail alone.
 #[test]
 fn what_waited_and_is_refused_ends_the_queue_pair() {
     // The device refuses the fourth of a batch, with the first three under way.
@@ -478,7 +478,7 @@ fn what_waited_and_is_refused_ends_the_queue_pair() {
     }
 }
 
-/// One that is refused while it is posted takes nothing with it: what was to be fenced still is.
+/// A request that is refused while it is posted affects no other: fenced ones still are.
 #[test]
 fn what_is_refused_leaves_its_fence() {
     for mut rig in Rig::both() {
@@ -592,8 +592,8 @@ fn fences_and_devices_that_promise_no_order() {
     run(&mut rig);
     let put = ("put", true);
     assert_eq!(kinds(&rig), [put, ("get", false), put, ("get", false), put, fenced, fenced]);
-    // Where the lane holds back, reads are not even posted before the puts before them have ended, nor what is fenced before
-    // all has.
+    // Where the lane holds back, reads are not even posted before the puts before them have ended, nor fenced requests
+    // before all have.
     let mut rig = Rig::on(Stub::new(true, |_, options| options.holds_back = Some(true)));
     run(&mut rig);
     assert_eq!(kinds(&rig), [plain, plain]);
@@ -612,7 +612,7 @@ fn fences_and_devices_that_promise_no_order() {
     assert_eq!(kinds(&rig), [("get", false); 2], "it needs no flag");
 }
 
-/// An addition that nobody waits for is done all the same, though it is not even posted when the lane is dropped.
+/// An addition that is not awaited is executed nevertheless, though it is not even posted when the lane is dropped.
 #[test]
 fn a_lane_that_is_dropped_ends_what_is_under_way() {
     let mut rig = Rig::on(Stub::new(true, |_, options| options.holds_back = Some(true)));
@@ -764,7 +764,7 @@ fn nothing_is_lost() {
     }
 }
 
-/// Whoever has another secret does not get in, and on both sides one can read why, until a node comes that has the right one.
+/// A node with another secret is not admitted, and both sides report why, until a node with the right one arrives.
 #[test]
 fn why_a_node_was_refused_can_be_read_until_it_comes() {
     let join = |place: u16, secret: &[u8]| {

@@ -43,7 +43,7 @@ pub(crate) fn compare_and_swap_locks_exclude(harness: &Harness) {
     assert_eq!((lock.word(0).load(), data.word(0).load()), (0, 2 * each));
 }
 
-/// The value found comes back; a compare that fails writes nothing, to the word and beside it.
+/// The found value is returned; a compare that fails writes nothing, to the word and beside it.
 pub(crate) fn compare_and_swap_tells_and_fails_without_writing(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(24);

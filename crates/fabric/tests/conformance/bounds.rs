@@ -91,7 +91,7 @@ pub(crate) fn wrong_names_are_refused(harness: &Harness) {
     assert_eq!(endpoint.get(region.remote::<u64>(0)).wait().unwrap(), 5);
 }
 
-/// Places lie on 8-byte boundaries.
+/// Places are on 8-byte boundaries.
 pub(crate) fn odd_places_are_refused(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);

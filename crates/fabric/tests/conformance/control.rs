@@ -88,7 +88,7 @@ pub(crate) fn a_node_that_leaves_has_left(harness: &Harness) {
     let error = refused(endpoint.block_on(endpoint.global_fence([NodeId(2), NodeId(1)])));
     assert!(left(&error), "{error}");
     assert_eq!(stays.word(0).load(), 5);
-    // The memory of who has left is still mapped here: reading it in this process is no crash.
+    // The memory of a departed node is still mapped here: reading it in this process is no crash.
     assert_eq!(gone.word(0).load(), 1);
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn endpoints_run_out_and_come_back(harness: &Harness) {
     };
     assert!(matches!(error.kind(), ErrorKind::TooMany { limit, .. } if *limit == endpoints.len()), "{error}");
     endpoints.pop();
-    // A weak lane goes when its NIC has noticed.
+    // A weak lane ends when its NIC has noticed.
     let again = eventually("room", || Endpoint::open(nodes[0].fabric.clone(), EndpointOptions::default()).ok());
     let word = nodes[0].region(8);
     again.put_value(word.remote::<u64>(0), 1).wait().unwrap();

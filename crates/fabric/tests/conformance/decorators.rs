@@ -6,7 +6,7 @@ use farfield_fabric::{Endpoint, EndpointOptions, ErrorKind, NodeId, Verb};
 
 use crate::harness::{Harness, refused};
 
-/// Operations to a node that is cut off fail and have no effect there; others go on; it can be joined again.
+/// Operations to a node that is cut off fail and have no effect there; others continue; it can be joined again.
 pub(crate) fn a_cut_fails_operations_and_heals(harness: &Harness) {
     let nodes = harness.session(3);
     let faults = Faults::default();

@@ -62,7 +62,7 @@ fn give_up(harness: &Harness, pool_bytes: usize, how: impl Fn(Task<'_>) + Sync) 
     let nodes = harness.session(2);
     let (region, check) = (nodes[1].region(64), nodes[1].region(64));
     alone_with_pool(&nodes[0], pool_bytes, |endpoint| give_up_each(harness, endpoint, &region, &check, &how));
-    // Everything that was given up has run to its end: an endpoint that goes away waits for it.
+    // All abandoned operations have run to their ends: dropping an endpoint waits for them.
     for word in region.words(0, 8) {
         assert!([0, 5].contains(&word.load()), "{word:?}");
     }
@@ -85,7 +85,7 @@ fn give_up_each(harness: &Harness, endpoint: &Endpoint, region: &Region, check: 
             }
         }
     }
-    // All the room that is not leaked can be used, and is nobody else's.
+    // All room that is not leaked can be used, without overlap.
     let mut bufs = Vec::new();
     while let Ok(mut buf) = endpoint.buf::<u64>(8) {
         buf.fill(0x77);
@@ -166,7 +166,7 @@ pub(crate) fn a_dropped_put_sends_what_was_there(harness: &Harness) {
     });
 }
 
-/// Every forgotten get into a buffer leaks it, so the pool ends: as an error that says so, at once.
+/// Every forgotten get into a buffer leaks it, so the pool is exhausted: an error reports that at once.
 pub(crate) fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
@@ -182,7 +182,7 @@ pub(crate) fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
         };
         assert_eq!(forgotten, 64);
         assert_eq!(*error.kind(), ErrorKind::PoolExhausted { asked_bytes: 64, limit_bytes: 4 << 10 });
-        // Words go on.
+        // Words still work.
         let word = region.remote::<u64>(0);
         endpoint.put_value(word, 6).wait().unwrap();
         assert_eq!(endpoint.cas(word, 6, 7).wait().unwrap(), 6);
@@ -193,7 +193,7 @@ pub(crate) fn forgotten_gets_exhaust_the_pool(harness: &Harness) {
     });
 }
 
-/// Forgotten operations on words come to an end likewise, where they cost anything, and buffers go on.
+/// Forgotten operations on words are exhausted likewise, where they cost anything, and buffers still work.
 pub(crate) fn forgotten_words_leave_the_buffers(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
@@ -230,7 +230,7 @@ pub(crate) fn values_put_do_not_use_up_the_pool(harness: &Harness) {
     });
 }
 
-/// An endpoint that goes away with operations in flight: the puts land, the memory is released in its time.
+/// An endpoint is dropped with operations in flight: the puts land, the memory is released in time.
 pub(crate) fn an_endpoint_dropped_with_work_in_flight(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(50).min(200);

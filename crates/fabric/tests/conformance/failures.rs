@@ -29,7 +29,7 @@ fn detached(endpoint: &Endpoint, place: RemotePtr<u64>, kind: usize) -> Result<(
     }
 }
 
-/// What the fabric refuses by itself: whoever lets it run on hears of it, while others are under way, which go on.
+/// Refusals by the fabric itself: the caller learns of them, while other operations are pending, which complete.
 pub(crate) fn what_is_refused_is_known_at_once(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(512));

@@ -1,10 +1,10 @@
-//! Memory that is given back comes back, and a pointer that is late is an error: it never reaches what has its place.
+//! Freed memory is used again, and a late pointer is an error: it never reaches the later memory at its place.
 
 use farfield_fabric::{Endpoint, Error, ErrorKind, GroupKey, NodeId, Region, RemotePtr, Word};
 
 use crate::harness::{Harness, Node, alone, eventually, guarded, refused, soon, threads};
 
-/// Every kind of operation on two words of an endpoint's node, and what comes of it.
+/// Every kind of operation on two words of an endpoint's node, with its result.
 fn all_kinds(endpoint: &Endpoint, own: &Region, place: RemotePtr<u64>) -> Vec<(&'static str, Result<(), Error>)> {
     let buf = || {
         let mut buf = endpoint.buf::<u64>(2).unwrap();
@@ -38,12 +38,12 @@ fn until_freed(endpoint: &Endpoint, place: RemotePtr<u64>) {
     eventually("a get is late", || is_freed().then_some(()));
 }
 
-/// Where a region lies here.
+/// The address of a region on this host.
 fn address(region: &Region) -> *const Word {
     region.word(0)
 }
 
-/// Memory that lies where other memory lay before, and what was given out on the way to it.
+/// Memory at the place of earlier memory, and the memory that was allocated on the way to it.
 fn again(node: &Node, key: GroupKey, address_before: *const Word, bytes: usize) -> (Region, Vec<Region>) {
     let mut others = Vec::new();
     let found = eventually("the memory is given out again", || {
@@ -57,7 +57,7 @@ fn again(node: &Node, key: GroupKey, address_before: *const Word, bytes: usize) 
     (found, others)
 }
 
-/// Words come back as memory does: with other pointers, their pattern, and nothing of what comes late.
+/// Freed words are used again as memory is: with other pointers, their pattern, and no effect of late operations.
 pub(crate) fn words_given_back_come_back(harness: &Harness) {
     let nodes = harness.session(2);
     let alloc = || nodes[0].fabric.alloc_words(GroupKey::DATA, 9, &[4]).unwrap();
@@ -105,7 +105,7 @@ pub(crate) fn late_pointers_are_refused(harness: &Harness) {
         nodes[1].fabric.free(region.clone()).unwrap();
         check();
         nodes[1].fabric.free(region.clone()).unwrap(); // it was given back already
-        // It is still there for who has it here.
+        // Its holder here can still access it.
         region.word(16).store(7);
         let another = nodes[1].fabric.alloc(key, 256).unwrap();
         assert_ne!(address(&another), address(&region));
@@ -126,7 +126,7 @@ pub(crate) fn late_pointers_are_refused(harness: &Harness) {
     }
 }
 
-/// What is not a node's own, it does not give back.
+/// A node cannot free memory of others.
 pub(crate) fn memory_of_others_is_not_given_back(harness: &Harness) {
     let nodes = harness.session(2);
     let region = nodes[1].region(64);
@@ -142,7 +142,7 @@ pub(crate) fn memory_given_back_comes_back(harness: &Harness) {
     alone(&nodes[1], |endpoint| {
         let mut late = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 0);
         for cycle in 0..cycles {
-            // Side by side, of sizes that come and go.
+            // Side by side, of varying sizes.
             let sizes =
                 if cycle % 2 == 0 { [bytes / 2, bytes / 4, bytes / 4] } else { [bytes / 4, bytes / 2, bytes / 4] };
             let regions = sizes.map(|size| nodes[1].region(size));
@@ -174,7 +174,7 @@ fn long(harness: &Harness) -> usize {
     }
 }
 
-/// Says that a thread has ended, however it has.
+/// Notes that a thread has ended, in any way.
 struct Ends<'w>(&'w Word);
 
 impl Drop for Ends<'_> {
@@ -230,7 +230,7 @@ pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness
     threads([(&nodes[0], &write), (&nodes[1], &own)]);
 }
 
-/// What a get brings is what lay there when its pointer was good, or an error.
+/// A get brings the contents of the time when its pointer was valid, or an error.
 pub(crate) fn late_gets_bring_nothing_of_what_is_given_out_later(harness: &Harness) {
     let (nodes, bytes) = (harness.session(2), long(harness));
     let (place, count, done) = (Word::new(0), Word::new(0), Word::new(0));

@@ -1,8 +1,8 @@
 //! Sessions of several nodes inside this process, and what the cases share.
 //!
-//! A case's body may touch the memory of all nodes. What runs beside something else is a body of [`threads`] (or
-//! [`litmus`]): it belongs to one node, and knows the others' memory by operations only. What such threads tell each other
-//! goes through [`Word`]s, which a simulation sees.
+//! A case's body may touch the memory of all nodes. Concurrent parts are bodies of [`threads`] (or [`litmus`]): each
+//! belongs to one node, and reaches the others' memory by operations only. Such threads communicate by [`Word`]s,
+//! which a simulation sees.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -104,7 +104,7 @@ impl Harness {
         self.session_with(nodes, 1 << 30)
     }
 
-    /// A session whose groups hold little, and how many bytes that is.
+    /// A session with small groups, and their size in bytes.
     pub(crate) fn session_with_small_groups(&self, nodes: usize) -> (Vec<Node>, usize) {
         let bytes = if self.is_simulated() { simulated::NODE_BYTES } else { 8 << 20 };
         (self.session_with(nodes, bytes), bytes)
@@ -212,12 +212,12 @@ impl Node {
         .unwrap()
     }
 
-    /// Memory that nobody sleeps on.
+    /// Memory on which no thread sleeps.
     pub(crate) fn region(&self, bytes: usize) -> Region {
         self.fabric.alloc(GroupKey::DATA, bytes).unwrap()
     }
 
-    /// Memory whose waiters are woken.
+    /// Memory whose writes wake waiters.
     pub(crate) fn signals(&self, bytes: usize) -> Region {
         self.fabric.alloc(GroupKey::SIGNAL, bytes).unwrap()
     }
@@ -239,7 +239,7 @@ impl Drop for Node {
     }
 }
 
-/// Memory of a node in a group of its own, whose rights can be taken, once all nodes reach it.
+/// Memory of a node in a group of its own, whose rights can be revoked, once all nodes reach it.
 pub(crate) fn guarded(nodes: &[Node], owner: usize, bytes: usize) -> (GroupKey, Region) {
     let key = nodes[owner].fabric.create_group(Bell::Silent).unwrap();
     let region = nodes[owner].fabric.alloc(key, bytes).unwrap();
@@ -285,10 +285,10 @@ pub(crate) fn rest(duration: Duration) {
     }
 }
 
-/// A thread of a case: its node, whose memory only it touches, and what it does.
+/// A thread of a case: its node, whose memory only it touches, and its body.
 pub(crate) type Job<'a, T> = (&'a Node, &'a (dyn Fn() -> T + Sync));
 
-/// Runs threads side by side to their ends; what they return. In a simulation this is what is explored, at random.
+/// Runs threads concurrently to their ends, and returns their results. A simulation explores them at random.
 pub(crate) fn threads<T: Send, const N: usize>(jobs: [Job<'_, T>; N]) -> [T; N] {
     if simulated::is_here() {
         return simulated::threads(jobs);
@@ -304,7 +304,7 @@ pub(crate) fn alone(node: &Node, body: impl Fn(&Endpoint) + Sync) {
     threads([(node, &|| body(&node.endpoint()))]);
 }
 
-/// Runs one thread, with an endpoint whose pool is so large.
+/// Runs one thread, with an endpoint whose pool has this size.
 pub(crate) fn alone_with_pool(node: &Node, pool_bytes_max: usize, body: impl Fn(&Endpoint) + Sync) {
     threads([(node, &|| body(&node.endpoint_with_pool(pool_bytes_max)))]);
 }
@@ -365,7 +365,7 @@ fn all_arrived(endpoint: &Endpoint, arrived: &Word, all: u64, broken: &AtomicBoo
         soon(endpoint, "all threads arrive", || arrived.load() >= all);
         return;
     }
-    // Spinning: who sleeps starts late.
+    // Spins, since a sleeping thread starts late.
     let mut spins = 0u32;
     while arrived.load() < all {
         assert!(!broken.load(Ordering::Relaxed), "another thread of the test has failed");

@@ -116,6 +116,8 @@ suite! {
         tasks_of_a_window_wait_for_each_other
         batches_land_in_order
         batches_report_what_went_wrong
+        batches_end_in_an_atomic
+        a_quorum_is_awaited
         global_fences_cover_all_nodes
         global_fences_cover_gets_and_atomics
         global_fences_cover_further_groups

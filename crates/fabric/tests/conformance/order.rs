@@ -18,7 +18,7 @@ pub(crate) fn a_get_sees_the_puts_before_it(harness: &Harness) {
     }
 }
 
-/// Puts to one node land in order (NRW→NRW): who sees the flag sees the data.
+/// Puts to one node land in order (NRW→NRW): a reader that sees the flag sees the data.
 pub(crate) fn messages_pass(harness: &Harness) {
     let nodes = harness.session(2);
     message_passing(&nodes, harness.rounds(5_000) as u64, 1);

@@ -40,7 +40,7 @@ pub(crate) fn revoked_and_permitted_again(harness: &Harness) {
     }
 }
 
-/// A revoke concerns one peer and one group: other groups, other peers and the owner go on.
+/// A revocation affects one peer and one group: other groups, other peers and the owner continue.
 pub(crate) fn rights_are_per_peer_and_per_group(harness: &Harness) {
     let nodes = harness.session(3);
     let ((key, region), open) = (guarded(&nodes, 2, 8), nodes[2].region(8));
@@ -63,7 +63,7 @@ pub(crate) fn rights_are_per_peer_and_per_group(harness: &Harness) {
     assert!(matches!(refused(endpoints[2].faa(guarded, 1).wait()).kind(), ErrorKind::Revoked { .. }));
 }
 
-/// Once a revoke has returned, no write of the peer lands any more, though it goes on writing without a pause.
+/// Once a revocation has returned, no write of the peer lands any more, though it keeps writing without a pause.
 pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
     let nodes = harness.session(2);
     let (key, region) = guarded(&nodes, 1, 4096);
@@ -100,7 +100,7 @@ pub(crate) fn no_write_lands_after_a_revoke(harness: &Harness) {
         stop.store(1);
     };
     threads([(&nodes[0], &write), (&nodes[1], &revoke)]);
-    // Revoking when nothing is going on takes no time to speak of.
+    // Revoking takes almost no time when no operation is pending.
     let start = std::time::Instant::now();
     nodes[1].fabric.revoke(NodeId(0), key, SOON).unwrap();
     assert!(start.elapsed() < Duration::from_secs(1));
@@ -144,7 +144,7 @@ pub(crate) fn a_revoke_reaches_into_store_buffers(harness: &Harness) {
     threads([(&nodes[0], &write), (&nodes[1], &revoke)]);
 }
 
-/// Who is said to have a right can use it at once, from every endpoint; and `start_permit` waits for nobody.
+/// A peer that is reported to have a right can use it at once, from every endpoint; and `start_permit` does not wait.
 pub(crate) fn a_right_can_be_used_when_it_is_said_to_be_there(harness: &Harness) {
     let nodes = harness.session(2);
     let (key, region) = guarded(&nodes, 1, 64);
@@ -179,8 +179,8 @@ pub(crate) fn a_right_can_be_used_when_it_is_said_to_be_there(harness: &Harness)
     assert!(matches!(refused(owner.start_permit(NodeId(7), key)).kind(), ErrorKind::UnknownNode { .. }));
 }
 
-/// As consensus does it: a replica takes its log from one writer, gives it to another, and tells that one. The new one is never
-/// refused, and nothing of the old one lands any more, which goes on until it is refused.
+/// As in consensus: a replica takes its log from one writer, gives it to another, and notifies that one. The new
+/// writer is never refused, and nothing of the old one lands any more; it continues until it is refused.
 pub(crate) fn a_right_is_handed_from_writer_to_writer(harness: &Harness) {
     let nodes = harness.session(3);
     let (key, log) = guarded(&nodes, 2, 64);
@@ -212,7 +212,7 @@ pub(crate) fn a_right_is_handed_from_writer_to_writer(harness: &Harness) {
     threads([(&nodes[0], &|| write(0)), (&nodes[1], &|| write(1)), (&nodes[2], &replica)]);
 }
 
-/// A node that has left is given nothing, and nobody waits for it.
+/// A departed node gets no right, and no call waits for it.
 pub(crate) fn nothing_is_permitted_to_one_that_has_left(harness: &Harness) {
     let mut nodes = harness.session(2);
     let (key, _) = guarded(&nodes, 1, 64);

@@ -104,6 +104,62 @@ pub(crate) fn batches_land_in_order(harness: &Harness) {
     threads([(&nodes[0], &write), (&nodes[1], &read)]);
 }
 
+/// The puts of a batch land before the atomic at its end, which is not executed if one of them was refused.
+pub(crate) fn batches_end_in_an_atomic(harness: &Harness) {
+    let nodes = harness.session(3);
+    let batches = harness.rounds(500) as u64;
+    let region = nodes[1].region(16 * 8);
+    let (data, version) = (region.remote::<u64>(0), region.remote::<u64>(64));
+    let write = || {
+        let endpoint = nodes[0].endpoint();
+        for value in 1..=batches {
+            let batch = endpoint.batch(NodeId(1)).put_value(data, value).put_value(data.at(1), value);
+            let before = match value % 2 {
+                0 => endpoint.block_on(batch.cas(version, value - 1, value)),
+                _ => endpoint.block_on(batch.faa(version, 1)),
+            };
+            assert_eq!(before, Ok(value - 1));
+        }
+        // Not exchanged: a wrong expectation, a put that is refused, and another node.
+        let batch = || endpoint.batch(NodeId(1)).put_value(data, batches);
+        assert_eq!(endpoint.block_on(batch().cas(version, batches + 7, 0)), Ok(batches));
+        refused(endpoint.block_on(batch().put_value(data.byte_add(1 << 40), 1).cas(version, batches, 0)));
+        refused(endpoint.block_on(endpoint.batch(NodeId(2)).faa(version, 1)));
+        assert_eq!(endpoint.get(version).wait(), Ok(batches));
+    };
+    let read = || loop {
+        let seen = region.word(64).load();
+        assert!([0, 8].iter().all(|at| region.word(*at).load() >= seen), "{seen} is published");
+        if seen == batches {
+            break;
+        }
+    };
+    threads([(&nodes[0], &write), (&nodes[1], &read)]);
+}
+
+/// A quorum ends when enough operations have succeeded, or too many have failed.
+pub(crate) fn a_quorum_is_awaited(harness: &Harness) {
+    let nodes = harness.session(4);
+    let endpoint = nodes[0].endpoint();
+    let regions: Vec<_> = nodes[1..].iter().map(|node| node.region(8)).collect();
+    let good: Vec<_> = regions.iter().map(|region| region.remote::<u64>(0)).collect();
+    let bad = good[2].byte_add(1 << 40);
+    let put = |copies: [RemotePtr<u64>; 3], needed| {
+        let puts = copies.map(|copy| endpoint.put_value(copy, 7));
+        endpoint.block_on(endpoint.quorum(puts, needed))
+    };
+    let all = put([good[0], good[1], good[2]], 3);
+    let mut indexes: Vec<usize> = all.ended().iter().map(|(index, _)| *index).collect();
+    indexes.sort_unstable();
+    assert_eq!((all.succeeded(), indexes), (3, vec![0, 1, 2]));
+    assert!(put([good[0], bad, good[1]], 2).succeeded() == 2 && put([good[0], good[1], bad], 0).succeeded() <= 2);
+    let failed = put([good[0], bad, good[1]], 3);
+    assert!(failed.succeeded() < 3 && failed.ended().iter().any(|(index, result)| *index == 1 && result.is_err()));
+    for (_, put) in failed.into_pending() {
+        put.wait().unwrap();
+    }
+}
+
 /// A pointer to another node is the batch's error; so is an operation that fails, at any position.
 pub(crate) fn batches_report_what_went_wrong(harness: &Harness) {
     let nodes = harness.session(3);

@@ -8,7 +8,7 @@
 //! whose results are printed next to the measured ones.
 //!
 //! ```sh
-//! cargo build --release --bins --examples
+//! cargo build --release --bin farfield --examples
 //! target/release/examples/dcdc                                      # a controller and four converters in one process
 //! target/release/farfield run -n 5 -- target/release/examples/dcdc  # the same as five processes
 //! ```

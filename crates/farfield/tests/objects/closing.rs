@@ -1,10 +1,11 @@
 //! Closing objects: an object's memory is freed once all nodes that announced it to each other have closed it.
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey};
+use farfield::toolkit::{Object, Opening};
 use farfield::{
-    ALockArray, ALockOptions, AtomicVar, Barrier, CustomObject, ErrorKind, KvOptions, KvStore, LockArray, LockGuard,
-    LockKind, LockOptions, LockTable, McsLockArray, Mutex, Node, Opening, OwnedVar, Queue, QueueOptions, Result,
-    RingBuffer, RingOptions, SharedVar, SpinLockArray, Sst, TransactionOptions, Transactions, local_session_with,
+    ALockArray, ALockOptions, AtomicVar, Barrier, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind,
+    LockOptions, LockTable, McsLockArray, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
+    SharedVar, SpinLockArray, Sst, TransactionOptions, Transactions, local_session_with,
 };
 
 use crate::harness::{Over, SHORT, Scene, alone, eventually, on_each_fabric, over, refused};
@@ -81,7 +82,7 @@ fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
     }
 }
 
-fn words(node: &Node, path: &str) -> Result<CustomObject> {
+fn words(node: &Node, path: &str) -> Result<Object> {
     let word = node.alloc(GroupKey::DATA, 64)?;
     word.word(0).store(u64::from(node.id().0) + 1);
     let object = Opening::new(node, path, "Words").region("word", word).announce()?;
@@ -144,7 +145,7 @@ fn openings_that_come_to_nothing_give_their_memory_back() {
     comes_back(&nodes);
 }
 
-fn words_of_one(node: &Node, path: &str) -> CustomObject {
+fn words_of_one(node: &Node, path: &str) -> Object {
     let word = node.alloc(GroupKey::DATA, 64).unwrap();
     Opening::new(node, path, "Words").participants([node.id()]).region("word", word).announce().unwrap()
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex as Log};
 use std::time::Duration;
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, PeerState};
+use farfield::toolkit::{Opening, Poller, Progress};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, NodeId, Opening, OwnedVar, Poller,
-    Progress, RingBuffer, RingOptions, SharedVar, Sst, Standing, Wholeness,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, NodeId, OwnedVar, RingBuffer,
+    RingOptions, SharedVar, Sst, Standing, Wholeness,
 };
 
 use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, on_each_fabric, over, refused, session};
@@ -240,7 +241,7 @@ fn callbacks_run_once_for_each_peer() {
                     let region = node.alloc(GroupKey::DATA, 64).unwrap();
                     let note = |what| {
                         let calls = Arc::clone(calls);
-                        move |from: NodeId, theirs: &farfield::Announcement| {
+                        move |from: NodeId, theirs: &farfield::toolkit::Announcement| {
                             assert_eq!((theirs.path.as_str(), theirs.kind.as_str()), ("x", "Custom"));
                             assert_eq!(theirs.regions[0].0, "cells");
                             calls.lock().unwrap().push((what, me, from.0));

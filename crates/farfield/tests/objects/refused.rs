@@ -53,7 +53,7 @@ impl Faulty {
     }
 }
 
-/// Whether an error comes from a refused operation.
+/// Whether the cause of an error is a refused operation.
 fn is_injected(error: &farfield::Error) -> bool {
     match error.kind() {
         ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_refused()),

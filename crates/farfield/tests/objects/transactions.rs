@@ -12,6 +12,7 @@ use farfield::{
 use crate::harness::{
     Over, Rng, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session,
 };
+use farfield::transactions::{NoSuchCell, NotInTransaction};
 
 /// What every account begins with.
 const AMOUNT: u64 = 1000;
@@ -32,7 +33,7 @@ fn open(scene: &Scene, kind: LockKind, cells: usize, locks: usize) -> Vec<Transa
     all
 }
 
-/// All values, by the CPU of their nodes, when nobody works any more.
+/// All values, by the CPU of their nodes, when no thread works any more.
 fn values(all: &[Transactions]) -> Vec<u64> {
     let mut cells: Vec<_> =
         all.iter().flat_map(Transactions::own_cells).map(|(cell, word)| (cell, word.load())).collect();
@@ -47,7 +48,7 @@ async fn transfer(accounts: &Transactions, endpoint: &Endpoint, from: usize, to:
     let values = transaction.read_all(&[from, to]).await.unwrap();
     let amount = amount.min(values[0]);
     transaction.write(from, values[0] - amount).unwrap();
-    // Not from what was read first: the two may be the same.
+    // Not from the first read: the two may be the same.
     let value = transaction.read(to).await.unwrap();
     transaction.write(to, value + amount).unwrap();
     transaction.commit().await.unwrap();
@@ -80,7 +81,7 @@ fn transfers_keep_the_sum() {
     });
 }
 
-/// Many cells in orders that are each other's opposite, some named twice: all are seen at one moment, and nobody waits for ever.
+/// Many cells in opposite orders, some named twice: all are seen at one moment, and no transaction waits for ever.
 #[test]
 fn overlapping_sets_end_and_are_seen_whole() {
     everywhere("overlapping transactions", 3, |scene| {
@@ -211,7 +212,7 @@ fn dropping_at_any_point_keeps_no_lock() {
     });
 }
 
-/// The second of three locks is held: a deadline gives the first one back, and never comes to the third.
+/// The second of three locks is held: a deadline releases the first one, and never reaches the third.
 #[test]
 fn a_deadline_releases_what_was_taken() {
     on_each_fabric("transactions that wait", 3, |scene| {
@@ -293,12 +294,12 @@ fn what_cannot_be_is_refused() {
     let all = open(&scene, LockKind::ALock, 8, 4);
     let endpoint = scene.endpoint(0);
     let error = refused(endpoint.block_on(all[0].begin(&endpoint, &[3, 8])));
-    assert!(matches!(error.kind(), ErrorKind::NoSuchCell { cell: 8, cells: 8 }), "{error:?}");
+    assert_eq!(error.custom_ref(), Some(&NoSuchCell { cell: 8, cells: 8 }), "{error:?}");
     assert!(all[0].home(8).is_err() && all[0].lock_of(8).is_err());
     endpoint.block_on(async {
         let mut transaction = all[0].begin(&endpoint, &[3, 5]).await.unwrap();
         let is_not_named = |error: farfield::Error, cell| {
-            assert_eq!(*error.kind(), ErrorKind::NotInTransaction { cell }, "{error}");
+            assert_eq!(error.custom_ref(), Some(&NotInTransaction { cell }), "{error}");
         };
         // 7 has the lock of 3, but was not named.
         assert_eq!(all[0].lock_of(7).unwrap(), all[0].lock_of(3).unwrap());
@@ -313,7 +314,7 @@ fn what_cannot_be_is_refused() {
     });
 }
 
-/// A node is gone, and its cells with it; the others' locks are free.
+/// A node is dead, and its cells with it; the others' locks are free.
 #[test]
 fn cells_of_a_node_that_is_gone_are_refused() {
     for locks in [2, 3] {
@@ -330,7 +331,7 @@ fn cells_of_a_node_that_is_gone_are_refused() {
             let error = refused(a.block_on(under_way.read(2)));
             assert_eq!(error.node(), Some(gone), "{kind}, {locks} locks: {error}");
             under_way.write(2, 5).unwrap();
-            // What was written on nodes that live stays written.
+            // Writes on live nodes stay written.
             let error = refused(a.block_on(under_way.commit()));
             assert_eq!(error.node(), Some(gone), "{kind}, {locks} locks: {error}");
             let error = refused(b.block_on(all[1].begin(&b, &[0, 1, 2])));
@@ -342,7 +343,7 @@ fn cells_of_a_node_that_is_gone_are_refused() {
     }
 }
 
-/// What the module's page says that a transfer costs.
+/// The costs of a transfer, as on the module's page.
 #[test]
 fn transfers_cost_what_they_say() {
     let _alone = alone("costs of transactions");

@@ -60,7 +60,8 @@ fn concurrent_compare_exchanges_lose_nothing() {
     });
 }
 
-/// Every value swapped in comes out once, or is there at the end; several swaps of one thread are under way at once.
+/// Every value swapped in is swapped out once, or is there at the end; several swaps of one thread are pending at
+/// once.
 #[test]
 fn swaps_neither_lose_nor_double_a_value() {
     everywhere("swap", 3, |scene| {
@@ -108,7 +109,7 @@ fn a_change_is_waited_for() {
 
 // ---- SharedVar -------------------------------------------------------------------------------------------------
 
-/// A push goes where it is told, a pull comes from where it is told, and a store stays here.
+/// A push reaches the given nodes, a pull reads the given node, and a store stays here.
 #[test]
 fn pushes_and_pulls_reach_exactly_the_copies_named() {
     on_each_fabric("push, pull", 3, |scene| {
@@ -272,7 +273,7 @@ fn a_second_writer_and_a_stranger_are_refused() {
 
 // ---- Sst -------------------------------------------------------------------------------------------------------
 
-/// Each row has what its owner says, whatever the others do meanwhile.
+/// Each row has its owner's value, whatever the others do meanwhile.
 #[test]
 fn rows_are_independent() {
     everywhere("rows", 3, |scene| {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use farfield::{Endpoint, Node, NodeId, Result};
 
 const ROLE: &str = "FARFIELD_TEST_ROLE";
+const BEGUN: &str = "has begun";
 /// Longer than any step takes.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(30);
 
@@ -75,6 +76,12 @@ impl Session {
         panic!("{node} has not said `{what}`");
     }
 
+    /// Waits until all processes have said [`begun`]. None may be killed before: another could still be in a step that
+    /// needs all nodes, and would learn of the death there.
+    pub(crate) fn all_begun(&self) {
+        self.processes.keys().for_each(|place| self.hear(NodeId(*place), BEGUN));
+    }
+
     pub(crate) fn signal(&mut self, node: NodeId, signal: &str) {
         let pid = self.child(node).id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
@@ -104,6 +111,11 @@ impl Drop for Session {
             let _ = node.wait();
         }
     }
+}
+
+/// Says that this process has passed all steps that need every node alive; [`Session::all_begun`] waits for it.
+pub(crate) fn begun() {
+    println!("{BEGUN}");
 }
 
 /// Plays the role of this process, if it is one of a session, on a node that waits for `timeout`, when all others have

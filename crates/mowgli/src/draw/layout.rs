@@ -1,5 +1,5 @@
-//! Where everything goes. Columns are threads, with gutters between them; rows are calls, with channels between them. Arrows run
-//! in gutters and channels only, so that they cross no box.
+//! The places of all boxes and lines. Columns are threads, with gutters between them; rows are calls, with channels
+//! between them. Arrows run in gutters and channels only, so that they cross no box.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub(super) struct Layout {
     pub(super) labels: Vec<Rect>,
 }
 
-/// What is known before anything has a place.
+/// The facts that are known before anything has a place.
 struct Plan<'a> {
     graph: &'a Graph,
     lines: &'a [Line],
@@ -91,7 +91,7 @@ struct Plan<'a> {
 struct End {
     /// First those that lead up within the column, then those to others, then those that lead down.
     group: usize,
-    /// How far down it comes among its group.
+    /// Its vertical position in its group.
     y: f64,
     line: usize,
     is_from: bool,
@@ -295,7 +295,7 @@ impl<'a> Plan<'a> {
 
     /// The calls, from above; and where each channel begins.
     fn stack(&self, layout: &mut Layout, columns: &[(f64, f64)], top: f64, room: f64) -> BTreeMap<usize, f64> {
-        // Between two channels that are used, every column goes its own way.
+        // Between two used channels, columns are independent.
         let mut channels = BTreeMap::new();
         let mut bottoms = vec![top; self.columns];
         layout.calls = vec![Rect { x: 0.0, y: 0.0, width: 0.0, height: 0.0 }; self.rows.len()];
@@ -322,7 +322,7 @@ impl<'a> Plan<'a> {
         channels
     }
 
-    /// On which side a line leaves its first end and comes to its second: left, or right.
+    /// The sides on which a line leaves its first end and reaches its second: left, or right.
     fn sides(&self, line: &Line) -> (bool, bool) {
         let columns = (self.place(line.from).map(|place| place.0), self.place(line.to).map(|place| place.0));
         match columns {
@@ -354,7 +354,7 @@ impl<'a> Plan<'a> {
                 let (group, y) = match self.channels.get(&at) {
                     Some((channel, before)) => (1, self.level(channels, *channel, *before)),
                     None if !is_around => (1, rect(there).y),
-                    // Who goes further up or down goes around the others.
+                    // The lines that go further up or down pass around the others.
                     None => (if rect(there).y < rect(here).y { 0 } else { 2 }, -rect(there).y),
                 };
                 End { group, y, line: at, is_from }
@@ -441,7 +441,7 @@ impl<'a> Plan<'a> {
         vec![[start, (start.0, sky), (start.0, sky), middle], [middle, (turn, sky), (turn, sky), below], down(below)]
     }
 
-    /// Puts each label onto its line, where it is in nobody's way; whether there was such a place for all.
+    /// Puts each label onto its line, where it covers nothing. Returns whether there was such a place for all.
     fn label(&self, layout: &mut Layout) -> bool {
         let points: Vec<Vec<Point>> = layout.paths.iter().map(|path| points(path)).collect();
         let headers = layout.headers.iter().map(|header| header.0);
@@ -474,7 +474,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A curve that leaves sideways and comes sideways.
+/// A curve that leaves and arrives sideways.
 fn across(from: Point, to: Point) -> Curve {
     let bend = (to.0 - from.0) * 0.5;
     [from, (from.0 + bend, from.1), (to.0 - bend, to.1), to]

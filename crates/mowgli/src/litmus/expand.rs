@@ -14,7 +14,7 @@ pub(super) struct Inside {
     names: Vec<(String, Binding)>,
     /// What the names of its registers begin with.
     pub(super) scope: String,
-    /// Where its result goes, and the jumps to its end.
+    /// The target of its result, and the jumps to its end.
     pub(super) into: Option<usize>,
     pub(super) returns: Vec<usize>,
 }
@@ -31,7 +31,7 @@ pub(super) enum Binding {
     Threads(Vec<usize>),
 }
 
-/// How deep expansions may lie in each other.
+/// The maximum nesting of expansions.
 const INSIDE_MAX: usize = 8;
 
 impl Parser {
@@ -70,7 +70,7 @@ impl Parser {
         self.value()
     }
 
-    /// Reads a block of an implementation, with its names. What is returned are jumps that lead to its end.
+    /// Reads a block of an implementation, with its names. Returns the jumps that lead to its end.
     pub(super) fn expand(
         &mut self,
         implementation: &Rc<Implementation>,
@@ -266,7 +266,7 @@ impl Parser {
         }))
     }
 
-    /// What is in brackets behind a name, if there are any.
+    /// The text in brackets after a name, if there is any.
     fn indexes(&mut self) -> Result<String> {
         let mut name = String::new();
         while self.reader.takes("[") {
@@ -327,7 +327,7 @@ impl Parser {
         let breaks = std::mem::take(&mut body.breaks);
         let returns = self.expand(&of, block, names, into, |parser| parser.block(body));
         body.breaks = breaks;
-        // Who does not return anything returns none. (Not before: arguments may be read from the same register.)
+        // A block without a return returns none. (Not before: arguments may be read from the same register.)
         body.code.extend(into.map(|into| Instruction::Set(into, Expression::Constant(Value::None))));
         for at in returns? {
             body.code[at] = Instruction::Jump(body.code.len());
@@ -335,7 +335,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Whether a library's methods may be called here: a test's own are those of its first line, which come first.
+    /// Whether a library's methods may be called here: a test's own libraries are those of its first line.
     pub(super) fn is_usable(&self, library: usize) -> bool {
         match self.inside.last() {
             Some(inside) => inside.implementation.over.contains(&self.test.libraries[library].name),

@@ -106,7 +106,7 @@ impl Parser {
         }
         let is_bracketed = self.reader.takes("[");
         let name = self.reader.name("a register, as 0:a, or an object")?;
-        // (What is implemented has its memory elsewhere. Who compares looks at registers only.)
+        // (Implementations have their memory elsewhere: comparisons use registers only.)
         let has_memory = |object: &Object| {
             object.starts.is_some() || self.implementations.iter().any(|(of, _)| *of == object.library)
         };

@@ -16,8 +16,8 @@ pub(super) struct InFlight {
     pub(super) stage: Stage,
     /// The pieces that the present half has still to move, a bit for each: while it is reading or started.
     pub(super) left: u64,
-    /// What is carried. A word that is not read yet, or has landed already, is 0 here, so that states which differ in
-    /// nothing that matters are equal.
+    /// The carried words. A word that is not read yet, or has landed already, is 0 here, so that states without a
+    /// relevant difference are equal.
     pub(super) data: Words,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Task {
     Fence,
 }
 
-/// How far an operation has come. There is no stage for "finished": what is finished leaves the window.
+/// The progress of an operation. There is no stage for "finished": finished operations leave the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// Its reading half (NLR, NRR, NAR) is not finished.
@@ -131,12 +131,12 @@ impl InFlight {
         }
     }
 
-    /// Whether what it brings comes with its completion.
+    /// Whether its completion carries its result.
     pub(super) fn brings_words(&self) -> bool {
         matches!(self.task, Task::Get { into: None, .. } | Task::Cas { .. } | Task::Faa { .. })
     }
 
-    /// Whether its thread may know it done while it is still in the window: a put whose NRW has started.
+    /// Whether its thread may see it complete while it is still in the window: a put whose NRW has started.
     pub(super) fn is_complete(&self) -> bool {
         self.is_put() && self.stage == Stage::Started
     }
@@ -177,7 +177,7 @@ impl InFlight {
     }
 }
 
-/// A digest that is computed when somebody asks for it; 0 is "not yet".
+/// A digest that is computed on demand; 0 is "not yet".
 #[derive(Default, Debug)]
 pub(super) struct Digest(AtomicU64);
 
@@ -303,8 +303,8 @@ impl Pair {
         self.window[..at].iter().any(|earlier| !earlier.is_put() && earlier.stage == Stage::Reading)
     }
 
-    /// Works out again which steps the window allows: the stamp table, row by row. Each `no_…` below is a condition on
-    /// the operations before the one that is looked at; what is finished has left the window, so it hinders nobody.
+    /// Computes again which steps the window allows: the stamp table, row by row. Each `no_…` below is a condition on
+    /// the operations before the current one; finished ones have left the window, so they hinder none.
     pub(super) fn refresh(&mut self) {
         self.digest.forget();
         self.steps.clear();
@@ -348,8 +348,8 @@ impl Pair {
                 no_unstarted_nrw &= stage == Stage::Started;
                 remote_front &= stage != Stage::Started;
             } else if operation.is_fence() {
-                // RF: rows F, H and J: earlier NLR and NRR and fences are done. Of earlier NRW and NLW only the start is
-                // waited for (G10, I10), which says that their reads are done as well.
+                // RF: rows F, H and J: earlier NLR and NRR and fences are done. Earlier NRW and NLW must only have
+                // started (G10, I10), which implies that their reads are done as well.
                 if no_fence && no_unstarted_nrw && no_unstarted_nlw {
                     self.steps.push(step(Part::Pass));
                 }

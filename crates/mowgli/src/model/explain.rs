@@ -1,6 +1,6 @@
 //! Why a pair is in a relation: the shortest path of pairs that a person knows by name, for each step of a model.
 //!
-//! What is a union or a closure is looked into, also where it has a name; whatever else has a name is known by it.
+//! Unions and closures are looked into, also where they have a name; other named relations are known by their names.
 
 use std::cell::OnceCell;
 
@@ -8,7 +8,7 @@ use super::evaluate::{Depends, Step};
 use super::*;
 use crate::relation::Relation;
 
-/// A pair of subevents, and why the second comes behind the first.
+/// A pair of subevents, and the reason why the second follows the first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// The first one, by number.
@@ -219,12 +219,12 @@ impl<'a> Paths<'a> {
         let is_looked_into =
             matches!(self.meaning.steps[step].0, Step::Or(..) | Step::Plus(_) | Step::Star(_) | Step::Maybe(_));
         let mut names = self.meaning.names.iter().filter(|name| *name.1 == step && !is_looked_into).map(|name| name.0);
-        // What is given goes by its own name, and not by what a model calls it besides.
+        // Given relations have their own names, even if a model has another for them.
         let own = names.clone().find(|name| !self.library.lets.contains_key(*name));
         own.or_else(|| names.next()).map(|name| named(&self.library.name, name))
     }
 
-    /// A word for what has no name.
+    /// A word for an unnamed relation.
     fn word(&self, step: usize) -> String {
         self.name(step).unwrap_or_else(|| format!("{}.law", self.library.name))
     }
@@ -282,7 +282,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// What is wrong with a pair of what should be empty: there by one operand, and back by the other.
+    /// The defect of a pair in a relation that should be empty: there by one operand, and back by the other.
     fn against(&self, step: usize, from: usize, to: usize) -> Vec<Edge> {
         match &self.meaning.steps[step].0 {
             Step::Or(a, b) => self.against(if self.relation(*a).has(from, to) { *a } else { *b }, from, to),

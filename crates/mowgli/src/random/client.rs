@@ -122,7 +122,7 @@ fn barrier(rng: &mut Rng) -> String {
     text
 }
 
-/// One who submits, and others that receive; what they have seen besides goes through a shared variable.
+/// One thread submits, and others receive; they pass their other observations through a shared variable.
 fn ring_buffer(rng: &mut Rng) -> String {
     let readers = 1 + rng.below(2);
     let own = rng.below(3) == 0;
@@ -143,7 +143,7 @@ fn ring_buffer(rng: &mut Rng) -> String {
     text
 }
 
-/// One who writes and moves values of two words, and one who looks whether they are whole.
+/// One thread writes and moves values of two words, and another checks that they are whole.
 fn mixed_sizes(rng: &mut Rng) -> String {
     let mut text = "{ wide x@1 = (0, 0); wide y@2 = (0, 0); }\n".to_owned();
     let put = rng.below(2) == 0;

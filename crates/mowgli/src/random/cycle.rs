@@ -1,5 +1,6 @@
-//! Programs made from cycles, as the diy tool makes them for CPUs: each thread has two accesses, the second of which meets the
-//! first of the next thread at a place. Whether all of them can happen as the cycle says is what the stamp order is about.
+//! Programs made from cycles, as the diy tool makes them for CPUs: each thread has two accesses, the second of which
+//! meets the first of the next thread at a place. The stamp order decides whether all of them can happen as in the
+//! cycle.
 
 use super::*;
 
@@ -26,14 +27,14 @@ enum Access {
     RemoteAdd,
 }
 
-/// What is being written.
+/// The cycle that is being written.
 struct Cycle<'a> {
     rng: Rng,
     model: &'a str,
     nodes: usize,
     objects: String,
     threads: Vec<String>,
-    /// What the cycle says.
+    /// The description of the cycle.
     says: Vec<String>,
     /// How many objects were made besides the places of the cycle.
     made: usize,
@@ -110,7 +111,7 @@ pub fn cycle(model: &str, seed: u64, size: Size) -> String {
     text
 }
 
-/// What meets at a place: the last access of one thread, and the first of the next, which comes later by what the cycle says.
+/// The accesses that meet at a place: the last of one thread, and the first of the next, which is later in the cycle.
 struct Meeting {
     place: usize,
     home: usize,
@@ -150,7 +151,7 @@ impl Cycle<'_> {
             all.push(if writes[side] { Access::RemoteAdd } else { Access::RemoteRead });
         }
         let access = self.rng.of(&all);
-        // The first writes 1, and the second 2. Who reads finds what the first has written, or what was there before the second.
+        // The first writes 1, and the second 2. A reader finds the first one's value, or the value before the second.
         let value = if writes[side] { 1 + side } else { side };
         let expected = usize::from(side == 1 && writes[0]);
         if writes == [true, true] && side == 1 {

@@ -18,7 +18,7 @@ pub struct PlannedObject {
     pub kind: ObjectKind,
 }
 
-/// What an object is. Threads and nodes go by their numbers in the [`Plan`].
+/// The description of an object. Threads and nodes are numbered as in the [`Plan`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObjectKind {
     /// A word with a copy on every node (`sv`), and what each copy holds at first.
@@ -77,10 +77,10 @@ pub enum ObjectCall {
     FetchPair {
         /// The pair.
         object: usize,
-        /// What is fetched.
+        /// The target of the fetched value.
         into: usize,
     },
-    /// Reads what was fetched last.
+    /// Reads the last fetched value.
     ReadFetched(usize),
 }
 
@@ -126,7 +126,7 @@ impl Objects {
             objects.of[at] = Some(objects.planned.len());
             objects.planned.push(PlannedObject { name: object.name.clone(), kind });
         }
-        // A place that is put to is the copy, on its node, of what is put.
+        // The target of a put is the copy, on its node, of the source.
         for moved in &pairs.puts {
             objects.of[moved.to] = objects.of[moved.from];
         }
@@ -190,7 +190,7 @@ fn names(call: &Call, object: usize) -> bool {
     call.arguments.iter().any(|argument| *argument == Argument::Object(object))
 }
 
-/// The members of a barrier. Whoever waits for one that does not come would wait for ever.
+/// The members of a barrier. A wait for an absent member would never end.
 fn meets(test: &Test, barrier: usize, members: Vec<usize>) -> Result<Vec<usize>, NotRunnable> {
     let on = |node| members.iter().filter(|member| test.threads[**member].node == node).count();
     let mut counts = test.nodes.iter().map(|node| on(*node)).filter(|count| *count > 0);
@@ -269,7 +269,7 @@ impl Pairs {
                         pairs.puts.push(Moved { thread, to: *to, from: *from });
                     }
                     ("Get", [to, from]) => {
-                        // One that goes on beside other calls would read later than the test says.
+                        // A call that continues beside others would read later than the test describes.
                         let waits = |next: &Call| next.method == "Wait" && next.arguments[..] == call.arguments[..1];
                         if !matches!(code.get(at + 1), Some(Instruction::Call(_, next)) if waits(next)) {
                             return misfit(test, *to, "a pull of an OwnedVar is waited for: `Wait` follows the `Get`");

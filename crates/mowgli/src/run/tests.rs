@@ -79,7 +79,7 @@ fn prepared(text: &str) -> Prepared {
     prepare("t.litmus", text, &Models::builtin()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the threads one after the other: what is seen, or why one has stopped; and what was said.
+/// Runs the threads one after the other: the observed values, or the error of one; and its output.
 fn in_turn(prepared: &Prepared, rounds_max: usize) -> (Result<Vec<Value>, Stopped<String>>, Vec<String>) {
     let plan = &prepared.plan;
     let mut words: Vec<i64> = plan.words.iter().map(|word| word.starts).collect();
@@ -143,7 +143,7 @@ fn a_poll_is_for_the_oldest_operation_and_has_to_find_one() {
     assert_eq!(in_turn(&prepared(&text("Poll(2); Poll(2);")), 1).0, Err(Stopped::NotFinished));
 }
 
-/// The enumeration looks at two rounds; a run goes on until it is told to stop.
+/// The enumeration explores two rounds; a run continues until it is stopped.
 #[test]
 fn a_loop_goes_on_in_its_last_round() {
     let text = "x86tso t { x@1; y@1; } P0@1 { let a = 0; loop 2 { let a = a + 1; if a == 5 { break; } } Write(y, a); }
@@ -175,8 +175,8 @@ fn what_cannot_be_run_says_why() {
     assert_eq!(error.to_string(), "`m.Peek` works on no words, and no implementation of it is built in");
 }
 
-/// One thread at a time is an execution like any other: every test of the suite that comes to its end then shows what its
-/// models allow.
+/// One thread at a time is an execution like any other: every test of the suite that reaches its end then shows an
+/// allowed outcome.
 #[test]
 fn one_thread_after_the_other_is_allowed_everywhere() {
     let suite = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("litmus");
@@ -189,7 +189,7 @@ fn one_thread_after_the_other_is_allowed_everywhere() {
             }
             let prepared = prepared(&std::fs::read_to_string(&file).expect("a test"));
             expanded += usize::from(!prepared.over.is_empty());
-            // Who waits for a later thread waits in vain.
+            // A wait for a later thread never ends.
             let Ok(outcome) = in_turn(&prepared, 3).0 else { continue };
             let allowed = consistent(&prepared.test, Detail::Shown).expect("it is small");
             let allowed: BTreeSet<Vec<Value>> = allowed.states.into_keys().collect();

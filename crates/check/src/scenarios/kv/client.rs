@@ -3,14 +3,14 @@
 use std::hash::BuildHasher;
 use std::rc::Rc;
 
-use farfield::fabric::RemotePtr;
-use farfield::history::Event;
-use farfield::history::kv::{KvHistory, KvInput, KvOutput};
-use farfield::{Endpoint, Error, ErrorKind, KvOptions, KvStore, Result};
+use farfield_core::fabric::RemotePtr;
+use farfield_core::history::Event;
+use farfield_core::history::kv::{KvHistory, KvInput, KvOutput};
+use farfield_core::{Endpoint, Error, ErrorKind, KvOptions, KvStore, Result};
 use foldhash::fast::FixedState;
 
-use super::super::death::comes_of_faults;
 use super::{VICTIM, a_moment};
+use crate::parts::comes_of_faults;
 use crate::scenario::{Log, Stage, crashed};
 
 /// A value of two words, which a reader may find torn.

@@ -1,16 +1,16 @@
 //! The store when a node dies, or is cut off.
 
-use farfield::fabric::{DeathRule, Instant};
-use farfield::history::Event;
-use farfield::history::kv::KvInput;
-use farfield::{ErrorKind, KvOptions, Placement, Result};
+use farfield_core::fabric::{DeathRule, Instant};
+use farfield_core::history::Event;
+use farfield_core::history::kv::KvInput;
+use farfield_core::{ErrorKind, KvOptions, Placement, Result};
 
 use super::VICTIM;
 use super::client::{Answer, Client, Entry, history_of_heard, keys, tiny};
 use crate::Faults;
+use crate::parts::is_decided;
+use crate::parts::word;
 use crate::scenario::{Scenario, Stage, choose, crashed};
-use crate::scenarios::death::is_decided;
-use crate::scenarios::mutex::word;
 
 /// A node dies in the middle of any operation: of `NRW`s of its value, of its tracker's messages to each other node, or
 /// of its locks' releases. Values on node 0 are never lost. Those on the dead node are, until they are inserted again.

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use farfield::history::{Event, Model};
-use farfield::{AtomicVar, Endpoint, NodeId, Result, history};
+use farfield_core::history::{Event, Model};
+use farfield_core::{AtomicVar, Endpoint, NodeId, Result, history};
 
 use super::super::keep;
 use crate::{Log, Scenario, Stage, choose};

@@ -7,15 +7,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield::fabric::{DeathRule, Instant, Plain};
-use farfield::{AtomicVar, Error, Node, NodeId, OwnedVar, Result, SharedVar, Sst, Standing, Wholeness};
+use farfield_core::fabric::{DeathRule, Instant, Plain};
+use farfield_core::{AtomicVar, Error, Node, NodeId, OwnedVar, Result, SharedVar, Sst, Standing, Wholeness};
 
 use super::atomic::{Add, Call, Calls, Exchange, Load, Store, Swap};
 use super::owned::{Seen, name_of, opened};
 use super::{N0, N1, N2, keep, shared};
 use crate::Faults;
+use crate::parts::{comes_of_faults, goes_on, is_decided, patiently};
 use crate::scenario::{Log, Scenario, Stage, crashed, stood_still};
-use crate::scenarios::death::{comes_of_faults, goes_on, is_decided, patiently};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = vec![atomic_cut_short(), atomic_home_dies(), atomic_home_is_cut_off()];

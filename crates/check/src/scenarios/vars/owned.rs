@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield::{OwnedVar, Result, Sst, Wholeness};
+use farfield_core::{OwnedVar, Result, Sst, Wholeness};
 
 use super::{N0, N1};
 use crate::scenarios::keep;
@@ -236,7 +236,7 @@ pub(super) fn sst_rows() -> Scenario {
                     writer.store(1 + me as u64);
                     ep.block_on(async {
                         writer.push(ep).await?;
-                        Ok::<_, farfield::Error>(ep.global_fence([N0, N1]).await?)
+                        Ok::<_, farfield_core::Error>(ep.global_fence([N0, N1]).await?)
                     })?;
                     let rows: Vec<Option<u64>> = tables[me].rows().map(OwnedVar::try_load).collect();
                     assert_eq!(rows[me], Some(1 + me as u64), "its own row is another's");

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use farfield::fabric::{GroupKey, Region, RemotePtr};
 use farfield::mutants::{self, Mutant};
-use farfield::{Barrier, BarrierThread, CustomObject, Endpoint, LockArray, LockGuard, LockTable, Node, Opening};
+use farfield::toolkit::{Object, Opening};
+use farfield::{Barrier, BarrierThread, Endpoint, LockArray, LockGuard, LockTable, Node};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -158,7 +159,7 @@ struct Table {
     /// The counters of this node's locks.
     memory: Region,
     /// Lets the other nodes find the counters.
-    _opened: CustomObject,
+    _opened: Object,
 }
 
 /// The word that a lock protects, on the lock's home.

@@ -17,6 +17,7 @@ use farfield::LockKind;
 use serde::Serialize;
 
 pub(super) use self::errors::LIMITS_MAX;
+use super::custom;
 use super::log::Call;
 
 /// All nodes have decided a death at most this long after its detection.
@@ -112,11 +113,11 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    fn count(&mut self, what: &str, number: u64) {
+    pub(super) fn count(&mut self, what: &str, number: u64) {
         *self.verified.entry(what.into()).or_default() += number;
     }
 
-    fn violation(&mut self, what: impl Into<String>) {
+    pub(super) fn violation(&mut self, what: impl Into<String>) {
         self.violations.push(what.into());
     }
 
@@ -148,6 +149,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     for judge in [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
         judge(story, &mut findings);
     }
+    custom::judge(story, &mut findings);
     findings
 }
 

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::{
-    ALockOptions, CustomObject, Endpoint, LockArray, LockGuard, LockOptions, LockTable, Opening, TableGuard,
-};
+use farfield::toolkit::{Object, Opening};
+use farfield::{ALockOptions, Endpoint, LockArray, LockGuard, LockOptions, LockTable, TableGuard};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -34,7 +33,7 @@ struct Pair {
     number: u16,
     locks: Arc<LockTable>,
     words: [RemotePtr<u64>; 2],
-    object: CustomObject,
+    object: Object,
 }
 
 /// Operations of a node on the locks of a generation. This includes operations that end while a node is unreachable: it

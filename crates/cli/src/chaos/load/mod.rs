@@ -15,6 +15,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 pub(super) use self::queue::CAPACITY as QUEUE_CAPACITY;
+use super::custom;
 use super::log::{Answer, Failure, Op, Recorder};
 use super::processes::{Opening, Said};
 use super::worker;
@@ -93,25 +94,34 @@ impl Place<'_> {
     }
 
     /// An endpoint for a thread.
-    fn endpoint(&mut self) -> Result<Endpoint, Failure> {
+    pub(super) fn endpoint(&mut self) -> Result<Endpoint, Failure> {
         let endpoint = self.log.open(self.node, "an endpoint", |_| self.node.endpoint())?;
         endpoint.set_timeout(OPERATION_MAX);
         Ok(endpoint)
     }
 
     /// Opens an object of the generation.
-    fn open<T>(&mut self, name: &str, open: impl FnOnce(&Node, &str) -> farfield::Result<T>) -> Result<T, Failure> {
+    pub(super) fn open<T>(
+        &mut self,
+        name: &str,
+        open: impl FnOnce(&Node, &str) -> farfield::Result<T>,
+    ) -> Result<T, Failure> {
         let path = format!("{}{name}", self.path);
         self.log.open(self.node, &path, |path| open(self.node, path))
     }
 
-    /// Choices of a thread's own.
-    fn rng(&self, thread: &str) -> SmallRng {
+    /// A number for the choices of a thread.
+    pub(super) fn seed_of(&self, thread: &str) -> u64 {
         let mut seed = self.seed ^ u64::from(self.node.id().0) << 32;
         for byte in thread.bytes() {
             seed = seed.rotate_left(8) ^ u64::from(byte);
         }
-        SmallRng::seed_from_u64(seed)
+        seed
+    }
+
+    /// Choices of a thread's own.
+    fn rng(&self, thread: &str) -> SmallRng {
+        SmallRng::seed_from_u64(self.seed_of(thread))
     }
 }
 
@@ -129,6 +139,7 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     loads.push(("ring".into(), Box::new(ring::RingLoad::open(place)?)));
     loads.push(("barrier".into(), Box::new(barrier::BarrierLoad::open(place)?)));
     loads.push(("vars".into(), Box::new(vars::VarsLoad::open(place)?)));
+    custom::open_all(place, &mut loads)?;
     Ok(loads)
 }
 

@@ -97,7 +97,7 @@ impl VarsLoad {
         }
     }
 
-    /// What has come to this node is whole, and never older than what came before.
+    /// The copy on this node is whole, and never older than earlier ones.
     fn watch(&mut self) {
         for pushed in &mut self.pushed {
             let owner = pushed.owner;

@@ -1,12 +1,13 @@
 //! The calls of a litmus test's thread, on words of registered memory.
 //!
-//! The CPU's are plain accesses: `Word::load` and `Word::store` compile to `mov`, as acquire and release ask for no more on x86;
-//! so a store stays in the store buffer while later loads go on, and the compiler keeps them in order. What the NIC does
-//! reads and writes the words where they lie: `put_live` sends what it finds when it looks, `get_span` lands in the word.
+//! The CPU's accesses are plain: `Word::load` and `Word::store` compile to `mov`, since acquire and release need no
+//! more on x86. So a store stays in the store buffer while later loads execute, and the compiler keeps them in order.
+//! The NIC reads and writes the words in place: `put_live` sends the contents at the time of its read, `get_span`
+//! lands in the word.
 //!
-//! A remote read-modify-write brings its old value to the endpoint, not to a word. The thread stores it when the operation
-//! has ended; if others look at that word, that is fenced, and what follows towards the same node waits for it. That is
-//! stronger than the model. Where nobody looks, as in most tests, it cannot be told.
+//! A remote read-modify-write brings its old value to the endpoint, not to a word. The thread stores it when the
+//! operation has ended. If other threads read that word, a fence follows, and later operations to the same node wait
+//! for it. That is stronger than the model. If no thread reads it, as in most tests, there is no difference.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -32,11 +33,11 @@ pub(super) const GIVEN_UP_MAX: u32 = 4;
 /// How long an operation may take.
 const OPERATION_MAX: Duration = Duration::from_secs(20);
 
-/// Where the words of a plan lie: a region on each node, with as many instances of each word as are run before memory is
-/// looked at.
+/// The layout of the words of a plan: a region on each node, with as many instances of each word as runs between two
+/// reads of the memory.
 pub(super) struct Layout {
     regions: Vec<Region>,
-    /// The node of each word, where its first instance lies, and how far from each other they are.
+    /// The node of each word, the offset of its first instance, and the distance between instances.
     words: Vec<(usize, usize, usize)>,
 }
 
@@ -90,7 +91,7 @@ pub(super) enum Pace<'s> {
     Simulated,
 }
 
-/// Another thread of the test has failed, and says why.
+/// Another thread of the test has failed, with this error.
 #[derive(Debug)]
 pub(super) struct Elsewhere;
 
@@ -112,7 +113,7 @@ pub(super) struct Calls<'s> {
     instance: usize,
     /// In the order in which they were posted.
     under_way: Vec<UnderWay<'s>>,
-    /// Pushes of shared variables that nobody has waited for: by the name that they have.
+    /// Pushes of shared variables that were not awaited yet, by their names.
     pushes: Vec<(usize, Push<'s>)>,
     message: Vec<u8>,
     spins: u32,
@@ -181,7 +182,7 @@ impl<'s> Calls<'s> {
         self.pushed(|_| true)
     }
 
-    /// Waits for those pushes of whose names it is asked.
+    /// Waits for the pushes of these names.
     fn pushed(&mut self, is_meant: impl Fn(usize) -> bool) -> Result<()> {
         let mut at = 0;
         while let Some((id, _)) = self.pushes.get(at) {
@@ -237,7 +238,7 @@ impl<'s> Calls<'s> {
                 let old = self.end(node, op)?;
                 self.word(rmw.into).store(old);
                 if !rmw.is_private {
-                    // It is in memory before the thread goes on: a wait says so.
+                    // It is in memory before the thread continues: a wait promises that.
                     memory_fence();
                 }
                 Ok(())
@@ -263,7 +264,8 @@ impl<'s> Calls<'s> {
         self.layout.words[word].0
     }
 
-    /// An old value that others look at, and that has not come yet, comes before what is posted to the same node now.
+    /// An old value that others read, and that has not arrived yet, precedes the operation that is posted to the same
+    /// node now.
     fn brings_first(&mut self, node: usize) -> Result<()> {
         self.complete(|other| {
             other.node == node && matches!(&other.operation, Operation::Rmw(_, rmw) if !rmw.is_private)
@@ -357,7 +359,7 @@ impl Memory for Calls<'_> {
                 return Ok(Value::number(objects.shared(instance, *object)?.load().cast_signed()));
             }
             ObjectCall::Broadcast { id, object, nodes: to } => {
-                // The first poll posts the puts. It is waited for by who calls `Wait`, or when the iteration has ended.
+                // The first poll posts the puts. The call `Wait` awaits it, or the end of the iteration.
                 let mut push: Push<'_> = Box::pin(objects.shared(instance, *object)?.push(endpoint, nodes(to)));
                 match endpoint.block_on(poll_fn(|context| Poll::Ready(push.as_mut().poll(context)))) {
                     Poll::Ready(pushed) => pushed?,

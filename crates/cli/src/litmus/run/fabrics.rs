@@ -65,7 +65,7 @@ struct Shared<'p> {
     objects: Vec<Objects>,
     iterations: u64,
     batch: usize,
-    /// How often somebody has come to a meeting.
+    /// The number of arrivals at meetings.
     arrived: AtomicUsize,
     /// Operations are complete when they have been posted.
     at_once: bool,
@@ -104,7 +104,7 @@ pub(super) fn run(plan: &Plan, on: On, iterations: u64, ask: &Ask, bar: &Progres
         at_once: on == On::Shm,
         stop: AtomicBool::new(false),
         given_up: AtomicU32::new(0),
-        // Who waits for one that has no core waits for nothing; and others than these threads may want the cores.
+        // Waiting for a thread without a core is useless; and other programs may want the cores.
         spins: if plan.threads.len() <= cores { 128 } else { 16 },
         registers: plan.threads.iter().map(|program| registers(program.registers)).collect(),
         not_finished: (0..instances).map(|_| AtomicBool::new(false)).collect(),
@@ -128,7 +128,7 @@ pub(super) fn run(plan: &Plan, on: On, iterations: u64, ask: &Ask, bar: &Progres
         let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))));
         joined.collect()
     });
-    // Who ended because another did has nothing to say.
+    // A thread that ended because another did reports nothing.
     let mut errors: Vec<anyhow::Error> = ended.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.is::<Elsewhere>());
     match errors.into_iter().next() {
@@ -165,7 +165,7 @@ impl Shared<'_> {
                 let mut registers = lock(&self.registers[me]);
                 for (instance, registers) in registers.iter_mut().take(batch).enumerate() {
                     calls.begin(instance);
-                    // Who comes first, and by how much, is another matter each time.
+                    // The order of the threads, and their distances, vary.
                     let delay = rng.random::<u32>() & ((1 << rng.random_range(0..10)) - 1);
                     self.meet(&mut meetings)?;
                     for step in 0..delay {
@@ -197,8 +197,8 @@ impl Shared<'_> {
         (0..self.plan.nodes).map(|node| NodeId(node as u16))
     }
 
-    /// Sets this thread's share of the words to what they hold at first: who stores last to a word has it in its cache, and
-    /// that should not always be the same thread.
+    /// Sets this thread's share of the words to their initial values: the last thread to store a word has it in its
+    /// cache, and that should not always be the same thread.
     fn reset(&self, me: usize, batch: usize) {
         for instance in 0..batch {
             for (at, word) in self.plan.words.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Waits until all threads have come here. What they did before is seen behind it.
+    /// Waits until all threads are here. Their earlier actions are visible afterwards.
     fn meet(&self, meetings: &mut usize) -> Result<()> {
         *meetings += self.plan.threads.len();
         self.arrived.fetch_add(1, Ordering::AcqRel);

@@ -1,19 +1,21 @@
 //! Memory that is given back, and used again.
 //!
-//! Nothing here can take back what a lane of another node has posted. So the owner tells all peers that the memory has
-//! another generation, and uses it again when each has answered that nothing of its lanes is under way by the old one:
+//! The owner cannot take back requests that a lane of another node has posted. So it announces to all peers that the
+//! memory has another generation, and uses it again when each has answered that none of its lanes has an operation by
+//! the old one pending:
 //!
-//! - A lane counts a work request as posted (`LanePort::begin`) before it looks for the last time whether its memory is
-//!   still there: by the verdict of the queue pair on the short way, by the count of the peer's changes on the long one. What
-//!   waits in the lane is looked at again then. Who hears of the change makes it visible, and then forces a full fence on
-//!   every core: each lane either sees it, or its count is seen.
-//! - A count that is seen is waited for: until the lane has ended as many. A work request that has completed was done by the
-//!   peer's device, or never will be, and its bytes are in memory some microseconds later: [`PLACED`] is far longer.
-//! - A lane that nobody polls keeps the memory out of use until it is polled or closed, and so does a node that is suspected
-//!   and does not answer. One that has left or was shut out has lost its targets here: nothing of it lands any more.
-//! - The node's own lanes work by the device, too: they are counted in the same way.
+//! - A lane counts a work request as posted (`LanePort::begin`) before it checks for the last time whether its memory
+//!   still exists: by the verdict of the queue pair on the short way, by the count of the peer's changes on the long
+//!   one. Requests that wait in the lane are checked again then. A node that receives the change makes it visible, and
+//!   then forces a full fence on every core: each lane either sees the change, or its count is seen.
+//! - A count that was seen is awaited: until the lane has ended as many. The peer's device has executed a completed
+//!   work request, or never will, and its bytes are in memory some microseconds later: [`PLACED`] is far longer.
+//! - A lane that is not polled keeps the memory out of use until it is polled or closed, and so does a node that is
+//!   suspected and does not answer. A departed or evicted node has lost its targets here: nothing of it lands any
+//!   more.
+//! - The node's own lanes use the device, too: they are counted in the same way.
 //!
-//! A node that comes later is told all generations before it can reach anything.
+//! A later node gets all generations before it can reach anything.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -23,14 +25,14 @@ use super::{ANSWER_MAX, Board, Connections};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId};
-use crate::shm::sys::fence::heavy_fence;
 use crate::space::{Allocation, is_let_go};
+use crate::sys::fence::heavy_fence;
 use crate::verbs::memory::{GenerationInfo, GroupMemory};
 use crate::verbs::message::Message;
 
 /// After the completion of a work request its bytes are in memory within this time.
 const PLACED: Duration = Duration::from_millis(10);
-/// How often who waits for memory looks.
+/// The interval of the checks in a wait for memory.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Memory of this node that was given back, and may still be in use.
@@ -60,7 +62,7 @@ impl Board {
     }
 
     fn is_under_way(&self, (lane, posted): (u32, u64)) -> bool {
-        // Who closes a lane has waited for what it had under way.
+        // Closing a lane waits for its pending operations.
         self.lanes.get(&lane).is_some_and(|open| !open.port.has_ended(posted))
     }
 
@@ -166,7 +168,7 @@ impl Connections {
         self.await_reached(board, key);
     }
 
-    /// Nothing new is left: waits for what was given back, if there is any.
+    /// No new memory is left: waits for freed memory, if there is any.
     pub(super) fn alloc_later(&self, key: GroupKey, memory: &Arc<GroupMemory>, bytes: usize) -> Option<Result<Region>> {
         let until = Instant::now() + ANSWER_MAX;
         while !self.is_service() && Instant::now() < until {
@@ -186,7 +188,7 @@ impl Connections {
     /// A peer has given memory back: it hears when nothing is under way by what the lanes knew.
     pub(super) fn hear_free(&self, board: &mut Board, node: NodeId, key: GroupKey, id: u64) {
         board.warn_lanes(node, key);
-        // Without the fence nobody could tell: the peer does not use the memory again.
+        // Without the fence there is no proof: the peer does not use the memory again.
         if id != 0 && heavy_fence().is_ok() {
             let lanes = board.under_way();
             board.passing.push(Passing { node, id, lanes });
@@ -194,7 +196,7 @@ impl Connections {
         }
     }
 
-    /// Answers those who have waited long enough.
+    /// Answers the requests that have waited long enough.
     pub(super) fn pass(&self, board: &mut Board) {
         let mut passing = core::mem::take(&mut board.passing);
         passing.retain_mut(|waits| {

@@ -1,9 +1,9 @@
-//! Rights: who may reach which groups of this node. Taking one, giving it again, and the end of all of a node's.
+//! Rights of peers to groups of this node: taking one, giving it again, and the end of all rights of a node.
 //!
-//! *Giving a right again* takes the peer's part: each of its lanes needs a queue pair, and asks for one when it hears `Permit`. It
-//! answers `Reached` when all that it asked for has been answered, so what an endpoint of the peer posts after that goes by
-//! the new ones: they were handed to the lane before the answer was sent, and a lane looks before it posts. An endpoint that is
-//! just being opened asks for its queue pairs in the same way, and its opening waits for them.
+//! *Giving a right again* needs the peer: each of its lanes needs a queue pair, and asks for one when it receives
+//! `Permit`. It answers `Reached` when all of its requests have been answered. So later posts of an endpoint of the
+//! peer use the new ones: the lane had them before the answer was sent, and a lane checks before it posts. An endpoint
+//! that is just being opened asks for its queue pairs in the same way, and its opening waits for them.
 
 use core::sync::atomic::Ordering;
 
@@ -26,7 +26,7 @@ impl Connections {
             let _ = target.permit(false);
         }
         if peer == self.me {
-            // Before its targets are gone, for the same reason.
+            // Before its targets are destroyed, for the same reason.
             self.lose_right(&mut board, peer, key.0);
         }
         drop(targets);
@@ -36,7 +36,7 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    /// Gives it back, and waits for nobody.
+    /// Gives it again, without a wait.
     pub(in crate::verbs) fn start_permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
         let mut board = self.lock();
         self.check_here(peer)?;
@@ -49,7 +49,8 @@ impl Connections {
             let said = board.peers.get(&peer).map_or(0, |peer| peer.said);
             board.awaited.insert((peer, key.0), said);
         }
-        // Who is not linked yet finds it when it comes: it counts this node as up when all of its lanes are connected.
+        // A peer that is not linked yet finds it when it is: it counts this node as up when all of its lanes are
+        // connected.
         Ok(())
     }
 
@@ -93,7 +94,7 @@ impl Connections {
         Ok(!is_awaited)
     }
 
-    /// The error of a node that is gone, or whose connection is lost.
+    /// The error of a dead or departed node, or of a lost connection.
     fn check_here(&self, node: NodeId) -> Result<()> {
         match (self.state(node), self.peer_state(node)) {
             (LOST, _) => Err(ErrorKind::Unreachable { node }.into()),

@@ -1,4 +1,4 @@
-//! What nodes tell each other of their connections, and what follows from it. All that is heard comes by the service thread.
+//! The nodes' messages about their connections, and their effects. The service thread receives all of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Connections {
         self.pay(node, peer);
     }
 
-    /// Sends what was not sent yet, as far as the peer takes it.
+    /// Sends the pending messages, as far as the peer takes them.
     fn pay(&self, node: NodeId, peer: &mut Peer) {
         while let Some(first) = peer.owed.front() {
             match self.control.send_payload(node, first) {
@@ -41,7 +41,7 @@ impl Connections {
 
     /// Sends a message of the layers above.
     pub(in crate::verbs) fn send(&self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
-        // Not past what the node has to be told before.
+        // Not ahead of the announcements that the node must get before.
         match self.lock().peers.get(&to) {
             Some(peer) if !peer.owed.is_empty() => Err(SendError::Full),
             _ => self.control.send(to, message),
@@ -107,7 +107,7 @@ impl Connections {
                 }
             }
             Event::Down(node, Ending::Broken(why)) => self.lose(board, node, &why.to_string(), news),
-            // Nobody has proved anything: whatever it says, this node goes on waiting.
+            // The peer has proved nothing, so this node keeps waiting in any case.
             Event::Refused(refused) => {
                 tracing::warn!("{refused}");
                 board.refusals.insert(refused.place, refused.to_string());
@@ -131,7 +131,7 @@ impl Connections {
         }
     }
 
-    /// The connection with a node is over, which says nothing of the node; but it is not made again.
+    /// The connection with a node is over. The node may still be alive, but is not called again.
     fn lose(&self, board: &mut Board, node: NodeId, why: &str, news: &mut Vec<ControlEvent>) {
         if self.is_over(node) {
             return;
@@ -143,7 +143,7 @@ impl Connections {
         news.push(ControlEvent::Down(node));
     }
 
-    /// Tells a node that has just come what there is here, and asks to be connected.
+    /// Announces the groups and memory of this node to a new node, and asks for connections.
     fn introduce(&self, board: &mut Board, node: NodeId) {
         let mut messages = Vec::new();
         for (key, group) in (0u8..).zip(&board.groups) {
@@ -300,7 +300,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Looks what a node, or somebody here, has waited for.
+    /// Checks the conditions that a node, or a thread here, has waited for.
     fn settle(&self, board: &mut Board, node: NodeId, news: &mut Vec<ControlEvent>) {
         let asked: BTreeSet<u8> = board.asks.values().filter(|ask| ask.node == node).map(|ask| ask.class).collect();
         let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };

@@ -5,7 +5,7 @@ use crate::fabric::CONTROL_BYTES_MAX;
 /// The longest frame, with its length and tag.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// The longest frame of somebody who has proved nothing yet.
+/// The longest frame of a peer that has proved nothing yet.
 pub(super) const GREETING_BYTES_MAX: usize = 1 << 10;
 
 /// The longest name of a layout or a session.
@@ -17,7 +17,7 @@ pub enum Malformed {
     /// It ends too early.
     #[error("a frame ends in the middle of a field")]
     Short,
-    /// It goes on after its end.
+    /// It continues after its end.
     #[error("{0} bytes follow the last field of a frame")]
     Trailing(usize),
     /// There is no such kind.

@@ -18,7 +18,7 @@ pub(super) const READ_BYTES: usize = 64 << 10;
 const READS_MAX: usize = 8;
 
 pub(super) struct Conn {
-    /// Shared with whoever waits for it without holding a lock.
+    /// Shared with a `Watch`, which polls it without a lock.
     stream: Arc<TcpStream>,
     /// The other side.
     pub(super) address: SocketAddr,
@@ -26,15 +26,15 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    /// A connection that was made, or is under way. The system says in time if it comes to nothing: until then, a
-    /// socket that connects has nothing to read and takes nothing.
+    /// A connection that was made, or is pending. The system reports a failure in time: until then, a socket that
+    /// connects has nothing to read and accepts nothing.
     pub(super) fn new(stream: TcpStream, address: SocketAddr, protocol: Protocol) -> Conn {
         Conn { stream: Arc::new(stream), address, protocol }
     }
 
     /// Sends and receives what can be, and does what time asks for.
     pub(super) fn drive(&mut self, now: Instant, buffer: &mut [u8], admit: Admit<'_>, out: &mut Vec<Happening>) {
-        // Whatever is sent first may find the other side gone, whose last words are still to be read: so read first.
+        // Reads first: a send may find the other side closed, while its last messages are still unread.
         for _ in 0..READS_MAX {
             match (&*self.stream).read(buffer) {
                 Ok(0) => self.protocol.end(Broken::HungUp, out),
@@ -72,12 +72,12 @@ impl Conn {
         Watch { stream: Arc::clone(&self.stream), flags }
     }
 
-    /// Closes it for sending, behind what was sent.
+    /// Closes it for sending, after the queued bytes.
     pub(super) fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write); // fails if it is closed already
     }
 
-    /// Reads what still comes, and whether the other side has closed it.
+    /// Reads the remaining input. Returns whether the other side has closed it.
     pub(super) fn is_drained(&self, buffer: &mut [u8]) -> bool {
         loop {
             match (&*self.stream).read(buffer) {
@@ -92,12 +92,12 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        // Not only closed: whoever waits for it still has it.
+        // Closing is not enough: a `Watch` may still hold the socket.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// What is waited for on one connection.
+/// The awaited events of one connection.
 pub(super) struct Watch {
     stream: Arc<TcpStream>,
     flags: PollFlags,
@@ -119,7 +119,7 @@ pub(super) fn call(address: SocketAddr, mut from: SocketAddr) -> io::Result<TcpS
         bind(&socket, &from)?;
     }
     match connect(&socket, &address) {
-        // After a signal it goes on connecting, too.
+        // After a signal it keeps connecting, too.
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }

@@ -1,4 +1,4 @@
-//! What is reported to the service thread.
+//! Events for the service thread.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::ptr::NodeId;
 /// What [`Control::serve`](super::Control::serve) reports.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
-    /// A node is connected: it is who it says, and knows the secret.
+    /// A node is connected, and has proved that it knows the session's secret, if there is one.
     Up(NodeId, Hello),
     /// Nothing was heard of it for longer than it may be silent.
     Suspected(NodeId),
@@ -19,17 +19,17 @@ pub enum Event {
     Down(NodeId, Ending),
     /// Bytes of the fabric.
     Payload(NodeId, Vec<u8>),
-    /// Bytes of the layers above. Payloads and messages of one node come in the order in which it sent them.
+    /// Bytes of the layers above. Payloads and messages of one node arrive in the order in which it sent them.
     Message(NodeId, Vec<u8>),
     /// A node was refused, or refused this one: reported once for each place and reason.
     Refused(Refused),
 }
 
-/// A node was refused, or has refused this one. Nobody has proved anything yet: it is for a person to read.
+/// A node was refused, or has refused this one. A refusal is not authenticated: it is for a person to read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{} {} at {address}: {refusal}", self.who(), if *.by_us { "was refused" } else { "has refused this node" })]
 pub struct Refused {
-    /// The place that it says it has, or at whose address it is; unknown if it does not speak this version.
+    /// The place that it claims, or at whose address it is; unknown if it does not speak this version.
     pub place: Option<u16>,
     /// Where it is.
     pub address: SocketAddr,

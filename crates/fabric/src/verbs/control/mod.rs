@@ -73,7 +73,7 @@ use self::secret::Root;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::Instant;
 use crate::ptr::NodeId;
-use crate::shm::sys::socket::{Waker, poll_until_ready};
+use crate::sys::socket::{Waker, poll_until_ready};
 
 /// The most connections with unproven callers; one more replaces the oldest.
 pub const STRANGERS_MAX: usize = 256;
@@ -437,7 +437,7 @@ impl Control {
             if conn.protocol.is_over() {
                 guard.link = None;
             }
-            drop(guard); // who is told of something may send
+            drop(guard); // the event's handler may send
             out.drain(..).for_each(|what| report(node, what, event));
         }
     }
@@ -494,7 +494,7 @@ impl Control {
         None
     }
 
-    /// Whether a node that fits, and knows the secret, may come up now.
+    /// Whether a node with a fitting hello and the secret may come up now.
     fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
         let place = lock(&self.places[usize::from(hello.place)]);
         match &place.link {
@@ -506,7 +506,7 @@ impl Control {
         }
     }
 
-    /// Whether a node, which was admitted before, still may come up.
+    /// Brings up an admitted node. Returns false if its connection was closed meanwhile.
     fn come_up(&self, service: &mut Service, hello: Hello, conn: Conn, event: &mut dyn FnMut(Event)) -> bool {
         let node = hello.node;
         let mut place = lock(&self.places[usize::from(hello.place)]);

@@ -9,11 +9,11 @@ use crate::ptr::NodeId;
 /// How long things may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Who has nothing to say sends a beat so often.
+    /// An idle node sends a beat so often.
     pub beat: Duration,
-    /// Who is silent for so long is suspected.
+    /// A node that is silent for so long is suspected.
     pub silence: Duration,
-    /// From a call until both sides have proved who they are.
+    /// The time from a call until both sides have proved their identity.
     pub handshake: Duration,
     /// From the first byte of a frame to its last.
     pub frame: Duration,

@@ -1,4 +1,5 @@
-//! One connection as a state machine: no sockets, no clock. Bytes and moments go in, bytes and events come out.
+//! One connection as a state machine, without sockets or clock: its input is bytes and times, its output bytes and
+//! events.
 //!
 //! ```text
 //! caller                          listener
@@ -9,8 +10,8 @@
 //!   the listener is up here                  from here on every frame carries a tag
 //! ```
 //!
-//! In place of its next frame either side may send a refusal, and the connection is over. The caller proves first, so a
-//! stranger who calls learns nothing that depends on the secret.
+//! Either side may send a refusal in place of its next frame; then the connection is over. The caller proves first, so
+//! a calling stranger learns nothing that depends on the secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::fabric::CONTROL_BYTES_MAX;
 use crate::local::Instant;
 use crate::ptr::NodeId;
 
-/// What a node says of itself on all its connections.
+/// The description of a node that it sends on all its connections.
 pub(super) struct Identity {
     pub(super) layout: String,
     pub(super) session: String,
@@ -40,7 +41,7 @@ pub(super) struct Identity {
 /// What happens on a connection.
 #[derive(PartialEq, Debug)]
 pub(super) enum Happening {
-    /// The peer is who it says, and knows the secret.
+    /// The peer has proved that it knows the session's secret, if there is one.
     Up(Hello),
     /// Nothing was heard of it for long.
     Suspected,
@@ -63,7 +64,7 @@ pub(super) enum Happening {
 /// How a connection ended that was up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The peer said goodbye.
+    /// The peer has sent its goodbye.
     Goodbye,
     /// It did not. Whether it is dead is not known by this.
     Broken(Broken),
@@ -72,25 +73,25 @@ pub enum Ending {
 /// Why a connection ended without a goodbye.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Broken {
-    /// The other side closed it, or its process is gone.
+    /// The other side closed it, or its process has ended.
     #[error("the other side hung up")]
     HungUp,
     /// The system closed it.
     #[error("{0}")]
     System(String),
-    /// What came is no frame.
+    /// The input is not a frame.
     #[error("{0}")]
     Malformed(Malformed),
-    /// A frame says that it is longer than frames are.
+    /// A frame announces more bytes than frames may have.
     #[error("a frame says that it has {0} bytes, which is more than it may have")]
     Long(usize),
     /// A frame was changed on its way, or is not the peer's.
     #[error("a frame has the wrong tag: it was damaged, or it is not the peer's")]
     Tag,
-    /// A frame came where none of its kind may come.
+    /// A frame arrived in a state in which its kind is not allowed.
     #[error("a frame came out of turn")]
     Turn,
-    /// The call came back to the caller.
+    /// The node has called itself.
     #[error("this node has reached itself")]
     Myself,
     /// The connection was not made and agreed on in time.
@@ -113,7 +114,7 @@ pub enum SendError {
         /// How long it is.
         bytes: usize,
     },
-    /// The peer does not take what is sent to it.
+    /// The peer does not read its input.
     #[error("it does not take what is sent to it, and {} bytes wait: is it stopped?", super::queues::QUEUE_BYTES_MAX)]
     Full,
 }
@@ -122,9 +123,9 @@ pub enum SendError {
 pub(super) type Admit<'a> = &'a dyn Fn(&Hello) -> Result<(), Refusal>;
 
 enum State {
-    /// The peer's hello is to come.
+    /// Awaits the peer's hello.
     Greeting,
-    /// Its proof is to come.
+    /// Awaits its proof.
     Proving {
         peer: Hello,
         transcript: Transcript,
@@ -186,7 +187,7 @@ impl Protocol {
         self.incoming.len()
     }
 
-    /// Takes what has come.
+    /// Takes the input.
     pub(super) fn input(&mut self, mut bytes: &[u8], now: Instant, admit: Admit<'_>, out: &mut Vec<Happening>) {
         while !bytes.is_empty() && !self.is_over() {
             let frame_bytes_max = if self.is_open() { FRAME_BYTES_MAX } else { GREETING_BYTES_MAX };
@@ -279,7 +280,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Says goodbye, behind everything that waits to be sent.
+    /// Sends a goodbye, after all queued frames.
     pub(super) fn goodbye(&mut self) {
         if let State::Open { says, .. } = &mut self.state {
             push_sealed(&mut self.outgoing, says, &Frame::Goodbye);
@@ -353,7 +354,7 @@ impl Protocol {
             return self.end(Broken::Myself, out);
         }
         if let Err(refusal) = self.check(&peer) {
-            // Whoever was called is not where it was looked for, or a stranger has called: of no place of ours.
+            // The called place is not at this address, or a stranger called, whose place may not exist.
             let place = self.calls.unwrap_or(peer.place);
             return self.refuse((place < self.me.places).then_some(place), refusal, out);
         }
@@ -363,7 +364,7 @@ impl Protocol {
                 Transcript::new(&self.me.root, bytes, &self.hello)
             }
             Side::Caller => {
-                // Only this node calls that place, so nobody of it can come in between.
+                // Only this node calls that place, so no other connection of that place can intervene.
                 if let Err(refusal) = admit(&peer) {
                     return self.refuse(Some(peer.place), refusal, out);
                 }

@@ -1,4 +1,4 @@
-//! The bytes of a connection: what has come of the frame that is coming, and what waits to be sent.
+//! The bytes of a connection: the received part of the current frame, and the bytes that wait to be sent.
 
 use std::collections::VecDeque;
 
@@ -10,16 +10,17 @@ pub(super) const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// What an empty queue keeps of its memory.
 const QUEUE_BYTES_KEPT: usize = 256 << 10;
 
-/// Puts together the frames that come in pieces. It never holds more than one, nor more memory than has come of it.
+/// Assembles frames from pieces. It never holds more than one, and reserves memory for received bytes only, not for
+/// the announced length.
 #[derive(Default)]
 pub(super) struct Incoming {
-    /// The frame that is coming, with its length.
+    /// The current frame, with its length.
     bytes: Vec<u8>,
-    /// When its first byte came.
+    /// When its first byte arrived.
     pub(super) began: Option<Instant>,
 }
 
-/// A frame says that it is longer than it may be.
+/// A frame announces more bytes than it may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TooLong {
     pub(super) said_bytes: usize,

@@ -83,9 +83,9 @@ pub enum Refusal {
     /// The lower place has called.
     #[error("place {caller} has called place {called}: of two nodes the one of the higher place calls")]
     Caller {
-        /// Who called.
+        /// The caller.
         caller: u16,
-        /// Who was called.
+        /// The called place.
         called: u16,
     },
     /// The secrets differ, or one side has none.
@@ -102,7 +102,7 @@ pub enum Refusal {
     Taken {
         /// The place.
         place: u16,
-        /// Who is there.
+        /// The node that is there.
         node: NodeId,
     },
     /// That life of the place is over.

@@ -1,4 +1,4 @@
-//! The shared secret: how two nodes prove to each other that they know it, and the tags of what they say afterwards.
+//! The shared secret: how two nodes prove to each other that they know it, and the tags of their later messages.
 //!
 //! ```text
 //! root        = HMAC-SHA-256("farfield control root", secret), or of nothing under a label of its own
@@ -12,8 +12,7 @@
 //! directions have labels of their own, so none is worth anything when it is sent back. Frames are numbered by both
 //! sides from 0, and the number is not sent: one that is left out, repeated, moved or damaged has the wrong tag.
 //!
-//! Without a secret everything goes on in the same way, under a root that everybody knows. So somebody who looks on, or
-//! tries, cannot tell a missing secret from a wrong one.
+//! Without a secret the protocol is the same, under a public root. A failed proof is refused alike in both cases.
 
 use std::fmt;
 
@@ -24,7 +23,7 @@ use super::wire::TAG_BYTES;
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// What the nodes of a session know and nobody else does.
+/// The secret of the nodes of a session.
 ///
 /// It is used as it is, without the slow hashing of passwords: make it of 32 random bytes.
 #[derive(Clone)]
@@ -72,7 +71,7 @@ pub struct SecretTooShort {
 pub(super) struct Root(HmacSha256);
 
 impl Root {
-    /// The root of those who have no secret.
+    /// The root without a secret.
     pub(super) fn of_nothing() -> Root {
         Root::of(&[], b"farfield control without a secret")
     }
@@ -103,7 +102,7 @@ impl Side {
     }
 }
 
-/// What one connection's proofs and keys are made of: the root, and all that was said in the open.
+/// The input of one connection's proofs and keys: the root, and all messages before the proofs.
 pub(super) struct Transcript {
     root: Root,
     digest: [u8; 32],
@@ -140,7 +139,7 @@ impl Transcript {
         self.proof_mac(side).verify_slice(proof).is_ok()
     }
 
-    /// For the tags of what `side` says.
+    /// For the tags of the messages of `side`.
     pub(super) fn seal(&self, side: Side) -> Seal {
         let key = self.labelled(match side {
             Side::Caller => b"key of the caller",

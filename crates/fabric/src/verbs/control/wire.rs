@@ -15,9 +15,9 @@
 //! 7 message  bytes of the layers above                                                       yes
 //! ```
 //!
-//! A frame has [`FRAME_BYTES_MAX`] bytes at most, one before the peer has proved who it is [`GREETING_BYTES_MAX`].
+//! A frame has [`FRAME_BYTES_MAX`] bytes at most, one before the peer has proved its identity [`GREETING_BYTES_MAX`].
 //! Every value has one encoding only, and nothing may follow it. Magic and version of a hello, and the refusal of a
-//! version, stay as they are in all versions, so that two builds can tell each other why they do not fit.
+//! version, stay as they are in all versions, so that two builds can report why they do not fit.
 
 use std::fmt;
 

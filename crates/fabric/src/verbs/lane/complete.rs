@@ -179,7 +179,7 @@ impl VerbsLane {
     #[cold]
     pub(super) fn look_for_the_lost(&mut self) {
         let now = Instant::now();
-        // Who has not looked for long knows nothing of the time between.
+        // After a long pause nothing is known of the time between.
         let has_looked = now - core::mem::replace(&mut self.looked, now) < FLUSH_TIME;
         for pair_at in 0..self.pairs.len() {
             let pair = &mut self.pairs[pair_at];

@@ -1,10 +1,10 @@
 //! The short way for operations on single words, which locks, barriers and registers are made of.
 //!
 //! - **Where results land.** A lane has a few places for them, in memory of its own that stays registered. So such an
-//!   operation needs no buffer, no count of who uses it and no queue: its ticket is the number of its place.
-//! - **Where it goes.** The lane keeps the [`Route`] of the last one: the next to the same memory need not look for it
-//!   again. Whatever is out of the ordinary (an operation by the long way, a batch, a failure, a new connection) shuts the
-//!   route, and who opens it again looks at everything.
+//!   operation needs no buffer, no use count and no queue: its ticket is the number of its place.
+//! - **The target.** The lane keeps the [`Route`] of the last operation: the next one to the same memory need not look
+//!   it up. Anything unusual (an operation by the long way, a batch, a failure, a new connection) shuts the route, and
+//!   opening it again repeats all checks.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use std::sync::Arc;
 use farfield_verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 
 use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest};
-use crate::buf::Block;
+use crate::pool::Block;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::verbs::peer::Ends;
 use crate::verbs::post::{WordEnds, WordWork, WorkId, post_word};
 
-/// How many may be under way; with more, the others go the long way.
+/// The limit of pending operations; further ones take the long way.
 const PLACES: usize = 1 << u8::BITS;
 
 /// An operation on a word that was posted by [`VerbsLane::post_word`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WordTicket(u8);
 
-/// Where an operation on a word went, and what the endpoint wants to know of it once it has ended.
+/// The target of an operation on a word, and the facts that the endpoint needs when it has ended.
 #[derive(Clone, Copy)]
 pub(crate) struct WordOrigin {
     pub(crate) remote: RemotePtr<u8>,
@@ -38,11 +38,11 @@ pub(super) struct Route {
     /// The packed pointer to the first word, and how many there are.
     first: u64,
     words: u64,
-    /// Where the first lies for the device.
+    /// The device's address of the first word.
     address: u64,
     ends: WordEnds,
     pair_at: usize,
-    /// So many may be posted before somebody has to look again whether there is room for them: never 0 while it is open.
+    /// The operations that may be posted before their room must be checked again: never 0 while the route is open.
     credit: u32,
     puts: bool,
     atomics: bool,
@@ -52,7 +52,7 @@ pub(super) struct Route {
 struct NoRoute;
 
 impl Route {
-    /// No word lies on it.
+    /// It contains no word.
     pub(super) const SHUT: Route = Route {
         first: 0,
         words: 0,
@@ -64,18 +64,18 @@ impl Route {
         atomics: false,
     };
 
-    /// How many bytes behind the first word this one lies, if it is on the route.
+    /// The distance of this word from the first one in bytes, if it is on the route.
     #[inline]
     fn find(&self, word: RemotePtr<u8>) -> Option<u64> {
         let bytes = word.packed().wrapping_sub(self.first);
-        // What is not a multiple of 8 becomes a large number.
+        // A number that is not a multiple of 8 becomes a large one.
         (bytes.rotate_right(3) < self.words).then_some(bytes)
     }
 }
 
 impl VerbsLane {
-    /// Posts an operation on one word, with the operands of a [`WorkRequest`] (of a put, the value), if it can be posted at
-    /// once; in order with what was posted before.
+    /// Posts an operation on one word, with the operands of a [`WorkRequest`] (of a put, the value), if it can be
+    /// posted at once, in order after the posts before it.
     #[inline(always)]
     pub(crate) fn post_word(&mut self, verb: Verb, origin: WordOrigin, operands: [u64; 2]) -> Option<WordTicket> {
         match self.post_by_route(verb, origin, operands) {
@@ -101,7 +101,8 @@ impl VerbsLane {
         let route = &mut self.route;
         let within = route.find(origin.remote).ok_or(NoRoute)?;
         let pair = &mut self.pairs[route.pair_at];
-        // Before the look: who gives memory back, or hears of it, either is seen or sees that something is under way.
+        // Before the check: a thread that frees memory, or learns of it, is either seen here, or sees that an
+        // operation is pending.
         self.port.begin(1);
         // Of the verdict of others the lane does not hear by itself, and another queue pair may be there by now.
         let Some(queue) = pair.queue.as_ref().filter(|queue| queue.is_untroubled()) else {
@@ -125,10 +126,10 @@ impl VerbsLane {
         let (ticket, local) = self.words.take(origin);
         self.newest_word = WorkId::new(route.pair_at, pair.posted.next);
         pair.posted.push(Ends::Word(ticket));
-        // For puts it is set already, or does not matter: they go this way only where they land in order.
+        // For puts it is set already, or does not matter: they take this way only where they land in order.
         pair.has_open_put &= verb == Verb::Put;
         self.outstanding += 1;
-        // SAFETY: the place's memory, which nobody else uses until the operation has ended.
+        // SAFETY: the place's memory, which no other code uses until the operation has ended.
         unsafe { local.write(operands[0]) };
         let (id, ends) = (&self.newest_word, &route.ends);
         let work = WordWork { verb, id, local, address: route.address + within, ends, operands };
@@ -183,7 +184,7 @@ impl VerbsLane {
         !self.words.is_under_way(ticket)
     }
 
-    /// Nobody will look how it ends.
+    /// The result of the operation is not awaited.
     pub(crate) fn drop_word(&mut self, ticket: WordTicket) {
         self.words.drop_ticket(ticket);
     }
@@ -198,7 +199,7 @@ impl VerbsLane {
         PLACES - self.words.free_count()
     }
 
-    /// Opens the route to a word, if operations may go there by the short way.
+    /// Opens the route to a word, if operations on it may take the short way.
     fn open_route(&mut self, word: RemotePtr<u8>) -> Option<()> {
         self.poll();
         self.route = Route::SHUT;
@@ -207,7 +208,7 @@ impl VerbsLane {
         {
             queue.looks(); // before what follows, so that a change after it is seen by the next operation
         }
-        // The long way knows what is wrong with others.
+        // The long way reports the error of other words.
         let request = WorkRequest { verb: Verb::Get, remote: word, len: 8, operands: [0; 2], local: Local::nothing() };
         let (pair_at, _, _) = self.place_to_post(&request).ok()?;
         let peer = &self.peers[word.node().index()];
@@ -276,14 +277,14 @@ pub(super) struct Words {
     next: [u8; PLACES],
 }
 
-// SAFETY: the pointer is to the memory of the block, which goes along, and is used by the owner only.
+// SAFETY: the pointer is to the memory of the block, which moves with it, and is used by the owner only.
 unsafe impl Send for Words {}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Free,
     UnderWay,
-    /// Nobody will ask for the result.
+    /// Its result is not awaited.
     Dropped,
     Done,
     Failed(Code),

@@ -46,7 +46,7 @@ impl Served {
             while !stop.load(Ordering::Acquire) {
                 match is_held_up.load(Ordering::Acquire) {
                     true => std::thread::sleep(Duration::from_millis(1)),
-                    // What comes from the layers above is done on this thread, as a poller would.
+                    // Messages of the layers above are handled on this thread, as a poller would do.
                     false => fabric.serve(Duration::from_millis(5), &mut |event| {
                         if let ControlEvent::Message(from, message) = event {
                             let key = GroupKey(message[0]);
@@ -88,7 +88,7 @@ impl Served {
         (key, self.fabric.alloc(key, 64).unwrap())
     }
 
-    /// What it says of its queue pairs, which is what its device has.
+    /// The reported number of its queue pairs, which must be that of its device.
     #[track_caller]
     fn queue_pairs(&self) -> (usize, usize) {
         let counted = self.fabric.queue_pairs();
@@ -138,7 +138,7 @@ fn refused<T>(result: Result<T>) -> ErrorKind {
     result.err().map(|error: Error| error.kind().clone()).expect("it should have been refused")
 }
 
-/// A node whose threads never work on its own memory by operations has no queue pair to itself: each lane had one.
+/// A node whose threads never use operations on its own memory has no queue pair to itself. (Each lane had one.)
 #[test]
 fn queue_pairs_are_counted_and_none_is_to_the_own_node_before_it_is_used() {
     let nodes = Served::session("pairs", 3);
@@ -150,7 +150,7 @@ fn queue_pairs_are_counted_and_none_is_to_the_own_node_before_it_is_used() {
     all_have(4);
     assert!(nodes.iter().all(|node| node.queue_pairs() == (4, 4)));
     let [near, other] = &endpoints[0];
-    // Nothing of this needs one: what is foreseen, what cannot be, fences and flushes without a put before them.
+    // None of these needs one: checks of words, fences, and flushes without a put before them.
     near.check_word(word).unwrap();
     near.remote_fence(NodeId(0)).wait().unwrap();
     near.block_on(near.global_fence((0..3).map(NodeId))).unwrap();
@@ -162,7 +162,7 @@ fn queue_pairs_are_counted_and_none_is_to_the_own_node_before_it_is_used() {
     near.put_value(nodes[1].fabric.alloc(GroupKey::DATA, 8).unwrap().remote::<u64>(0), 1).wait().unwrap();
     near.flush();
     assert_eq!(nodes[0].queue_pairs(), (4, 4));
-    // The first operation opens one, and only that lane has it, whatever comes then.
+    // The first operation opens one, and only that lane has it, whatever follows.
     assert_eq!(near.faa(word, 5).wait().unwrap(), 0);
     assert_eq!(nodes[0].queue_pairs(), (5, 5));
     near.put(word, &near.buf(8).unwrap()).wait().unwrap();
@@ -208,7 +208,7 @@ fn the_number_of_registrations_does_not_grow_with_threads() {
         endpoints.iter().for_each(|endpoint| work(endpoint, word));
         assert_eq!(registered()[groups.len()..], [2 << 20], "round {round}");
     }
-    // Much more memory takes few, however many endpoints share it, and those that come later use it again.
+    // Much more memory takes few, however many endpoints share it, and later ones use it again.
     for round in 0..2 {
         let endpoints: Vec<_> = (0..8).map(|_| nodes[0].endpoint()).collect();
         let many: Vec<_> =
@@ -233,7 +233,7 @@ fn without_room_for_buffers_an_operation_is_refused_and_the_lane_goes_on() {
     assert!(!held.is_empty() && !small.is_empty());
     let error = endpoint.put_value(word.cast(), [0_u64; 200]).wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoBufferMemory { asked_bytes: 1600, .. }) && error.is_refused());
-    // Another thread finds no place for what it needs itself, and says so when it opens.
+    // Another thread finds no place for the queue pairs that it needs, and reports it when it opens.
     let open = || Endpoint::open(Arc::clone(&nodes[0].fabric) as Arc<dyn Fabric>, EndpointOptions::default());
     let mut others = Vec::new();
     let kind = refused((0..32).try_for_each(|_| open().map(|other| others.push(other))));
@@ -355,7 +355,7 @@ fn the_first_use_of_the_own_node_races_with_what_forbids_it() {
     assert_eq!(nodes[0].stub.state().queue_pairs, 0);
 }
 
-/// On the service thread `permit` returned at once, and the peer was refused when it was told to write.
+/// On the service thread `permit` returned at once, and the peer was refused when it was ordered to write.
 #[test]
 fn the_service_thread_gives_a_right_and_asks_when_it_holds() {
     let nodes = Served::session("service", 2);
@@ -369,7 +369,7 @@ fn the_service_thread_gives_a_right_and_asks_when_it_holds() {
         fabric.revoke(peer, key, SOON).unwrap();
         assert!(!fabric.is_permitted(peer, key).unwrap());
         until("it hears that", || endpoints[0].faa(word, 1).wait().is_err());
-        // The peer says nothing now: so nobody may take the right for one that can be used.
+        // The peer does not answer now: so the right must not count as usable.
         nodes[1].hold_up(true);
         nodes[1].fabric.send_control(NodeId(0), &[key.0]).unwrap();
         until("the service thread gives it", || nodes[0].given.load(Ordering::Acquire) == round + 1);
@@ -435,7 +435,7 @@ fn a_peer_that_is_short_of_queue_pairs_says_so() {
     let fabric = &nodes[0].fabric;
     for side in [1, 0] {
         fabric.revoke(peer, key, SOON).unwrap();
-        // The queue pairs that have ended go when their lanes find out.
+        // The ended queue pairs are destroyed when their lanes notice.
         until("it hears that", || endpoints.iter().all(|endpoint| endpoint.faa(word, 1).wait().is_err()));
         let there_are = nodes[side].stub.state().queue_pairs;
         nodes[side].stub.state().queue_pairs_max = Some(there_are + 1);
@@ -467,7 +467,7 @@ fn a_peer_that_comes_later_finds_what_it_may_and_one_that_goes_is_an_error() {
     early.faa(word, 1).wait().unwrap();
     nodes[1].endpoint().faa(word, 1).wait().unwrap();
     until("it has come", || is_up(&nodes[0], peer));
-    // Held up for longer than it may be silent: nobody waits for it.
+    // Held up for longer than it may be silent: no call waits for it.
     fabric.revoke(peer, key, SOON).unwrap();
     nodes[1].hold_up(true);
     assert_eq!(refused(fabric.permit(peer, key)), ErrorKind::Unreachable { node: peer });

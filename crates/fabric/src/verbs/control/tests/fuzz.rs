@@ -1,13 +1,13 @@
-//! Everything that can come: random and damaged frames through the decoder, and through whole connections.
+//! Random input: random and damaged frames through the decoder, and through whole connections.
 //!
-//! `FARFIELD_FUZZ_CASES` says how many cases, `FARFIELD_FUZZ_SEED` where they begin. A case that fails prints its seed,
-//! which with one case repeats it. What must hold, whatever is done to the bytes under way:
+//! `FARFIELD_FUZZ_CASES` sets the number of cases, `FARFIELD_FUZZ_SEED` the first seed. A case that fails prints its
+//! seed, which repeats it as a single case. These must hold, however the bytes are damaged on their way:
 //!
-//! - nothing panics, and no more than one frame is kept of what comes;
-//! - what the decoder takes, the encoder makes of it again;
-//! - nobody without the secret comes up, and who comes up is who it says;
-//! - what a node hears is a beginning of what the other has said, in its order;
-//! - what is over stays over; and where nobody has interfered, everything arrives.
+//! - nothing panics, and at most one frame of input is kept;
+//! - a frame that the decoder accepts, the encoder produces again;
+//! - no node without the secret comes up, and a node that comes up has proved its identity;
+//! - a node receives a prefix of the other side's messages, in their order;
+//! - a connection that is over stays over; and without interference everything arrives.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn whatever_comes() {
     }
 }
 
-/// Says which case it was that panicked.
+/// Prints the case that panicked.
 struct Failing(u64);
 
 impl Drop for Failing {
@@ -167,18 +167,18 @@ fn bounds(rng: &mut SmallRng) {
     assert!(taken.is_ok() || incoming.len() == LENGTH_BYTES, "what is too long is not kept");
 }
 
-/// Two nodes, and somebody who sits between them.
+/// Two nodes, and an attacker between them.
 struct Wire<'a> {
     rng: &'a mut SmallRng,
     pair: Pair,
     nodes: [Identity; 2],
     is_one_secret: bool,
-    /// How likely it is that what is under way is interfered with, in percent.
+    /// The probability of interference with bytes on their way, in percent.
     malice: u32,
     has_interfered: bool,
-    /// What is under way to the listener, and to the caller.
+    /// The bytes on their way to the listener, and to the caller.
     under_way: [Vec<u8>; 2],
-    /// What was, to be sent again or back.
+    /// Earlier bytes, to be replayed or reflected.
     seen: [Vec<Vec<u8>>; 2],
     /// The messages of the caller, and of the listener.
     said: [u32; 2],
@@ -240,7 +240,7 @@ impl Wire<'_> {
         self.said[side] += u32::from(sent.is_ok());
     }
 
-    /// Carries some, or all, of what `side` has said to the other.
+    /// Carries some or all of `side`'s output to the other.
     fn carry(&mut self, side: usize, all: bool) {
         let said = self.end(side).said();
         self.under_way[side].extend(said);
@@ -260,7 +260,7 @@ impl Wire<'_> {
         let before = bytes.clone();
         match self.rng.random_range(0..5) {
             0 => {
-                // What was said last, mostly: the same once more, or back to its sender.
+                // Mostly the last bytes: repeated, or reflected to their sender.
                 let from = if self.rng.random_bool(0.7) { side } else { 1 - side };
                 let back = self.rng.random_range(0..4).min(self.rng.random_range(0..4));
                 let again = self.seen[from].iter().rev().nth(back).cloned().unwrap_or_default();
@@ -294,7 +294,7 @@ impl Wire<'_> {
         }
     }
 
-    /// Nobody has interfered: they are up and hear all, or both refuse.
+    /// Without interference: they come up and receive all, or both refuse.
     fn arrives(&mut self) {
         self.malice = 0;
         for _ in 0..6 {
@@ -324,7 +324,7 @@ fn is_heard(what: &Happening) -> bool {
     matches!(what, Happening::Message(_) | Happening::Payload(_))
 }
 
-/// Looks at what has happened at one end; how many messages it has heard.
+/// Checks the events at one end. Returns the number of received messages.
 fn judge(happened: &[Happening], other: &Hello, may_come_up: bool) -> u32 {
     let (mut is_up, mut is_over, mut is_suspected, mut heard) = (false, false, false, 0u32);
     for what in happened {
@@ -359,7 +359,7 @@ fn judge(happened: &[Happening], other: &Hello, may_come_up: bool) -> u32 {
     heard
 }
 
-/// Somebody without the secret who knows all else, on either side of a connection.
+/// A stranger without the secret that knows all else, on either side of a connection.
 fn stranger(rng: &mut SmallRng) {
     let (me, other) = (identity(1, SECRETS[1].as_ref()), identity(2, SECRETS[rng.random_range(0..2) * 2].as_ref()));
     let now = Instant { ns: 0 };

@@ -1,5 +1,5 @@
 //! Tests of the control plane: `protocol`, two state machines without sockets; `sessions`, nodes that talk over TCP;
-//! `strangers`, what others do to a node's socket; `fuzz`, everything that can come.
+//! `strangers`, what others do to a node's socket; `fuzz`, random input.
 
 mod fuzz;
 mod protocol;

@@ -16,7 +16,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Both sides learn of a refusal, and say the same.
+/// Both sides learn of a refusal, and report the same.
 fn both_refused(pair: &Pair, by_caller: bool, expected: &Refusal) {
     for (end, by_us) in [(&pair.caller, by_caller), (&pair.listener, !by_caller)] {
         match &end.happened[..] {
@@ -58,7 +58,7 @@ fn a_wrong_or_missing_secret_is_refused_on_both_sides_and_nobody_can_tell_which(
     assert!(said[0] == said[1] && said[1] == said[2], "the listener says the same in all cases");
 }
 
-/// A listener that does not know the secret, but says that the caller's proof was right.
+/// A listener that does not know the secret, but claims that the caller's proof was right.
 #[test]
 fn the_caller_too_looks_whether_the_other_knows_the_secret() {
     let mut pair = Pair::new(identity(2, Some(&secret(7))), identity(1, None));
@@ -113,7 +113,7 @@ fn whoever_does_not_fit_is_refused_with_the_reason_on_both_sides() {
     pair.listener.hear(&hello, pair.now, &admit_all);
     pair.talk();
     both_refused(&pair, false, &Refusal::Address { wanted: 0, found: 1 });
-    // Whoever answers there says that it is another.
+    // The answering node claims to be another.
     let mut pair = Pair::new(peer(), me());
     let answer = Frame::Hello(hello_of(&identity(0, Some(&key)), 2));
     pair.caller.hear(&framed(&answer), pair.now, &admit_all);
@@ -224,7 +224,7 @@ fn a_frame_that_is_damaged_left_out_or_repeated_ends_the_connection() {
     let mut damaged = frames(&mut pair).swap_remove(0);
     damaged[5] ^= 1;
     assert_eq!(end_of(&[&damaged], &mut pair), tag);
-    // What it has said itself, sent back.
+    // Its own messages, reflected.
     let mut pair = Pair::up();
     pair.listener.protocol.send_message(b"x").unwrap();
     let said = pair.listener.said();
@@ -301,8 +301,8 @@ fn the_silent_are_suspected_and_trusted_when_they_speak_again() {
     assert_eq!(pair.listener.happened[1..], [Happening::Trusted, Happening::Message(b"hello".to_vec())]);
 }
 
-/// A process that was stopped finds in its sockets what the others have said meanwhile; and what they are about to say
-/// comes a little later.
+/// A process that was stopped finds the messages of that time in its sockets; the ones that are about to be sent
+/// arrive a little later.
 #[test]
 fn time_in_which_this_node_did_not_look_is_held_against_nobody() {
     let mut pair = Pair::up();
@@ -320,7 +320,7 @@ fn time_in_which_this_node_did_not_look_is_held_against_nobody() {
 #[test]
 fn a_handshake_or_a_frame_that_does_not_end_is_given_up() {
     let expected = [Happening::Failed(Broken::Handshake(ms(5000)))];
-    // Somebody says nothing, or one byte a second.
+    // A caller that sends nothing, or one byte a second.
     for says_bytes in [false, true] {
         let mut pair = Pair::new(identity(2, None), identity(1, None));
         let hello = pair.caller.said();
@@ -346,7 +346,7 @@ fn a_handshake_or_a_frame_that_does_not_end_is_given_up() {
     assert_eq!(pair.listener.happened, expected);
 }
 
-/// What is over stays so, whatever comes.
+/// A connection that is over stays so, whatever its input.
 fn stays_over(end: &mut End) {
     end.happened.clear();
     end.hear(&framed(&Frame::Beat), crate::local::Instant { ns: 1 << 60 }, &admit_all);

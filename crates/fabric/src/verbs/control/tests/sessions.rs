@@ -119,7 +119,7 @@ pub(super) fn options(node: u16, places: u16, ip: IpAddr) -> Options {
     }
 }
 
-/// Tells all where all are.
+/// Gives all nodes the addresses of all.
 pub(super) fn meet(nodes: &[Node]) -> Vec<SocketAddr> {
     let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.control.address()).collect();
     nodes.iter().for_each(|node| node.control.meet(&addresses).unwrap());
@@ -303,7 +303,7 @@ fn two_nodes_of_one_place_are_one_too_many() {
     std::thread::sleep(Duration::from_millis(300));
     let count = nodes[0].events().iter().filter(|event| matches!(event, Event::Refused(_))).count();
     assert_eq!(count, 1);
-    // When the first has gone, it comes in.
+    // When the first has left, it is admitted.
     let mut nodes = nodes;
     nodes.pop().unwrap().end(LEAVE);
     nodes[0].waits_for_up(5);
@@ -323,7 +323,7 @@ fn the_next_life_comes_in_when_the_others_have_hung_up_on_the_one_before() {
     second.waits_for_up(1);
     nodes[0].waits_for_up(5);
     nodes[1].waits_for_up(5);
-    // The one that was stopped learns it when it goes on, and does not come in again.
+    // The stopped one learns it when it continues, and is not admitted again.
     nodes[2].order(RUN);
     for peer in [0, 1] {
         let down = Event::Down(NodeId(peer), Ending::Broken(Broken::HungUp));

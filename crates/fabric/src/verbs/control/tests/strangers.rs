@@ -32,7 +32,7 @@ fn call(node: &Node) -> TcpStream {
 fn heard(mut stream: &TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
-        // Who has not read everything resets the connection.
+        // An end with unread input resets the connection.
         Err(why) if why.kind() != ErrorKind::ConnectionReset => panic!("not hung up on: {why}"),
         _ => bytes,
     }

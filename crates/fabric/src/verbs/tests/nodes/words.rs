@@ -51,7 +51,7 @@ fn words_lie_on_the_device_as_long_as_it_has_room_and_then_in_the_machine() {
     assert_eq!(stub.state().device_memory_left, 124 * KIB);
     let endpoint = nodes[1].endpoint();
     assert_eq!([2, 3, 8, 9].map(|at| endpoint.get(first.remote(at)).wait().unwrap()), [5, 7, 5, 7]);
-    // 80 bytes take two lines of 64: 62 are left. What does not fit lies elsewhere, and works.
+    // 80 bytes take two lines of 64: 62 are left. The rest is elsewhere, and works.
     let large = words(&nodes[0], 8 * 62 + 1, &[1]);
     let rest = words(&nodes[0], 8 * 62, &[2]);
     let none_left = words(&nodes[0], 1, &[]);
@@ -60,7 +60,7 @@ fn words_lie_on_the_device_as_long_as_it_has_room_and_then_in_the_machine() {
         work(&nodes, words.remote(words.count().saturating_sub(2)), if words.count() > 2 { value } else { 0 });
     }
     assert_eq!(stub.state().device_memory.len(), 1);
-    // What lies behind is nobody's.
+    // The memory behind them is unused.
     let beyond = endpoint.get(rest.remote(0).byte_add(62 * 64)).wait();
     assert!(matches!(refused(beyond), ErrorKind::OutOfBounds { .. }));
     let region = nodes[0].fabric.alloc(GroupKey::DATA, 64).unwrap();
@@ -110,7 +110,7 @@ fn a_device_that_has_less_than_it_says_gives_what_it_has() {
     let second = words(&nodes[1], 2, &[8]);
     work(&nodes, second.remote(0), 8);
     assert!(nodes[1].stub.state().device_memory.is_empty());
-    // With the node it goes back to the device.
+    // The device gets it back with the end of the node.
     let state = Arc::clone(&nodes[0].stub.state);
     drop((first, second, nodes));
     assert_eq!(state.lock().unwrap().device_memory_left, KIB);

@@ -1,0 +1,52 @@
+//! The parts that other crates add to the command line.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use farfield::mutants::{self, Mutant};
+use farfield_check::Scenario;
+
+use crate::Load;
+
+/// The parts that a crate with objects of its own adds to the command line.
+#[derive(Default)]
+pub struct Parts {
+    /// Scenarios for `check`.
+    pub scenarios: Vec<Scenario>,
+    /// Seeded bugs for `--mutant`, in a debug build with the feature `farfield/mutants`.
+    pub mutants: Vec<Mutant>,
+    /// Loads for `chaos`, beside those of Farfield's own objects.
+    pub loads: Vec<Load>,
+}
+
+static PARTS: OnceLock<Parts> = OnceLock::new();
+
+pub(crate) fn set(parts: Parts) {
+    // A second call of `main` in a process keeps the parts of the first.
+    let _ = PARTS.set(parts);
+}
+
+/// All scenarios: those of the objects, of the systems, and of other crates.
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let others = PARTS.get().map(|parts| parts.scenarios.clone()).unwrap_or_default();
+    let own =
+        [farfield_check::scenarios::all(), farfield_locks::scenarios::all(), farfield_transactions::scenarios::all()];
+    own.into_iter().flatten().chain(others).collect()
+}
+
+/// The mutant with this name.
+pub(crate) fn mutant(name: &str) -> farfield::Result<Mutant> {
+    let others = PARTS.get().map(|parts| parts.mutants.as_slice()).unwrap_or_default();
+    others.iter().find(|mutant| mutant.name() == name).copied().map_or_else(|| mutants::named(name), Ok)
+}
+
+/// The loads of other crates.
+pub(crate) fn loads() -> &'static [Load] {
+    PARTS.get().map(|parts| parts.loads.as_slice()).unwrap_or_default()
+}
+
+/// The name of this program, for command lines that the user may repeat.
+pub(crate) fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("farfield"));
+    path.file_name().map_or("farfield".into(), |name| name.to_string_lossy().into_owned())
+}

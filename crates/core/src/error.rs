@@ -1,0 +1,406 @@
+//! Errors of nodes and objects, and what to do about them.
+
+use core::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_fabric as fabric;
+use farfield_fabric::NodeId;
+
+/// The result of a call of a node or an object.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// An error of a node or an object. An error of an object names it.
+///
+/// ```
+/// use farfield::{Error, ErrorKind};
+/// let e = Error::from(ErrorKind::TooLarge { bytes: 100, max_bytes: 64 }).of("queue/ring");
+/// assert_eq!(e.to_string(), "queue/ring: 100 bytes exceed the limit of 64");
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, PartialEq)]
+struct Inner {
+    object: Option<String>,
+    kind: ErrorKind,
+}
+
+/// The kinds of error.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An operation of the fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] fabric::Error),
+    /// A write to several nodes did not reach some of them. It has reached all others.
+    #[error("not delivered to {}: repeat the call, the other nodes have it and are not harmed by it ({})", names(.nodes.iter().map(|missed| missed.0)), causes(.nodes))]
+    Missed {
+        /// The nodes that it did not reach, in the order of sending, each with the reason.
+        nodes: Vec<(NodeId, fabric::Error)>,
+    },
+    /// The deadline passed.
+    #[error("timed out after {waited:?} waiting for {what}{}", blocking(.missing))]
+    Timeout {
+        /// The awaited condition.
+        what: String,
+        /// How long the call waited.
+        waited: Duration,
+        /// The nodes that the call waited for, as far as it knows.
+        missing: Vec<NodeId>,
+    },
+    /// Two nodes have opened the same path with different types or options.
+    #[error("{node} has opened it differently: {differs}")]
+    Mismatch {
+        /// The other node.
+        node: NodeId,
+        /// What differs: the value here and the value there.
+        differs: String,
+    },
+    /// The path is already open on this node.
+    #[error("already open on this node: share the handle that you have")]
+    AlreadyOpen,
+    /// The configuration or an option is invalid.
+    #[error("{why}")]
+    Config {
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// Memory of the object contains a value that the object cannot have written.
+    #[error("{what}: its memory is corrupt, something else has written to it")]
+    Corrupt {
+        /// The value that was read.
+        what: String,
+    },
+    /// A message, key or value is too long.
+    #[error("{bytes} bytes exceed the limit of {max_bytes}")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// A store has no free slot.
+    #[error("all {slots} slots of {node} are in use: delete entries, or open the store with more `slots_per_node`")]
+    Full {
+        /// The owner of the slots.
+        node: NodeId,
+        /// How many slots there are.
+        slots: usize,
+    },
+    /// Too many operations of this node are in flight.
+    #[error("all {max} {what} of this node are in use: await some operations, or open the object with more")]
+    InUse {
+        /// The exhausted resource.
+        what: &'static str,
+        /// How much of it there is.
+        max: usize,
+    },
+    /// A limit is exceeded.
+    #[error("{asked} {what} exceed the limit of {max}")]
+    TooMany {
+        /// The limited resource.
+        what: &'static str,
+        /// The requested number.
+        asked: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The value of a key was stored on a node that is dead or has left.
+    #[error("the value was lost with {node}: insert it again")]
+    Lost {
+        /// That node.
+        node: NodeId,
+    },
+    /// [`Node::reopen`](crate::Node::reopen) has replaced the object: this handle is stale.
+    #[error("the object was reopened as generation {generation}: use the handle that `reopen` has returned")]
+    Reopened {
+        /// The generation that has replaced it.
+        generation: u64,
+    },
+    /// Another node has called [`Node::reopen`](crate::Node::reopen) and waits for this one.
+    #[error("{node} is reopening the object: call `reopen` here too, and use the handle that it returns")]
+    Reopens {
+        /// That node.
+        node: NodeId,
+    },
+    /// This node or thread does not have that role in the object.
+    #[error("{why}")]
+    NotAParticipant {
+        /// The missing role, and why.
+        why: String,
+    },
+    /// An error that another crate's object has defined: see [`Error::custom`].
+    #[error("{0}")]
+    Custom(CustomError),
+}
+
+/// An error of a type that another crate has defined. Two are equal if one is a clone of the other.
+#[derive(Clone)]
+pub struct CustomError(Arc<dyn std::error::Error + Send + Sync>);
+
+impl PartialEq for CustomError {
+    fn eq(&self, other: &CustomError) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Display for CustomError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for CustomError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn blocking(missing: &[NodeId]) -> String {
+    match missing {
+        [] => String::new(),
+        [node] => format!(", blocked by {node}: check that it runs and has opened the object"),
+        nodes => {
+            format!(", blocked by {}: check that they run and have opened the object", names(nodes.iter().copied()))
+        }
+    }
+}
+
+fn names(nodes: impl Iterator<Item = NodeId>) -> String {
+    nodes.map(|node| node.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn causes(missed: &[(NodeId, fabric::Error)]) -> String {
+    missed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>().join("; ")
+}
+
+/// Collects the nodes that a write to several nodes does not reach.
+///
+/// ```
+/// use farfield::NodeId;
+/// use farfield::toolkit::Missed;
+/// let mut missed = Missed::default();
+/// missed.note(NodeId(1), Ok(()));
+/// assert!(missed.end().is_ok());
+/// ```
+#[derive(Default)]
+pub struct Missed(Vec<(NodeId, fabric::Error)>);
+
+impl Missed {
+    /// Records the result for one node.
+    #[inline]
+    pub fn note(&mut self, node: NodeId, sent: fabric::Result<()>) {
+        if let Err(error) = sent {
+            self.add(node, error);
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, node: NodeId, error: fabric::Error) {
+        self.0.push((node, error));
+    }
+
+    /// Whether all nodes were reached.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Ends the collection.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missed`], which names all nodes that were not reached.
+    pub fn end(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(ErrorKind::Missed { nodes: self.0 }.into()) }
+    }
+}
+
+impl Error {
+    /// An error of an object of your own, for which no [`ErrorKind`] fits.
+    ///
+    /// ```
+    /// use farfield::Error;
+    ///
+    /// #[derive(Debug, PartialEq)]
+    /// struct Overdrawn { account: u64 }
+    /// impl std::fmt::Display for Overdrawn {
+    ///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    ///         write!(f, "account {} is overdrawn: transfer money to it first", self.account)
+    ///     }
+    /// }
+    /// impl std::error::Error for Overdrawn {}
+    ///
+    /// let error = Error::custom(Overdrawn { account: 7 }).of("bank");
+    /// assert_eq!(error.to_string(), "bank: account 7 is overdrawn: transfer money to it first");
+    /// assert_eq!(error.custom_ref::<Overdrawn>(), Some(&Overdrawn { account: 7 }));
+    /// ```
+    #[cold]
+    pub fn custom(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+        ErrorKind::Custom(CustomError(Arc::new(error))).into()
+    }
+
+    /// The error given to [`Error::custom`], if it is of type `E`.
+    pub fn custom_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        match &self.0.kind {
+            ErrorKind::Custom(custom) => custom.0.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    /// The kind of the error.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The path of the object, if the error is about one.
+    pub fn object(&self) -> Option<&str> {
+        self.0.object.as_deref()
+    }
+
+    /// The node, if the error is about one.
+    pub fn node(&self) -> Option<NodeId> {
+        match &self.0.kind {
+            ErrorKind::Fabric(error) => error.node(),
+            ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } => Some(*node),
+            ErrorKind::Lost { node } | ErrorKind::Reopens { node } => Some(*node),
+            ErrorKind::Timeout { missing, .. } => missing.first().copied(),
+            ErrorKind::Missed { nodes } => nodes.first().map(|missed| missed.0),
+            _ => None,
+        }
+    }
+
+    /// Whether a deadline passed.
+    pub fn is_timeout(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Timeout { .. } => true,
+            ErrorKind::Fabric(error) => error.is_timeout(),
+            _ => false,
+        }
+    }
+
+    /// Whether the node that the call needed (of several, all of them) is dead or has departed.
+    pub fn is_gone(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
+            ErrorKind::Lost { .. } => true,
+            ErrorKind::Fabric(error) => error.is_gone(),
+            _ => false,
+        }
+    }
+
+    /// Whether the node that the call needed (of several, all of them) is dead, has departed or does not answer: see
+    /// [`fabric::Error::is_out_of_reach`](farfield_fabric::Error::is_out_of_reach).
+    pub fn is_out_of_reach(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_out_of_reach()),
+            ErrorKind::Fabric(error) => error.is_out_of_reach(),
+            _ => false,
+        }
+    }
+
+    /// Whether an operation was refused, and so has no effect: see
+    /// [`fabric::Error::is_refused`](farfield_fabric::Error::is_refused).
+    pub fn is_refused(&self) -> bool {
+        matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_refused())
+    }
+
+    /// The same error with the path of an object, unless it has one.
+    #[must_use]
+    pub fn of(mut self, object: &str) -> Error {
+        self.0.object.get_or_insert_with(|| object.into());
+        self
+    }
+}
+
+impl From<ErrorKind> for Error {
+    #[cold]
+    fn from(kind: ErrorKind) -> Error {
+        Error(Box::new(Inner { object: None, kind }))
+    }
+}
+
+impl From<fabric::Error> for Error {
+    #[cold]
+    fn from(error: fabric::Error) -> Error {
+        ErrorKind::Fabric(error).into()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.object {
+            Some(object) => write!(f, "{object}: {}", self.0.kind),
+            None => self.0.kind.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Adds the object, and the awaited condition, to the error of a result.
+///
+/// ```
+/// use farfield::toolkit::ErrorContext;
+/// use farfield::{ErrorKind, Result};
+/// let full: Result<()> = Err(ErrorKind::TooLarge { bytes: 9, max_bytes: 8 }.into());
+/// assert_eq!(full.of("mail").unwrap_err().to_string(), "mail: 9 bytes exceed the limit of 8");
+/// ```
+pub trait ErrorContext<T> {
+    /// Adds the path of the object.
+    ///
+    /// # Errors
+    /// That of the result.
+    fn of(self, object: &str) -> Result<T>;
+
+    /// Adds the awaited condition, if the error is a timeout.
+    ///
+    /// # Errors
+    /// That of the result.
+    fn waiting_for(self, what: &str) -> Result<T>;
+
+    /// Adds the awaited nodes, too.
+    ///
+    /// # Errors
+    /// That of the result.
+    fn waiting_for_nodes(self, what: &str, nodes: &[NodeId]) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> ErrorContext<T> for core::result::Result<T, E> {
+    #[inline]
+    fn of(self, object: &str) -> Result<T> {
+        self.map_err(
+            #[cold]
+            |error| error.into().of(object),
+        )
+    }
+
+    #[inline]
+    fn waiting_for(self, what: &str) -> Result<T> {
+        self.waiting_for_nodes(what, &[])
+    }
+
+    #[inline]
+    fn waiting_for_nodes(self, what: &str, nodes: &[NodeId]) -> Result<T> {
+        self.map_err(
+            #[cold]
+            |error| {
+                let error = error.into();
+                match error.kind() {
+                    ErrorKind::Fabric(fabric) => match *fabric.kind() {
+                        fabric::ErrorKind::Timeout { waited } => {
+                            ErrorKind::Timeout { what: what.into(), waited, missing: nodes.into() }.into()
+                        }
+                        _ => error,
+                    },
+                    _ => error,
+                }
+            },
+        )
+    }
+}

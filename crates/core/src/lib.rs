@@ -1,0 +1,35 @@
+//! The core of [Farfield](https://docs.rs/farfield): nodes, first-party objects over network memory, and the
+//! [`toolkit`] that objects and systems in other crates are built from.
+//!
+//! Programs use the crate `farfield`, which re-exports this one and the systems. A crate with an object of its own
+//! depends on either.
+//!
+//! There is no `unsafe` code in this crate.
+
+#![forbid(unsafe_code)]
+
+mod blocking;
+mod error;
+mod node;
+
+pub mod history;
+pub mod mutants;
+pub mod objects;
+pub mod toolkit;
+
+pub use error::{Error, ErrorKind, Result};
+pub use farfield_fabric as fabric;
+pub use farfield_fabric::{Endpoint, HugePages, NodeId};
+pub use node::{
+    Builder, Config, Metrics, Node, PARTING_MAX, PORT, Reopening, Standing, local_session, local_session_with,
+    loopback_hosts, on_each,
+};
+pub use objects::atomic_var::AtomicVar;
+pub use objects::barrier::{Barrier, BarrierThread};
+pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};
+pub use objects::mutex::{Guard, HeldLock, Mutex, MutexArray};
+pub use objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+pub use objects::queue::{Queue, QueueOptions};
+pub use objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
+pub use objects::shared_var::SharedVar;
+pub use objects::sst::Sst;

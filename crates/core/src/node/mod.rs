@@ -1,0 +1,659 @@
+//! A node: one process's membership in a session, with its service thread, its objects and its endpoints.
+
+mod config;
+mod membership;
+mod object;
+mod service;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_fabric::shm::{ShmFabric, ShmOptions};
+use farfield_fabric::verbs::VerbsFabric;
+use farfield_fabric::{
+    self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
+    PeerState, Region, Rng, Thread, Word, Words,
+};
+
+use rand::SeedableRng;
+
+use config::Choice;
+pub use config::{Builder, Config, PORT, loopback_hosts};
+pub use object::reopen::Reopening;
+pub use object::{Announcement, Hold, Object, Opening, Regions};
+pub use service::{PARTING_MAX, Poller, Progress, Standing};
+
+use self::object::Memory;
+use self::service::Service;
+use crate::error::{Error, ErrorKind, Result};
+
+/// One process's membership in a session. Clones are handles to the same node. When the last one is dropped, the node
+/// leaves gracefully.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("solo").nodes(1).start()?;
+/// assert_eq!((node.id().0, node.nodes()), (0, 1));
+/// node.leave();
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Node {
+    shared: Arc<Shared>,
+    /// Keeps the node in its session. `None` in the handles of the service thread, or the node would keep itself.
+    handle: Option<Arc<Handle>>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    service: LocalMutex<Option<Thread>>,
+}
+
+/// The state that the service thread and the handles share.
+pub(crate) struct Shared {
+    fabric: Arc<dyn Fabric>,
+    config: Config,
+    service: Service,
+    endpoints: LocalMutex<Endpoints>,
+    /// Bytes that are allocated and not freed.
+    memory_bytes: Word,
+}
+
+/// Counters of the operations that the node's endpoints have posted.
+#[derive(Default)]
+struct Endpoints {
+    open: Vec<CountsReader>,
+    /// The sum over closed endpoints.
+    closed: Counts,
+    opened: usize,
+    /// Includes endpoints that could not be opened.
+    numbered: usize,
+}
+
+/// Counters of a node's operations and resources, and its view of its peers.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-metrics").start()?;
+/// let sum = farfield::AtomicVar::open(&node, "sum", node.id())?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(sum.fetch_add(&ep, 1))?;
+/// let metrics = node.metrics();
+/// assert_eq!((metrics.counts.atomics, metrics.objects), (1, vec!["sum".to_string()]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Operations of all endpoints that the node has opened, including the service thread's.
+    pub counts: Counts,
+    /// Endpoints opened so far.
+    pub endpoints: usize,
+    /// Queue pairs of an RDMA device: those of this node's endpoints, one of the service thread's included, and those
+    /// by which endpoints reach it. An endpoint has one to each other node. It has one to its own node if it has used
+    /// it by operations.
+    pub queue_pairs: (usize, usize),
+    /// The paths of the open objects.
+    pub objects: Vec<String>,
+    /// Bytes of this node's memory in use: by objects, including closed ones that other nodes still have open, and by
+    /// [`Node::alloc`] until they are freed.
+    pub memory_bytes: u64,
+    /// The state of each node of the session, as this one sees it.
+    pub peers: Vec<(NodeId, PeerState)>,
+}
+
+impl Node {
+    /// Returns the builder of a node that is to be started.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher this is a
+    /// session of one node.
+    ///
+    /// # Errors
+    /// An invalid variable, or any error of [`Builder::start`].
+    pub fn from_environment() -> Result<Node> {
+        Node::builder().environment()?.start()
+    }
+
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number.
+    pub fn is_launched() -> bool {
+        config::is_launched()
+    }
+
+    pub(crate) fn start(config: Config) -> Result<Node> {
+        let mut fabric: Arc<dyn Fabric> = match &config.fabric {
+            Choice::Joined(fabric) => Arc::clone(fabric),
+            Choice::Verbs => VerbsFabric::join(&config.rdma())?,
+            Choice::Shm => {
+                let mut options = ShmOptions::new(config.session.clone(), config.node, usize::from(config.nodes));
+                options.group_bytes_max = config.memory_bytes_max;
+                options.huge_pages = config.huge_pages;
+                options.seed = config.seed;
+                ShmFabric::join(&options)?
+            }
+        };
+        if let Some(decorate) = &config.decorate {
+            fabric = decorate(fabric)?;
+        }
+        let service = Service::new(fabric.places(), fabric.nodes());
+        let shared =
+            Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default(), memory_bytes: Word::new(0) });
+        let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
+        let endpoint = shared.endpoint(true)?;
+        let name = format!("farfield-{}", shared.config.node);
+        let thread = fabric.spawn_service(name, Box::new(move || service::run(&served, &endpoint)))?;
+        let handle = Handle { shared: Arc::clone(&shared), service: LocalMutex::new(Some(thread)) };
+        let node = Node { shared, handle: Some(Arc::new(handle)) };
+        if node.fabric().nodes() > node.nodes() {
+            node.wait_to_be_let_in()?;
+        }
+        Ok(node)
+    }
+
+    /// In a session with restarted nodes, waits until the members have admitted this node and it knows them.
+    fn wait_to_be_let_in(&self) -> Result<()> {
+        let endpoint = self.endpoint()?;
+        let start = endpoint.now();
+        let is_let_in = || self.shared().service.is_let_in().then_some(());
+        endpoint.block_on(endpoint.wait_until(start + self.timeout(), is_let_in)).map_err(|_| {
+            let what = format!("the members to admit {}, which was restarted", self.id());
+            ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: Vec::new() }.into()
+        })
+    }
+
+    /// This node's number. A restarted node has a new number: the successive nodes of a place have the numbers `place`,
+    /// `place + nodes`, `place + 2 · nodes`, …
+    pub fn id(&self) -> NodeId {
+        self.shared().fabric.me()
+    }
+
+    /// The number of places of the session: how many nodes it has at a time.
+    pub fn nodes(&self) -> usize {
+        self.shared().fabric.places()
+    }
+
+    /// All nodes that belong to the session, whether they have started yet or not, and all that belonged to it before.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let node = &nodes[0];
+    /// assert_eq!(node.members().count(), 2);
+    /// assert_eq!(node.others().collect::<Vec<_>>(), [nodes[1].id()]);
+    /// # Ok(()) }
+    /// ```
+    pub fn members(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
+        self.shared().service.known()
+    }
+
+    /// All nodes of [`Node::members`] but this one.
+    pub fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let me = self.id();
+        self.members().filter(move |node| *node != me)
+    }
+
+    /// The place of a node, from 0: the number that it was started with.
+    pub fn place_of(&self, node: NodeId) -> usize {
+        node.index() % self.nodes()
+    }
+
+    /// The configured name of a node's place, or the node's number.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let name = self.shared().config.names.get(self.place_of(node));
+        name.cloned().unwrap_or_else(|| node.0.to_string())
+    }
+
+    /// The node with a configured name; the latest, if its place has had several.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let node = &nodes[0];
+    /// assert_eq!(node.by_name(&node.name_of(nodes[1].id())), Some(nodes[1].id()));
+    /// # Ok(()) }
+    /// ```
+    pub fn by_name(&self, name: &str) -> Option<NodeId> {
+        self.members().filter(|node| self.name_of(*node) == name).last()
+    }
+
+    /// The state of a node as the fabric sees it.
+    pub fn state_of(&self, node: NodeId) -> PeerState {
+        self.shared().fabric.peer_state(node)
+    }
+
+    /// The number of membership changes of the session. Where a majority of the nodes decides, an epoch has the same
+    /// members on all nodes. Where the system reports deaths, each node counts the changes that it has learned of.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let node = &nodes[0];
+    /// assert_eq!(node.epoch(), 0); // no member has died yet
+    /// # Ok(()) }
+    /// ```
+    pub fn epoch(&self) -> u64 {
+        self.shared().service.epoch()
+    }
+
+    /// The membership status of a node. The state of a dead node may be recovered from [`Standing::ShutOut`] on.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// let nodes = farfield::local_session(2)?;
+    /// assert_eq!(nodes[0].standing_of(nodes[1].id()), farfield::Standing::Member);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    /// If the session never had such a member, as indexing a slice does.
+    pub fn standing_of(&self, node: NodeId) -> Standing {
+        let standing = self.shared().service.standing_of(node);
+        standing.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
+    }
+
+    /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
+    pub fn silence_of(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
+        let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
+        let may_land =
+            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.standing_of(node) != Standing::ShutOut;
+        (!may_land).then_some(gone)
+    }
+
+    /// A global fence that continues past dead and departed nodes. It returns the nodes where this endpoint's puts may
+    /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
+    /// members. This state ends: the members decide about a node that does not answer, and [`Node::silence_of`] then
+    /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A node refuses the fence for another reason than its death, its departure or its silence.
+    pub async fn fence_living(
+        &self,
+        endpoint: &Endpoint,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Result<Vec<NodeId>> {
+        // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
+        // node and the others may not have learned of it yet. The right to a further group is the application's:
+        // without it nothing lands there.
+        let may_be_missed = |error: &fabric::Error| {
+            error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
+        };
+        let is_of_application = |error: &fabric::Error| match error.kind() {
+            fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
+            _ => false,
+        };
+        if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
+            return Ok(Vec::new());
+        }
+        let deadline = endpoint.deadline();
+        match fence(endpoint, nodes.clone(), deadline).await {
+            Ok(()) => return Ok(Vec::new()),
+            Err(error) if !may_be_missed(&error) => return Err(error.into()),
+            Err(_) => {}
+        }
+        let mut lost = Vec::new();
+        for node in nodes {
+            match fence(endpoint, [node].into_iter(), deadline).await {
+                Err(error) if is_of_application(&error) => {}
+                Err(error) if !may_be_missed(&error) => return Err(error.into()),
+                Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
+                Err(_) => endpoint.forget_puts(node),
+                Ok(()) => {}
+            }
+        }
+        Ok(lost)
+    }
+
+    /// The nodes that are neither dead nor departed, whether they have started yet or not. They are the default
+    /// participants of an object.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let node = &nodes[0];
+    /// assert_eq!(node.survivors(), [nodes[0].id(), nodes[1].id()]);
+    /// # Ok(()) }
+    /// ```
+    pub fn survivors(&self) -> Vec<NodeId> {
+        self.shared().survivors()
+    }
+
+    /// Opens an endpoint for one more thread.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let node = &nodes[0];
+    /// let endpoint = node.endpoint()?; // one for each thread
+    /// assert_eq!(endpoint.me(), node.id());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The node's lanes are used up.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        self.shared().endpoint(false)
+    }
+
+    /// Opens an endpoint for an object's own use, besides that of the calling thread. The NIC has a share of queue pairs
+    /// for such endpoints.
+    ///
+    /// # Errors
+    /// The node's lanes are used up.
+    pub fn background_endpoint(&self) -> Result<Endpoint> {
+        self.shared().endpoint(true)
+    }
+
+    /// Starts a thread with an endpoint of its own.
+    ///
+    /// # Errors
+    /// The node's lanes are used up, or the system cannot start a thread.
+    pub fn spawn(&self, name: &str, body: impl FnOnce(Endpoint) + Send + 'static) -> Result<Thread> {
+        let endpoint = self.endpoint()?;
+        Ok(self.shared().fabric.spawn(name.into(), Box::new(move || body(endpoint)))?)
+    }
+
+    /// Allocates zeroed memory of this node in a permission group, reachable by all peers. It stays allocated until
+    /// [`Node::free`], until the object that owns it frees it ([`Opening::region`]), or until the node leaves.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
+        let region = self.shared().fabric.alloc(group, bytes)?;
+        self.shared().memory_bytes.fetch_add(bytes as u64);
+        Ok(region)
+    }
+
+    /// Frees memory of this node that belongs to no object. From now on all operations on it fail with
+    /// [`Freed`](farfield_fabric::ErrorKind::Freed), and never reach memory that is later allocated in its place. On
+    /// this node the region and its clones can still be read and written. Free a region once.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::{ErrorKind, GroupKey};
+    /// let node = farfield::Node::builder().session("doc-free").start()?;
+    /// let region = node.alloc(GroupKey::DATA, 64)?;
+    /// let late = region.remote::<u64>(0);
+    /// node.free(region)?;
+    /// let error = node.endpoint()?.put_value(late, 7).wait().unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Freed { .. }));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The region is another node's, or the system refuses to free it.
+    pub fn free(&self, region: Region) -> Result<()> {
+        self.shared().free(Memory::Region(region))
+    }
+
+    /// Allocates words of this node in a permission group, for locks and counters. Only operations access them. The
+    /// initial value of word `i` is `pattern[i % pattern.len()]`, and 0 with an empty pattern. A device with memory of
+    /// its own stores them there ([`Fabric::alloc_words`]; LOCO, appendix C.2).
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::GroupKey;
+    /// let node = farfield::Node::builder().session("doc-words").start()?;
+    /// let counters = node.alloc_words(GroupKey::DATA, 4, &[10])?;
+    /// assert_eq!(node.endpoint()?.faa(counters.remote(3), 1).wait()?, 10);
+    /// node.free_words(counters)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc_words(&self, group: GroupKey, count: usize, pattern: &[u64]) -> Result<Words> {
+        let words = self.shared().fabric.alloc_words(group, count, pattern)?;
+        self.shared().memory_bytes.fetch_add(words.bytes() as u64);
+        Ok(words)
+    }
+
+    /// Frees words, as [`Node::free`] frees memory.
+    ///
+    /// # Errors
+    /// As [`Node::free`].
+    pub fn free_words(&self, words: Words) -> Result<()> {
+        self.shared().free(Memory::Words(words))
+    }
+
+    /// Waits until these nodes have started and are connected.
+    ///
+    /// # Errors
+    /// A timeout that names the missing nodes, a node that is dead or departed, or one that was refused.
+    pub fn wait_for(&self, nodes: impl IntoIterator<Item = NodeId>, timeout: Duration) -> Result<()> {
+        let shared = self.shared();
+        let mut missing: Vec<NodeId> = nodes.into_iter().filter(|node| *node != self.id()).collect();
+        let endpoint = self.endpoint()?;
+        let start = endpoint.now();
+        let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
+            if let Some(refusal) = shared.service.refusal_of(&missing) {
+                return Some(Err(refusal));
+            }
+            missing.retain(|node| !shared.service.is_up(*node));
+            let gone = missing.iter().find_map(|node| endpoint.check_alive(*node).err());
+            if let Some(error) = gone {
+                return Some(Err(error.into()));
+            }
+            missing.is_empty().then_some(Ok(()))
+        }));
+        match waited {
+            Ok(result) => result,
+            Err(_) => {
+                let mut what = String::from("the nodes of the session to start");
+                let refusals = shared.fabric.refusals();
+                if !refusals.is_empty() {
+                    what += &format!(" ({})", refusals.join("; "));
+                }
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
+            }
+        }
+    }
+
+    /// Waits until all members of the session have started. It does not wait for dead or departed ones.
+    ///
+    /// # Errors
+    /// As [`Node::wait_for`].
+    pub fn wait_for_all(&self, timeout: Duration) -> Result<()> {
+        self.wait_for(self.survivors(), timeout)
+    }
+
+    /// How long blocking calls and the opening of an object wait if no deadline is given.
+    pub fn timeout(&self) -> Duration {
+        self.shared().config.timeout
+    }
+
+    /// Registers work for the service thread, which polls it from now on until it reports that it is done.
+    pub fn add_poller(&self, poller: Box<dyn Poller>) {
+        self.shared().add_poller(poller);
+    }
+
+    /// Returns the node's counters and its view of its peers.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let node = &nodes[0];
+    /// assert!(node.metrics().objects.is_empty()); // nothing is open
+    /// # Ok(()) }
+    /// ```
+    pub fn metrics(&self) -> Metrics {
+        let shared = self.shared();
+        let endpoints = shared.endpoints.lock();
+        Metrics {
+            counts: endpoints.open.iter().fold(endpoints.closed, |sum, reader| sum + reader.read()),
+            endpoints: endpoints.opened,
+            queue_pairs: shared.fabric.queue_pairs(),
+            objects: shared.service.object_paths(),
+            memory_bytes: shared.memory_bytes.load(),
+            peers: self.members().map(|node| (node, self.state_of(node))).collect(),
+        }
+    }
+
+    /// Leaves the session gracefully: peers that still use this node's memory get
+    /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same. Drop the endpoints
+    /// first: their puts are then visible. Puts of an endpoint that is still open may be lost.
+    pub fn leave(self) {
+        if let Some(handle) = &self.handle {
+            handle.leave();
+        }
+    }
+
+    /// A handle for a [`Poller`]. It does not keep the node in its session: a poller that held an ordinary handle would
+    /// keep its own service thread running.
+    pub fn for_service(&self) -> Node {
+        Node { shared: Arc::clone(&self.shared), handle: None }
+    }
+
+    /// Returns a generator of random numbers for a `stream`, from the node's seed. Each stream has its own.
+    pub fn rng(&self, stream: u64) -> Rng {
+        self.shared.rng(stream)
+    }
+
+    /// The fabric that the node uses.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.shared().fabric
+    }
+
+    /// The fabric's clock.
+    pub fn now(&self) -> Instant {
+        self.shared().fabric.now()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Handle {
+    fn leave(&self) {
+        let Some(thread) = self.service.lock().take() else { return };
+        self.shared.service.stop();
+        self.shared.fabric.wake_service();
+        if let Err(panic) = thread.join() {
+            tracing::error!("the service thread of node {} panicked: {panic}", self.shared.config.node);
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Shared {
+    /// Nodes that no longer belong to the session.
+    fn gone(&self) -> Vec<u16> {
+        // This includes nodes that this node has not seen: the fabric knows of them before the membership does.
+        (0..self.fabric.nodes() as u16).filter(|node| self.is_gone(NodeId(*node))).collect()
+    }
+
+    fn survivors(&self) -> Vec<NodeId> {
+        self.service.known().filter(|node| !self.is_gone(*node)).collect()
+    }
+
+    /// Whether a node no longer belongs to the session.
+    fn is_gone(&self, node: NodeId) -> bool {
+        // This asks the fabric: after an error that names a dead node, the caller must not take that node for a
+        // survivor. Nodes that died or left before this one started are known from the membership only. Only a
+        // restarted node, or one that started after a restarted one, can have missed any.
+        matches!(self.fabric.peer_state(node), PeerState::Left | PeerState::Dead { .. })
+            || (self.fabric.me().index() >= self.fabric.places() && self.service.is_removed(node))
+    }
+
+    fn rng(&self, stream: u64) -> Rng {
+        Rng::seed_from_u64(self.fabric.seed() ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn endpoint(&self, background: bool) -> Result<Endpoint> {
+        let (pool_bytes_max, timeout) = (self.config.pool_bytes_max, self.config.timeout);
+        let number = {
+            let mut endpoints = self.endpoints.lock();
+            endpoints.numbered += 1;
+            endpoints.numbered - 1
+        };
+        let options = EndpointOptions { pool_bytes_max, timeout, background, number };
+        let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
+        let mut endpoints = self.endpoints.lock();
+        let closed = endpoints
+            .open
+            .extract_if(.., |reader| reader.is_final())
+            .fold(Counts::default(), |sum, reader| sum + reader.read());
+        endpoints.closed = endpoints.closed + closed;
+        endpoints.open.push(endpoint.counts_reader());
+        endpoints.opened += 1;
+        Ok(endpoint)
+    }
+
+    pub(crate) fn add_poller(&self, poller: Box<dyn Poller>) {
+        self.service.add_poller(poller);
+        self.fabric.wake_service();
+    }
+}
+
+/// A global fence, repeated until `deadline` while it is refused: a release depends on it.
+async fn fence(
+    endpoint: &Endpoint,
+    nodes: impl Iterator<Item = NodeId> + Clone,
+    deadline: Instant,
+) -> fabric::Result<()> {
+    loop {
+        match endpoint.global_fence(nodes.clone()).await {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            fenced => return fenced,
+        }
+    }
+}
+
+/// Starts several nodes in this process, for tests and examples.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(3)?;
+/// assert_eq!(nodes[2].id().0, 2);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// Any error of [`Builder::start`].
+pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
+    local_session_with(nodes, |builder| builder)
+}
+
+/// Like [`local_session`], with a function that configures each node's builder.
+///
+/// # Errors
+/// Any error of [`Builder::start`].
+pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
+    let session = config::unique_session("local");
+    let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
+    let start = |node| configure(Node::builder().session(&session).node(node).nodes(count)).start();
+    let nodes: Vec<Node> = (0..count).map(start).collect::<Result<_>>()?;
+    for node in &nodes {
+        node.wait_for_all(node.timeout())?;
+    }
+    Ok(nodes)
+}
+
+/// Runs `body` for each of several nodes, each on its own thread, and returns the results. Use it for calls that all
+/// nodes must make at once, such as opening an object. See [`local_session`].
+///
+/// # Errors
+/// The first error, once all threads have ended.
+///
+/// # Panics
+/// If a body panics.
+#[allow(clippy::disallowed_methods, reason = "scoped threads for tests and examples; never used by an object")]
+pub fn on_each<T: Send>(nodes: &[Node], body: impl Fn(&Node) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let body = &body;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(move || body(node))).collect();
+        let joined =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+fn config_error(why: impl Into<String>) -> Error {
+    ErrorKind::Config { why: why.into() }.into()
+}

@@ -1,0 +1,509 @@
+//! Opening objects: join and connect (LOCO appendix A.2).
+//!
+//! Every participant opens an object under the same path. It first allocates its regions. Then it sends a *join* to
+//! each other participant, with its description of the object and the addresses of its regions. A node that has not
+//! opened the path ignores the join. A node that has opened it checks the join, stores the regions, and answers with a
+//! *connect* of the same content. So the last node to open an object connects all participants. A difference is an
+//! error on both sides, which names the difference.
+//!
+//! A path may be opened anew after all nodes have dropped it, while messages of the previous opening are still in
+//! flight. So openings are numbered. A node accepts an answer only to the join of its current opening. It accepts a
+//! join only if its opening is later than the one that an earlier object of this path was connected to. [`close`]
+//! describes how an opening ends, and when its memory is freed.
+//!
+//! A restarted node is a new node, and the others have opened their objects with its predecessor. It can still join an
+//! object that stores nothing on nodes other than its homes ([`Opening::takes_in_returned`]), if the homes are alive: the others
+//! need none of its memory. For any other object it receives the reason why it cannot join. It keeps waiting, because
+//! the others may be about to open the path anew, with it.
+
+pub(super) mod close;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr, Word};
+use serde::{Deserialize, Serialize};
+
+mod announcement;
+mod opening;
+pub(super) mod reopen;
+
+pub use self::announcement::Announcement;
+use self::announcement::Difference;
+pub(super) use self::close::Memory;
+pub use self::close::{Hold, Regions};
+pub use self::opening::Opening;
+use super::{Node, Shared, membership};
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::mutants;
+
+/// A message between the service threads.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// A node has opened an object.
+    Join { opening: u64, theirs: Announcement },
+    /// The positive answer to the join with that number.
+    Connect { answers: u64, opening: u64, theirs: Announcement },
+    /// The negative answer: the difference, as described for the receiver.
+    Refuse { answers: u64, path: String, differs: String },
+    /// The answer to the join with that number from a restarted node: why it cannot join the open object.
+    Outside { answers: u64, path: String, why: String },
+    /// A message of the membership protocol.
+    Membership(membership::Message),
+    /// A node reopens a path.
+    Reopen(reopen::Call),
+    /// An opening ends.
+    Close(close::Message),
+}
+
+/// Room for most messages.
+const MESSAGE_BYTES: usize = 512;
+
+impl Message {
+    /// Sends the message. Returns whether it was sent.
+    pub(super) fn send(&self, shared: &Shared, to: NodeId) -> bool {
+        let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
+        let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
+        if let Err(why) = &sent {
+            // A peer that is not up yet gets the announcement when it connects. A dead or departed peer is reported to
+            // waiters by its state.
+            tracing::debug!("not sent to {to}: {why}");
+        }
+        sent.is_ok()
+    }
+
+    pub(super) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
+        let find = |path: &str| shared.service.objects.lock().get(path).cloned();
+        match self {
+            Message::Join { opening, theirs } => {
+                let Some(object) = find(&theirs.path) else {
+                    let has_returned = from.index() >= shared.fabric.places();
+                    if has_returned && shared.service.reopenings.is_past(&theirs.path) {
+                        leave_outside(shared, from, opening, theirs.path, REOPENED.into());
+                    }
+                    return;
+                };
+                let is_late = shared.service.openings.lock().is_late(&theirs.path, from, opening);
+                if is_late || !object.check(shared, from, opening, &theirs) {
+                    return;
+                }
+                {
+                    // Record this first: the peer uses the memory announced to it until it reports the contrary.
+                    let mut openings = shared.service.openings.lock();
+                    let untold = !object.is_of(from) && mutants::JOIN_RETURNED_UNTOLD.is_on();
+                    if !openings.uses(object.opening, from, opening)
+                        || !(untold || openings.tells(object.opening, from))
+                    {
+                        return;
+                    }
+                }
+                if !mutants::JOIN_NOT_ANSWERED.is_on() {
+                    let own = object.announcement(shared, from);
+                    Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
+                }
+                object.connect(from, opening, theirs, true);
+                object.take_in_those_that_wait(shared);
+            }
+            Message::Connect { answers, opening, theirs } => {
+                let Some(object) = find(&theirs.path) else { return };
+                let is_answer = answers == object.opening || mutants::JOIN_LATE_ANSWER_TAKEN.is_on();
+                if is_answer
+                    && object.check(shared, from, opening, &theirs)
+                    && shared.service.openings.lock().uses(object.opening, from, opening)
+                {
+                    object.connect(from, opening, theirs, false);
+                    object.take_in_those_that_wait(shared);
+                }
+            }
+            Message::Refuse { answers, path, differs } => {
+                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
+                    object.refused(from, differs);
+                }
+            }
+            Message::Outside { answers, path, why } => {
+                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
+                    object.state.lock().outside.insert(from, why);
+                }
+            }
+            Message::Reopen(call) => shared.service.reopenings.hear(from, call),
+            Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
+            Message::Close(message) => message.handle(shared, from),
+        }
+    }
+}
+
+type Callback = Box<dyn Fn(NodeId, &Announcement) + Send + Sync>;
+type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
+
+/// An object that is open on this node, as the service thread sees it.
+pub(super) struct OpenObject {
+    own: Announcement,
+    /// Its number among those of this node.
+    opening: u64,
+    expect: Expect,
+    takes_in: bool,
+    /// Incremented with every change of `state`, so that waiters can poll it without the lock.
+    changes: Word,
+    state: LocalMutex<State>,
+    callbacks: Callbacks,
+    /// The generation that has replaced it, or 0.
+    reopened: Word,
+}
+
+/// What to run when peers join and connect.
+#[derive(Default)]
+struct Callbacks {
+    on_join: Vec<Callback>,
+    on_connect: Vec<Callback>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The connected nodes: the number of the opening there, and its announcement.
+    connected: HashMap<NodeId, (u64, Announcement)>,
+    /// The peers that have sent a join, with the number of the opening there.
+    joined: HashMap<NodeId, u64>,
+    /// The nodes that have it open without this restarted node, and why it cannot join there.
+    outside: BTreeMap<NodeId, String>,
+    /// Joins of restarted nodes, kept until the object is open.
+    waiting: BTreeMap<NodeId, (u64, Announcement)>,
+    mismatch: Option<(NodeId, String)>,
+}
+
+impl OpenObject {
+    /// The announcement for a peer.
+    fn announcement(&self, shared: &Shared, to: NodeId) -> Announcement {
+        Announcement { expected: (self.expect)(to), gone: shared.gone(), ..self.own.clone() }
+    }
+
+    /// Announces the object to a node that has just come up.
+    pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
+        if self.own.participants.contains(&to.0) && shared.service.openings.lock().tells(self.opening, to) {
+            self.join(shared, to);
+        }
+    }
+
+    fn join(&self, shared: &Shared, to: NodeId) {
+        Message::Join { opening: self.opening, theirs: self.announcement(shared, to) }.send(shared, to);
+    }
+
+    fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
+        let (gone, places) = (shared.gone(), shared.fabric.places() as u16);
+        // One of the two was started after the other had opened it.
+        let has_returned = !self.is_of(from) || !theirs.participants.contains(&shared.fabric.me().0);
+        if has_returned && shared.service.reopenings.is_past(&self.own.path) {
+            self.leave_outside(shared, from, opening, REOPENED.into());
+            return false;
+        }
+        let differs = if has_returned && self.takes_in && self.own.differs_by_lives(theirs, &gone, places) {
+            if let Some(differs) = self.own.differs_otherwise(theirs) {
+                self.leave_outside(shared, from, opening, differs.seen_there());
+                return false;
+            }
+            // An opening that may still fail admits no node: it would be repeated with the restarted one as a
+            // participant.
+            if !self.is_of(from) && !self.is_complete() {
+                self.state.lock().waiting.insert(from, (opening, theirs.clone()));
+                return false;
+            }
+            None
+        } else if self.own.is_of_another_epoch(theirs, &gone, places) {
+            if has_returned {
+                let why = "an object of its kind has a part for each node that it was opened with";
+                self.leave_outside(shared, from, opening, why.into());
+                return false;
+            }
+            return mutants::JOIN_EPOCH_UNCHECKED.is_on();
+        } else {
+            self.own.differs(theirs)
+        };
+        match differs.or_else(|| self.moved(from, opening)) {
+            None => true,
+            Some(differs) => {
+                let (path, differs_there) = (self.own.path.clone(), differs.seen_there());
+                Message::Refuse { answers: opening, path, differs: differs_there }.send(shared, from);
+                // Only a participant can make the opening fail. Another node may have been started after the
+                // participants opened the object.
+                if self.is_of(from) {
+                    self.refused(from, differs.seen_here());
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether a node is one of the participants of this opening.
+    fn is_of(&self, node: NodeId) -> bool {
+        self.own.participants.contains(&node.0)
+    }
+
+    /// Whether all participants of this opening are connected.
+    fn is_complete(&self) -> bool {
+        let state = self.state.lock();
+        let connected = self.own.participants.iter().filter(|node| state.connected.contains_key(&NodeId(**node)));
+        connected.count() + 1 >= self.own.participants.len()
+    }
+
+    /// Answers the restarted nodes that sent joins while the object was being opened.
+    fn take_in_those_that_wait(&self, shared: &Arc<Shared>) {
+        if self.takes_in && self.is_complete() {
+            let waiting = core::mem::take(&mut self.state.lock().waiting);
+            for (from, (opening, theirs)) in waiting {
+                Message::Join { opening, theirs }.handle(shared, from);
+            }
+        }
+    }
+
+    fn leave_outside(&self, shared: &Shared, to: NodeId, answers: u64, why: String) {
+        // In the opposite case, where this node is the restarted one, the peer sends the message.
+        if !self.is_of(to) {
+            leave_outside(shared, to, answers, self.own.path.clone(), why);
+        }
+    }
+
+    /// The difference if a peer opens the object anew while it is still open here with the peer's earlier memory. A
+    /// message of an earlier opening is late, and is ignored.
+    fn moved(&self, from: NodeId, opening: u64) -> Option<Difference> {
+        let earlier = self.state.lock().connected.get(&from)?.0;
+        (opening > earlier).then(|| Difference {
+            what: "the opening that it belongs to (drop it on all nodes before it is opened anew)".into(),
+            here: "an earlier one".into(),
+            there: "a later one".into(),
+        })
+    }
+
+    fn refused(&self, from: NodeId, differs: String) {
+        self.state.lock().mismatch.get_or_insert((from, differs));
+        self.changes.fetch_add(1);
+    }
+
+    fn connect(&self, from: NodeId, opening: u64, theirs: Announcement, joined: bool) {
+        let (first, joined) = {
+            let mut state = self.state.lock();
+            // A join may arrive twice: when the peer comes up, and when this node opens the object at that moment.
+            let joined = joined && state.joined.insert(from, opening) != Some(opening);
+            (state.connected.insert(from, (opening, theirs.clone())).is_none(), joined)
+        };
+        if joined {
+            self.call(&self.callbacks.on_join, from, &theirs);
+        }
+        if first {
+            self.call(&self.callbacks.on_connect, from, &theirs);
+        }
+        self.changes.fetch_add(1);
+    }
+
+    fn call(&self, callbacks: &[Callback], from: NodeId, theirs: &Announcement) {
+        for callback in callbacks {
+            callback(from, theirs);
+        }
+    }
+}
+
+/// Why a restarted node has no object to join.
+const REOPENED: &str = "it has been reopened since";
+
+/// Notifies a restarted node of the reason why it cannot join.
+fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: String) {
+    Message::Outside { answers, path, why }.send(shared, to);
+}
+
+/// An object that is open on this node: its regions, and those of the other participants. [`Opening`] opens it.
+///
+/// Dropping it closes it on this node. The others keep working with the memory of all nodes until they close it, too.
+/// Then pointers to this node's regions fail with [`Freed`](farfield_fabric::ErrorKind::Freed).
+pub struct Object {
+    hold: Hold,
+    open: Arc<OpenObject>,
+    participants: Vec<NodeId>,
+    /// Declared after the hold, so dropped after it: it may be the last handle of the node.
+    node: Node,
+}
+
+impl Object {
+    /// Opens an object and announces it. It does not wait for the others.
+    fn announce(opening: Opening) -> Result<Object> {
+        let Opening { node, path, kind, layout, participants, regions, expect, takes_in, callbacks } = opening;
+        let participants = participants.unwrap_or_else(|| node.members_for(&path));
+        let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let refuse = |why: String| Err(Error::from(ErrorKind::Config { why }).of(&path));
+        if path.is_empty() || path.len() > 512 {
+            return refuse("a path has to have 1 to 512 bytes".into());
+        }
+        if let Some(stranger) = numbers.iter().find(|number| !node.members().any(|member| member.0 == **number)) {
+            return refuse(format!("node {stranger}, a participant, was never a member of this session"));
+        }
+        if !numbers.contains(&node.id().0) {
+            return refuse(format!("{} is not one of its participants", node.id()));
+        }
+        let told = |(name, memory): (&str, &Memory)| {
+            node.fabric().label(memory.remote(), memory.bytes(), format_args!("{path}.{name}"));
+            (name.to_string(), memory.remote().packed(), memory.bytes() as u64)
+        };
+        let own = Announcement {
+            path: path.clone(),
+            kind: kind.into(),
+            layout,
+            participants: numbers,
+            regions: regions.named().map(told).collect(),
+            expected: Vec::new(),
+            gone: Vec::new(),
+        };
+        let shared = node.shared();
+        let opening = shared.service.next_opening();
+        let (changes, state) = (Word::new(0), LocalMutex::default());
+        let reopened = Word::new(0);
+        let open = Arc::new(OpenObject { own, opening, expect, takes_in, changes, state, callbacks, reopened });
+        // A peer that comes up meanwhile finds the object in the map, or is found by this code.
+        let up = {
+            let mut objects = shared.service.objects.lock();
+            if objects.contains_key(&path) {
+                return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
+            }
+            let is_up = |peer: &NodeId| *peer != node.id() && shared.service.is_up(*peer);
+            let up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
+            shared.service.openings.lock().opens(opening, &path, regions.take(), &up);
+            objects.insert(path, Arc::clone(&open));
+            up
+        };
+        up.into_iter().for_each(|peer| open.join(shared, peer));
+        Ok(Object { hold: Hold::new(shared, opening), open, participants, node })
+    }
+
+    /// Waits until all participants have opened the object.
+    ///
+    /// # Errors
+    /// A timeout that names the missing nodes, a participant that is dead or departed, or one that opens the object
+    /// differently.
+    pub fn wait(&self, timeout: Duration) -> Result<()> {
+        self.connected(&self.node.endpoint()?, timeout)
+    }
+
+    /// [`Object::wait`] on an endpoint that the caller has.
+    pub(crate) fn connected(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
+        let missing = || {
+            let state = self.open.state.lock();
+            let others = self.participants.iter().filter(|node| **node != self.node.id());
+            others.filter(|node| !state.connected.contains_key(node)).copied().collect::<Vec<_>>()
+        };
+        let start = endpoint.now();
+        let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
+        let reopenings = &self.node.shared().service.reopenings;
+        let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
+            if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
+                if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
+                    return Some(Err(Error::from(ErrorKind::Mismatch { node, differs })));
+                }
+                if missing().is_empty() {
+                    return Some(Ok(()));
+                }
+            }
+            if std::mem::replace(&mut calls_seen, reopenings.changes()) != calls_seen
+                && let Err(overtaken) = reopenings.check_overtaken(self.path())
+            {
+                return Some(Err(overtaken));
+            }
+            let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
+            let (mut missing, mut forgone) = (missing(), false);
+            if self.open.takes_in {
+                // A dead or departed node that stores no part of the object is not needed.
+                let is_needed =
+                    |node: &NodeId| endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty();
+                forgone = !missing.iter().all(is_needed);
+                missing.retain(is_needed);
+            }
+            if forgone && missing.is_empty() {
+                return Some(Ok(()));
+            }
+            if let Some(error) = gone_of(missing) {
+                return Some(Err(error.into()));
+            }
+            // A connected participant is dead or departed. The missing ones know it, or learn it before they come up.
+            // Then they open the object without that node, unless their joins are in flight already.
+            let error = gone_of(self.others().collect())?;
+            let since = *gone_since.get_or_insert_with(|| endpoint.now());
+            (endpoint.now() - since >= ON_THE_WAY_MAX).then(|| Err(error.into()))
+        }));
+        let waited = match waited {
+            Ok(result) => result,
+            Err(_) => {
+                let mut what = String::from("all participants to open it");
+                if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
+                    what += &format!(
+                        " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` on all \
+                         nodes)",
+                        self.node.id()
+                    );
+                }
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: missing() }.into())
+            }
+        };
+        waited.of(self.path())
+    }
+
+    /// All participants, this node included, in the order in which they were named.
+    pub fn participants(&self) -> &[NodeId] {
+        &self.participants
+    }
+
+    /// The other participants.
+    pub fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.participants.iter().copied().filter(|node| *node != self.node.id())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &str {
+        &self.open.own.path
+    }
+
+    /// Its node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Keeps the object open on this node when its handles are dropped, for work that the service thread still has to
+    /// do on its memory.
+    pub fn hold(&self) -> Hold {
+        self.hold.clone()
+    }
+
+    /// The address of a region of a connected participant (this node's own included).
+    ///
+    /// # Errors
+    /// The node has no such region, or is not connected.
+    pub fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
+        let find = |announcement: &Announcement| {
+            let found = announcement.regions.iter().find(|found| found.0 == region);
+            found.map(|found| RemotePtr::from_packed(found.1))
+        };
+        let found = if node == self.node.id() {
+            find(&self.open.own)
+        } else {
+            self.open.state.lock().connected.get(&node).and_then(|(_, announcement)| find(announcement))
+        };
+        found.ok_or_else(|| {
+            let why = match self.node.shared().is_gone(node) {
+                true => {
+                    format!("{node} is gone, and its `{region}` with it: reopen it on all nodes, with `Node::reopen`")
+                }
+                false => format!("{node} has no region `{region}` in it, or is not connected"),
+            };
+            Error::from(ErrorKind::NotAParticipant { why }).of(self.path())
+        })
+    }
+}
+
+/// How long a join may be in flight when its sender has known for as long that a participant is dead or departed.
+const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let shared = self.node.shared();
+        // This comes before the path is free: the next opening of the path must see it.
+        shared.drops(self.open.opening);
+        shared.service.objects.lock().remove(self.path());
+    }
+}

@@ -1,0 +1,149 @@
+//! How an object is described and opened.
+
+use farfield_fabric::{NodeId, Region, Words};
+
+use super::{Announcement, Callbacks, Expect, Object, Regions};
+use crate::error::Result;
+use crate::node::Node;
+
+/// An object that is being opened: its regions, what it needs of its peers, and callbacks for those.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::fabric::GroupKey;
+/// let nodes = farfield::local_session(2)?;
+/// let open = |node: &farfield::Node| {
+///     let cells = node.alloc(GroupKey::SIGNAL, 64)?;
+///     farfield::toolkit::Opening::new(node, "app/cells", "Cells").layout("one line").region("cells", cells).announce()
+/// };
+/// let (a, b) = (open(&nodes[0])?, open(&nodes[1])?);
+/// a.wait(nodes[0].timeout())?;
+/// b.wait(nodes[1].timeout())?;
+/// let word = a.remote::<u64>(nodes[1].id(), "cells")?;
+/// nodes[0].endpoint()?.put_value(word, 7).wait()?;
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is opened before `announce`"]
+pub struct Opening {
+    pub(super) node: Node,
+    pub(super) path: String,
+    pub(super) kind: &'static str,
+    pub(super) layout: String,
+    /// `None`: the default ones.
+    pub(super) participants: Option<Vec<NodeId>>,
+    pub(super) regions: Regions,
+    pub(super) expect: Expect,
+    pub(super) takes_in: bool,
+    pub(super) callbacks: Callbacks,
+}
+
+impl Opening {
+    /// Describes an object of type `kind` at `path`. Its participants are all members of the session, or of the
+    /// generation of the path ([`Node::reopen`]).
+    pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
+        Opening {
+            node: node.clone(),
+            path: path.into(),
+            kind,
+            layout: String::new(),
+            participants: None,
+            regions: Regions::new(node),
+            expect: Box::new(|_| Vec::new()),
+            takes_in: false,
+            callbacks: Callbacks::default(),
+        }
+    }
+
+    /// Sets the sizes and options that all participants must agree on.
+    pub fn layout(mut self, layout: &str) -> Opening {
+        self.layout = layout.into();
+        self
+    }
+
+    /// Sets the nodes that take part.
+    pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Opening {
+        self.participants = Some(nodes.into_iter().collect());
+        self
+    }
+
+    /// Adds a region of this node that peers may ask for by name. From now on the region belongs to this object alone.
+    /// It is freed when all nodes that received its address have closed the object, and at once if this opening is
+    /// never announced.
+    pub fn region(mut self, name: &'static str, region: Region) -> Opening {
+        self.regions.add(name, region);
+        self
+    }
+
+    /// Sets the regions of this node, announced and private ones, in place of those that were added before. They
+    /// belong to this object alone, as with [`Opening::region`].
+    pub fn regions(mut self, regions: Regions) -> Opening {
+        self.regions = regions;
+        self
+    }
+
+    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`Opening::region`] does with
+    /// memory.
+    pub fn words(mut self, name: &'static str, words: Words) -> Opening {
+        self.regions.add_words(name, words);
+        self
+    }
+
+    /// Sets the regions that this node needs of a peer, with their sizes in bytes.
+    pub fn expect(mut self, of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static) -> Opening {
+        self.expect = Box::new(of);
+        self
+    }
+
+    /// Lets restarted nodes join the object while it is open, as additional nodes or in place of a dead or departed
+    /// one. The object must be stored on live nodes only, and must need no memory of a joining node. Without this
+    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`Opening::on_join`] reports the
+    /// joining node.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::fabric::GroupKey;
+    /// let node = farfield::Node::builder().session("doc-takes-in").start()?;
+    /// let home = node.id();
+    /// let count = node.alloc_words(GroupKey::DATA, 1, &[])?; // on the home only
+    /// let expect = move |peer| if peer == home { vec![("count".to_string(), 8)] } else { vec![] };
+    /// let opening = farfield::toolkit::Opening::new(&node, "app/count", "Count").words("count", count).expect(expect);
+    /// let object = opening.takes_in_returned().announce()?;
+    /// # drop(object); Ok(()) }
+    /// ```
+    pub fn takes_in_returned(mut self) -> Opening {
+        self.takes_in = true;
+        self
+    }
+
+    /// Adds a callback that the service thread runs when it has accepted a peer's join: once, unless the peer opens the
+    /// object anew. Of two participants, at least the first to open the object sees the other's join.
+    pub fn on_join(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
+        self.callbacks.on_join.push(Box::new(callback));
+        self
+    }
+
+    /// Adds a callback that the service thread runs once for each peer, when its regions are known.
+    pub fn on_connect(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
+        self.callbacks.on_connect.push(Box::new(callback));
+        self
+    }
+
+    /// Opens the object without waiting for the others.
+    ///
+    /// # Errors
+    /// The path is already open, or the participants are invalid.
+    pub fn announce(self) -> Result<Object> {
+        Object::announce(self)
+    }
+
+    /// Opens the object and waits for all other participants, as long as the node's timeout.
+    ///
+    /// # Errors
+    /// As [`Opening::announce`] and [`Object::wait`].
+    pub fn open(self) -> Result<Object> {
+        let timeout = self.node.timeout();
+        let object = self.announce()?;
+        object.wait(timeout)?;
+        Ok(object)
+    }
+}

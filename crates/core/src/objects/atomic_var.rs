@@ -1,0 +1,133 @@
+//! One word on one node that all nodes update by remote atomics.
+//!
+//! All accesses, those of the home node included, go through the NIC: remote atomics are atomic only among themselves.
+//!
+//! ```text
+//! region `value` on the home node:   0 ┌───────┐
+//!                                      │ value │ 8 bytes, zero at first
+//!                                      └───────┘
+//! ```
+//!
+//! Over RDMA the word is in the memory of the device, where it has some.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `load` | 1 | 1 get |
+//! | `fetch_add`, `compare_exchange` | 1 | 1 atomic |
+//! | `swap`, `store` | 2, one more for each interference | 1 get, 1 cas each |
+//!
+//! *When the home dies*, the value is lost, and every call returns an error that names the home. The survivors reopen
+//! it ([`Node::reopen`]), and it is zero. A restarted node may open it while the others have it open, and finds its
+//! value.
+//!
+//! Linearizable. Source: LOCO, `atomic_var`.
+
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
+
+use crate::error::{ErrorContext, Result};
+use crate::mutants;
+use crate::node::{Node, Object, Opening, Regions};
+
+/// A word with a home, shared by all nodes.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-atomic").start()?;
+/// let hits = farfield::AtomicVar::open(&node, "hits", node.id())?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(hits.fetch_add(&ep, 2))?;
+/// assert_eq!(ep.block_on(hits.load(&ep))?, 2);
+/// # Ok(()) }
+/// ```
+pub struct AtomicVar {
+    object: Object,
+    word: RemotePtr<u64>,
+}
+
+impl AtomicVar {
+    /// Opens the variable, with its word on `home`, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<AtomicVar> {
+        let mut regions = Regions::new(node);
+        if node.id() == home {
+            regions.alloc_words("value", GroupKey::DATA, 1, &[]).of(path)?;
+        }
+        let expect = move |peer| if peer == home { vec![("value".into(), 8)] } else { vec![] };
+        let opening = Opening::new(node, path, "AtomicVar").layout(&format!("home={}", home.0)).regions(regions);
+        let object = opening.expect(expect).takes_in_returned().open()?;
+        let word = object.remote(home, "value")?;
+        Ok(AtomicVar { object, word })
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// The home node is dead or has left.
+    pub async fn load(&self, endpoint: &Endpoint) -> Result<u64> {
+        self.object.check_current()?;
+        endpoint.get(self.word).await.of(self.object.path())
+    }
+
+    /// Adds, wrapping; the old value.
+    ///
+    /// # Errors
+    /// The home node is dead or has left.
+    pub async fn fetch_add(&self, endpoint: &Endpoint, addend: u64) -> Result<u64> {
+        if mutants::ATOMIC_ADD_BY_PUT.is_on() && self.word.node() == endpoint.me() {
+            return mutants::add_by_put(endpoint, self.word, addend).of(self.object.path());
+        }
+        self.object.check_current()?;
+        endpoint.faa(self.word, addend).await.of(self.object.path())
+    }
+
+    /// Writes `new` if the value is `expected`; the value found, as `Ok` if it was.
+    ///
+    /// # Errors
+    /// The home node is dead or has left.
+    pub async fn compare_exchange(
+        &self,
+        endpoint: &Endpoint,
+        expected: u64,
+        new: u64,
+    ) -> Result<core::result::Result<u64, u64>> {
+        self.object.check_current()?;
+        let found = endpoint.cas(self.word, expected, new).await.of(self.object.path())?;
+        Ok(if found == expected { Ok(found) } else { Err(found) })
+    }
+
+    /// Writes a value; the old one. A put would be cheaper, but is not atomic with the others' atomics.
+    ///
+    /// # Errors
+    /// The home node is dead or has left.
+    pub async fn swap(&self, endpoint: &Endpoint, new: u64) -> Result<u64> {
+        let mut seen = self.load(endpoint).await?;
+        loop {
+            match self.compare_exchange(endpoint, seen, new).await? {
+                Ok(old) => return Ok(old),
+                Err(found) => seen = found,
+            }
+        }
+    }
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    /// The home node is dead or has left.
+    pub async fn store(&self, endpoint: &Endpoint, new: u64) -> Result<()> {
+        if mutants::ATOMIC_STORE_BY_PUT.is_on() {
+            return endpoint.put_value(self.word, new).wait().of(self.object.path());
+        }
+        self.swap(endpoint, new).await.map(|_| ())
+    }
+
+    /// Waits until the value is another than `seen`; it.
+    ///
+    /// # Errors
+    /// A timeout, or the home node is dead or has left.
+    pub async fn wait_change(&self, endpoint: &Endpoint, seen: u64, deadline: Instant) -> Result<u64> {
+        let waited = endpoint.wait_remote(self.word, seen, deadline).await;
+        waited.waiting_for("the value to change").of(self.object.path())
+    }
+}

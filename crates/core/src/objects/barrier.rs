@@ -1,0 +1,266 @@
+//! A barrier for the threads of all nodes.
+//!
+//! Each thread owns a row of a table of counters, [`Sst`] at `path/arrived`. To pass, a thread
+//!
+//! 1. waits until everything it has put *to any node*, in any group, is visible there, and everything that it gets has
+//!    landed (a global fence over every node of the session);
+//! 2. counts itself one higher, locally and by a put to every other node;
+//! 3. waits until every row of its own copy is at least as high.
+//!
+//! The fence comes first and covers every node. The papers' first bug (LOCO appendix D, Fig. 22) was to leave it out:
+//! puts to one node land in order, so the signalled node sees the puts to *itself*, but a third node may still wait
+//! for its data. It is not enough that only participants fence, too, when barriers of different threads follow each
+//! other (Fig. 12). Hence the fence covers every node.
+//!
+//! | call | round trips | operations of one thread, n nodes |
+//! |---|---|---|
+//! | `wait` | 1 | n − 1 gets (fence; fewer the first time), n − 1 puts |
+//! | `wait_unfenced` | 0 | n − 1 puts |
+//!
+//! The round trips do not include the time until the others arrive.
+//!
+//! *When a node dies*, waiting threads get an error that names it, as long as any node is missing. This holds even if
+//! the dead node had arrived, since other nodes may know of its death before they arrive, and then never do. Some
+//! threads may have passed: those that had seen all arrive. A node that leaves after it has arrived counts as arrived.
+//! The survivors, together with joining nodes, reopen the barrier ([`Node::reopen`]). Threads that wait when another
+//! node has called `reopen` get an error that reports it ([`ErrorKind::Reopens`]).
+//!
+//! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and
+//! 11.
+
+use std::sync::Arc;
+
+use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Word};
+
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::mutants;
+use crate::node::Node;
+use crate::objects::owned_var::OwnedWriter;
+use crate::objects::sst::Sst;
+
+/// A barrier over a fixed number of threads on every node.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-barrier").start()?;
+/// let barrier = farfield::Barrier::open(&node, "start", 1)?;
+/// let (mut thread, ep) = (barrier.thread()?, node.endpoint()?);
+/// ep.block_on(thread.wait(&ep))?;
+/// # Ok(()) }
+/// ```
+pub struct Barrier(Arc<Shared>);
+
+struct Shared {
+    path: String,
+    node: Node,
+    arrived: Sst<u64>,
+    threads_per_node: usize,
+    /// This node's.
+    first_row: usize,
+    /// Threads of this node that have a row.
+    taken: Word,
+}
+
+/// One thread's part in a [`Barrier`].
+pub struct BarrierThread {
+    barrier: Arc<Shared>,
+    row: OwnedWriter<u64>,
+    /// A wait has begun, and this thread has not arrived yet.
+    is_coming: bool,
+    /// It has arrived, but the put that announces this to some node was refused.
+    is_untold: bool,
+}
+
+impl Barrier {
+    /// Opens a barrier of `threads_per_node` threads on every member of the session, and waits for the members to do
+    /// so.
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
+        Barrier::open_among(node, path, threads_per_node, &node.members_for(path))
+    }
+
+    /// Opens the barrier among these nodes, which must name the same, and waits for them to do so. So survivors can
+    /// continue with another barrier although there are joining nodes.
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(node: &Node, path: &str, threads_per_node: usize, participants: &[NodeId]) -> Result<Barrier> {
+        if threads_per_node == 0 {
+            let why = "`threads_per_node` has to be at least 1".into();
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let mut members = participants.to_vec();
+        members.sort_unstable();
+        members.dedup();
+        if !members.contains(&node.id()) {
+            let why = format!("{} is not one of its participants", node.id());
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let first_row = members.iter().take_while(|member| **member != node.id()).count() * threads_per_node;
+        let owners: Vec<NodeId> =
+            members.iter().flat_map(|member| std::iter::repeat_n(*member, threads_per_node)).collect();
+        let arrived = Sst::open_among(node, &format!("{path}/arrived"), &owners, members)?;
+        let taken = Word::new(0);
+        let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, first_row, taken };
+        Ok(Barrier(Arc::new(shared)))
+    }
+
+    /// The nodes whose threads meet: those among which the barrier was opened.
+    pub fn members(&self) -> Vec<NodeId> {
+        let rows = self.0.arrived.rows().step_by(self.0.threads_per_node);
+        rows.map(|row| row.owner()).collect()
+    }
+
+    /// The part of one more thread of this node.
+    ///
+    /// # Errors
+    /// All parts of this node are in use.
+    pub fn thread(&self) -> Result<BarrierThread> {
+        let shared = &self.0;
+        let index = shared.taken.fetch_add(1) as usize;
+        if index >= shared.threads_per_node {
+            let why =
+                format!("it has {} threads on each node, and all of this node's are taken", shared.threads_per_node);
+            return Err(Error::from(ErrorKind::NotAParticipant { why }).of(&shared.path));
+        }
+        let row = shared.arrived.writer(shared.first_row + index)?;
+        Ok(BarrierThread { barrier: Arc::clone(shared), row, is_coming: false, is_untold: false })
+    }
+}
+
+impl BarrierThread {
+    /// Waits until all threads have arrived. All their earlier writes and puts are visible then.
+    ///
+    /// # Errors
+    /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
+    /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
+    /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
+    /// [`BarrierThread::wait_again`] continues.
+    pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.wait_deadline(endpoint, endpoint.deadline()).await
+    }
+
+    /// [`BarrierThread::wait`] with a deadline. After a timeout, continue the same round with
+    /// [`BarrierThread::wait_again`].
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        self.is_coming = true;
+        // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
+        // any node. A dead or departed node may miss it, since no thread reads there any more.
+        let Shared { path, node, .. } = &*self.barrier;
+        let lost = node.fence_living(endpoint, node.members().filter(is_fenced)).await.of(path)?;
+        if !lost.is_empty() {
+            let start = endpoint.now();
+            let is_silent = |node_lost: &NodeId| node.silence_of(endpoint, *node_lost).is_some();
+            let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
+            if waited.is_err() {
+                let what = "earlier writes to become visible".into();
+                return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
+            }
+        }
+        self.arrive(endpoint, deadline).await
+    }
+
+    /// Like [`BarrierThread::wait`], but without the fence: puts to a third node may not be visible yet (Fig. 22). For
+    /// threads that have fenced already, or that need no order of memory.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn wait_unfenced(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.arrive(endpoint, endpoint.deadline()).await
+    }
+
+    /// Waits again for the round in which an earlier wait timed out. Arrives first if that wait had not.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub async fn wait_again(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        match self.is_coming && !mutants::BARRIER_AGAIN_UNARRIVED.is_on() {
+            // Otherwise it would find all rows at the round before.
+            true => self.wait_deadline(endpoint, deadline).await,
+            false => self.all_arrived(endpoint, deadline).await,
+        }
+    }
+
+    async fn arrive(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        self.row.store(self.row.value() + 1);
+        self.is_coming = false;
+        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        let _ = self.tell(endpoint);
+        if mutants::BARRIER_FENCE_LATE.is_on() {
+            let _ = endpoint.block_on(endpoint.global_fence(self.barrier.node.members()));
+        }
+        self.all_arrived(endpoint, deadline).await
+    }
+
+    /// Announces to all nodes that this thread has arrived. The wait repeats a refused announcement, and does not end
+    /// before: that node would wait for ever. Repeating one does no harm.
+    fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
+        // The wait reports a dead or departed peer, unless it had arrived before it left.
+        let told = self.row.send(endpoint).or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) });
+        self.is_untold = told.is_err() && !mutants::BARRIER_TOLD_ONCE.is_on();
+        told
+    }
+
+    async fn all_arrived(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        let barrier = Arc::clone(&self.barrier);
+        let Shared { path, arrived, .. } = &*barrier;
+        let round = self.row.value().saturating_sub(u64::from(mutants::BARRIER_ROUND_EARLY.is_on()));
+        let mut next = 0;
+        let start = endpoint.now();
+        let waited = endpoint
+            .wait_until(deadline, || {
+                if self.is_untold && self.tell(endpoint).is_err() {
+                    return None;
+                }
+                // Rows only grow, so a row needs to be seen only once.
+                while let Some(row) = arrived.rows().nth(next) {
+                    if mutants::BARRIER_LAST_ROW.is_on() && next + 1 == arrived.len() {
+                        break;
+                    }
+                    if row.try_load().is_some_and(|count| count >= round) {
+                        next += 1;
+                        continue;
+                    }
+                    // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row
+                    // is read after its state: a node that arrived and then left has arrived. So has one that arrived
+                    // and then died. But the remaining nodes may know of its death since they opened the barrier, and
+                    // never arrive.
+                    let gone = arrived.rows().find_map(|row| {
+                        let error = endpoint.check_alive(row.owner()).err()?;
+                        let is_behind = row.try_load().is_none_or(|count| count < round);
+                        let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
+                        (is_behind || is_dead).then_some(Err(error.into()))
+                    });
+                    // The missing nodes may have continued with another generation, and never arrive at this one.
+                    return gone.or_else(|| arrived.check_unasked().err().map(Err));
+                }
+                Some(Ok(()))
+            })
+            .await;
+        match waited {
+            Ok(result) => result.of(path),
+            Err(_) => {
+                if self.is_untold {
+                    self.tell(endpoint)?;
+                }
+                let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
+                let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
+                missing.dedup();
+                let what = "all threads to arrive".into();
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }).of(path)
+            }
+        }
+    }
+}
+
+/// Whether the fence of a barrier covers a node: always, except for mutants.
+fn is_fenced(node: &NodeId) -> bool {
+    !(mutants::BARRIER_NO_FENCE.is_on()
+        || mutants::BARRIER_FENCE_LATE.is_on()
+        || mutants::BARRIER_FENCE_FROM_ONE.is_on() && node.0 == 0)
+}

@@ -1,0 +1,111 @@
+//! Changes of a pair under its lock: insert, update and removal.
+
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, NodeId};
+
+use super::KvStore;
+use super::codec::{Key, Value};
+use super::index::Entry;
+use super::locks::Locked;
+use super::slots::Meta;
+use super::tracker::Change;
+use super::unfinished::{Changing, Work};
+use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::mutants;
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    /// Removes a key whose lock is held.
+    pub(super) async fn remove<'a>(&'a self, locked: Locked<'a>, key: &K, entry: Entry) -> Result<Locked<'a>> {
+        let endpoint = locked.endpoint();
+        let changing = self.changing(locked, key, entry);
+        if mutants::KV_FREED_FIRST.is_on() && self.slots.is_ours(entry.slot) {
+            self.slots.free(entry.slot);
+        }
+        // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
+        // one node's miss could be followed by another's hit.
+        match self.clear(endpoint, entry).await {
+            // Nobody sees the value any more, once it is out for good.
+            Err(error) if error.is_gone() => self.wait_silent(endpoint, entry.slot.node()).await?,
+            cleared => cleared.of(self.object.path())?,
+        }
+        self.index.remove(key, entry);
+        let position = self.tracker.tell(endpoint, key, Change::Remove { entry }).await?;
+        self.tracker.wait(endpoint, position).await?;
+        // All indexes have dropped it: the slot may be another key's.
+        if self.slots.is_ours(entry.slot) && !mutants::KV_FREED_FIRST.is_on() {
+            self.slots.free(entry.slot);
+        } else {
+            self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
+        }
+        Ok(changing.finish())
+    }
+
+    /// Clears the valid bit of a slot, visibly.
+    pub(super) async fn clear(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
+        self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
+        if !mutants::KV_DELETE_NOT_FLUSHED.is_on() {
+            endpoint.global_fence([entry.slot.node()]).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all nodes take a dead or departed one for such: until then another may still read there a value
+    /// that this one cannot change.
+    async fn wait_silent(&self, endpoint: &Endpoint, node: NodeId) -> Result<()> {
+        let start = endpoint.now();
+        let is_silent = || self.object.node().silence_of(endpoint, node).map(drop);
+        let waited = endpoint.wait_until(endpoint.deadline(), is_silent).await;
+        waited.or_else(|_| {
+            let what = "all members to evict a dead node".into();
+            Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: vec![node] }).of(self.object.path())
+        })
+    }
+
+    /// From here on an insert or delete that is cut short is completed by the service thread.
+    fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
+        let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
+        let work = Work { tracker, index, slots, own: self.region.clone() };
+        Changing::new(self.object.node(), work, locked, key, entry)
+    }
+
+    pub(super) async fn insert_locked(&self, locked: Locked<'_>, key: &K, value: &V) -> Result<()> {
+        let endpoint = locked.endpoint();
+        let path = self.object.path();
+        let home = self.home_of_value(endpoint, key);
+        let Some((slot, counter)) = self.slots.take(home) else {
+            let slots = self.slots.share_on(home);
+            locked.unlock().await?;
+            return Err(ErrorKind::Full { node: home, slots }).of(path);
+        };
+        let entry = Entry { slot, counter };
+        let changing = self.changing(locked, key, entry);
+        self.write_all(endpoint, entry, value)?;
+        if !mutants::KV_OWN_INDEX_LAST.is_on() {
+            self.index.insert(key.clone(), entry);
+        }
+        if mutants::KV_VALID_EARLY.is_on() {
+            self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
+        }
+        let position = self.tracker.tell(endpoint, key, Change::Insert { entry }).await?;
+        self.tracker.wait(endpoint, position).await?;
+        // The linearization point: every index has it by now.
+        self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
+        if mutants::KV_OWN_INDEX_LAST.is_on() {
+            self.index.insert(changing.key.clone(), changing.entry);
+        }
+        changing.finish().unlock().await
+    }
+
+    pub(super) async fn update_locked(&self, locked: Locked<'_>, stripe: usize, entry: Entry, value: &V) -> Result<()> {
+        let endpoint = locked.endpoint();
+        self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
+        if mutants::KV_UPDATE_NO_FENCE.is_on() {
+            locked.guard.hand_over().release(endpoint);
+            return Ok(());
+        }
+        // The release makes the value visible before the lock can be taken by another.
+        locked.unlock().await?;
+        self.check_there(endpoint, entry)
+    }
+}

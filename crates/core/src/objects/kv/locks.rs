@@ -1,0 +1,157 @@
+//! The lock of a key: its home, also after deaths, and the repairs of its next holder.
+
+use farfield_fabric::{Endpoint, Instant};
+
+use super::codec::{Key, Value};
+use super::death::Entered;
+use super::index::hash_of;
+use super::{KvStore, Look};
+use crate::error::{Error, ErrorContext, Result};
+use crate::mutants;
+use crate::objects::mutex::Guard;
+
+/// A key's lock.
+pub(super) struct Locked<'a> {
+    /// Released first: until then the operation counts as under way.
+    pub(super) guard: Guard<'a>,
+    pub(super) entered: Entered<'a>,
+}
+
+impl<'a> Locked<'a> {
+    pub(super) fn endpoint(&self) -> &'a Endpoint {
+        self.guard.endpoint()
+    }
+
+    /// Ends a completed operation. If the lock's home is dead, the lock is lost with it, and keeps no operation out.
+    pub(super) async fn unlock(self) -> Result<()> {
+        let Locked { guard, entered } = self;
+        let unlocked = guard.unlock().await;
+        drop(entered);
+        match unlocked {
+            Err(error) if !error.is_gone() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    pub(super) fn stripe(&self, key: &K) -> usize {
+        (hash_of(key) >> 32) as usize % self.options.locks
+    }
+
+    /// The first home of the locks of a stripe, by rank.
+    fn home_of_stripe(&self, stripe: usize) -> usize {
+        stripe % self.participants.count()
+    }
+
+    /// The lock of a stripe on a node: of the same row.
+    fn lock_on(&self, stripe: usize, home: usize) -> usize {
+        let nodes = self.participants.count();
+        stripe / nodes * nodes + home
+    }
+
+    /// Whether an error means that a lock is lost with its home.
+    fn is_lost_with(&self, error: &Error, home: usize) -> bool {
+        error.is_gone() && error.node() == Some(self.participants.at(home))
+    }
+
+    pub(super) async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
+        let deadline = endpoint.deadline();
+        let stripe = self.stripe(key);
+        let home = self.home_of_stripe(stripe);
+        if let Some(entered) = self.deaths.enter(home) {
+            match self.locks.lock_deadline(endpoint, stripe, deadline).await {
+                Ok(guard) if !guard.is_after_death() => return Ok(Locked { guard, entered }),
+                Ok(_) => {}
+                Err(error) if self.is_lost_with(&error, home) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.lock_after_death(endpoint, stripe, deadline).await
+    }
+
+    /// Takes the lock of a stripe at its present home, and repairs the keys that it protects.
+    #[cold]
+    async fn lock_after_death<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        stripe: usize,
+        deadline: Instant,
+    ) -> Result<Locked<'a>> {
+        let path = self.object.path();
+        let first = self.home_of_stripe(stripe);
+        loop {
+            let home = self.deaths.place(first);
+            if home != first {
+                // The dead home is settled, and so is every node that may have died under one of its locks.
+                self.deaths.wait_settled(endpoint, None, deadline).await.of(path)?;
+            }
+            // Closed meanwhile?
+            let Some(entered) = self.deaths.enter(home) else { continue };
+            let lock = self.lock_on(stripe, home);
+            let guard = match self.locks.lock_deadline(endpoint, lock, deadline).await {
+                Ok(guard) => guard,
+                Err(error) if self.is_lost_with(&error, home) => {
+                    drop(entered);
+                    self.deaths.wait_closed(endpoint, home, deadline).await.of(path)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let moved = home != first && !self.deaths.is_repaired(stripe, lock);
+            let locked = Locked { guard, entered };
+            if !moved && !locked.guard.is_after_death() {
+                return Ok(locked);
+            }
+            if let Some(locked) = self.repair(locked, lock, deadline).await? {
+                if moved {
+                    self.deaths.has_repaired(stripe, lock);
+                }
+                return Ok(locked);
+            }
+        }
+    }
+
+    /// Repairs all keys of a lock after a holder has died. None if its home has died meanwhile.
+    ///
+    /// No other operation works on these keys, and the announcements of the dead are the same everywhere once they are
+    /// settled. So an incomplete entry is one that a dead node has not finished. A slot that is not valid belongs to
+    /// an insert that has not taken effect, or to a delete that has: both end without the key. A torn value belongs to
+    /// an update, which is completed. If this is cut short, the next holder repeats it.
+    async fn repair<'a>(
+        &'a self,
+        mut locked: Locked<'a>,
+        lock: usize,
+        deadline: Instant,
+    ) -> Result<Option<Locked<'a>>> {
+        let endpoint = locked.endpoint();
+        let settled = self.deaths.wait_settled(endpoint, Some(locked.entered.home()), deadline).await;
+        if !settled.of(self.object.path())? {
+            return Ok(None);
+        }
+        let is_of_lock = |key: &K| {
+            let stripe = self.stripe(key);
+            self.lock_on(stripe, self.deaths.place(self.home_of_stripe(stripe))) == lock
+        };
+        for (key, entry) in self.index.entries(is_of_lock) {
+            match self.look(endpoint, entry).await {
+                Ok(_) if mutants::KV_DEAD_NOT_REPAIRED.is_on() => {}
+                Ok(Look::Torn) if mutants::KV_NOT_REDONE.is_on() => {}
+                Ok(Look::Found(_)) => {}
+                Ok(Look::Absent) => locked = self.remove(locked, &key, entry).await?,
+                Ok(Look::Torn) => {
+                    let stripe = self.stripe(&key);
+                    match self.value_to_redo(endpoint, stripe, entry).await? {
+                        Some(value) => self.write_value(endpoint, stripe, entry, &value)?,
+                        None => tracing::error!("a value on {} is torn, and not to be redone", entry.slot.node()),
+                    }
+                }
+                // Its value is lost with its node.
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        locked.guard.repaired();
+        Ok(Some(locked))
+    }
+}

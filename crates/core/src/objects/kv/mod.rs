@@ -1,0 +1,663 @@
+//! A key-value store over the memories of all nodes: look-ups take no lock and one round trip.
+//!
+//! Every node keeps an index of all keys in ordinary memory, and a part of the values in network memory:
+//!
+//! ```text
+//! index (every node):  key → (slot, counter)
+//!
+//! region `slots` (every node), slot s at s·slot_bytes:
+//!   0 ┌─────────────────────────────┬──────────┬───────────────────────┐
+//!     │ counter (63) │ valid (1)    │ checksum │ value, whole words    │
+//!     └─────────────────────────────┴──────────┴───────────────────────┘
+//!       meta, one word                XXH3 of the value, seeded with the counter
+//!
+//! region `redo` (every node), for each stripe of keys: the last value that another node has put to a slot here
+//!   0 ┌──────────┬──────────┬──────────┬───────────────────────┐
+//!     │ slot     │ checksum │ checksum │ value, whole words    │
+//!     └──────────┴──────────┴──────────┴───────────────────────┘
+//!       which it is for       as in the slot; the first covers slot, use, the second, and the value
+//! region `reports`: see [`death`]
+//! ```
+//!
+//! A change of a key happens under one of an array of locks ([`MutexArray`] at `path/locks`). Inserts and deletes are
+//! announced to all other nodes through the inserter's *tracker*, a [`RingBuffer`](crate::RingBuffer) at
+//! `path/tracker/<node>`. The service threads read it, apply it to the index and acknowledge it.
+//!
+//! - **get** looks up the index (a miss is `None`), reads the slot, and checks it: another counter, or not valid, is
+//!   `None`; a wrong checksum is a value that is being written: it reads again.
+//! - **insert**: lock; take a free slot, write counter + 1 (not valid), checksum and value; announce to all nodes and
+//!   wait for their acknowledgements; set valid; unlock. It takes effect when valid is set, when every index has the
+//!   key.
+//! - **update**: lock; write checksum and value; unlock. It takes effect when they have landed.
+//! - **delete**: lock; clear valid, and wait until that is visible; announce to all nodes and wait for their
+//!   acknowledgements; free the slot; unlock. It takes effect when valid is cleared.
+//!
+//! *The orders, and their reasons.* (1) A value is visible before another operation can take its lock: by the guard's
+//! release fence. (2) Valid is set after every index has the key. Otherwise a miss on one node could be followed by a
+//! hit on another and then by a miss again. (3) Valid is visibly cleared before any index loses the key. Otherwise a
+//! miss on one node could be followed by a hit on another. (4) A slot is free only after all nodes have dropped it
+//! from their indexes; the counter shows an earlier reader of the index that the slot has another use now.
+//!
+//! Linearizable (LOCO §6.2, appendix I). Values are on the inserter's node, or on one chosen by the key's hash.
+//!
+//! | call, uncontended | round trips | operations |
+//! |---|---|---|
+//! | `get`, value here | 0 | none |
+//! | `get`, value elsewhere | 1 | 1 get |
+//! | `get_many` of k | 1 | at most k gets |
+//! | `update`, value here | 2 | cas, faa |
+//! | `update`, value elsewhere | 3 (2 where lock and value share a node) | cas, 2 puts, get (fence), faa |
+//! | `modify` | as `get`, then `update` or `insert`, under one lock | |
+//! | `insert`, value here | 2 and the acknowledgements | cas, faa; the tracker: 2·(n − 1) puts |
+//! | `insert`, value elsewhere | 3 (2) and the acknowledgements | cas, 3 puts, get (fence), faa; the tracker: as above |
+//! | `delete`, value here | 2 and the acknowledgements | cas, faa; the tracker: as above |
+//! | `delete`, value elsewhere | 3 and the acknowledgements | cas, put, get (fence), faa; the tracker: up to twice as many |
+//!
+//! If the lock is on the caller's node its two round trips disappear. Taking it costs one more when others have queued
+//! for it ([`mutex`](crate::objects::mutex)).
+//!
+//! An insert or delete that is cut short (a timeout, an error, a dropped future) leaves its key locked until the
+//! service thread has undone the insert, or completed the delete, on all nodes.
+//!
+//! # When a node dies
+//!
+//! - **Its values are lost.** Operations on such a key fail with [`ErrorKind::Lost`], until it is inserted again:
+//!   `insert` and `upsert` treat it as absent, `delete` removes it. [`Placement::Hash`] uses the next node instead.
+//!   The dead node's share of the others' slots is lost with it. A delete in progress clears a bit there first: a
+//!   reader may have missed the key meanwhile, and may then find it lost, until it is deleted or inserted.
+//! - **All else continues.** No operation waits for its acknowledgements.
+//! - **Its locks move.** Keys whose lock was there wait until the survivors have agreed that none of them still works
+//!   under it (`death.rs`: a few messages). Then the lock of the next node replaces it, in the same row.
+//! - **Its announcements become the same everywhere** (`death.rs`): the survivors complete the last messages of its
+//!   tracker from each other. Only keys whose locks it held can differ until then: an insert or delete waits for all
+//!   acknowledgements before the release.
+//! - **Its unfinished changes are repaired** under the lock that it held, by the next holder, after that. An insert
+//!   whose valid bit is set has happened, any other has not; a delete that has cleared it has. An update has happened
+//!   if its value is complete or can be redone: the value is put twice, first to a place without readers. Gets
+//!   meanwhile behave as if it were alive: an invalid slot is a miss, on any node, whether its index has the key or
+//!   not. A get waits for a torn value, and after a moment takes the lock itself, so that the value is repaired.
+//!
+//! Leaving is the same, without unfinished changes: a node that cannot finish its pending work exits as if it had
+//! died. A member must keep its handle for as long as any other uses the store: a closed store acknowledges nothing,
+//! and the others wait for it.
+//!
+//! If a majority decides deaths, a node that was cut off and does not know yet may still use its own index and memory,
+//! find changes that the others have made since, and change them. It can announce nothing: calls of the others that
+//! lack its acknowledgement end when all have evicted it.
+//!
+//! *A restarted node* takes no part in an open store: all reopen it ([`KvStore::open_with_pairs_of`]), and it takes
+//! part from then on, with all pairs that are not lost.
+
+mod changes;
+mod codec;
+mod death;
+mod index;
+mod locks;
+mod slots;
+mod tracker;
+mod unfinished;
+mod values;
+
+use std::sync::Arc;
+
+use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr};
+
+pub use self::codec::{ByteString, Key, Value};
+use self::death::Deaths;
+use self::index::{Entry, Index};
+use self::slots::{Layout, Slots};
+use self::tracker::Tracker;
+use self::values::{Look, judge};
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::mutants;
+use crate::node::{Node, Object, Opening, Regions};
+use crate::objects::mutex::MutexArray;
+use crate::objects::participants::Participants;
+
+/// The home of the value of a new key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// On the node that inserts it.
+    #[default]
+    Inserter,
+    /// On the node that the key's hash selects.
+    Hash,
+}
+
+/// The size and shape of a store. All nodes must agree.
+///
+/// ```
+/// use farfield::{ByteString, KvOptions, KvStore, Placement};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-kv-options").start()?;
+/// let options = KvOptions { slots_per_node: 1000, value_bytes_max: 200, placement: Placement::Hash, ..KvOptions::default() };
+/// let notes = KvStore::<u64, ByteString>::open(&node, "notes", options)?;
+/// # drop(notes); Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct KvOptions {
+    /// Slots for values on each node.
+    pub slots_per_node: usize,
+    /// The longest key, in bytes, for keys that are byte strings.
+    pub key_bytes_max: usize,
+    /// The longest value, in bytes, for values that are byte strings.
+    pub value_bytes_max: usize,
+    /// The number of locks; a key's hash selects its lock.
+    pub locks: usize,
+    /// The home of new values.
+    pub placement: Placement,
+    /// Bytes of each node's tracker.
+    pub tracker_bytes: usize,
+}
+
+impl Default for KvOptions {
+    fn default() -> KvOptions {
+        KvOptions {
+            slots_per_node: 1 << 16,
+            key_bytes_max: 64,
+            value_bytes_max: 64,
+            locks: 4096,
+            placement: Placement::default(),
+            tracker_bytes: 1 << 18,
+        }
+    }
+}
+
+/// A linearizable map from `K` to `V`, spread over the nodes of a session.
+///
+/// Keys and values are plain data, or [`ByteString`]s up to a configured length. The handle is shared by the threads
+/// of its node; each passes its own endpoint. Any number of operations of one thread may be in flight at once
+/// ([`Endpoint::run_window`]).
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::{KvOptions, KvStore};
+/// let node = farfield::Node::builder().session("doc-kv").start()?;
+/// let kv = KvStore::<u64, u64>::open(&node, "kv", KvOptions { slots_per_node: 100, ..KvOptions::default() })?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     assert!(kv.insert(&ep, &1, &10).await?);
+///     assert!(kv.update(&ep, &1, &11).await?);
+///     assert_eq!(kv.get(&ep, &1).await?, Some(11));
+///     assert!(kv.delete(&ep, &1).await?);
+///     assert_eq!(kv.get(&ep, &1).await?, None);
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct KvStore<K: Key, V: Value> {
+    object: Object,
+    participants: Participants,
+    options: KvOptions,
+    layout: Layout,
+    region: Region,
+    /// The memory of each node, by rank, for the values that others are about to write over its own.
+    redo: Vec<RemotePtr<u64>>,
+    slots: Arc<Slots>,
+    index: Arc<Index<K>>,
+    locks: MutexArray,
+    tracker: Arc<Tracker<K>>,
+    deaths: Arc<Deaths>,
+    _value: core::marker::PhantomData<fn() -> V>,
+}
+
+/// Slots that one call reads at once.
+const CHUNK: usize = 64;
+
+/// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
+const INDEX_KEYS_MAX: usize = 1 << 22;
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    /// Opens the store among the members of the session ([`Node::survivors`]), and waits for them to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
+    pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
+        KvStore::open_among(node, path, &node.members_for(path), options)
+    }
+
+    /// Opens the store among these nodes, which must name the same, and waits for them to do so.
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: KvOptions) -> Result<KvStore<K, V>> {
+        let participants = Participants::new(participants);
+        if participants.rank_of(node.id()).is_none() {
+            let why = format!("{} is not one of its participants", node.id());
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let count = participants.count();
+        let value_words = V::words(options.value_bytes_max);
+        let layout = Layout { words: 2 + value_words, per_node: options.slots_per_node };
+        if options.slots_per_node == 0 || options.locks == 0 {
+            let why = "`slots_per_node` and `locks` have to be at least 1".into();
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let message_bytes = tracker::message_bytes_max::<K>(options.key_bytes_max);
+        if options.tracker_bytes < message_bytes {
+            let why = format!("`tracker_bytes` has to be at least {message_bytes}: a message holds the longest key");
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let bytes = layout.bytes();
+        let mut regions = Regions::new(node);
+        let region = regions.alloc("slots", GroupKey::DATA, bytes).of(path)?;
+        let redo_bytes = options.locks * layout.redo_words() * 8;
+        regions.alloc("redo", GroupKey::DATA, redo_bytes).of(path)?;
+        let reports_bytes = count * count * 8;
+        let reports = regions.alloc("reports", GroupKey::SERVICE, reports_bytes).of(path)?;
+        let expect = move |_| {
+            let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];
+            sizes.into_iter().map(|(region, bytes)| (region.into(), bytes as u64)).collect()
+        };
+        let options_here =
+            format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>());
+        let opening = Opening::new(node, path, "KvStore").layout(&options_here).participants(participants.iter());
+        let object = opening.regions(regions).expect(expect).open()?;
+        let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
+        let (bases, redo) = (of_all("slots")?, of_all("redo")?);
+        let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
+        // One lock on each node for each row of stripes: any may have to replace any other.
+        let (locks, homes) = (options.locks.next_multiple_of(count), participants.iter().collect());
+        let locks = MutexArray::open_among(node, &format!("{path}/locks"), locks, homes)?;
+        let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
+        let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
+        let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));
+        let tracker = Tracker::open(&object, &participants, &options, followed.0, followed.1, followed.2)?;
+        Ok(KvStore {
+            object,
+            participants,
+            options,
+            layout,
+            region,
+            redo,
+            slots,
+            index,
+            locks,
+            tracker: Arc::new(tracker),
+            deaths,
+            _value: core::marker::PhantomData,
+        })
+    }
+
+    /// [`KvStore::open`] with all pairs of a store that is reopened, except lost ones: for the closure of
+    /// [`Node::reopen`]. A node that has `old` open copies the pairs with values in its own memory; a restarted node
+    /// has none. When `reopen` returns, every node has copied its own. From its node's call of `reopen` on, no thread
+    /// may change `old`; a change that a dead node had begun has happened or not.
+    ///
+    /// A store continues without being reopened when a node dies. Reopen it so that a restarted node can use it, or to
+    /// have slots and locks on live nodes only.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::{KvOptions, KvStore, Node};
+    /// let nodes = farfield::local_session(2)?;
+    /// let options = || KvOptions { slots_per_node: 100, ..KvOptions::default() };
+    /// let old = KvStore::<u64, u64>::open;
+    /// let olds = farfield::on_each(&nodes, |node| old(node, "kv", options()))?;
+    /// let ep = nodes[1].endpoint()?;
+    /// ep.block_on(olds[1].insert(&ep, &7, &49))?;
+    ///
+    /// let reopen = |node: &Node| {
+    ///     let old = &olds[usize::from(node.id().0)];
+    ///     node.reopen("kv", |again| KvStore::open_with_pairs_of(node, again.path(), options(), Some(old)))
+    /// };
+    /// let news = farfield::on_each(&nodes, reopen)?;
+    /// assert_eq!(ep.block_on(news[1].get(&ep, &7))?, Some(49));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, and as [`KvStore::insert`]: fewer nodes may have too few slots for all pairs.
+    pub fn open_with_pairs_of(
+        node: &Node,
+        path: &str,
+        options: KvOptions,
+        old: Option<&KvStore<K, V>>,
+    ) -> Result<KvStore<K, V>> {
+        let store = KvStore::open(node, path, options)?;
+        let Some(old) = old else { return Ok(store) };
+        let endpoint = node.endpoint()?;
+        // A valid pair here is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
+        let here = old.index.entries(|_| true).into_iter().filter(|(_, entry)| entry.slot.node() == node.id());
+        let copy = async |key: K| match old.get(&endpoint, &key).await? {
+            Some(value) => store.insert(&endpoint, &key, &value).await.map(drop),
+            None => Ok(()),
+        };
+        let mut copied = Ok(());
+        endpoint.run_window(CHUNK, here.map(|(key, _)| copy(key)), |done: Result<()>| {
+            if copied.is_ok() {
+                copied = done;
+            }
+        });
+        copied.map(|()| store)
+    }
+
+    /// The number of keys in this node's index.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-1").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// assert_eq!((store.len(), store.is_empty()), (1, false));
+    /// # Ok(()) }
+    /// ```
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether this node's index has no keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The options of the store.
+    pub fn options(&self) -> &KvOptions {
+        &self.options
+    }
+
+    /// The node on which [`Placement::Hash`] puts a key's value. If that node is dead or departed at the insert, it is
+    /// the next live participant, in order of their numbers. None if values are stored with their inserters.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// use farfield::{KvOptions, KvStore, Placement};
+    /// let node = farfield::Node::builder().session("doc-kv-home").start()?;
+    /// let options = KvOptions { slots_per_node: 100, placement: Placement::Hash, ..KvOptions::default() };
+    /// let kv = KvStore::<u64, u64>::open(&node, "kv", options)?;
+    /// assert_eq!(kv.home_of(&1), Some(node.id()));
+    /// # Ok(()) }
+    /// ```
+    pub fn home_of(&self, key: &K) -> Option<NodeId> {
+        let is_by_hash = self.options.placement == Placement::Hash;
+        is_by_hash.then(|| self.participants.at(self.rank_by_hash(key)))
+    }
+
+    /// The value of a key.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-2").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// assert_eq!(ep.block_on(store.get(&ep, &7))?, Some(70));
+    /// assert_eq!(ep.block_on(store.get(&ep, &8))?, None);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], or a timeout: a writer stopped during its update of the value.
+    #[inline]
+    pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
+        let mut since = None;
+        loop {
+            let Some(entry) = self.index.get(key) else { return Ok(None) };
+            match self.look(endpoint, entry).await? {
+                Look::Found(value) => return Ok(Some(value)),
+                Look::Absent => return Ok(None),
+                Look::Torn if mutants::KV_TORN_IS_ABSENT.is_on() => return Ok(None),
+                Look::Torn => self.torn(endpoint, key, &mut since).await?,
+            }
+        }
+    }
+
+    /// The values of several keys: `into` gets one result for each, as of [`KvStore::get`]. All slots are read at
+    /// once, which is several times as fast as one after the other. Each key is read at its own moment; together they
+    /// are not a snapshot. A key whose value is lost, or cannot be read, does not affect the others.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-3").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// let mut values = Vec::new(); // reused from call to call
+    /// ep.block_on(store.get_many(&ep, &[7, 8], &mut values))?;
+    /// assert_eq!(values[0].as_ref().unwrap(), &Some(70));
+    /// assert_eq!(values[1].as_ref().unwrap(), &None);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no memory to read into.
+    pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Result<Option<V>>>) -> Result<()> {
+        into.clear();
+        let words = self.layout.words;
+        let mut buf = endpoint.buf::<u64>(words * CHUNK.min(keys.len())).of(self.object.path())?;
+        for keys in keys.chunks(CHUNK) {
+            let mut entries = [None; CHUNK];
+            let mut remote = [RemotePtr::from_packed(0); CHUNK];
+            let mut remotes = 0;
+            self.index.get_each(keys, |at, entry| {
+                entries[at] = Some(entry);
+                // In flight already while the other keys are looked up.
+                endpoint.prefetch(entry.slot);
+                if entry.slot.node() != self.object.node().id() {
+                    remote[remotes] = entry.slot;
+                    remotes += 1;
+                }
+            });
+            let alone = match endpoint.get_each(&remote[..remotes], words, &mut buf).await {
+                Ok(()) => 0,
+                Err(_) => self.get_those_there(endpoint, &entries, &mut buf).await,
+            };
+            let mut images = buf.chunks_exact(words);
+            for (at, key) in keys.iter().enumerate() {
+                let look = match entries[at] {
+                    None => Look::Absent,
+                    Some(entry) if entry.slot.node() == self.object.node().id() => self.look_here(entry),
+                    Some(_) if alone >> at & 1 == 1 => Look::Torn,
+                    Some(entry) => match images.next() {
+                        Some(image) => judge(image, entry.counter),
+                        None => Look::Torn,
+                    },
+                };
+                into.push(match look {
+                    Look::Found(value) => Ok(Some(value)),
+                    Look::Absent => Ok(None),
+                    Look::Torn => self.get(endpoint, key).await,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the slots of a chunk of [`KvStore::get_many`] again, except those on dead or departed nodes. Returns a
+    /// bit for each slot that must be read alone, since it has an error of its own.
+    #[cold]
+    async fn get_those_there(
+        &self,
+        endpoint: &Endpoint,
+        entries: &[Option<Entry>; CHUNK],
+        buf: &mut Buf<'_, u64>,
+    ) -> u64 {
+        let (mut alone, mut there, mut count) = (0, [RemotePtr::from_packed(0); CHUNK], 0);
+        for (at, entry) in entries.iter().enumerate() {
+            let remote = entry.filter(|entry| entry.slot.node() != self.object.node().id());
+            match remote {
+                Some(entry) if self.check_there(endpoint, entry).is_ok() => {
+                    there[count] = entry.slot;
+                    count += 1;
+                }
+                Some(_) => alone |= 1 << at,
+                None => {}
+            }
+        }
+        // A node may be unreachable, and not known to be dead.
+        let got = endpoint.get_each(&there[..count], self.layout.words, buf).await;
+        if got.is_ok() { alone } else { u64::MAX }
+    }
+
+    /// Inserts a key. Returns `false`, without a change, if it is present already. A key with a lost value is absent.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-4").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// assert!(ep.block_on(store.insert(&ep, &7, &70))?);
+    /// assert!(!ep.block_on(store.insert(&ep, &7, &71))?); // it is there already, and stays as it is
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No free slot, a key or value that is too long, a dead or departed node, or a timeout. Except for the last two,
+    /// nothing has changed.
+    pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
+        self.check_sizes(key, Some(value))?;
+        let locked = self.lock(endpoint, key).await?;
+        if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
+            return locked.unlock().await.map(|()| false);
+        }
+        self.insert_locked(locked, key, value).await.map(|()| true)
+    }
+
+    /// Changes the value of a key. Returns `false` if the key is absent.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-5").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// assert!(!ep.block_on(store.update(&ep, &7, &70))?); // there is no such key
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// assert!(ep.block_on(store.update(&ep, &7, &71))?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], a value that is too long, or a timeout.
+    pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
+        self.check_sizes(key, Some(value))?;
+        let locked = self.lock(endpoint, key).await?;
+        match self.index.get(key) {
+            None => locked.unlock().await.map(|()| false),
+            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await.map(|()| true),
+        }
+    }
+
+    /// Inserts the key, or changes its value.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-6").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.upsert(&ep, &7, &70))?;
+    /// ep.block_on(store.upsert(&ep, &7, &71))?;
+    /// assert_eq!(ep.block_on(store.get(&ep, &7))?, Some(71));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KvStore::insert`].
+    pub async fn upsert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
+        self.check_sizes(key, Some(value))?;
+        let locked = self.lock(endpoint, key).await?;
+        match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
+            None => self.insert_locked(locked, key, value).await,
+            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await,
+        }
+    }
+
+    /// Reads a key, and writes the result of `change`, as one operation. Returns the old value. If `change` returns
+    /// `None`, the value stays.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-7").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// let before = ep.block_on(store.modify(&ep, &7, |value| value.map(|value| value + 1)))?;
+    /// assert_eq!((before, ep.block_on(store.get(&ep, &7))?), (Some(70), Some(71)));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KvStore::insert`], or [`ErrorKind::Lost`]: the old value cannot be read.
+    pub async fn modify(
+        &self,
+        endpoint: &Endpoint,
+        key: &K,
+        change: impl FnOnce(Option<&V>) -> Option<V>,
+    ) -> Result<Option<V>> {
+        self.check_sizes(key, None)?;
+        let locked = self.lock(endpoint, key).await?;
+        let before = self.get(endpoint, key).await?;
+        match change(before.as_ref()) {
+            None => locked.unlock().await?,
+            Some(value) => {
+                self.check_sizes(key, Some(&value))?;
+                match self.index.get(key) {
+                    None => self.insert_locked(locked, key, &value).await?,
+                    Some(entry) => self.update_locked(locked, self.stripe(key), entry, &value).await?,
+                }
+            }
+        }
+        Ok(before)
+    }
+
+    /// Removes a key. Returns `false` if it was absent. If another node owns the slot, that node may reuse it a moment
+    /// later.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-8").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// assert!(ep.block_on(store.delete(&ep, &7))?);
+    /// assert!(!ep.block_on(store.delete(&ep, &7))?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A dead or departed node, or a timeout. The key may be removed nevertheless.
+    pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
+        self.check_sizes(key, None)?;
+        let locked = self.lock(endpoint, key).await?;
+        let Some(entry) = self.index.get(key) else {
+            return locked.unlock().await.map(|()| false);
+        };
+        self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
+    }
+
+    fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
+        let too_large = |bytes: usize, max_bytes: usize| {
+            Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.object.path()))
+        };
+        let (key_bytes, value_bytes) = (key.bytes(), value.map_or(0, Value::bytes));
+        if !K::FIXED && key_bytes > self.options.key_bytes_max {
+            return too_large(key_bytes, self.options.key_bytes_max);
+        }
+        if !V::FIXED && value_bytes > self.options.value_bytes_max {
+            return too_large(value_bytes, self.options.value_bytes_max);
+        }
+        Ok(())
+    }
+
+    // ---- values ------------------------------------------------------------------------------------------------------
+
+    /// Checks that the node of a value is alive.
+    fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
+        let node = entry.slot.node();
+        if node == self.object.node().id() {
+            return Ok(());
+        }
+        endpoint.check_alive(node).map_err(|error| self.lost_by(error))
+    }
+
+    /// The error of a value on a dead or departed node.
+    #[cold]
+    fn lost_by(&self, error: impl Into<Error>) -> Error {
+        let error = error.into();
+        let error = match error.node() {
+            Some(node) if error.is_gone() => ErrorKind::Lost { node }.into(),
+            _ => error,
+        };
+        error.of(self.object.path())
+    }
+}

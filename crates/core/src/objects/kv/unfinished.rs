@@ -1,0 +1,165 @@
+//! Inserts and deletes that were cut short: by a timeout, an error, or a future that was dropped.
+//!
+//! Announcements of different writers have no order. The lock of a key orders its changes: it is not released before
+//! all live nodes have applied a change that was sent to some of them. An operation that cannot wait for that leaves
+//! the lock taken. It passes the lock, and the change that must be undone, to the service thread, which
+//!
+//! 1. clears the slot's valid bit, visibly;
+//! 2. orders all nodes to drop the key, and waits until they have;
+//! 3. frees the slot, and only then releases the lock.
+//!
+//! Until then other operations on the key's lock wait, and time out if a node does not apply the change. An insert
+//! that is undone has not happened; a delete is completed. If the home of the key's lock dies meanwhile, the operation
+//! counts as pending there ([`death`](super::death)) until then.
+
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, Region};
+
+use super::codec::Key;
+use super::death::Staying;
+use super::index::{Entry, Index};
+use super::locks::Locked;
+use super::slots::{Meta, Slots};
+use super::tracker::{Change, Tracker};
+use crate::mutants;
+use crate::node::{Node, Poller, Progress};
+use crate::objects::mutex::HeldLock;
+
+/// What an insert or delete needs to be completed by the service thread.
+pub(super) struct Work<K> {
+    pub(super) tracker: Arc<Tracker<K>>,
+    pub(super) index: Arc<Index<K>>,
+    pub(super) slots: Arc<Slots>,
+    /// This node's slots.
+    pub(super) own: Region,
+}
+
+/// The lock of a key in the middle of an insert or delete. If it is dropped before [`Changing::finish`], the service
+/// thread gets it, with the change.
+pub(super) struct Changing<'a, 'k, K: Key> {
+    node: &'a Node,
+    work: Option<Work<K>>,
+    locked: Option<Locked<'a>>,
+    pub(super) key: &'k K,
+    pub(super) entry: Entry,
+}
+
+impl<'a, 'k, K: Key> Changing<'a, 'k, K> {
+    pub(super) fn new(node: &'a Node, work: Work<K>, locked: Locked<'a>, key: &'k K, entry: Entry) -> Self {
+        Changing { node, work: Some(work), locked: Some(locked), key, entry }
+    }
+
+    /// The change is complete: all nodes have applied it.
+    pub(super) fn finish(mut self) -> Locked<'a> {
+        self.work = None;
+        self.locked.take().expect("it is there until it is finished or dropped")
+    }
+}
+
+impl<K: Key> Drop for Changing<'_, '_, K> {
+    fn drop(&mut self) {
+        let (Some(work), Some(Locked { guard, entered })) = (self.work.take(), self.locked.take()) else { return };
+        // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
+        let endpoint = guard.endpoint();
+        // Where that fails it may land later, as long as the slot's node is not out for good.
+        let fenced = match mutants::KV_HAND_OVER_UNFENCED.is_on() {
+            false => endpoint.block_on(self.node.fence_living(endpoint, [self.entry.slot.node()].into_iter())),
+            true => Ok(Vec::new()),
+        };
+        let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
+        let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
+        let node = self.node.for_service();
+        let (cleared, told, dropped, freed) = (false, None, false, false);
+        let unfinished = Unfinished { node, work, key, entry, lock, may_land, cleared, told, dropped, freed };
+        self.node.add_poller(Box::new(unfinished));
+    }
+}
+
+struct Unfinished<K> {
+    node: Node,
+    work: Work<K>,
+    key: K,
+    entry: Entry,
+    lock: Option<(HeldLock, Staying)>,
+    /// The endpoint that began it has put to the slot, and could not see that it has landed.
+    may_land: bool,
+    /// The slot is visibly not valid.
+    cleared: bool,
+    /// The position of the message that announces the removal.
+    told: Option<u64>,
+    /// All nodes have dropped the key.
+    dropped: bool,
+    /// The slot is free, or its allocator was notified.
+    freed: bool,
+}
+
+impl<K: Key> Unfinished<K> {
+    /// The next step; whether one was possible.
+    fn step(&mut self, endpoint: &Endpoint) -> bool {
+        let Unfinished { node, work, key, entry, .. } = self;
+        let Work { tracker, index, slots, own } = work;
+        if !self.cleared {
+            // If the slot's node is evicted or has left, no node reads it any more.
+            if self.may_land {
+                self.cleared = node.silence_of(endpoint, entry.slot.node()).is_some();
+                return self.cleared;
+            }
+            let meta = Meta { counter: entry.counter, valid: false }.packed();
+            if entry.slot.node() == node.id() {
+                // Slots have no atomics, so a store suffices. The announcement follows it (`CW → NLR`).
+                own.word((entry.slot.offset() - own.remote::<u64>(0).offset()) as usize).store(meta);
+                self.cleared = true;
+                return true;
+            }
+            let put = endpoint.put_value(entry.slot, meta).wait();
+            // A round trip.
+            let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
+            if fenced.as_ref().is_err_and(farfield_fabric::Error::is_refused) {
+                return false; // once more, later
+            }
+            self.may_land = fenced.is_err();
+            self.cleared = fenced.is_ok();
+            return true;
+        }
+        if self.told.is_none() {
+            index.remove(key, *entry);
+            self.told = tracker.try_tell(key, Change::Remove { entry: *entry }).ok().flatten();
+            return self.told.is_some();
+        }
+        if !self.dropped && !mutants::KV_RELEASED_BEFORE_DROPPED.is_on() {
+            self.dropped = self.told.is_some_and(|position| tracker.is_applied(endpoint, position));
+            return self.dropped;
+        }
+        if !self.freed {
+            if slots.is_ours(entry.slot) {
+                slots.free(entry.slot);
+            } else if !matches!(tracker.try_tell(key, Change::Free { entry: *entry }), Ok(Some(_))) {
+                return false;
+            }
+            self.freed = true;
+        }
+        let is_released = self.lock.as_ref().is_none_or(|(lock, _)| lock.release(endpoint) == Progress::Done);
+        if is_released {
+            self.lock = None;
+        }
+        is_released
+    }
+}
+
+impl<K: Key> Poller for Unfinished<K> {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if self.node.fabric().is_fenced() {
+            return Progress::Done; // the others take the lock from this node, and repair what it leaves
+        }
+        match self.step(endpoint) {
+            _ if self.lock.is_none() => Progress::Done,
+            true => Progress::Busy,
+            false => Progress::Idle,
+        }
+    }
+
+    fn is_owed(&self) -> bool {
+        true
+    }
+}

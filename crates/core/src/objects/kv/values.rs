@@ -1,0 +1,193 @@
+//! Values in the slots of nodes: where each is, how it is written, and how a read knows that it is whole.
+
+use core::time::Duration;
+
+use farfield_fabric::{Buf, Endpoint, Instant, NodeId, RemotePtr, read_words, write_words};
+
+use super::codec::{Key, Value};
+use super::index::{Entry, hash_of};
+use super::slots::Meta;
+use super::{KvStore, Placement, slots};
+use crate::error::{ErrorContext, Result};
+use crate::mutants;
+
+/// The result of one read of a slot.
+pub(super) enum Look<V> {
+    Found(V),
+    Absent,
+    Torn,
+}
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    pub(super) fn rank_by_hash(&self, key: &K) -> usize {
+        (hash_of(key) % self.participants.count() as u64) as usize
+    }
+
+    /// The home of a new value: a node that is neither dead nor departed.
+    pub(super) fn home_of_value(&self, endpoint: &Endpoint, key: &K) -> NodeId {
+        let node = self.object.node();
+        match self.options.placement {
+            Placement::Inserter => node.id(),
+            Placement::Hash => {
+                let ring = self.participants.ring(self.rank_by_hash(key));
+                let mut ring = ring.map(|rank| self.participants.at(rank));
+                ring.find(|home| endpoint.check_alive(*home).is_ok()).unwrap_or(node.id())
+            }
+        }
+    }
+
+    /// This node's slot at a pointer, as words.
+    pub(super) fn here(&self, slot: RemotePtr<u64>) -> Option<&[farfield_fabric::Word]> {
+        (slot.node() == self.object.node().id()).then(|| {
+            let offset = slot.offset() - self.region.remote::<u64>(0).offset();
+            self.region.words(offset as usize, self.layout.words)
+        })
+    }
+
+    pub(super) fn write_meta(&self, endpoint: &Endpoint, slot: RemotePtr<u64>, meta: Meta) -> Result<()> {
+        match self.here(slot) {
+            Some(words) => {
+                words[0].store(meta.packed());
+                Ok(())
+            }
+            None => endpoint.put_value(slot, meta.packed()).detach().of(self.object.path()),
+        }
+    }
+
+    /// Writes checksum and value over those that are there.
+    pub(super) fn write_value(&self, endpoint: &Endpoint, stripe: usize, entry: Entry, value: &V) -> Result<()> {
+        self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
+            // If this node dies here, its slot dies with it.
+            Some(words) => {
+                write_words(&words[1..image.len()], &image[1..]);
+                Ok(())
+            }
+            None => {
+                // Put first where it harms no reader, to the same node. Puts land in order: if this node's death cuts
+                // the second short, the first is whole.
+                let mut redo = endpoint.buf::<u64>(1 + image.len())?;
+                redo[0] = entry.slot.packed();
+                redo[1] = slots::redo_checksum(&image[1..], entry);
+                redo[2..].copy_from_slice(&image[1..]);
+                endpoint.put(self.redo_of(entry.slot.node(), stripe), &redo).detach()?;
+                let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
+                tail.copy_from_slice(&image[1..]);
+                endpoint.put(entry.slot.at(1), &tail).detach()
+            }
+        })
+    }
+
+    fn redo_of(&self, node: NodeId, stripe: usize) -> RemotePtr<u64> {
+        let rank = self.participants.rank_of(node).expect("values lie on participants");
+        self.redo[rank].at(stripe * self.layout.redo_words())
+    }
+
+    /// The value that a dead node was writing into a slot which is torn now.
+    pub(super) async fn value_to_redo(&self, endpoint: &Endpoint, stripe: usize, entry: Entry) -> Result<Option<V>> {
+        let path = self.object.path();
+        let redo = endpoint.buf::<u64>(self.layout.redo_words()).of(path)?;
+        let from = self.redo_of(entry.slot.node(), stripe);
+        let redo = endpoint.get_into(from, redo).await.map_err(|error| self.lost_by(error))?;
+        let Some((value, words)) = V::decode(&redo[3..]) else { return Ok(None) };
+        let is_whole = redo[0] == entry.slot.packed() && redo[1] == slots::redo_checksum(&redo[2..3 + words], entry);
+        Ok(is_whole.then_some(value))
+    }
+
+    /// Writes the whole slot of a new entry, not valid.
+    pub(super) fn write_all(&self, endpoint: &Endpoint, entry: Entry, value: &V) -> Result<()> {
+        self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
+            Some(words) => {
+                words[0].store(image[0]);
+                write_words(&words[1..image.len()], &image[1..]);
+                Ok(())
+            }
+            None => {
+                // The meta word first, by itself: a put may land in pieces, and puts land in order.
+                endpoint.put_value(entry.slot, image[0]).detach()?;
+                let mut tail = endpoint.buf::<u64>(image.len() - 1)?;
+                tail.copy_from_slice(&image[1..]);
+                endpoint.put(entry.slot.at(1), &tail).detach()
+            }
+        })
+    }
+
+    fn with_image(
+        &self,
+        endpoint: &Endpoint,
+        entry: Entry,
+        value: &V,
+        write: impl FnOnce(&[u64]) -> farfield_fabric::Result<()>,
+    ) -> Result<()> {
+        let mut image: Buf<'_, u64> = endpoint.buf(self.layout.words).of(self.object.path())?;
+        let words = value.encode(&mut image[2..]);
+        image[0] = Meta { counter: entry.counter, valid: false }.packed();
+        image[1] = slots::checksum(&image[2..2 + words], entry.counter);
+        write(&image[..2 + words]).of(self.object.path())
+    }
+
+    #[inline]
+    pub(super) async fn look(&self, endpoint: &Endpoint, entry: Entry) -> Result<Look<V>> {
+        if entry.slot.node() == self.object.node().id() {
+            return Ok(self.look_here(entry));
+        }
+        let path = self.object.path();
+        let image = endpoint.buf::<u64>(self.layout.words).of(path)?;
+        let image = endpoint.get_into(entry.slot, image).await.map_err(|error| self.lost_by(error))?;
+        Ok(judge(&image, entry.counter))
+    }
+
+    pub(super) fn look_here(&self, entry: Entry) -> Look<V> {
+        let Some(words) = self.here(entry.slot) else { return Look::Torn };
+        let mut image = [0; 34];
+        match image.get_mut(..words.len()) {
+            Some(image) => {
+                read_words(words, image);
+                judge(image, entry.counter)
+            }
+            None => {
+                let mut image = vec![0; words.len()];
+                read_words(words, &mut image);
+                judge(&image, entry.counter)
+            }
+        }
+    }
+
+    /// After a torn read: lets other tasks run, until the deadline, or until the writer is known to be dead or
+    /// departed.
+    #[cold]
+    pub(super) async fn torn(&self, endpoint: &Endpoint, key: &K, since: &mut Option<Instant>) -> Result<()> {
+        let now = endpoint.now();
+        let since = *since.get_or_insert(now);
+        let waited = now - since;
+        if waited >= endpoint.timeout() {
+            let error = farfield_fabric::Error::from(farfield_fabric::ErrorKind::Timeout { waited });
+            return Err(error).waiting_for("an untorn value").of(self.object.path());
+        }
+        if waited >= TORN_LONG {
+            // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.
+            self.lock(endpoint, key).await?.unlock().await?;
+        }
+        endpoint.look_again((now + TORN_LONG).min(since + endpoint.timeout())).await;
+        Ok(())
+    }
+}
+
+/// A value that stays torn for so long may have a dead writer.
+const TORN_LONG: Duration = Duration::from_millis(10);
+
+/// Interprets a slot's words for the entry that led there (LOCO appendix I.1).
+#[inline]
+pub(super) fn judge<V: Value>(image: &[u64], counter: u64) -> Look<V> {
+    let meta = Meta::from_packed(image[0]);
+    // Another counter: the slot has belonged to another key since the index was read. So a delete had taken effect,
+    // and did not end before our index knew. Not valid: an insert has not taken effect yet, or a delete has. One word,
+    // which is never torn, shows both.
+    if meta.counter != counter || !meta.valid {
+        return Look::Absent;
+    }
+    match V::decode(&image[2..]) {
+        Some((value, _)) if mutants::KV_SUM_IGNORED.is_on() => Look::Found(value),
+        Some((value, words)) if slots::checksum(&image[2..2 + words], counter) == image[1] => Look::Found(value),
+        _ => Look::Torn,
+    }
+}

@@ -1,0 +1,15 @@
+//! The objects. Each module explains its object: its source, its memory, its guarantees,
+//! and what its calls cost.
+
+pub mod atomic_var;
+pub mod barrier;
+pub mod kv;
+pub mod mutex;
+pub mod owned_var;
+pub(crate) mod participants;
+pub mod queue;
+pub mod release;
+pub mod ring_buffer;
+pub(crate) mod settle;
+pub mod shared_var;
+pub mod sst;

@@ -1,0 +1,642 @@
+//! A lock between operations of all nodes: first come, first served, with bounded bypass.
+//!
+//! One word on the home node, worked on by remote atomics only:
+//!
+//! ```text
+//! 63           42 41            20 19       18         12 11            0
+//! ┌──────────────┬────────────────┬──────────┬────────────┬───────────────┐   holder: 0, or the holder's node plus one
+//! │ next (22)    │ serving (22)   │ died (1) │ bypass (7) │ holder (12)   │   died: a holder died, and nobody has
+//! └──────────────┴────────────────┴──────────┴────────────┴───────────────┘         repaired what it left
+//! ```
+//!
+//! A free lock is taken by one compare-and-swap. An operation that finds it held draws a ticket (fetch-and-add on
+//! `next`), watches the word, and takes the lock by a compare-and-swap when it is free and `serving` is its ticket. A
+//! newcomer may take a free lock ahead of waiting operations, at most [`BYPASS_MAX`] times in a row. The head of the
+//! queue may be a thread that does not run, and strict order would make all others wait for it. So a ticket with k
+//! others before it is served after at most (k + 1)·([`BYPASS_MAX`] + 1) critical sections. Release is one
+//! fetch-and-add of −holder.
+//!
+//! *Acquire.* The holder has waited for the compare-and-swap, so its later reads follow it. *Release.* The holder's
+//! puts to any node must be visible before the lock is seen free. A put's completion does not guarantee that. So the
+//! release first waits for a get from every node that received a put of the holder's endpoint since it last read from
+//! it (a global fence). The home node is left out: the release is a remote atomic on the same queue pair, and executes
+//! after earlier puts to that node. The home is fenced, too, after puts to memory of a further group there
+//! ([`GroupKey::class`]). The release waits for pending gets, which it could overtake. CPU writes precede any later
+//! operation.
+//!
+//! The ticket belongs to the operation: several operations of one thread may want the same lock. An operation that is
+//! dropped while it waits gives its ticket to the service thread, which passes the turn on. An operation that is
+//! *forgotten* (`mem::forget`) keeps it, as a forgotten guard keeps the lock: others then time out.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, free, nobody has queued since this node last had it | 1 | 1 cas |
+//! | `lock`, free | 2 | 2 cas |
+//! | `lock`, contended | 3 and more | cas, faa, a get for each look, cas |
+//! | `unlock`, d nodes put to, the home left out | 1 (d = 0) or 2 | at most d gets, 1 faa |
+//!
+//! On the home node there are as many operations, and no round trips but for the fence.
+//!
+//! # When a node dies
+//!
+//! *The holder's.* An operation that finds the lock held by a node that is [`Standing::ShutOut`] frees it, by a
+//! compare-and-swap that also sets `died`. It does not do so earlier: until then, puts of the dead node may still
+//! land, and so may its release. The mark stays until a holder calls [`Guard::repaired`]. Until then
+//! [`Guard::is_after_death`] warns each holder that the protected data may be half-written. A holder that left
+//! gracefully still holds the lock: an error names its node.
+//!
+//! *A waiter's.* Its turn is never taken. If a free lock has not been taken for [`STUCK_LONG`] and some node is dead
+//! or departed, the waiting operations skip the turn. Each further turn is skipped after half the time, down to
+//! [`STUCK_SHORT`], until none waits, since many operations of one node may have waited. An operation that was only
+//! slow finds `serving` beyond its ticket and draws another: it has lost the turn, but the lock is not lost.
+//!
+//! *The home's.* The lock is lost with it; every call reports this and names the node. The survivors reopen it
+//! ([`Node::reopen`]): then it is free, and marked as after a death. The mark is written before the address of the
+//! word is announced.
+//!
+//! *A restarted node* may open a [`Mutex`] while the others have it open, if its home is alive.
+//!
+//! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
+
+mod abandoned;
+mod state;
+
+use core::future::Future;
+use core::time::Duration;
+use std::collections::HashMap;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
+use state::{DIED, DRAW, State, Watch};
+
+use self::abandoned::Ticket;
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::mutants;
+use crate::node::{Hold, Node, Object, Opening, Progress, Regions, Standing};
+use crate::objects::release;
+use crate::objects::release::{fence_holder, release_later};
+use crate::objects::settle::Settle;
+pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
+
+/// A number of locks, spread over the nodes that open them, in order: the word of lock `i` is on node `i mod nodes`.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-locks").start()?;
+/// let locks = farfield::MutexArray::open(&node, "stripes", 64)?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// # Ok(()) }
+/// ```
+pub struct MutexArray {
+    object: Object,
+    /// The word of lock `i` is at `bases[i mod nodes]` plus `i / nodes` words.
+    bases: Vec<RemotePtr<u64>>,
+    /// The word of each lock when this node last saw it: the guess for the first compare-and-swap.
+    seen: Box<[Word]>,
+    /// Free locks that were not available without waiting.
+    refused: LocalMutex<HashMap<usize, Watch>>,
+    /// How many turns this node has skipped since the queue was last empty.
+    passed_over: LocalMutex<HashMap<usize, u32>>,
+}
+
+/// One lock, shared by all nodes.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-mutex").start()?;
+/// let mutex = farfield::Mutex::open(&node, "bank/lock", node.id())?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     let guard = mutex.lock(&ep).await?;
+///     // … work on what it protects …
+///     guard.unlock().await
+/// })?;
+/// # Ok(()) }
+/// ```
+pub struct Mutex(MutexArray);
+
+/// Holds the lock as long as it lives.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let node = farfield::Node::builder().session("doc-guard").start()?;
+/// let (ep, lock) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+/// ep.block_on(async {
+///     let mut guard = lock.lock(&ep).await?;
+///     if guard.is_after_death() {
+///         // … check and repair what the lock protects …
+///         guard.repaired();
+///     }
+///     guard.unlock().await
+/// })?;
+/// # Ok(()) }
+/// ```
+///
+/// Unlock with [`Guard::unlock`]. Dropping it does the same, but waits for the release fence in the drop, and an error
+/// is only logged.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard<'a> {
+    locks: &'a MutexArray,
+    endpoint: &'a Endpoint,
+    word: RemotePtr<u64>,
+    index: usize,
+    held: bool,
+    /// The mark, and whether the release removes it.
+    is_after_death: bool,
+    is_repaired: bool,
+}
+
+impl Mutex {
+    /// Opens the lock, with its word on `home`, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently; no memory.
+    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
+        MutexArray::open_on(node, path, 1, vec![home], node.members_for(path), node.is_reopening(path)).map(Mutex)
+    }
+
+    /// Takes the lock, waiting as long as the endpoint's timeout.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-mutex-17").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
+    /// let guard = ep.block_on(mutex.lock(&ep))?;
+    /// // … work on what it protects …
+    /// ep.block_on(guard.unlock())?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
+    /// or that has left.
+    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Guard<'a>> {
+        self.0.lock(endpoint, 0).await
+    }
+
+    /// [`Mutex::lock`] with a deadline.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-mutex-18").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
+    /// let held = ep.block_on(mutex.lock(&ep))?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
+    /// let error = ep.block_on(mutex.lock_deadline(&ep, deadline)).map(|_| ()).unwrap_err();
+    /// assert!(error.is_timeout()); // and the mutex can be taken by others as before
+    /// ep.block_on(held.unlock())?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Guard<'a>> {
+        self.0.lock_deadline(endpoint, 0, deadline).await
+    }
+
+    /// Takes the lock if it is available without waiting.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-mutex-19").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
+    /// let held = ep.block_on(mutex.lock(&ep))?;
+    /// assert!(ep.block_on(mutex.try_lock(&ep))?.is_none());
+    /// ep.block_on(held.unlock())?;
+    /// assert!(ep.block_on(mutex.try_lock(&ep))?.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The home node is dead or departed.
+    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<Guard<'a>>> {
+        self.0.try_lock(endpoint, 0).await
+    }
+}
+
+impl MutexArray {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens them differently; no memory.
+    pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
+        let members = node.members_for(path);
+        MutexArray::open_on(node, path, count, members.clone(), members, node.is_reopening(path))
+    }
+
+    /// [`MutexArray::open`] among these nodes: the word of lock `i` is on the one at `i mod` their number.
+    pub(crate) fn open_among(node: &Node, path: &str, count: usize, participants: Vec<NodeId>) -> Result<MutexArray> {
+        MutexArray::open_on(node, path, count, participants.clone(), participants, false)
+    }
+
+    fn open_on(
+        node: &Node,
+        path: &str,
+        count: usize,
+        homes: Vec<NodeId>,
+        participants: Vec<NodeId>,
+        is_after_death: bool,
+    ) -> Result<MutexArray> {
+        let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
+        let mut regions = Regions::new(node);
+        if homes.contains(&node.id()) {
+            let first = if is_after_death { DIED } else { 0 };
+            regions.alloc_words("tickets", GroupKey::DATA, bytes / 8, &[first]).of(path)?;
+        }
+        let homes_too = homes.clone();
+        let expect =
+            move |peer| if homes_too.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] };
+        let opening = Opening::new(node, path, "MutexArray").layout(&format!("count={count}, homes={homes:?}"));
+        let opening = opening.participants(participants).regions(regions);
+        let object = opening.expect(expect).takes_in_returned().open()?;
+        let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
+        let seen = std::iter::repeat_with(Word::default).take(count).collect();
+        Ok(MutexArray { object, bases, seen, refused: LocalMutex::default(), passed_over: LocalMutex::default() })
+    }
+
+    /// The number of locks.
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Whether there are no locks.
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// The home node of lock `index`.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    pub fn home(&self, index: usize) -> NodeId {
+        self.word(index).node()
+    }
+
+    fn word(&self, index: usize) -> RemotePtr<u64> {
+        assert!(index < self.seen.len(), "lock {index} of {}", self.seen.len());
+        self.bases[index % self.bases.len()].at(index / self.bases.len())
+    }
+
+    fn me(&self) -> u64 {
+        u64::from(self.object.node().id().0) + 1
+    }
+
+    /// Takes lock `index`, waiting as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
+    /// or that has left.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Guard<'a>> {
+        self.lock_deadline(endpoint, index, endpoint.deadline()).await
+    }
+
+    /// [`MutexArray::lock`] with a deadline.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<Guard<'a>> {
+        self.object.check_current()?;
+        let (word, me) = (self.word(index), self.me());
+        let path = self.object.path();
+        // A free lock: at most two attempts, since a wrong guess is corrected by the first.
+        let mut state = State(self.seen[index].load()).freed();
+        for _ in 0..2 {
+            let Some(taken) = state.taken_by_newcomer(me) else { break };
+            let found = State(self.settle_take(endpoint, word, state, taken).await.of(path)?);
+            if found == state {
+                return Ok(self.guard(endpoint, word, index, taken));
+            }
+            state = found;
+        }
+        // A held lock: this draws a ticket, which `waiting` returns if this operation is dropped or fails.
+        let (mut number, after) = self.draw(endpoint, index).await.of(path)?;
+        let mut waiting = Ticket { locks: self, word, number: Some(number) };
+        state = after;
+        let start = endpoint.now();
+        let mut watch = Watch::begin(state, start);
+        loop {
+            if state.is_past(number) {
+                // It was freed from a dead holder.
+                waiting.number = None;
+                (number, state) = self.draw(endpoint, index).await.of(path)?;
+                waiting.number = Some(number);
+                continue;
+            }
+            if let Some(taken) = state.taken_by_ticket(number, me) {
+                let take = endpoint.cas(word, state.0, taken.0);
+                let found = Settle::new(endpoint, take, |found| {
+                    if found == state.0 {
+                        // The turn is used up with it: nothing is left to pass on.
+                        waiting.number = None;
+                        release::add(&self.object, endpoint, word, me.wrapping_neg());
+                    }
+                })
+                .await
+                .of(path)?;
+                if State(found) == state || mutants::MUTEX_TURN_UNCHECKED.is_on() {
+                    waiting.number = None;
+                    return Ok(self.guard(endpoint, word, index, taken));
+                }
+                state = State(found);
+                continue;
+            }
+            let now = endpoint.now();
+            let patience = self.patience(index);
+            watch.sees(state, now);
+            let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
+            let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
+            if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
+                state = self.take_from_the_dead(endpoint, index, state, left).await.of(path)?;
+                continue;
+            }
+            // A dead holder will be fenced; a departed one never returns to release the lock.
+            let gone = gone.filter(|error| late || matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
+            if let Some(error) = gone {
+                // Read once more: the holder may have released the lock before it left.
+                let now = endpoint.get(word).await.of(path)?;
+                if now == state.0 {
+                    return Err(error).of(path);
+                }
+                state = State(now);
+                continue;
+            }
+            if late {
+                let waited = now - start;
+                // The holder, or the node that has the turn, if it is known.
+                let missing = state.holder().into_iter().collect();
+                return Err(ErrorKind::Timeout { what: "the lock".into(), waited, missing }).of(path);
+            }
+            self.object.check_unasked()?;
+            // The wait is in slices, to notice the death of the holder's node.
+            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience));
+            match endpoint.wait_remote(word, state.0, slice).await {
+                Ok(changed) => state = State(changed),
+                Err(error) if error.is_timeout() => {}
+                Err(error) => return Err(error).of(path),
+            }
+        }
+    }
+
+    /// Takes lock `index` if it is available without waiting.
+    ///
+    /// # Errors
+    /// The home node is dead or departed.
+    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
+        self.object.check_current()?;
+        let (word, me) = (self.word(index), self.me());
+        let mut state = State(self.seen[index].load()).freed();
+        // Other operations may take and release it between the attempts; after a few it counts as taken.
+        for _ in 0..4 {
+            let found = match state.taken_by_newcomer(me) {
+                Some(taken) => {
+                    let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
+                    if found == state {
+                        return Ok(Some(self.guard(endpoint, word, index, taken)));
+                    }
+                    found
+                }
+                None => {
+                    let looks_lost = match state.holder() {
+                        Some(holder) => endpoint.check_alive(holder).is_err(),
+                        // While all nodes are alive, no turn is lost.
+                        None => self.object.node().epoch() > 0 && self.is_stuck(endpoint, index, state),
+                    };
+                    let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
+                    self.take_from_the_dead(endpoint, index, state, left).await.of(self.object.path())?
+                }
+            };
+            state = found;
+        }
+        Ok(None)
+    }
+
+    /// Draws a ticket. Returns its number, and the state with it.
+    async fn draw(&self, endpoint: &Endpoint, index: usize) -> fabric::Result<(u64, State)> {
+        let word = self.word(index);
+        let drawn = Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
+            drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
+        });
+        let drawn = State(drawn.await?);
+        if drawn.nobody_waits() && self.object.node().epoch() > 0 {
+            self.passed_over.lock().remove(&index);
+        }
+        Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
+    }
+
+    /// If a dead node seems to hold the lock, or a turn that has not been taken for long: the state after it is freed
+    /// or skipped.
+    fn left_by_the_dead(&self, state: State, looks_lost: bool) -> Option<State> {
+        if !looks_lost {
+            return None;
+        }
+        let node = self.object.node();
+        match state.holder() {
+            // Only now can neither its puts nor its release land any more.
+            Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
+            None => {
+                let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
+                // This covers all members ever: a restarted node may wait behind its own predecessor, too.
+                let is_lost = node.members().any(is_gone) && !mutants::MUTEX_TURN_KEPT.is_on();
+                (!state.nobody_waits() && is_lost).then(|| state.passed_over())
+            }
+        }
+    }
+
+    /// Frees the lock or the turn of a dead node, if the lock is still in this state. Returns the state after that.
+    async fn take_from_the_dead(
+        &self,
+        endpoint: &Endpoint,
+        index: usize,
+        state: State,
+        left: State,
+    ) -> fabric::Result<State> {
+        let found = State(endpoint.cas(self.word(index), state.0, left.0).await?);
+        if found != state {
+            return Ok(found);
+        }
+        if state.holder().is_none() {
+            *self.passed_over.lock().entry(index).or_default() += 1;
+        }
+        Ok(left)
+    }
+
+    /// How long a free lock may stay untaken before the turn is skipped.
+    fn patience(&self, index: usize) -> Duration {
+        // While all nodes are alive, no turn is lost.
+        let passed = match self.object.node().epoch() {
+            0 => 0,
+            _ => self.passed_over.lock().get(&index).copied().unwrap_or(0),
+        };
+        (STUCK_LONG / 2u32.saturating_pow(passed)).max(STUCK_SHORT)
+    }
+
+    /// Whether a lock that is not available at once has been in this state for long: another operation has seen it
+    /// before.
+    fn is_stuck(&self, endpoint: &Endpoint, index: usize, state: State) -> bool {
+        let now = endpoint.now();
+        let mut refused = self.refused.lock();
+        let watch = refused.entry(index).or_insert_with(|| Watch::begin(state, now));
+        watch.sees(state, now);
+        watch.is_stuck(now, self.patience(index))
+    }
+
+    fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
+        self.seen[index].store(taken.0);
+        let is_after_death = taken.has_died();
+        Guard { locks: self, endpoint, word, index, held: true, is_after_death, is_repaired: false }
+    }
+
+    /// A compare-and-swap that takes the lock. If it succeeds after its future was dropped, it is undone.
+    fn settle_take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        word: RemotePtr<u64>,
+        from: State,
+        taken: State,
+    ) -> impl Future<Output = fabric::Result<u64>> + 'a {
+        let me = self.me();
+        Settle::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
+            if found == from.0 {
+                release::add(&self.object, endpoint, word, me.wrapping_neg());
+            }
+        })
+    }
+}
+
+/// How often a waiter checks whether the holder's node is alive.
+const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
+
+impl Guard<'_> {
+    /// Makes the holder's writes visible everywhere, then releases the lock.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-mutex-20").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
+    /// let guard = ep.block_on(mutex.lock(&ep))?;
+    /// ep.block_on(guard.unlock())?; // what was put under the lock is visible to the next holder
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The lock's home is dead or departed, and the lock lost with it. Or a node that received writes does not answer:
+    /// the lock is released when that node is evicted, or freed from this node if this one is. Or the fence was
+    /// refused for as long as the endpoint's timeout: the lock stays taken.
+    pub async fn unlock(mut self) -> Result<()> {
+        let path = self.locks.object.path();
+        let home = self.word.node();
+        let spared = if mutants::MUTEX_FENCE_SPARES_SELF.is_on() { self.endpoint.me() } else { home };
+        let is_spared = |node| node == spared || mutants::MUTEX_NO_FENCE.is_on();
+        let fenced = fence_holder(self.locks.object.node(), self.endpoint, is_spared).await;
+        if let Ok(lost) = &fenced
+            && !lost.is_empty()
+            && !mutants::MUTEX_RELEASED_UNDECIDED.is_on()
+        {
+            let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
+            self.held = false;
+            let release = move |endpoint: &Endpoint| lock.release(endpoint);
+            return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
+        }
+        if fenced.as_ref().is_err_and(Error::is_refused) {
+            self.held = false; // nobody else may have it: what was put may not be visible
+            return fenced.map(drop).of(path);
+        }
+        let me = self.held();
+        self.held = false; // from here on it is released, or its home is gone
+        let released = match mutants::MUTEX_RELEASED_BY_PUT.is_on() {
+            false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
+            true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
+        };
+        match &released {
+            Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
+            Err(error) if error.is_refused() && !mutants::MUTEX_RELEASE_REFUSED.is_on() => {
+                // The service thread releases by another endpoint: the puts that needed no fence are made visible
+                // before.
+                let node = self.locks.object.node();
+                self.held = true;
+                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                self.held = false;
+                release::add_later(&self.locks.object, self.word, me.wrapping_neg());
+                return fenced.map(drop).of(path);
+            }
+            Err(_) => {}
+        }
+        fenced.of(path)?;
+        released.map(|_| ()).of(path)
+    }
+
+    /// The value that the release subtracts from the word.
+    fn held(&self) -> u64 {
+        // Only the holder changes the mark while it is alive.
+        self.locks.me() + if self.is_repaired { DIED } else { 0 }
+    }
+
+    /// Leaves the lock taken, to be released by another endpoint of this node, such as the service thread's. The caller
+    /// has fenced all puts that must be visible by then.
+    pub fn hand_over(mut self) -> HeldLock {
+        self.held = false;
+        HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
+    }
+}
+
+impl<'a> Guard<'a> {
+    /// Whether a holder has died while it held the lock, and [`Guard::repaired`] has not been called since: the
+    /// protected data may be half-written. The dead node's earlier puts are visible, or never will be.
+    pub fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    /// Declares that the protected data is whole: the next holder is not warned of a death. Without this call, the
+    /// next one is warned, too.
+    pub fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+
+    /// The endpoint of the holder. Its puts before the release are visible to the next holder.
+    pub fn endpoint(&self) -> &'a Endpoint {
+        self.endpoint
+    }
+}
+
+/// A held lock without its guard ([`Guard::hand_over`]). It keeps the object open. Dropping it does not release the
+/// lock.
+pub struct HeldLock {
+    word: RemotePtr<u64>,
+    held: u64,
+    _open: Hold,
+}
+
+impl HeldLock {
+    /// Releases it. Returns [`Progress::Done`] if it is released, or lost with its home node. Otherwise the release
+    /// was refused.
+    pub fn release(&self, endpoint: &Endpoint) -> Progress {
+        release::add_once(endpoint, self.word, self.held.wrapping_neg())
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if !self.held {
+            return;
+        }
+        self.held = false;
+        let released = self.endpoint.block_on(Guard { ..*self }.unlock());
+        if let Err(error) = released {
+            tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
+        }
+    }
+}

@@ -1,0 +1,652 @@
+//! A bounded first-in first-out queue: any thread of any node enqueues and dequeues, by one-sided operations only.
+//!
+//! The whole queue is on the home node. A slot records whether it is filled, and which cell has its values:
+//!
+//! ```text
+//! region `slots`   0        64       128      136
+//!                  ┌──────┬─┬──────┬─┬────────┬────────┬─       head, tail: hints, never beyond the truth
+//!                  │ head │ │ tail │ │ slot 0 │ slot 1 │ …
+//!                  └──────┴─┴──────┴─┴────────┴────────┴─
+//!     a slot       63          32 31        12 11      6 5         0
+//!                  ┌─────────────┬────────────┬─────────┬──────────┐
+//!                  │ lap (32)    │ cell (20)  │ next(6) │ count(6) │    count: values in the cell, 0 if it is vacant
+//!                  └─────────────┴────────────┴─────────┴──────────┘    next: the first that is not taken yet
+//! region `cells`   ┌────────┬────────┬─
+//!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, some spare for each node, by rank
+//!                  └────────┴────────┴─
+//! ```
+//!
+//! Calls that enqueue have positions 0, 1, 2 …; position p uses slot p mod capacity, in lap p div capacity. The slot's
+//! word changes from *vacant in lap l* to *filled in lap l* … to *vacant in lap l + 1*, each time by one remote
+//! compare-and-swap of the whole word. Laps make every word unique, so a compare-and-swap succeeds only if the word
+//! has not changed since it was read (until 2³² laps later).
+//!
+//! - **enqueue** writes the values into a spare cell of its node, finds the first position that was never filled, and
+//!   swaps *filled, with that cell* for *vacant, with another cell*. The other cell is then the node's spare one.
+//! - **dequeue** finds the first position that is not taken, reads the next value from its cell, and swaps the word for
+//!   one without that value. The last value's taker leaves the slot vacant for the next lap.
+//!
+//! *A call in flight owns nothing*: there is no ticket and no claim, so no call waits for another, and none has to be
+//! recovered. A producer that dies has filled its slot, with whole values, or has left no trace but the loss of a
+//! spare cell of its own node, to which only that node wrote. A consumer that dies has taken its value, or has not:
+//! the compare-and-swap decides. Operations of a dead node in flight may land at any moment, and are an ordinary
+//! enqueue or dequeue then. Values are on the home node: they outlive their producer, but not the home.
+//!
+//! *First in, first out.* A call fills a position only if it knows that the position before is filled. It takes a
+//! position only if it knows that the position before is taken. It has seen that in the earlier slot, or the hint (or
+//! this node's own copy of it) records it. A call that has seen that all positions before p are filled (taken) raises
+//! the hint to p by a compare-and-swap. So a hint may lag, by as many positions as calls were cut short, but is never
+//! too high; the next call that sees it lag raises it. Therefore
+//!
+//! - an *enqueue* takes effect with its compare-and-swap, at the end of the queue;
+//! - a *dequeue* takes effect with its compare-and-swap, at the head of the queue;
+//! - *empty*: position p is vacant in its lap, so nothing is filled from p on; and all before p is taken. The queue is
+//!   empty at the moment at which the slot's word is read;
+//! - *full*: all before p is filled, and p's slot is still in an earlier lap, so position p − capacity is not taken.
+//!   The queue is full at the moment at which the slot's word is read.
+//!
+//! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
+//! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
+//! a value comes before the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a
+//! remote fence in between; neither is waited for either. (3) If the compare-and-swap succeeds the word has not changed
+//! since it was read, so the cell was not rewritten in between, and what the get read is whole. If it fails the value
+//! is thrown away.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | enqueue, one value or a batch | 2 | 2 gets, 1 put, 2 cas |
+//! | dequeue, one value | 2 | 3 gets, 1 remote fence, 2 cas (1 for all but the last of a batch) |
+//! | `try_dequeue`, empty; `try_enqueue`, full | 1 | 2 gets |
+//! | each look at a position that others have used meanwhile | 1 more | 2 gets |
+//! | each attempt than which another was faster: enqueue | 1 more, and a look | 1 cas |
+//! | each attempt than which another was faster: dequeue | 1 more, and a look | 1 get, 1 remote fence, 1 cas |
+//! | waiting for a value, or for room | a get for each look at one slot's word | |
+//!
+//! The second compare-and-swap raises the hint, and is not waited for. The hint lets a call skip used positions in one
+//! step. Some call always succeeds when others fail; a single call may be overtaken without bound.
+//!
+//! A batch takes one slot, and its values are taken one after the other, with nothing between them. So `capacity`
+//! counts calls that enqueue, not values.
+//!
+//! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
+//! dropped during its compare-and-swap may have taken a value: [`Queue::salvage`] returns those to the node. Both wait
+//! in the drop for the end of their posted operations, a round trip. While a call waits for a value or for room it
+//! holds nothing. Deadlines are only checked there, so a call that times out has done nothing. After any other error
+//! (a dead home, an evicted node) it is open whether the compare-and-swap was done. An enqueue that is forgotten
+//! (`mem::forget`) in the middle keeps its cell from the others of its node.
+//!
+//! *A restarted node* cannot take part in a queue that the others still have open: the cells that were its spare ones
+//! at first are in slots by now. All reopen the queue ([`Node::reopen`]), as they do when its home is dead or
+//! departed; it is empty then.
+//!
+//! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
+//! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
+
+mod state;
+mod steps;
+
+use core::time::Duration;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
+
+use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
+use self::steps::{Begun, Filling, Spares, Taking};
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::mutants;
+use crate::node::{Node, Object, Opening, Regions};
+use crate::objects::kv::Value;
+use crate::objects::participants::Participants;
+
+/// The location of a queue, and its size. All nodes must agree.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    /// The home node.
+    pub home: NodeId,
+    /// Its capacity in calls: each enqueues a value, or a batch.
+    pub capacity: usize,
+    /// The most values of a batch, 63 or less. Each cell has room for so many.
+    pub batch_max: usize,
+    /// The longest value, in bytes, where values are byte strings.
+    pub value_bytes_max: usize,
+    /// How many enqueues of one node may be in progress at once: one more waits for one of them. Those that wait for
+    /// room do not count.
+    pub enqueues_per_node: usize,
+}
+
+impl QueueOptions {
+    /// A queue on `home` with so many slots, for batches of up to 8 values.
+    pub fn new(home: NodeId, capacity: usize) -> QueueOptions {
+        QueueOptions { home, capacity, batch_max: 8, value_bytes_max: 64, enqueues_per_node: 16 }
+    }
+}
+
+/// A linearizable queue for many producers and many consumers.
+///
+/// Values are plain data, or [`ByteString`](crate::ByteString)s up to a configured length, as in a
+/// [`KvStore`](crate::KvStore). The handle is shared by the threads of its node; each passes its own endpoint. Any
+/// number of operations of one thread may be under way at once.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::{Queue, QueueOptions};
+/// let nodes = farfield::local_session(2)?;
+/// let home = nodes[0].id();
+/// let queues = farfield::on_each(&nodes, |n| Queue::<u64>::open(n, "jobs", QueueOptions::new(home, 64)))?;
+/// let (near, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+/// far.block_on(async {
+///     queues[1].enqueue(&far, &1).await?;
+///     queues[1].enqueue_batch(&far, &[2, 3]).await
+/// })?;
+/// near.block_on(async {
+///     for job in 1..=3 {
+///         assert_eq!(queues[0].dequeue(&near).await?, job);
+///     }
+///     assert_eq!(queues[0].try_dequeue(&near).await?, None);
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct Queue<V: Value> {
+    object: Object,
+    options: QueueOptions,
+    head: Hint,
+    tail: Hint,
+    slots: RemotePtr<u64>,
+    cells: RemotePtr<u64>,
+    spares: Spares,
+    /// The values of dequeues that were dropped after they took them.
+    salvaged: LocalMutex<Vec<V>>,
+}
+
+/// How often a waiting call checks whether the queue is being reopened.
+const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
+/// The most bytes of all cells.
+const BYTES_MAX: usize = 1 << 40;
+const HEAD: usize = 0;
+const TAIL: usize = 64;
+const SLOTS: usize = 128;
+
+/// The first position that is not filled, or not taken, as far as known. All earlier ones certainly are.
+struct Hint {
+    /// On the home node. It only grows, by compare-and-swaps.
+    word: RemotePtr<u64>,
+    /// This node's copy.
+    seen: Word,
+}
+
+impl Hint {
+    /// Records, here and on the home node, that all positions before `position` are filled (taken); `read` is the
+    /// word's old value.
+    fn raise(&self, endpoint: &Endpoint, read: u64, position: u64) {
+        // Another thread may have stored a higher position meanwhile; a lower one is just as true.
+        self.seen.store(position);
+        if read < position {
+            // No call depends on it, so it is not waited for.
+            let _ = endpoint.cas(self.word, read, position).detach();
+        }
+    }
+}
+
+impl<V: Value> Queue<V> {
+    /// Opens the queue among the members of the session ([`Node::survivors`]), and waits for them to do so.
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
+    pub fn open(node: &Node, path: &str, options: QueueOptions) -> Result<Queue<V>> {
+        Queue::open_among(node, path, &node.members_for(path), options)
+    }
+
+    /// Opens the queue among these nodes, which must name the same, and waits for them to do so. Its home is one of
+    /// them.
+    ///
+    /// # Errors
+    /// As `open`, or this node or the home is not among them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: QueueOptions) -> Result<Queue<V>> {
+        let participants = Participants::new(participants);
+        let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
+        let QueueOptions { home, capacity, batch_max, value_bytes_max, enqueues_per_node } = options;
+        if capacity == 0 || enqueues_per_node == 0 || !(1..=BATCH_MAX).contains(&batch_max) {
+            return refuse("`capacity` and `enqueues_per_node` have to be at least 1, and `batch_max` 1 to 63");
+        }
+        let (Some(rank), Some(_)) = (participants.rank_of(node.id()), participants.rank_of(home)) else {
+            return refuse("the home and the node that opens it have to be participants");
+        };
+        let cells = participants.count().saturating_mul(enqueues_per_node).saturating_add(capacity);
+        if cells > CELLS_MAX {
+            return refuse("`capacity` and `enqueues_per_node` of all nodes have to be at most 2^20 together");
+        }
+        let slots_bytes = SLOTS + capacity * 8;
+        let value_bytes = V::words(value_bytes_max).saturating_mul(8);
+        let cells_bytes = (cells * batch_max).saturating_mul(value_bytes);
+        if cells_bytes > BYTES_MAX {
+            return refuse("its values need more than 2^40 bytes: reduce `capacity`, `batch_max` or `value_bytes_max`");
+        }
+        let mut regions = Regions::new(node);
+        if node.id() == home {
+            let slots = regions.alloc("slots", GroupKey::DATA, slots_bytes).of(path)?;
+            for slot in 0..capacity {
+                slots.word(SLOTS + slot * 8).store(State::vacant(0, slot as u64).0);
+            }
+            // This comes before their addresses are announced: from then on only remote atomics access them.
+            memory_fence();
+            regions.alloc("cells", GroupKey::DATA, cells_bytes).of(path)?;
+        }
+        let expect = move |peer| match peer == home {
+            true => vec![("slots".into(), slots_bytes as u64), ("cells".into(), cells_bytes as u64)],
+            false => vec![],
+        };
+        let layout = format!("{options:?}, values of {} words", V::words(value_bytes_max));
+        let opening = Opening::new(node, path, "Queue").layout(&layout).participants(participants.iter());
+        let object = opening.regions(regions).expect(expect).open()?;
+        let region = object.remote::<u64>(home, "slots")?;
+        let hint = |offset| Hint { word: region.byte_add(offset as u64), seen: Word::new(0) };
+        let first_spare = (capacity + rank * enqueues_per_node) as u64;
+        Ok(Queue {
+            head: hint(HEAD),
+            tail: hint(TAIL),
+            slots: region.byte_add(SLOTS as u64),
+            cells: object.remote(home, "cells")?,
+            spares: Spares((first_spare..).take(enqueues_per_node).map(|cell| Word::new(cell + 1)).collect()),
+            salvaged: LocalMutex::default(),
+            options,
+            object,
+        })
+    }
+
+    /// The queue's capacity in calls.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-9").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// assert!(jobs.capacity() >= 4);
+    /// # Ok(()) }
+    /// ```
+    pub fn capacity(&self) -> usize {
+        self.options.capacity
+    }
+
+    /// Enqueues a value, waiting for room as long as the endpoint's timeout.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-10").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// ep.block_on(jobs.enqueue(&ep, &1))?;
+    /// assert_eq!(ep.block_on(jobs.dequeue(&ep))?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
+    /// that is too long. The home node is dead or departed.
+    pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
+        self.enqueue_deadline(endpoint, value, endpoint.deadline()).await
+    }
+
+    /// [`Queue::enqueue`] with a deadline.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-11").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(100);
+    /// ep.block_on(jobs.enqueue_deadline(&ep, &1, deadline))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `enqueue`.
+    pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
+        self.fill(endpoint, core::slice::from_ref(value), Some(deadline)).await.map(drop)
+    }
+
+    /// Enqueues a value if there is room. Returns whether there was.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-12").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// let mut sent = 0;
+    /// while ep.block_on(jobs.try_enqueue(&ep, &sent))? {
+    ///     sent += 1;
+    /// }
+    /// assert_eq!(sent, jobs.capacity() as u64); // it is full
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A byte string that is too long. The home node is dead or departed. A timeout, if
+    /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends.
+    pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
+        self.fill(endpoint, core::slice::from_ref(value), None).await
+    }
+
+    /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
+    /// They take one slot together, and as many operations as a single value.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-13").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// ep.block_on(jobs.enqueue_batch(&ep, &[1, 2, 3]))?;
+    /// assert_eq!(ep.block_on(jobs.dequeue(&ep))?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
+    pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
+        self.enqueue_batch_deadline(endpoint, values, endpoint.deadline()).await
+    }
+
+    /// [`Queue::enqueue_batch`] with a deadline.
+    ///
+    /// # Errors
+    /// As `enqueue_batch`.
+    pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
+        self.fill(endpoint, values, Some(deadline)).await.map(drop)
+    }
+
+    /// Enqueues several values at once if there is room for them. Returns whether there was.
+    ///
+    /// # Errors
+    /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
+    pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
+        self.fill(endpoint, values, None).await
+    }
+
+    /// Dequeues a value, waiting for one as long as the endpoint's timeout.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-14").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// ep.block_on(jobs.enqueue(&ep, &1))?;
+    /// assert_eq!(ep.block_on(jobs.dequeue(&ep))?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
+    pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
+        self.dequeue_deadline(endpoint, endpoint.deadline()).await
+    }
+
+    /// [`Queue::dequeue`] with a deadline.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-15").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
+    /// let error = ep.block_on(jobs.dequeue_deadline(&ep, deadline)).unwrap_err(); // nothing comes
+    /// assert!(error.is_timeout());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `dequeue`.
+    pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
+        let taken = self.take(endpoint, Some(deadline)).await?;
+        Ok(taken.expect("who waits gets a value, or an error"))
+    }
+
+    /// Dequeues a value if there is one.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-queue-16").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// assert_eq!(ep.block_on(jobs.try_dequeue(&ep))?, None);
+    /// ep.block_on(jobs.enqueue(&ep, &1))?;
+    /// assert_eq!(ep.block_on(jobs.try_dequeue(&ep))?, Some(1));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The home node is dead or departed.
+    pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
+        self.take(endpoint, None).await
+    }
+
+    /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the
+    /// queue, and no other call has them.
+    pub fn salvage(&self) -> Vec<V> {
+        core::mem::take(&mut *self.salvaged.lock())
+    }
+
+    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
+    async fn fill(&self, endpoint: &Endpoint, values: &[V], deadline: Option<Instant>) -> Result<bool> {
+        self.object.check_current()?;
+        self.check(values)?;
+        if values.is_empty() {
+            return Ok(true);
+        }
+        let path = self.object.path();
+        let mut spare = None;
+        let mut position = self.tail.seen.load();
+        loop {
+            let (hint, mut state) = self.look(endpoint, &self.tail, position).await.of(path)?;
+            if hint > position {
+                position = hint;
+                continue;
+            }
+            loop {
+                match state.of_lap(self.lap(position)) {
+                    Position::Filled | Position::Taken => {
+                        position = self.after_filled(position, state);
+                        break;
+                    }
+                    Position::Early => {
+                        // A call that waits for room keeps no spare cell from others.
+                        spare = None;
+                        let Some(deadline) = deadline else { return Ok(false) };
+                        state = self.changed(endpoint, position, state, deadline, "room in the queue").await?;
+                    }
+                    Position::Vacant => {
+                        let spare = match &mut spare {
+                            Some(spare) => spare,
+                            none => {
+                                let deadline = deadline.unwrap_or_else(|| endpoint.deadline());
+                                none.insert(self.spares.claim(endpoint, deadline).await.of(path)?)
+                            }
+                        };
+                        // (1) The put of the values is posted before the operation that publishes them. Once is
+                        // enough: the cell belongs to this call until it is published.
+                        let (cell, is_new) = (spare.cell, !spare.is_written);
+                        let is_late = mutants::QUEUE_PUBLISHED_FIRST.is_on();
+                        if is_new && !is_late {
+                            self.write(endpoint, cell, values).of(path)?;
+                        }
+                        spare.is_written = true;
+                        if mutants::QUEUE_HINT_EARLY.is_on() {
+                            let _ = endpoint.cas(self.tail.word, hint, position + 1).detach();
+                        }
+                        let filled = state.filled(cell, values.len());
+                        let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
+                        let filling = Filling { endpoint, op, from: state, spare };
+                        if is_new && is_late {
+                            self.write(endpoint, cell, values).of(path)?;
+                        }
+                        let found = filling.await.of(path)?;
+                        if found == state {
+                            self.tail.raise(endpoint, hint, position + 1);
+                            return Ok(true);
+                        }
+                        state = found;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the first value that is not taken; `None` only if it is not waited for.
+    async fn take(&self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<Option<V>> {
+        self.object.check_current()?;
+        let path = self.object.path();
+        let mut position = self.head.seen.load();
+        loop {
+            let (hint, mut state) = self.look(endpoint, &self.head, position).await.of(path)?;
+            if mutants::QUEUE_EMPTY_BY_HINTS.is_on()
+                && endpoint.get(self.tail.word).wait().of(path)? == hint
+                && deadline.is_none()
+            {
+                return Ok(None);
+            }
+            if hint > position {
+                position = hint;
+                continue;
+            }
+            loop {
+                match state.of_lap(self.lap(position)) {
+                    Position::Taken => {
+                        position = self.after_taken(position, state);
+                        break;
+                    }
+                    // All before it is taken, so its slot is never early.
+                    Position::Vacant | Position::Early => {
+                        let Some(deadline) = deadline else { return Ok(None) };
+                        state = self.changed(endpoint, position, state, deadline, "a value in the queue").await?;
+                    }
+                    Position::Filled => {
+                        let taken = state.taken();
+                        let into = endpoint.buf(self.value_words()).of(path)?;
+                        // The compare-and-swap that frees the cell is posted only after an accepted get and an
+                        // accepted fence.
+                        let value = endpoint.get_into(self.value(state), into).accepted().of(path)?;
+                        // (2) The value is read before its cell is free.
+                        if !mutants::QUEUE_FREED_UNREAD.is_on() {
+                            endpoint.remote_fence(self.options.home).detach().of(path)?;
+                        }
+                        let op = endpoint.cas(self.slot(position), state.0, taken.0);
+                        let taking =
+                            Taking { queue: self, endpoint, from: state, op: Begun::Op(op), value: Begun::Op(value) };
+                        let (found, value) = taking.await.of(path)?;
+                        let Some(value) = value else {
+                            state = found;
+                            continue;
+                        };
+                        if taken.count() == 0 {
+                            self.head.raise(endpoint, hint, position + 1);
+                        }
+                        return Ok(Some(value));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the hint and the slot of a position. The slot had this state during the call.
+    async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
+        let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
+        Ok((hint.await?, State(state.await?)))
+    }
+
+    /// Waits until a position's slot has left a state.
+    async fn changed(
+        &self,
+        endpoint: &Endpoint,
+        position: u64,
+        state: State,
+        deadline: Instant,
+        what: &str,
+    ) -> Result<State> {
+        let start = endpoint.now();
+        // It ends with an error when the home node dies. The wait is in slices, since the queue may be reopened
+        // meanwhile.
+        let changed = loop {
+            let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
+            match endpoint.wait_remote(self.slot(position), state.0, slice).await {
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => self.object.check_unasked()?,
+                changed => break changed,
+            }
+        };
+        let changed = match changed {
+            Err(error) if error.is_timeout() => {
+                // The wait is for no particular node; a dead or departed one may be the reason for it.
+                let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();
+                let missing = self.object.others().filter(is_gone).collect();
+                Err(ErrorKind::Timeout { what: what.into(), waited: endpoint.now() - start, missing }.into())
+            }
+            changed => changed.map(State).map_err(Error::from),
+        };
+        changed.of(self.object.path())
+    }
+
+    /// Puts values into a spare cell.
+    fn write(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
+        let words = self.value_words();
+        let last = values.last().map_or(0, |last| V::words(last.bytes()));
+        let mut buf = endpoint.buf((values.len() - 1) * words + last)?;
+        buf.fill(0);
+        for (value, into) in values.iter().zip(buf.chunks_mut(words)) {
+            value.encode(into);
+        }
+        // An accepted put is enough: if it fails, so does the later compare-and-swap on the same node.
+        let put = endpoint.put_owned(self.cell(cell), buf);
+        if mutants::QUEUE_REFUSED_PUBLISHED.is_on() { Ok(()) } else { put.detach() }
+    }
+
+    /// Checks whether values may be enqueued together.
+    fn check(&self, values: &[V]) -> Result<()> {
+        let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
+        let path = self.object.path();
+        if values.len() > batch_max {
+            let why = format!("a batch of {} values exceeds `batch_max` = {batch_max}", values.len());
+            return Err(ErrorKind::Config { why }).of(path);
+        }
+        match values.iter().map(V::bytes).find(|bytes| !V::FIXED && *bytes > max_bytes) {
+            Some(bytes) => Err(ErrorKind::TooLarge { bytes, max_bytes }).of(path),
+            None => Ok(()),
+        }
+    }
+
+    fn slot(&self, position: u64) -> RemotePtr<u64> {
+        self.slots.at((position % self.options.capacity as u64) as usize)
+    }
+
+    fn lap(&self, position: u64) -> u32 {
+        (position / self.options.capacity as u64) as u32
+    }
+
+    /// The address of the next value of a filled slot.
+    fn value(&self, state: State) -> RemotePtr<u64> {
+        self.cell(state.cell()).at(state.next() as usize * self.value_words())
+    }
+
+    fn cell(&self, cell: u64) -> RemotePtr<u64> {
+        self.cells.at(cell as usize * self.options.batch_max * self.value_words())
+    }
+
+    fn value_words(&self) -> usize {
+        V::words(self.options.value_bytes_max)
+    }
+
+    /// The next position to fill when the slot of `position`, which is filled, is in a state.
+    fn after_filled(&self, position: u64, state: State) -> u64 {
+        match state.count() {
+            0 => self.after_taken(position, state),
+            _ => self.of_lap(position, state.lap()) + 1,
+        }
+    }
+
+    /// The next position to take when the slot of `position`, which is taken, is in a state.
+    fn after_taken(&self, position: u64, state: State) -> u64 {
+        // Its slot awaits, or holds, a later position: the earlier position of the slot is taken.
+        self.of_lap(position, state.lap()) - self.options.capacity as u64 + 1
+    }
+
+    /// The position that uses the slot of `position` in a lap, which is not earlier.
+    fn of_lap(&self, position: u64, lap: u32) -> u64 {
+        position + u64::from(lap.wrapping_sub(self.lap(position))) * self.options.capacity as u64
+    }
+}

@@ -1,0 +1,173 @@
+//! The steps of an operation that must complete though its future is dropped: filling a cell, and taking one.
+
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, Op, Word};
+
+use super::Queue;
+use super::state::State;
+use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::mutants;
+use crate::objects::kv::Value;
+
+/// The cells of this node that no slot has: each word is a cell plus one, or 0 while a call uses it.
+pub(super) struct Spares(pub(super) Box<[Word]>);
+
+/// A cell that a call uses. It goes back when the call ends: or the other one, for which it was exchanged.
+pub(super) struct Spare<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) place: &'a Word,
+    pub(super) cell: u64,
+    pub(super) is_written: bool,
+}
+
+impl Spares {
+    pub(super) async fn claim<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Spare<'a>> {
+        let claim = || {
+            self.0.iter().find_map(|place| {
+                let found = place.load();
+                let is_mine = found != 0 && place.compare_exchange(found, 0).is_ok();
+                is_mine.then(|| Spare { endpoint, place, cell: found - 1, is_written: false })
+            })
+        };
+        let what = "another enqueue of this node to end (`enqueues_per_node` are in flight)";
+        endpoint.wait_until(deadline, claim).await.waiting_for(what)
+    }
+}
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        self.place.store(self.cell + 1);
+        self.endpoint.wake_local();
+    }
+}
+
+/// The compare-and-swap that fills a slot. Dropped before its end it waits for the end, a round trip away at most: only
+/// then is it known which cell is spare.
+pub(super) struct Filling<'a, 'b> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) op: Option<Op<'a, u64>>,
+    pub(super) from: State,
+    pub(super) spare: &'b mut Spare<'a>,
+}
+
+impl Filling<'_, '_> {
+    fn ended(&mut self, found: State) {
+        if found == self.from && !mutants::QUEUE_CELL_KEPT.is_on() {
+            self.spare.cell = found.cell();
+        }
+    }
+}
+
+impl Future for Filling<'_, '_> {
+    /// The state that it found.
+    type Output = fabric::Result<State>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
+        let mut op = self.op.take().expect("polled after its end");
+        let Poll::Ready(found) = Pin::new(&mut op).poll(cx) else {
+            self.op = Some(op);
+            return Poll::Pending;
+        };
+        let found = found.map(State);
+        if let Ok(found) = found {
+            self.ended(found);
+        }
+        Poll::Ready(found)
+    }
+}
+
+impl Drop for Filling<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take()
+            && !mutants::QUEUE_DROPPED_NOT_SETTLED.is_on()
+            && let Ok(found) = self.endpoint.block_on(op)
+        {
+            self.ended(State(found));
+        }
+    }
+}
+
+/// The get of a value and the compare-and-swap that takes it. Dropped before its end it waits for the end, and keeps
+/// the value for [`Queue::salvage`] if it took it.
+pub(super) struct Taking<'a, V: Value> {
+    pub(super) queue: &'a Queue<V>,
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) from: State,
+    pub(super) op: Begun<Op<'a, u64>, u64>,
+    pub(super) value: Begun<BufOp<'a, u64>, Buf<'a, u64>>,
+}
+
+/// An operation, and how it ended.
+pub(super) enum Begun<F, T> {
+    Op(F),
+    Ended(fabric::Result<T>),
+    Over,
+}
+
+impl<T, F: Future<Output = fabric::Result<T>> + Unpin> Begun<F, T> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Out of its place, as in `Filling`.
+        *self = match core::mem::replace(self, Begun::Over) {
+            Begun::Op(mut op) => match Pin::new(&mut op).poll(cx) {
+                Poll::Ready(result) => Begun::Ended(result),
+                Poll::Pending => Begun::Op(op),
+            },
+            ended => ended,
+        };
+        if matches!(self, Begun::Op(_)) { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    pub(super) fn end(&mut self) -> Option<fabric::Result<T>> {
+        match core::mem::replace(self, Begun::Over) {
+            Begun::Ended(result) => Some(result),
+            _ => None,
+        }
+    }
+}
+
+impl<V: Value> Unpin for Taking<'_, V> {}
+
+impl<V: Value> Taking<'_, V> {
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(State, Option<V>)>> {
+        ready!(self.value.poll(cx));
+        ready!(self.op.poll(cx));
+        let (value, found) = (self.value.end(), self.op.end());
+        let (value, found) = value.zip(found).expect("polled after its end");
+        let found = State(found?);
+        // (3) Another was faster, and the cell may have been rewritten since.
+        if found != self.from && !mutants::QUEUE_TAKE_UNCHECKED.is_on() {
+            return Poll::Ready(Ok((found, None)));
+        }
+        let decoded = V::decode(&value?).map(|(value, _)| Some(value));
+        Poll::Ready(match decoded {
+            Some(value) => Ok((found, value)),
+            None => Err(ErrorKind::Corrupt { what: "a value cannot be decoded".into() }.into()),
+        })
+    }
+}
+
+impl<V: Value> Future for Taking<'_, V> {
+    /// The state that it found, and the value if that was the expected one.
+    type Output = Result<(State, Option<V>)>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_end(cx)
+    }
+}
+
+impl<V: Value> Drop for Taking<'_, V> {
+    fn drop(&mut self) {
+        let is_over = matches!(self.op, Begun::Over) || matches!(self.value, Begun::Over);
+        if is_over || mutants::QUEUE_TAKEN_LOST.is_on() {
+            return;
+        }
+        let endpoint = self.endpoint;
+        if let Ok((_, Some(value))) = endpoint.block_on(poll_fn(|cx| self.poll_end(cx))) {
+            self.queue.salvaged.lock().push(value);
+        }
+    }
+}

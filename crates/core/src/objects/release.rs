@@ -1,0 +1,103 @@
+//! Releases: the fence before them, and those that cannot be done yet and are left to the service thread.
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
+
+use crate::error::Result;
+use crate::mutants;
+use crate::node::{Node, Object, Poller, Progress};
+
+/// A release that waits until no live node can read the memory of the lost ones.
+struct Owed<R> {
+    node: Node,
+    lost: Vec<NodeId>,
+    release: R,
+}
+
+impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if self.node.fabric().is_fenced() {
+            return Progress::Done; // the survivors take it from this node
+        }
+        self.lost.retain(|lost| self.node.silence_of(endpoint, *lost).is_none());
+        if !self.lost.is_empty() {
+            return Progress::Idle;
+        }
+        (self.release)(endpoint)
+    }
+}
+
+/// Adds to a word that others wait for. If the operation is refused, the service thread repeats it, from an endpoint of
+/// its own. So the caller must have made its earlier puts visible, or have none.
+pub fn add(object: &Object, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
+    if endpoint.faa(word, addend).detach().is_err_and(|error| error.is_refused()) {
+        add_later(object, word, addend);
+    }
+}
+
+/// Lets the service thread add to a word of an object, which stays open until then.
+pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
+    let (node, open) = (object.node(), object.hold());
+    let release = move |endpoint: &Endpoint| {
+        let _open = &open;
+        add_once(endpoint, word, addend)
+    };
+    node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
+}
+
+/// Tries to add to a word, for a [`Poller`]. It waits one round trip, so that the addition has landed if the node leaves
+/// next. [`Progress::Idle`]: it was refused, perhaps because the service thread has no queue pair to the word yet; try
+/// again. [`Progress::Done`]: it has landed, or the word was lost with its node.
+pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
+    match endpoint.faa(word, addend).wait() {
+        Err(error) if error.is_refused() => Progress::Idle,
+        _ => Progress::Done,
+    }
+}
+
+/// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at which
+/// the release itself, a put or an atomic on a word of the first three groups, lands after all that the endpoint put
+/// there.
+///
+/// It returns the nodes at which a reader may miss a put nevertheless. Then it has spared none, since another endpoint
+/// must do the release: pass them to [`release_later`].
+///
+/// # Errors
+/// A node refuses the fence for another reason than its death, its departure or its silence.
+pub async fn fence_holder(
+    node: &Node,
+    endpoint: &Endpoint,
+    is_spared: impl Fn(NodeId) -> bool + Clone,
+) -> Result<Vec<NodeId>> {
+    let orders = |node| endpoint.is_ordered_before(RemotePtr::new(node, GroupKey::SIGNAL, 0));
+    let fenced = node.members().filter(|node| !is_spared(*node) || !orders(*node));
+    let lost = node.fence_living(endpoint, fenced).await?;
+    // The release overtakes gets that are under way (NRR before NAR, and before NRW, is not kept).
+    if !mutants::MUTEX_READ_OVERTAKEN.is_on() {
+        endpoint.wait_for_reads(node.members().filter(|node| is_spared(*node))).await;
+    }
+    if lost.is_empty() { Ok(lost) } else { node.fence_living(endpoint, node.members()).await }
+}
+
+/// Leaves a release to the service thread, which does it once the `lost` nodes are evicted or have left: a holder's puts
+/// there are not visible, and until then a live node may read them. If the members evict this node instead, the next
+/// holder is warned of its death. So nothing is released before the members have decided.
+///
+/// Another endpoint does the release: the caller must have fenced all earlier puts ([`fence_holder`]).
+///
+/// # Errors
+/// One of the nodes does not answer, and is not known to be dead. The service thread releases nevertheless.
+pub fn release_later(
+    node: &Node,
+    endpoint: &Endpoint,
+    lost: Vec<NodeId>,
+    release: impl FnMut(&Endpoint) -> Progress + Send + 'static,
+) -> fabric::Result<()> {
+    // A dead node will be evicted soon. The caller learns of a silent one.
+    let silent = lost.iter().find(|lost| endpoint.check_alive(**lost).is_ok()).copied();
+    node.add_poller(Box::new(Owed { node: node.for_service(), lost, release }));
+    silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
+}

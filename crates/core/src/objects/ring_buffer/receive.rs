@@ -1,0 +1,160 @@
+//! The readers of a ring.
+
+use std::sync::Arc;
+
+use farfield_fabric::{Endpoint, Instant, RemotePtr};
+
+use super::{Shared, framed_bytes};
+use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::mutants;
+
+/// One reader of a ring buffer.
+pub struct RingReceiver {
+    pub(super) shared: Arc<Shared>,
+    /// Where the next message begins.
+    pub(super) position: u64,
+    /// The caller has acknowledged everything before this position.
+    dealt_with: u64,
+    /// The last position reported to the writer, which may reuse the space before it. Below `dealt_with` only while
+    /// reports are refused.
+    told: u64,
+    tail: Tail,
+}
+
+pub(super) enum Tail {
+    Local(usize),
+    Remote(RemotePtr<u64>),
+}
+
+impl RingReceiver {
+    pub(super) fn new(shared: Arc<Shared>, tail: Tail) -> RingReceiver {
+        RingReceiver { shared, position: 0, dealt_with: 0, told: 0, tail }
+    }
+
+    /// Receives a message if there is one: its bytes replace those of `into`.
+    ///
+    /// # Errors
+    /// The writer's node is unreachable and has left no more messages. Or there is no message, and the acknowledgement
+    /// of the last ones was refused (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
+    pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let received = self.try_recv_unacknowledged(endpoint, into)?;
+        if received {
+            // The message already belongs to the caller. If this is refused, the next call retries it and reports a
+            // second refusal.
+            let _ = self.acknowledge(endpoint);
+        }
+        Ok(received)
+    }
+
+    /// Like [`RingReceiver::try_recv`], but only [`RingReceiver::acknowledge`] notifies the writer.
+    ///
+    /// # Errors
+    /// As `try_recv`.
+    pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let shared = &*self.shared;
+        let capacity = shared.options.capacity_bytes;
+        let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
+        let len_too_early = mutants::RING_LENGTH_BEFORE_HEAD.is_on().then(|| word_at(self.position).load());
+        if shared.head.word(0).load() <= self.position {
+            self.check_writer(endpoint)?;
+            return self.tell_again(endpoint).map(|()| false);
+        }
+        // The head was read first; all messages that it covers landed before it.
+        let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
+        if framed_bytes(len.min(capacity)) > capacity {
+            let what = format!("a message of {len} bytes in a ring of {capacity}");
+            return Err(ErrorKind::Corrupt { what }).of(shared.object.path());
+        }
+        if mutants::RING_ACK_BEFORE_READ.is_on() {
+            self.tell_writer(endpoint, self.position + framed_bytes(len) as u64)?;
+        }
+        into.clear();
+        let mut position = self.position + 8;
+        while into.len() < len {
+            into.extend_from_slice(&word_at(position).load().to_le_bytes());
+            position += 8;
+        }
+        into.truncate(len);
+        self.position = position;
+        Ok(true)
+    }
+
+    /// Checks whether another message may still arrive, although there is none now.
+    fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
+        let shared = &*self.shared;
+        match shared.object.node().silence_of(endpoint, shared.options.writer) {
+            // It may have sent its last messages just before it died or left.
+            Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
+            Some(_) => Ok(()),
+            // A reopened ring continues as another generation.
+            None => shared.check_unasked(),
+        }
+    }
+
+    /// Acknowledges everything received so far, so that the writer may reuse its space.
+    ///
+    /// # Errors
+    /// The operation was refused, for lack of memory, or because this node was evicted. The next `acknowledge`, or the
+    /// next receive that finds no message, notifies the writer.
+    pub fn acknowledge(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.dealt_with = self.position;
+        self.tell_again(endpoint)
+    }
+
+    /// Reports to the writer any acknowledged space that it does not know of. The writer may wait for that space, and
+    /// would wait for ever without the report.
+    fn tell_again(&mut self, endpoint: &Endpoint) -> Result<()> {
+        if self.told == self.dealt_with {
+            return Ok(());
+        }
+        let told = self.tell_writer(endpoint, self.dealt_with);
+        if told.is_ok() || mutants::RING_ACK_ONCE.is_on() {
+            self.told = self.dealt_with;
+        }
+        told
+    }
+
+    /// Returns the space before a position to the writer.
+    fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
+        let position = match mutants::RING_CREDIT_MODULO.is_on() {
+            false => position,
+            true => position % self.shared.options.capacity_bytes as u64,
+        };
+        match (&self.tail, &self.shared.tails) {
+            (Tail::Local(offset), Some(tails)) => {
+                tails.word(*offset).store(position);
+                endpoint.wake_local();
+                Ok(())
+            }
+            (Tail::Local(_), None) => Ok(()),
+            (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
+                // An unreachable writer reuses no space.
+                Err(error) if !error.is_out_of_reach() => Err(error).of(self.shared.object.path()),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Receives the next message, waiting for it as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, or as [`RingReceiver::try_recv`].
+    pub async fn recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<()> {
+        self.recv_deadline(endpoint, into, endpoint.deadline()).await
+    }
+
+    /// [`RingReceiver::recv`] with a deadline.
+    ///
+    /// # Errors
+    /// As `recv`.
+    pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
+        let received = endpoint
+            .wait_until(deadline, || match self.try_recv(endpoint, into) {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            })
+            .await;
+        received.waiting_for_nodes("a message", &[self.shared.options.writer]).of(self.shared.object.path())?
+    }
+}

@@ -1,0 +1,162 @@
+//! A word with a copy on every node, pushed and pulled explicitly.
+//!
+//! `load` and `store` access this node's copy only. `push` overwrites the copies of other nodes with it, and `pull`
+//! overwrites it with another node's. The last push wins; nothing merges.
+//!
+//! ```text
+//! region `copy` on every node:   0 ┌──────┐
+//!                                  │ copy │ 8 bytes, zero at first
+//!                                  └──────┘
+//! ```
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `load`, `store` | 0 | none |
+//! | `push` to k nodes | 1 | k puts |
+//! | `fence` over k nodes | 1 | at most k gets |
+//! | `pull` | 1 | 1 get |
+//!
+//! A push to the own node, or a pull from it, posts nothing: the copy is already there.
+//!
+//! *A push that misses some nodes* reaches all others first. Its error names each missed node.
+//!
+//! *When a node dies*, the other copies stay, and a word is never torn. The variable has no owner, so the remaining
+//! nodes continue to use it.
+//!
+//! Source: LOCO §2.2 and §3.4 (`sv`). A completed push means that the copy here may be changed, not that the value is
+//! visible at its target; a completed `fence` means that it is visible.
+
+use core::marker::PhantomData;
+
+use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
+
+use crate::error::{ErrorContext, Missed, Result};
+use crate::mutants;
+use crate::node::{Node, Object, Opening, Regions};
+
+/// A replicated word of type `T` (8 bytes).
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(2)?;
+/// let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<u64>::open(node, "x"))?;
+/// let (a, b) = (&vars[0], &vars[1]);
+/// let ep = nodes[0].endpoint()?;
+/// a.store(5);
+/// ep.block_on(a.push_all(&ep))?;
+/// ep.block_on(a.fence(&ep, nodes[0].others()))?;
+/// assert_eq!(b.load(), 5);
+/// # Ok(()) }
+/// ```
+pub struct SharedVar<T> {
+    object: Object,
+    copy: Region,
+    /// Those of all participants, in ascending order of their node numbers.
+    copies: Vec<RemotePtr<T>>,
+    _type: PhantomData<T>,
+}
+
+impl<T: Plain> SharedVar<T> {
+    const WORD: () = assert!(size_of::<T>() == 8, "a SharedVar holds a word; larger values need an OwnedVar");
+
+    /// Opens the variable and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
+    pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
+        let () = Self::WORD;
+        let mut regions = Regions::new(node);
+        let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
+        let participants = node.members_for(path);
+        let opening = Opening::new(node, path, "SharedVar").layout(core::any::type_name::<T>());
+        let opening = opening.participants(participants.iter().copied()).regions(regions);
+        let object = opening.expect(|_| vec![("copy".into(), 8)]).open()?;
+        let copies = participants.into_iter().map(|peer| object.remote(peer, "copy")).collect::<Result<_>>()?;
+        Ok(SharedVar { object, copy, copies, _type: PhantomData })
+    }
+
+    /// This node's copy.
+    pub fn load(&self) -> T {
+        T::read_from_bytes(&self.copy.word(0).load().to_ne_bytes()).unwrap_or_else(|_| T::new_zeroed())
+    }
+
+    /// Writes this node's copy. A push in progress may send the new value.
+    pub fn store(&self, value: T) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(value.as_bytes());
+        self.copy.word(0).store(u64::from_ne_bytes(bytes));
+    }
+
+    /// Writes this node's copy over those of `nodes`. Each of them gets the value at the time when the NIC reads it.
+    ///
+    /// ```
+    /// # async fn f(x: farfield::SharedVar<u64>, ep: &farfield::Endpoint) -> farfield::Result<()> {
+    /// use farfield::ErrorKind;
+    /// if let Err(error) = x.push_all(ep).await
+    ///     && let ErrorKind::Missed { nodes } = error.kind()
+    /// {
+    ///     // All others have got it. Sending it again does them no harm.
+    ///     x.push(ep, nodes.iter().map(|missed| missed.0)).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missed`](crate::ErrorKind::Missed) names every node that did not get it, and the reason: it is
+    /// unreachable, or the put was refused. All others got it.
+    pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        self.object.check_current()?;
+        // Nodes that joined after the opening have no copy.
+        let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
+        // This node's own copy is the source.
+        let is_other = |node: &NodeId| *node != endpoint.me();
+        let pointers = nodes.into_iter().filter(is_other).filter_map(copy_of).map(|index| self.copies[index]);
+        let puts: Vec<_> = pointers.map(|copy| (copy.node(), endpoint.put_live(copy, self.copy.span(0, 8)))).collect();
+        if mutants::SHARED_PUSH_NOT_AWAITED.is_on() {
+            return Ok(());
+        }
+        let mut missed = Missed::default();
+        for (node, put) in puts {
+            missed.note(node, put.await);
+        }
+        missed.end().of(self.object.path())
+    }
+
+    /// [`SharedVar::push`] to all other nodes.
+    ///
+    /// # Errors
+    /// As `push`.
+    pub async fn push_all(&self, endpoint: &Endpoint) -> Result<()> {
+        self.push(endpoint, self.object.node().others()).await
+    }
+
+    /// Fetches `node`'s copy over this node's and returns the value.
+    ///
+    /// # Errors
+    /// The node is unreachable.
+    pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
+        self.object.check_current()?;
+        let from = self.object.remote::<T>(node, "copy")?;
+        if node == endpoint.me() {
+            return Ok(self.load()); // the copy is already here
+        }
+        let get = endpoint.get_span(from, self.copy.span(0, 8));
+        if mutants::SHARED_PULL_NOT_AWAITED.is_on() {
+            return Ok(self.load());
+        }
+        get.await.of(self.object.path())?;
+        Ok(self.load())
+    }
+
+    /// Waits until everything that this endpoint has pushed or put to `nodes` is visible there (`GF`).
+    ///
+    /// # Errors
+    /// A node is unreachable.
+    pub async fn fence(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        if mutants::SHARED_FENCE_REMOTE.is_on() {
+            let mut nodes = nodes.into_iter();
+            return nodes.try_for_each(|node| endpoint.remote_fence(node).wait()).of(self.object.path());
+        }
+        endpoint.global_fence(nodes).await.of(self.object.path())
+    }
+}

@@ -1,0 +1,108 @@
+//! A shared state table: one row for each of several owners, with a copy of the table on every node.
+//!
+//! Row `r` is an [`OwnedVar`] at `path/r`, owned by the node that the row is assigned to. Each owner publishes its own
+//! state in its row; rows are not ordered among each other. The table is announced at `path`, so that a different
+//! number or order of owners is an error on both sides. Costs are those of the rows. Source: Derecho's SST, as in LOCO
+//! appendix A.1.
+
+use farfield_fabric::{NodeId, Plain};
+
+use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::node::{Node, Object, Opening};
+use crate::objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+
+/// A table of rows of type `T`, each with its owner.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(2)?;
+/// let tables = farfield::on_each(&nodes, |node| farfield::Sst::<u64>::open(node, "load"))?;
+/// let (a, b) = (&tables[0], &tables[1]);
+/// let ep = nodes[1].endpoint()?;
+/// let mut mine = b.writer(1)?;
+/// mine.store(80);
+/// ep.block_on(mine.push(&ep))?;
+/// ep.block_on(ep.global_fence(nodes[1].others()))?;
+/// assert_eq!(a.row(1).try_load(), Some(80));
+/// # Ok(()) }
+/// ```
+pub struct Sst<T> {
+    table: Object,
+    rows: Vec<OwnedVar<T>>,
+}
+
+impl<T: Plain> Sst<T> {
+    /// Opens a table with a row for each node, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
+    pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
+        let nodes = node.members_for(path);
+        Sst::open_among(node, path, &nodes.clone(), nodes)
+    }
+
+    /// Opens a table in which `owners[r]` owns row `r`.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_with(node: &Node, path: &str, owners: &[NodeId]) -> Result<Sst<T>> {
+        Sst::open_among(node, path, owners, node.members_for(path))
+    }
+
+    pub(crate) fn open_among(node: &Node, path: &str, owners: &[NodeId], participants: Vec<NodeId>) -> Result<Sst<T>> {
+        let layout = format!("{}, owners={owners:?}", core::any::type_name::<T>());
+        let opening = Opening::new(node, path, "Sst").layout(&layout);
+        let table = opening.participants(participants.iter().copied()).announce()?;
+        // All rows are announced before the first wait: one exchange in total, not one for each row.
+        let announce = |(row, owner): (usize, &NodeId)| {
+            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, participants.clone(), Wholeness::Guards)
+        };
+        let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
+        table.connected(&node.endpoint()?, node.timeout())?;
+        rows.iter().try_for_each(|row| row.connected(node))?;
+        Ok(Sst { table, rows })
+    }
+
+    /// Returns an error if the table was reopened, or if another node waits for it to be reopened.
+    pub(crate) fn check_unasked(&self) -> Result<()> {
+        self.table.check_unasked()
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns row `row`.
+    ///
+    /// # Panics
+    /// If there is no such row, as indexing a slice does.
+    #[inline]
+    pub fn row(&self, row: usize) -> &OwnedVar<T> {
+        &self.rows[row]
+    }
+
+    /// All rows, in order.
+    pub fn rows(&self) -> impl Iterator<Item = &OwnedVar<T>> {
+        self.rows.iter()
+    }
+
+    /// Returns the writer of a row, once, on its owner.
+    ///
+    /// # Errors
+    /// There is no such row, this node does not own it, or the writer was taken before.
+    pub fn writer(&self, row: usize) -> Result<OwnedWriter<T>> {
+        match self.rows.get(row) {
+            Some(row) => row.writer(),
+            None => {
+                let why = format!("row {row} does not exist: there are {}, numbered from 0", self.rows.len());
+                Err(ErrorKind::NotAParticipant { why }).of(self.table.path())
+            }
+        }
+    }
+}

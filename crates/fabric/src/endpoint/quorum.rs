@@ -1,0 +1,74 @@
+//! Waiting for a quorum of several operations.
+
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::Poll;
+
+use super::Endpoint;
+use crate::error::Result;
+use crate::op::Op;
+use crate::ptr::Plain;
+
+/// Operations of which a quorum was awaited: see [`Endpoint::quorum`].
+pub struct Quorum<'e, T> {
+    succeeded: usize,
+    ended: Vec<(usize, Result<T>)>,
+    pending: Vec<(usize, Op<'e, T>)>,
+}
+
+impl<'e, T> Quorum<'e, T> {
+    /// How many operations have succeeded: fewer than were needed if too many have failed.
+    pub fn succeeded(&self) -> usize {
+        self.succeeded
+    }
+
+    /// The results so far, in the order in which the operations ended, each with the index of its operation.
+    pub fn ended(&self) -> &[(usize, Result<T>)] {
+        &self.ended
+    }
+
+    /// The operations that have not ended, each with its index. To drop them does not cancel them.
+    pub fn into_pending(self) -> impl Iterator<Item = (usize, Op<'e, T>)> {
+        self.pending.into_iter()
+    }
+}
+
+impl Endpoint {
+    /// Waits until `needed` of the operations have succeeded, or so many have failed that this cannot happen any more. Those
+    /// that have not ended continue. A replicated write waits for a majority in this way, and does not wait for the slowest
+    /// node.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr};
+    /// # async fn f(ep: &Endpoint, copies: &[RemotePtr<u64>]) -> bool {
+    /// let majority = copies.len() / 2 + 1;
+    /// let written = ep.quorum(copies.iter().map(|copy| ep.put_value(*copy, 7)), majority).await;
+    /// written.succeeded() >= majority
+    /// # }
+    /// ```
+    pub async fn quorum<'e, T: Plain>(
+        &'e self,
+        ops: impl IntoIterator<Item = Op<'e, T>>,
+        needed: usize,
+    ) -> Quorum<'e, T> {
+        let pending: Vec<(usize, Op<'e, T>)> = ops.into_iter().enumerate().collect();
+        let mut quorum = Quorum { succeeded: 0, ended: Vec::with_capacity(pending.len()), pending };
+        poll_fn(|cx| {
+            let mut at = 0;
+            while at < quorum.pending.len() {
+                match Pin::new(&mut quorum.pending[at].1).poll(cx) {
+                    Poll::Pending => at += 1,
+                    Poll::Ready(result) => {
+                        quorum.succeeded += usize::from(result.is_ok());
+                        let (index, _) = quorum.pending.swap_remove(at);
+                        quorum.ended.push((index, result));
+                    }
+                }
+            }
+            let possible = quorum.succeeded + quorum.pending.len();
+            if quorum.succeeded >= needed || possible < needed { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        quorum
+    }
+}

@@ -1,0 +1,112 @@
+//! What the lanes of a node reach: its card, the cards of its peers, the windows to their memory.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::card::Card;
+use super::gone::Gone;
+use super::window::Windows;
+use super::{lock, system};
+use crate::error::Result;
+use crate::ptr::{GroupKey, NodeId};
+use crate::sys::card_file::CardMapping;
+use crate::sys::generations::Generations;
+use crate::sys::liveness::LifeCell;
+use crate::sys::memory::Arena;
+use crate::sys::session::Claim;
+
+/// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
+pub(super) struct Memory {
+    /// Before what it points into.
+    pub(super) windows: Arc<Windows>,
+    pub(super) own: Arc<OwnCard>,
+    /// By their numbers. None for one that ended before it could be seen.
+    pub(super) peers: Vec<OnceLock<Option<CardMapping>>>,
+    /// One more than the highest number of a node that has been heard of.
+    pub(super) known: AtomicUsize,
+    /// Dead and departed nodes whose memory must be given back.
+    pub(super) gone: Mutex<Vec<Gone>>,
+    /// Whose rights have pages on this node's card.
+    pub(super) admitted: Mutex<BTreeSet<NodeId>>,
+    /// Arenas of this node, only ever added to.
+    pub(super) arenas: Mutex<Vec<(Arc<Arena>, Arc<Generations>)>>,
+}
+
+/// This node's card, and its place in the session directory.
+pub(super) struct OwnCard(pub(super) Claim);
+
+impl AsRef<LifeCell> for OwnCard {
+    fn as_ref(&self) -> &LifeCell {
+        &self.card().life
+    }
+}
+
+impl OwnCard {
+    fn mapping(&self) -> &CardMapping {
+        self.0.card()
+    }
+
+    pub(super) fn card(&self) -> &Card {
+        Card::of(self.mapping())
+    }
+}
+
+/// A lane's place on its node's card.
+pub(crate) struct LanePlace {
+    pub(super) memory: Arc<Memory>,
+    pub(super) index: usize,
+    /// 1 if it counts among the threads that share the cores.
+    pub(super) threads: u32,
+    pub(super) free: Arc<Mutex<Vec<usize>>>,
+}
+
+impl LanePlace {
+    pub(super) fn mark(&self) -> &AtomicU64 {
+        &self.memory.own.card().marks[self.index].0
+    }
+}
+
+impl Drop for LanePlace {
+    fn drop(&mut self) {
+        self.memory.own.card().lanes.fetch_sub(self.threads, Ordering::Relaxed);
+        lock(&self.free).push(self.index);
+    }
+}
+
+impl Memory {
+    pub(super) fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
+        Card::right(self.own.mapping(), key, peer)
+    }
+
+    /// Makes sure that the rights of a peer are there, before it reads them, or this node does.
+    ///
+    /// # Errors
+    /// The file system of the session is full.
+    pub(super) fn admit(&self, peer: NodeId) -> Result<()> {
+        let mut admitted = lock(&self.admitted);
+        if !admitted.contains(&peer) {
+            self.own.0.reserve(Card::rights_of(peer)).map_err(|why| system("the rights of a peer")(&why))?;
+            admitted.insert(peer);
+        }
+        Ok(())
+    }
+
+    pub(super) fn close_windows(&self) {
+        self.windows.close(self.known_peers().len());
+    }
+
+    /// The card of a peer, if it is known.
+    pub(super) fn peer(&self, node: NodeId) -> Option<&CardMapping> {
+        self.peers.get(node.index())?.get()?.as_ref()
+    }
+
+    /// There is, or was, a node of this number.
+    pub(super) fn know(&self, node: NodeId) {
+        self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn known_peers(&self) -> &[OnceLock<Option<CardMapping>>] {
+        &self.peers[..self.known.load(Ordering::Relaxed)]
+    }
+}

@@ -1,0 +1,71 @@
+//! How the threads of a node wait for its memory to change: spins, yields, sleeps on a bell.
+
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::DoorBell;
+use super::lane;
+use super::reach::Memory;
+use crate::alarm::NodeBell;
+use crate::sys::fence::{futex_wait, heavy_fence};
+
+/// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
+pub(super) const SPINS: u32 = 100;
+
+pub(super) const YIELDS: u32 = 50;
+
+/// The same for a wait on another node's memory, which no bell ends.
+pub(super) const REMOTE_YIELDS: u32 = 1000;
+
+/// The longest sleep: local stores ring no bell, and deadlines and deaths are to be noticed.
+pub(super) const SLEEP_MAX: Duration = Duration::from_micros(500);
+
+/// The same for the service thread, which nothing but bells and control messages concerns.
+pub(super) const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
+
+/// Says that somebody will sleep on a bell: from the return on, a write to the memory behind it that is not seen rings. How
+/// often it has rung.
+pub(super) fn announce(bell: &DoorBell) -> u32 {
+    bell.sleepers.fetch_add(1, Ordering::SeqCst);
+    let ring = bell.ring.load(Ordering::SeqCst);
+    // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
+    // next look sees it. If the kernel refuses, the sleep's bound is what remains.
+    let _ = heavy_fence();
+    ring
+}
+
+/// The bell of this node's waiters.
+pub(super) struct WaitersBell(pub(super) Arc<Memory>);
+
+impl WaitersBell {
+    fn bell(&self) -> &DoorBell {
+        &self.0.own.card().waiters
+    }
+}
+
+impl NodeBell for WaitersBell {
+    fn is_rung_by_puts(&self) -> bool {
+        true
+    }
+
+    fn announce(&self) -> u32 {
+        announce(self.bell())
+    }
+
+    fn heard(&self) -> u32 {
+        self.bell().ring.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, heard: u32, time: Duration) {
+        futex_wait(&self.bell().ring, heard, time);
+    }
+
+    fn renounce(&self) {
+        self.bell().sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn ring(&self) {
+        lane::ring(self.bell());
+    }
+}

@@ -1,0 +1,258 @@
+//! The choice of the next step, and the passing of time.
+
+use mowgli::machine::Step;
+
+use super::choice::{Candidate, Choice, Chooser, FailureKind, View};
+use super::fault_kinds::Fault;
+use super::record::What;
+use super::state::{Pending, Phase, ThreadState};
+use super::world::Inner;
+
+/// The result of the loop.
+pub(super) enum Decided {
+    /// This thread continues.
+    Run(usize),
+    /// Memory has changed: check the invariants, and return.
+    Check,
+    /// A node has crashed: unwind its threads.
+    Crashed(u16),
+    /// No thread continues: the execution has ended, or failed.
+    End,
+}
+
+/// The time jump if a thread reads the clock but no wait has a deadline.
+const BLIND_JUMP_NS: u64 = 100_000_000;
+
+const BLIND_JUMPS_MAX: u32 = 1000;
+
+/// How often waiting threads poll once more when no step is possible, in all, and without a step of the machine in
+/// between.
+const NUDGES_MAX: u32 = 10_000;
+
+const NUDGES_IN_A_ROW_MAX: u32 = 8;
+
+/// How often time passes early in an execution: a wait in slices would otherwise run through all of them.
+const EARLY_JUMPS_MAX: u32 = 4;
+
+impl Inner {
+    /// Adds the passing of time, if a thread waits with a deadline.
+    pub(super) fn elapse_candidate(&self, into: &mut Vec<Candidate>) {
+        let waits = |t: &ThreadState| matches!(t.pending, Pending::Idle(_)) && !t.is_woken() && t.deadline.is_some();
+        if self.early_jumps < EARLY_JUMPS_MAX && self.threads.iter().any(waits) {
+            into.push(Candidate::Elapse);
+        }
+    }
+
+    /// Lets time pass until a waiting thread may have work. Returns whether there is such a thread.
+    fn elapse(&mut self, early: bool) -> bool {
+        let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.is_woken();
+        let deadlines = self.threads.iter().filter(|thread| waits(thread)).filter_map(|thread| thread.deadline);
+        let until = match deadlines.min() {
+            Some(deadline) => deadline,
+            // A thread reads the clock without a deadline for its wait.
+            None if !early
+                && self.blind_jumps < BLIND_JUMPS_MAX
+                && self.threads.iter().any(|thread| waits(thread) && thread.reads_clock) =>
+            {
+                self.blind_jumps += 1;
+                self.now_ns + BLIND_JUMP_NS
+            }
+            None => return false,
+        };
+        self.now_ns = self.now_ns.max(until);
+        let now = self.now_ns;
+        for thread in &mut self.threads {
+            if matches!(thread.pending, Pending::Idle(_)) {
+                thread.interest.has_changed |= thread.deadline.is_some_and(|deadline| deadline <= now)
+                    || (thread.deadline.is_none() && thread.reads_clock);
+            }
+        }
+        self.note(0, What::Elapsed);
+        true
+    }
+
+    /// No step is possible. But a waiting thread may depend on ordinary memory that another operation of its own
+    /// thread has changed, which is not tracked: all poll once more.
+    fn nudge(&mut self) -> bool {
+        if self.nudges == NUDGES_MAX || self.nudges_in_a_row == NUDGES_IN_A_ROW_MAX {
+            return false;
+        }
+        self.nudges += 1;
+        self.nudges_in_a_row += 1;
+        let mut found = false;
+        for thread in self.threads.iter_mut().filter(|thread| matches!(thread.pending, Pending::Idle(_))) {
+            (thread.interest.has_changed, found) = (true, true);
+        }
+        found
+    }
+
+    /// Decides until a thread continues. `current` is the thread that has reached a point.
+    pub(super) fn decide(&mut self, current: Option<usize>) -> Decided {
+        loop {
+            if self.failure.is_some() {
+                return Decided::End;
+            }
+            if self.changed && self.has_invariants {
+                self.changed = false;
+                return Decided::Check;
+            }
+            self.steps += 1;
+            if self.steps > self.steps_max {
+                let message = format!("it has not ended after {} steps{}", self.steps_max, self.describe());
+                self.fail(FailureKind::TooLong, message);
+                return Decided::End;
+            }
+            let mut steps = core::mem::take(&mut self.machine_steps);
+            steps.clear();
+            self.machine.enabled(&mut steps);
+            if let Some(faults) = &self.faults {
+                steps.retain(|step| !self.is_blocked(faults, *step));
+            }
+            let decided = match self.phase {
+                Phase::Settled => self.decide_settled(&steps, current),
+                Phase::Explored => self.decide_explored(&steps, current),
+            };
+            self.machine_steps = steps;
+            match decided {
+                Next::Thread(index) => {
+                    self.resume(index);
+                    return Decided::Run(index);
+                }
+                Next::Machine(step) => {
+                    self.nudges_in_a_row = 0;
+                    self.apply(step);
+                }
+                Next::Elapse => {
+                    self.early_jumps += 1;
+                    self.elapse(true);
+                }
+                Next::Fault(fault) => {
+                    self.nudges_in_a_row = 0;
+                    self.fault(fault);
+                    if let Fault::Crash(node) = fault {
+                        return Decided::Crashed(node);
+                    }
+                }
+                Next::Stuck if self.elapse(false) || self.nudge() => {}
+                Next::Stuck => {
+                    if self.threads.iter().any(|thread| thread.pending != Pending::Finished) {
+                        let message = format!("nothing can happen any more{}", self.describe());
+                        self.fail(FailureKind::Deadlock, message);
+                    }
+                    return Decided::End;
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, index: usize) {
+        let thread = &mut self.threads[index];
+        if let Pending::Idle(_) = thread.pending {
+            thread.keeps_interest = thread.interest.end(thread.keeps_interest);
+            thread.deadline = None;
+            thread.reads_clock = false;
+            if self.events.is_some() {
+                self.note(index, What::Woken);
+            }
+        }
+    }
+
+    fn decide_settled(&mut self, steps: &[Step], current: Option<usize>) -> Next {
+        if let Some(step) = steps.first() {
+            return Next::Machine(*step);
+        }
+        let from = current.unwrap_or(0);
+        let count = self.threads.len();
+        let found = (0..count).map(|offset| (from + offset) % count).find(|index| self.is_enabled(*index));
+        found.map_or(Next::Stuck, Next::Thread)
+    }
+
+    fn decide_explored(&mut self, steps: &[Step], current: Option<usize>) -> Next {
+        let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
+        let next = self.ask(&mut *chooser, steps, current);
+        self.chooser = Some(chooser);
+        next
+    }
+
+    fn ask(&mut self, chooser: &mut dyn Chooser, steps: &[Step], current: Option<usize>) -> Next {
+        let is_eager = chooser.eager();
+        // A step that a fault may cut short differs by when it happens.
+        if is_eager
+            && self.faults.is_none()
+            && let Some(step) = steps.iter().find(|step| self.machine.is_quiet(**step))
+        {
+            chooser.passed(&self.footprint(Candidate::Machine(*step)));
+            return Next::Machine(*step);
+        }
+        let mut candidates = core::mem::take(&mut self.candidates);
+        candidates.clear();
+        for index in (0..self.threads.len()).filter(|index| self.is_enabled(*index)) {
+            let candidate = Candidate::Thread(index as u16);
+            if is_eager && self.is_quiet(index) && !self.matters_when(index) {
+                chooser.passed(&self.footprint(candidate));
+                self.candidates = candidates;
+                return Next::Thread(index);
+            }
+            candidates.push(candidate);
+            if Some(index) == current {
+                candidates.rotate_right(1);
+            }
+        }
+        candidates.extend(steps.iter().map(|step| Candidate::Machine(*step)));
+        if chooser.early_timeouts() && !candidates.is_empty() {
+            self.elapse_candidate(&mut candidates);
+        }
+        self.fault_candidates(&mut candidates);
+        let next = match candidates.len() {
+            0 => Next::Stuck,
+            1 if !chooser.wants_all() => next_of(candidates[0]),
+            of => {
+                let view = View { candidates: &candidates, decision: self.decisions, inner: self };
+                let taken = chooser.choose(&view);
+                let taken = if taken < of { taken } else { 0 };
+                if of > 1 {
+                    self.decisions += 1;
+                    self.log.push(Choice { taken: taken as u16, of: of as u16 });
+                }
+                next_of(candidates[taken])
+            }
+        };
+        self.candidates = candidates;
+        next
+    }
+
+    /// A number below `options`, for the running thread.
+    pub(super) fn value(&mut self, thread: usize, options: usize) -> usize {
+        let taken = match self.phase {
+            Phase::Settled => 0,
+            Phase::Explored if options < 2 => 0,
+            Phase::Explored => {
+                let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
+                let taken = chooser.value(options) % options;
+                self.chooser = Some(chooser);
+                self.decisions += 1;
+                self.log.push(Choice { taken: taken as u16, of: options as u16 });
+                taken
+            }
+        };
+        self.acted(thread, taken as u64 + 0x1000);
+        taken
+    }
+}
+
+enum Next {
+    Thread(usize),
+    Machine(Step),
+    Fault(Fault),
+    Elapse,
+    Stuck,
+}
+
+fn next_of(kind: Candidate) -> Next {
+    match kind {
+        Candidate::Thread(index) => Next::Thread(usize::from(index)),
+        Candidate::Machine(step) => Next::Machine(step),
+        Candidate::Elapse => Next::Elapse,
+        Candidate::Fault(fault) => Next::Fault(fault),
+    }
+}

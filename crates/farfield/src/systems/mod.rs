@@ -1,4 +1,0 @@
-//! Systems: complete facilities that are built from objects, or beside them.
-
-pub mod locks;
-pub mod transactions;

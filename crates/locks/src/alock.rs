@@ -1,0 +1,578 @@
+//! ALock: a lock for asymmetric memory. Threads on the lock's own node never use the NIC.
+//!
+//! A CPU's read-modify-writes and a NIC's are not atomic with each other, so with an ordinary lock every thread uses
+//! the NIC, even on the lock's own node. ALock has two queues instead, one for each *cohort*. Operations of other nodes
+//! use remote atomics on one tail, and those of the lock's node use CPU atomics on the other. The heads of the two
+//! queues compete by Peterson's algorithm. It needs reads and writes only, which CPU and NIC may mix. The tails are its
+//! flags.
+//!
+//! ```text
+//! +0   ┌──────────────┐
+//!      │ tail_remote  │  the last entry of the remote queue, 0: empty        remote atomics only
+//! +8   ├──────────────┤
+//!      │ tail_local   │  the last entry of the local queue, 0: empty         CPU atomics only
+//! +16  ├──────────────┤
+//!      │ victim       │  the cohort that came last, and lets the other one   put by the remote head, stored by the local
+//! +24  ├──────────────┤
+//!      │ claims       │  heads of the remote queue claimed from the dead     remote atomics only
+//! +32  ├──────────────┤
+//!      │ burials      │  queues that were found to hold none but the dead    stored by the local head
+//! +40  ├──────────────┤
+//!      │ repaired     │  how many of both somebody has repaired              put or stored by the holder
+//! +48  ├──────────────┤
+//!      │ buried       │  the tail of the last such queue                     stored by the local head
+//! +56  ├──────────────┤
+//!      │ 0            │
+//! +64  └──────────────┘
+//! ```
+//!
+//! The entries (`descriptor.rs`, `local.rs`) belong to operations, not to threads: a thread may hold and await several
+//! locks. Each cohort has its own free list of entries.
+//!
+//! # Acquire
+//!
+//! *Remote.* An operation enqueues (`queue.rs`). If it finds the queue empty, it competes: it puts the cohort into
+//! `victim`, then gets `tail_local` and `victim` until `tail_local` is empty or `victim` names the other cohort.
+//! - The compare-and-swap completes before the put is issued (`NLW → WT → NLR`): the flag is up before the victim is
+//!   named.
+//! - The get follows the put (`NRW → NRR`, to one node): the two are posted together.
+//! - The two words may be read in any order, since each alone suffices.
+//! - The holder's later reads follow the get.
+//!
+//! *Local* (`local.rs`). An operation exchanges `tail_local` (by a compare-and-swap, repeated until it succeeds),
+//! stores `victim`, issues a memory fence, and reads `tail_remote` and `victim`.
+//! - The exchange precedes the store (`CAS → CW`).
+//! - The fence orders the store before the reads (`CW → MF → CR`; without it `CW → CR` is not ordered).
+//!
+//! Exclusion is Peterson's: the head that writes `victim` last finds the other's flag up and itself the victim. This
+//! requires that a named victim is in memory before its operation gives up the head. A put that landed later would
+//! admit a local thread beside a remote one. So an operation that is dropped between put and get waits for the get.
+//!
+//! # Release
+//!
+//! The holder's puts must be visible before another operation can acquire the lock. A put's completion does not ensure
+//! this, so the release waits for a get from every node that the holder's endpoint has put to (a global fence).
+//!
+//! One node is exempt. If the operation behind is known, its node is exempt, since the grant is put to the same node
+//! (`NRW → NRW`). On the own node the grant is a store, and no node is exempt. If no operation behind is known, the
+//! lock's node is exempt: the compare-and-swap that empties the tail follows earlier puts to its node (`NRW → NAR`),
+//! and has flushed them if it fails. CPU writes precede any operation that is issued later, and any later CPU write.
+//!
+//! The *budget* limits how often in a row a cohort may pass the lock on to its own operations. Each grant carries the
+//! remaining budget. An operation that is granted 0 competes again, so that the other cohort's waiting head gets the
+//! lock. Then the budget is reset.
+//!
+//! # Costs
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, remote, free | 2 | 1 cas; 1 put and 1 get, posted together |
+//! | `lock`, remote, behind another | 1 for each attempt, then a local wait | 1 cas each, 1 put (0 to its own node) |
+//! | the same, granted 0 | plus 1 for each poll | 1 put, a get for each poll |
+//! | `unlock`, remote, d nodes put to, without the exempt one | 1 (d = 0) or 2 | at most d gets, 1 cas |
+//! | `unlock`, remote, another behind | the same; 0 if known | at most d gets and 1 cas, 1 put (0 to its own node) |
+//! | `lock`, local | 0 | none |
+//! | `unlock`, local, d nodes put to | 0 or 1 | at most d gets |
+//!
+//! No thread needs a queue pair to its own node. Threads on the lock's node use the CPU. Threads of another node that
+//! wait behind each other use stores, since no word of a descriptor is updated by remote atomics.
+//!
+//! # When a node dies
+//!
+//! *If it had a remote holder or waiter*, the remote queue is recovered as described in `queue.rs`. If that queue holds
+//! no living operation, the local head detects this, and treats its tail as empty. It cannot be known whether the dead
+//! operation held the lock. So the next holder is warned that something may be half-written
+//! ([`LockGuard::is_after_death`]), and so are later holders, until one of them calls [`LockGuard::repaired`]. Each
+//! operation that the dead node had in the queue may cause such a warning.
+//!
+//! *If it was the lock's home*, the lock is lost, and every call returns an error that names the node.
+//!
+//! Source: Baran, Nelson-Slivon, Tseng, Palmieri, "ALock: Asymmetric Lock Primitive for RDMA Systems" (SPAA 2024),
+//! section 5. The paper's algorithm handles neither deadlines nor deaths; those parts are ours. `specs/alock` has the
+//! algorithm in TLA+.
+
+use std::sync::Arc;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
+
+use super::descriptor::{self, Descriptors, Id};
+use super::grant::{Grant, LOCK, Wait};
+use super::local::{Local, LocalEntry};
+use super::queue::{Entry, Place, Queue, Spared, deaths_told, whole_words};
+use super::{Layout, LockArray, LockGuard, Spread};
+use crate::mutants;
+use farfield_core::Node;
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::Regions;
+use farfield_core::toolkit::release::{fence_holder, release_later};
+use farfield_core::{ErrorKind, Result};
+
+pub(super) const TAIL_REMOTE: usize = 0;
+pub(super) const TAIL_LOCAL: usize = 1;
+pub(super) const VICTIM: usize = 2;
+pub(super) const CLAIMS: usize = 3;
+pub(super) const BURIALS: usize = 4;
+pub(super) const REPAIRED: usize = 5;
+pub(super) const BURIED: usize = 6;
+pub(super) const WORDS: usize = 8;
+
+/// The victims. A new lock has none, which is as good as either name while both queues are empty.
+const REMOTE: u64 = 1;
+pub(super) const LOCAL: u64 = 2;
+
+/// Options of ALocks. They must be the same on all nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ALockOptions {
+    /// How many remote operations in a row may have the lock while a local one waits. Default: 20 (section 6.1).
+    pub remote_budget: u32,
+    /// How many local operations in a row may have the lock while a remote one waits. Default: 5.
+    pub local_budget: u32,
+    /// How many operations of a node may hold or await locks of other nodes at a time. The same number may hold or
+    /// await locks of the own node. (For queue locks, the limit is for the locks of all nodes together.) Default: 1024.
+    /// Each has 64 bytes of network memory.
+    pub operations_max: usize,
+}
+
+impl Default for ALockOptions {
+    fn default() -> ALockOptions {
+        ALockOptions { remote_budget: 20, local_budget: 5, operations_max: 1024 }
+    }
+}
+
+impl ALockOptions {
+    /// Checks that the values are valid.
+    pub(super) fn check(&self, count: usize) -> Result<()> {
+        let why = if self.remote_budget == 0 || self.local_budget == 0 {
+            "`remote_budget` and `local_budget` have to be at least 1".into()
+        } else if self.operations_max == 0 || self.operations_max > descriptor::COUNT_MAX {
+            format!("`operations_max` is {}, and has to be 1 to {}", self.operations_max, descriptor::COUNT_MAX)
+        } else if count > descriptor::LOCKS_MAX {
+            format!("{count} locks exceed the limit of {} of one array", descriptor::LOCKS_MAX)
+        } else {
+            return Ok(());
+        };
+        Err(ErrorKind::Config { why }.into())
+    }
+}
+
+/// An array of ALocks, spread over the nodes that open it, in order: lock `i` is on the node at position `i mod nodes`.
+///
+/// ```
+/// use farfield::{ALockArray, ALockOptions, LockArray, LockGuard};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-alocks").start()?;
+/// let locks = ALockArray::open(&node, "stripes", 64, ALockOptions::default())?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// assert_eq!(ep.counts().posted(), 0); // this is its own node: nothing has gone through a NIC
+/// # Ok(()) }
+/// ```
+pub struct ALockArray {
+    spread: Spread,
+    options: ALockOptions,
+    queue: Arc<Queue>,
+    local: Option<Arc<Local>>,
+}
+
+/// One ALock, shared by all nodes.
+///
+/// ```
+/// use farfield::{ALock, LockGuard};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-alock").start()?;
+/// let lock = ALock::open(&node, "bank/lock", node.id())?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     let guard = lock.lock(&ep).await?;
+///     // … work on what it protects …
+///     guard.unlock().await
+/// })?;
+/// # Ok(()) }
+/// ```
+pub struct ALock(ALockArray);
+
+/// Holds an ALock until it is dropped or unlocked.
+///
+/// Unlock with [`LockGuard::unlock`]. Dropping the guard also unlocks, but blocks until the release fence completes,
+/// and only logs an error.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct ALockGuard<'a> {
+    locks: &'a ALockArray,
+    endpoint: &'a Endpoint,
+    /// None once the lock is released, or left to the service thread.
+    held: Option<Held<'a>>,
+    budget: u32,
+    is_after_death: bool,
+    is_repaired: bool,
+}
+
+enum Held<'a> {
+    Remote(Entry<'a>),
+    Local(LocalEntry<'a>),
+}
+
+impl ALock {
+    /// Opens the lock with the home `home`, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
+    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<ALock> {
+        ALock::open_with(node, path, home, ALockOptions::default())
+    }
+
+    /// [`ALock::open`] with options.
+    ///
+    /// # Errors
+    /// As `open`; or the options are invalid.
+    pub fn open_with(node: &Node, path: &str, home: NodeId, options: ALockOptions) -> Result<ALock> {
+        ALockArray::open_on(node, path, 1, vec![home], options).map(ALock)
+    }
+
+    /// Takes the lock, waiting as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, or the home node is unreachable.
+    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
+        self.0.lock(endpoint, 0).await
+    }
+
+    /// [`ALock::lock`], which it waits for on this thread.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub fn lock_blocking<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
+        endpoint.block_on(self.lock(endpoint))
+    }
+
+    /// [`ALock::lock`] with a deadline.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<ALockGuard<'a>> {
+        self.0.lock_deadline(endpoint, 0, deadline).await
+    }
+
+    /// Takes the lock if that is possible without waiting for another operation.
+    ///
+    /// # Errors
+    /// The home node is unreachable.
+    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<ALockGuard<'a>>> {
+        self.0.try_lock(endpoint, 0).await
+    }
+}
+
+impl ALockArray {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the options are invalid.
+    pub fn open(node: &Node, path: &str, count: usize, options: ALockOptions) -> Result<ALockArray> {
+        ALockArray::open_on(node, path, count, node.members_for(path), options)
+    }
+
+    fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>, options: ALockOptions) -> Result<ALockArray> {
+        options.check(count).of(path)?;
+        let ALockOptions { remote_budget, local_budget, operations_max } = options;
+        let mut more = Regions::new(node);
+        let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let own_local = match homes.contains(&node.id()) {
+            true => Some(more.alloc_own(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
+            false => None,
+        };
+        let layout = Layout {
+            path,
+            kind: "ALockArray",
+            count,
+            words_each: WORDS,
+            homes,
+            group: GroupKey::SIGNAL,
+            options: format!(", budgets={remote_budget}/{local_budget}"),
+            is_local: true,
+            more,
+            expected: vec![("descriptors".into(), own.bytes() as u64)],
+            after_death: (REPAIRED, u64::MAX), // equals no count of deaths, so none counts as repaired
+        };
+        let spread = Spread::open(node, layout)?;
+        let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
+        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY);
+        let local = spread.own.clone().zip(own_local);
+        let local = local.map(|(locks, descriptors)| Local::new(locks, descriptors, Arc::clone(&queue)));
+        Ok(ALockArray { spread, options, queue, local })
+    }
+
+    /// The local side of a lock, if its home is this node.
+    fn local(&self, record: RemotePtr<u64>) -> Option<&Arc<Local>> {
+        self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
+    }
+
+    async fn take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        wait: Wait,
+        tries: bool,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        self.spread.check_current()?;
+        let record = self.spread.record(index);
+        match self.local(record) {
+            Some(local) => self.lock_local(local, endpoint, index, wait, tries).await,
+            None => self.lock_remote(endpoint, index, record, wait, tries).await,
+        }
+    }
+
+    async fn lock_remote<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        record: RemotePtr<u64>,
+        mut wait: Wait,
+        tries: bool,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        let place = Place {
+            lock: index,
+            tail: record.at(TAIL_REMOTE),
+            claims: record.at(CLAIMS),
+            buried: Some(record.at(BURIED)),
+        };
+        let mut entry = self.queue.entry(endpoint, place)?;
+        let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
+        let mut granted = None;
+        if found.node().is_some() {
+            match entry.granted(&mut wait).await {
+                Ok(grant) => granted = Some(grant),
+                Err(error) if tries && error.is_timeout() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let (budget, is_after_death) = match granted {
+            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
+            again => {
+                let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
+                let won = compete(&mut entry, &mut wait, names_victim, tries).await.of(self.spread.path())?;
+                let Some(is_after_death) = won else {
+                    entry.back_out().await?;
+                    return Ok(None);
+                };
+                (self.reset(again, self.options.remote_budget), is_after_death)
+            }
+        };
+        let held = Some(Held::Remote(entry));
+        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
+    }
+
+    async fn lock_local<'a>(
+        &'a self,
+        local: &'a Arc<Local>,
+        endpoint: &'a Endpoint,
+        index: usize,
+        mut wait: Wait,
+        tries: bool,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        let path = self.spread.path();
+        let mut entry = local.entry(endpoint, index, self.spread.offset(index)).of(path)?;
+        let mut granted = None;
+        if !entry.enqueue(tries) {
+            if tries {
+                return Ok(None);
+            }
+            granted = Some(entry.granted(&mut wait).await.of(path)?);
+        }
+        let (budget, is_after_death) = match granted {
+            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
+            again => {
+                let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
+                if !entry.wins(&mut wait, names_victim, tries).await.of(path)? {
+                    entry.back_out();
+                    return Ok(None);
+                }
+                // Read after the lock is taken. Deaths that are reported later cannot be those of a holder.
+                let (deaths, repaired) = entry.deaths();
+                (self.reset(again, self.options.local_budget), deaths != repaired)
+            }
+        };
+        let held = Some(Held::Local(entry));
+        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
+    }
+
+    /// The budget of an operation that has won the competition.
+    fn reset(&self, granted: Option<Grant>, whole: u32) -> u32 {
+        match granted {
+            Some(grant) if mutants::ALOCK_BUDGET_NOT_RESET.is_on() => grant.budget(),
+            _ => whole,
+        }
+    }
+}
+
+impl LockArray for ALockArray {
+    type Guard<'a> = ALockGuard<'a>;
+
+    fn len(&self) -> usize {
+        self.spread.count
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.spread.record(index).node()
+    }
+
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<ALockGuard<'a>> {
+        let guard = self.take(endpoint, index, Wait::USUAL, false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<ALockGuard<'a>> {
+        let guard = self.take(endpoint, index, Wait::until(deadline), false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<ALockGuard<'a>>> {
+        self.take(endpoint, index, Wait::NONE, true).await
+    }
+}
+
+/// Competes, as the head of the remote queue, with the head of the local one. Returns whether a holder has died and its
+/// damage is not repaired; none if `tries` is set and the first attempt fails.
+async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<Option<bool>> {
+    let (endpoint, record) = (entry.endpoint(), entry.place().tail);
+    let mut named = Named { entry, is_in_memory: false };
+    if names_victim {
+        // Posted together with the get that follows, and lands before it (`NRW → NRR`).
+        endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
+    }
+    loop {
+        // The words may be read in any order: each of the first two suffices by itself. The others have not changed
+        // since the last holder changed them. Only `repaired` may be older than the value that this holder left.
+        let [tail_local, victim, claims, burials, repaired] = whole_words(endpoint, record.at(TAIL_LOCAL)).await?;
+        named.is_in_memory = true; // the get has completed, after the victim's put
+        if tail_local == 0 || victim != REMOTE {
+            let deaths = deaths_told(claims) + burials;
+            let is_repaired = deaths == repaired || endpoint.get(record.at(REPAIRED)).await? == deaths;
+            return Ok(Some(!is_repaired));
+        }
+        if tries {
+            return Ok(None);
+        }
+        if let Some(late) = wait.is_late(endpoint, LOCK, None) {
+            return Err(late);
+        }
+        endpoint.look_again(wait.slice(endpoint)).await;
+    }
+}
+
+/// A named victim. It must be in memory before its operation gives up the head. If it landed later, the local head
+/// could take it for the next operation's, and enter beside that one.
+struct Named<'a, 'e> {
+    entry: &'a mut Entry<'e>,
+    is_in_memory: bool,
+}
+
+impl Drop for Named<'_, '_> {
+    fn drop(&mut self) {
+        if !self.is_in_memory && !mutants::ALOCK_VICTIM_LATE.is_on() {
+            // It takes one round trip at most.
+            let (endpoint, home) = (self.entry.endpoint(), self.entry.place().tail.node());
+            if endpoint.block_on(endpoint.global_fence([home])).is_err() {
+                self.entry.keep(); // either its home is unreachable, or the entry never leaves the head
+            }
+        }
+    }
+}
+
+impl ALockGuard<'_> {
+    /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
+    pub fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Records in the lock that everything left by dead holders is repaired. The release makes this visible.
+    async fn tell_repaired(&self) -> fabric::Result<()> {
+        match self.held.as_ref() {
+            Some(Held::Remote(entry)) => {
+                let record = entry.place().tail;
+                let [claims, burials] = whole_words(self.endpoint, record.at(CLAIMS)).await?;
+                self.endpoint.put_value(record.at(REPAIRED), deaths_told(claims) + burials).detach()
+            }
+            Some(Held::Local(entry)) => {
+                entry.tell_repaired();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        if self.is_repaired && self.tell_repaired().await.is_ok() {
+            self.is_after_death = false;
+        }
+        let hands = Grant::new(self.budget.wrapping_sub(1), self.is_after_death);
+        let spared = match self.held.as_mut().expect("it is held") {
+            Held::Remote(entry) => {
+                entry.hands(hands);
+                entry.spared()
+            }
+            Held::Local(entry) => {
+                entry.hands(hands);
+                Spared::Nothing
+            }
+        };
+        let is_spared = |node| spared.is(node) || mutants::ALOCK_NO_FENCE.is_on();
+        let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
+        if !lost.is_empty() {
+            return match self.held.take().expect("it is held") {
+                Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+                Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+            }
+            .of(path);
+        }
+        match self.held.take().expect("it is held") {
+            Held::Remote(entry) => entry.leave(spared).await,
+            Held::Local(entry) => {
+                entry.leave().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Keeps the lock taken: an error occurred before all writes were known to be visible.
+    fn keep(&mut self) {
+        match self.held.take() {
+            Some(Held::Remote(mut entry)) => entry.keep(),
+            Some(Held::Local(mut entry)) => entry.keep(),
+            None => {}
+        }
+    }
+}
+
+impl LockGuard for ALockGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let released = self.release().await;
+        self.keep();
+        released
+    }
+
+    fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+}
+
+impl Drop for ALockGuard<'_> {
+    fn drop(&mut self) {
+        if self.held.is_some() {
+            if let Err(error) = self.endpoint.block_on(self.release()) {
+                tracing::error!("releasing a lock in a drop: {error}");
+            }
+            self.keep();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How long an operation waits for a lock, and what the one before grants it.
+
+use farfield_core::{Error, ErrorKind};
+use farfield_fabric::{Endpoint, Instant, NodeId};
+
+use super::queue::CHECK_EVERY;
+
+/// The name of the lock in timeout errors.
+pub(super) const LOCK: &str = "the lock";
+
+/// How long an operation waits. An operation that need not wait does not read the clock.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    /// When it began to wait.
+    start: Option<Instant>,
+    /// None before the wait begins, if it is to last as long as the endpoint's timeout.
+    deadline: Option<Instant>,
+}
+
+impl Wait {
+    /// As long as the endpoint's timeout.
+    pub(super) const USUAL: Wait = Wait { start: None, deadline: None };
+
+    /// Not at all.
+    pub(super) const NONE: Wait = Wait { start: None, deadline: Some(Instant { ns: 0 }) };
+
+    pub(super) fn until(deadline: Instant) -> Wait {
+        Wait { start: None, deadline: Some(deadline) }
+    }
+
+    /// The time until which it waits before it checks again whether others are alive.
+    pub(super) fn slice(&mut self, endpoint: &Endpoint) -> Instant {
+        let now = endpoint.now();
+        self.start.get_or_insert(now);
+        (*self.deadline.get_or_insert_with(|| now + endpoint.timeout())).min(now + CHECK_EVERY)
+    }
+
+    /// The timeout error, if the deadline has passed.
+    pub(super) fn is_late(&mut self, endpoint: &Endpoint, what: &str, missing: Option<NodeId>) -> Option<Error> {
+        self.slice(endpoint);
+        let (now, start) = (endpoint.now(), self.start?);
+        let (what, missing) = (what.into(), missing.into_iter().collect());
+        (now >= self.deadline?).then(|| ErrorKind::Timeout { what, waited: now - start, missing }.into())
+    }
+}
+
+/// What a leaving operation hands to the one behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Grant(pub(super) u64);
+
+const GRANTED: u64 = 1 << 63;
+
+const DIED: u64 = 1 << 62;
+
+impl Grant {
+    pub(super) fn new(budget: u32, is_after_death: bool) -> Grant {
+        Grant(GRANTED | if is_after_death { DIED } else { 0 } | u64::from(budget))
+    }
+
+    /// How often the lock may be passed on before the other cohort gets it. 0: the operation must compete for it.
+    pub(super) fn budget(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub(super) fn is_after_death(self) -> bool {
+        self.0 & DIED != 0
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn of(word: u64) -> Option<Grant> {
+        (word & GRANTED != 0).then_some(Grant(word))
+    }
+}

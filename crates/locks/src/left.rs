@@ -1,0 +1,101 @@
+//! Operations that their callers have left: the service thread brings them to an end.
+
+use std::sync::Arc;
+
+use farfield_core::Standing;
+use farfield_core::toolkit::{Poller, Progress};
+use farfield_fabric::{Endpoint, Instant};
+
+use super::descriptor::State;
+use super::grant::Grant;
+use super::queue::{CHECK_EVERY, Operation, Queue, Stage};
+use super::survey::Seen;
+
+/// An abandoned operation, in the care of the service thread.
+pub(super) struct Left {
+    pub(super) queue: Arc<Queue>,
+    pub(super) operation: Operation,
+    /// When it next checks for entries of dead nodes.
+    pub(super) looks_at: Option<Instant>,
+}
+
+impl Left {
+    /// Whether it is time to check for entries of dead nodes.
+    fn is_time(&mut self, endpoint: &Endpoint) -> bool {
+        let now = endpoint.now();
+        let is_time = self.looks_at.is_some_and(|at| now >= at);
+        if is_time || self.looks_at.is_none() {
+            self.looks_at = Some(now + CHECK_EVERY);
+        }
+        is_time
+    }
+}
+
+impl Poller for Left {
+    fn is_owed(&self) -> bool {
+        // A departed node hands over nothing.
+        let has_left = |node| self.queue.node.standing_of(node) == Standing::Departed;
+        !matches!(self.operation.stage, Stage::Behind { pred, .. } if pred.node().is_some_and(has_left))
+    }
+
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let (queue, operation) = (&self.queue, &mut self.operation);
+        if queue.is_fenced() || endpoint.check_alive(operation.place.tail.node()).is_err() {
+            return Progress::Done; // the lock is lost, or this node is evicted
+        }
+        let id = operation.id;
+        match operation.stage {
+            Stage::Outside | Stage::Asking => unreachable!("it is in the queue"),
+            Stage::Behind { pred, has_told: false } => {
+                let has_told = queue.tell(endpoint, pred, id);
+                operation.stage = Stage::Behind { pred, has_told };
+                if has_told { Progress::Busy } else { Progress::Idle }
+            }
+            Stage::Behind { pred, has_told: true } => {
+                if let Some(grant) = Grant::of(queue.descriptors.of(id).grant().load()) {
+                    operation.stage = Stage::Head;
+                    operation.hands = grant;
+                    return Progress::Busy;
+                }
+                if queue.is_shut_out(pred) && self.is_time(endpoint) {
+                    let claim = self.queue.claim(endpoint, &mut self.operation);
+                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !error.is_refused());
+                    return if is_lost { Progress::Done } else { Progress::Idle };
+                }
+                Progress::Idle
+            }
+            Stage::Head => {
+                if queue.hand_over(endpoint, operation) {
+                    return Progress::Done;
+                }
+                let free = queue.free(operation);
+                match endpoint.cas(operation.place.tail, id.0, free.0).wait() {
+                    Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
+                    Err(error) if error.is_refused() => Progress::Idle,
+                    _ => Progress::Done,
+                }
+            }
+            Stage::Leaving => {
+                if queue.hand_over(endpoint, operation) {
+                    return Progress::Done;
+                }
+                let lock = operation.place.lock;
+                let is_shut_out = |(node, _)| queue.node.standing_of(node) == Standing::ShutOut;
+                let may_be_dead = queue.descriptors.tables().any(is_shut_out);
+                if may_be_dead && self.is_time(endpoint) {
+                    // If no living entry may be behind this one, the operation behind is dead.
+                    let (queue, operation) = (&self.queue, &self.operation);
+                    let is_behind = |seen: &Seen| seen.state == State::Enqueueing || seen.pred == id;
+                    let survey = endpoint.block_on(queue.survey(endpoint, lock)).ok().flatten();
+                    if survey.is_some_and(|survey| !survey.seen.iter().any(is_behind)) {
+                        if !queue.hand_over(endpoint, operation) {
+                            queue.over(operation);
+                        }
+                        return Progress::Done;
+                    }
+                }
+                Progress::Idle
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Locks for asymmetric memory: ALock, the rivals of its evaluation, and a table of any of them.
+//!
+//! All of them are arrays of locks spread over nodes, behind one trait: [`LockArray`].
+//!
+//! | kind | waiting | order | on the lock's node |
+//! |---|---|---|---|
+//! | [`ALockArray`] | on its own node, but for the heads of two queues | first come, first served in each of two cohorts, which take turns | CPU only |
+//! | [`MutexArray`] | polls the lock's word | first come, first served, with bounded bypass | through the NIC |
+//! | [`SpinLockArray`] | tries again and again, with a back-off | none: an operation may starve | through the NIC |
+//! | [`McsLockArray`] | on its own node | first come, first served | through the NIC |
+//!
+//! [`LockTable`] holds any of them; the kind is chosen when it is opened. The page `docs/locks.md` explains which kind
+//! suits which purpose, and how each has been checked.
+
+#![forbid(unsafe_code)]
+
+use core::future::Future;
+
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, memory_fence};
+
+use farfield_core::Node;
+use farfield_core::Result;
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::{Object, Opening, Regions};
+use farfield_core::{Guard, MutexArray};
+
+pub mod alock;
+mod descriptor;
+mod grant;
+mod left;
+mod local;
+pub mod mcs;
+pub mod mutants;
+mod queue;
+#[cfg(feature = "scenarios")]
+pub mod scenarios;
+pub mod spin;
+mod supply;
+mod survey;
+pub mod table;
+
+pub use alock::{ALock, ALockArray, ALockGuard, ALockOptions};
+pub use mcs::{McsGuard, McsLockArray};
+pub use spin::{SpinGuard, SpinLockArray};
+pub use table::{LockKind, LockOptions, LockTable, TableGuard};
+
+/// An array of locks of one kind, spread over nodes.
+///
+/// ```
+/// use farfield::{Endpoint, LockArray, LockGuard, Result};
+///
+/// async fn in_turn<L: LockArray>(locks: &L, ep: &Endpoint, index: usize) -> Result<()> {
+///     let guard = locks.lock(ep, index).await?;
+///     // … work on what it protects …
+///     guard.unlock().await
+/// }
+/// ```
+pub trait LockArray {
+    /// The guard of a held lock.
+    type Guard<'a>: LockGuard
+    where
+        Self: 'a;
+
+    /// The number of locks.
+    fn len(&self) -> usize;
+
+    /// Whether there are no locks.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The home node of lock `index`.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    fn home(&self, index: usize) -> NodeId;
+
+    /// Takes lock `index`, waiting as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// A timeout, or the home node is unreachable.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Self::Guard<'a>>> {
+        self.lock_deadline(endpoint, index, endpoint.deadline())
+    }
+
+    /// [`LockArray::lock`] with a deadline.
+    ///
+    /// # Errors
+    /// As `lock`.
+    fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Self::Guard<'a>>>;
+
+    /// Takes lock `index` if that is possible without waiting for another operation.
+    ///
+    /// # Errors
+    /// The home node is unreachable.
+    fn try_lock<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+    ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>>;
+}
+
+/// Holds a lock until it is dropped or unlocked.
+///
+/// ```
+/// use farfield::{LockGuard, Result};
+///
+/// async fn leave(mut guard: impl LockGuard) -> Result<()> {
+///     if guard.is_after_death() {
+///         // … check and repair what the lock protects …
+///         guard.repaired();
+///     }
+///     guard.unlock().await
+/// }
+/// ```
+pub trait LockGuard {
+    /// Makes the holder's writes visible everywhere, then releases the lock.
+    ///
+    /// # Errors
+    /// The lock's home is unreachable, and the lock is lost with it. Or a node that the holder wrote to does not
+    /// answer: the lock is released once that node has failed or left, or is taken from this node if this one is
+    /// evicted. Or the holder's writes cannot be made visible: the lock stays taken.
+    fn unlock(self) -> impl Future<Output = Result<()>>;
+
+    /// Whether a holder may have died while it held the lock, and [`LockGuard::repaired`] was not called since. If so,
+    /// what the lock protects may be half-written. Each put of the dead holder is visible, or never will be.
+    fn is_after_death(&self) -> bool;
+
+    /// Declares that what the lock protects is whole, so that the next holder is not warned of a death. Without this
+    /// call, the next holder is warned, too.
+    fn repaired(&mut self);
+}
+
+impl LockArray for MutexArray {
+    type Guard<'a> = Guard<'a>;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.home(index)
+    }
+
+    async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, index: usize, deadline: Instant) -> Result<Guard<'a>> {
+        self.lock_deadline(endpoint, index, deadline).await
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
+        self.try_lock(endpoint, index).await
+    }
+}
+
+impl LockGuard for Guard<'_> {
+    async fn unlock(self) -> Result<()> {
+        self.unlock().await
+    }
+
+    fn is_after_death(&self) -> bool {
+        self.is_after_death()
+    }
+
+    fn repaired(&mut self) {
+        self.repaired();
+    }
+}
+
+/// The common part of all arrays of locks: records of a few words each, on the homes in turn.
+struct Spread {
+    object: Object,
+    count: usize,
+    words_each: usize,
+    /// Record `i` is at `bases[i mod homes]` plus `i / homes` records.
+    bases: Vec<RemotePtr<u64>>,
+    /// The records of this node, if it is a home and works on them itself.
+    own: Option<Region>,
+}
+
+/// How an array of locks is opened.
+struct Layout<'a> {
+    path: &'a str,
+    kind: &'static str,
+    count: usize,
+    words_each: usize,
+    homes: Vec<NodeId>,
+    /// The group of the records' regions: one on which threads wait, or one on which they do not.
+    group: GroupKey,
+    /// Further options that must be the same on all nodes.
+    options: String,
+    /// Whether a home's CPU accesses its records directly, besides remote operations.
+    is_local: bool,
+    /// Further regions: those of every participant, with their sizes, or of this node alone.
+    more: Regions,
+    expected: Vec<(String, u64)>,
+    /// A word of a record, and the value of it that records a holder's possible death.
+    after_death: (usize, u64),
+}
+
+impl Spread {
+    fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
+        let Layout { path, kind, count, words_each, homes, group, options, is_local, more, expected, after_death } =
+            layout;
+        let mut regions = more;
+        let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
+        let mut record = vec![0; words_each];
+        if node.is_reopening(path) {
+            let (word, value) = after_death;
+            record[word] = value;
+        }
+        let own = match (homes.contains(&node.id()), is_local) {
+            (true, true) => {
+                let own = regions.alloc("locks", group, bytes).of(path)?;
+                if node.is_reopening(path) {
+                    // The records are not announced yet, so no other node accesses them.
+                    let (word, value) = after_death;
+                    (word..bytes / 8).step_by(words_each).for_each(|word| own.word(word * 8).store(value));
+                    memory_fence();
+                }
+                Some(own)
+            }
+            (true, false) => {
+                regions.alloc_words("locks", group, bytes / 8, &record).of(path)?;
+                None
+            }
+            _ => None,
+        };
+        let homes_too = homes.clone();
+        let expect = move |peer| {
+            let locks = homes_too.contains(&peer).then(|| ("locks".into(), bytes as u64));
+            locks.into_iter().chain(expected.iter().cloned()).collect()
+        };
+        let opening = Opening::new(node, path, kind).layout(&format!("count={count}, homes={homes:?}{options}"));
+        let object = opening.regions(regions).expect(expect).open()?;
+        let bases = homes.into_iter().map(|home| object.remote(home, "locks")).collect::<Result<_>>()?;
+        Ok(Spread { object, count, words_each, bases, own })
+    }
+
+    fn path(&self) -> &str {
+        self.object.path()
+    }
+
+    fn node(&self) -> &Node {
+        self.object.node()
+    }
+
+    /// Returns an error if the locks were reopened.
+    fn check_current(&self) -> Result<()> {
+        self.object.check_current()
+    }
+
+    /// Pointers to another region of each participant.
+    fn regions(&self, name: &str) -> Result<Vec<(NodeId, RemotePtr<u64>)>> {
+        let nodes = self.object.others().chain([self.node().id()]);
+        nodes.map(|node| Ok((node, self.object.remote(node, name)?))).collect()
+    }
+
+    /// The offset of a lock's record in this node's region, in bytes.
+    fn offset(&self, index: usize) -> usize {
+        index / self.bases.len() * self.words_each * 8
+    }
+
+    /// The first word of a record.
+    fn record(&self, index: usize) -> RemotePtr<u64> {
+        assert!(index < self.count, "lock {index} of {}", self.count);
+        self.bases[index % self.bases.len()].at(index / self.bases.len() * self.words_each)
+    }
+}

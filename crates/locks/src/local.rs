@@ -1,0 +1,331 @@
+//! The queue of the operations of an ALock's own node. Their threads use only CPU atomics and memory fences.
+//!
+//! The entries are like those of the remote queue (`queue.rs`), but have their own free list, and only this process
+//! reads them. All of them belong to one process, so none outlives the others.
+//!
+//! ```text
+//! +0   ┌───────┐
+//!      │ next  │  the entry behind it; 0: nobody has said so
+//! +8   ├───────┤
+//!      │ grant │  0: it waits; else what it was handed
+//! +16  ├───────┤
+//!      │       │  padding, so that two operations never share a line
+//! +64  └───────┘
+//! ```
+
+use std::sync::Arc;
+
+use farfield_fabric::{self as fabric, Endpoint, Region, Word, memory_fence};
+
+use super::alock::{BURIALS, BURIED, CLAIMS, LOCAL, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
+use super::descriptor::Id;
+use super::grant::{Grant, LOCK, Wait};
+use super::queue::{CHECK_EVERY, Queue, deaths_told};
+use super::supply::Supply;
+use crate::mutants;
+use farfield_core::Result;
+use farfield_core::toolkit::{Poller, Progress};
+
+const BYTES: usize = 64;
+const NEXT: usize = 0;
+const GRANT: usize = 1;
+
+/// The local side of the locks of this node.
+pub(super) struct Local {
+    /// The locks' records.
+    locks: Region,
+    descriptors: Region,
+    /// The free list of the descriptors.
+    slots: Supply,
+    /// The queue of the remote cohort.
+    queue: Arc<Queue>,
+}
+
+/// An operation of the lock's own node. If it is dropped in any stage, the service thread takes it over, as with a
+/// remote one.
+pub(super) struct LocalEntry<'a> {
+    local: &'a Arc<Local>,
+    endpoint: &'a Endpoint,
+    operation: Option<LocalOperation>,
+}
+
+#[derive(Clone, Copy)]
+struct LocalOperation {
+    lock: usize,
+    /// The offset of the lock's record.
+    offset: usize,
+    slot: usize,
+    stage: Stage,
+    hands: Grant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Outside,
+    Behind,
+    Head,
+    /// It has left the head, but another operation is behind it.
+    Leaving,
+}
+
+impl Local {
+    /// The number of bytes that so many concurrent operations need.
+    pub(super) fn bytes(operations_max: usize) -> usize {
+        operations_max * BYTES
+    }
+
+    /// `locks` holds the records of the locks, `descriptors` the entries of the operations.
+    pub(super) fn new(locks: Region, descriptors: Region, queue: Arc<Queue>) -> Arc<Local> {
+        let slots = Supply::new("local descriptors", descriptors.bytes() / BYTES);
+        Arc::new(Local { locks, descriptors, slots, queue })
+    }
+
+    /// An operation that is not queued yet.
+    ///
+    /// # Errors
+    /// All descriptors are in use.
+    pub(super) fn entry<'a>(
+        self: &'a Arc<Self>,
+        endpoint: &'a Endpoint,
+        lock: usize,
+        offset: usize,
+    ) -> Result<LocalEntry<'a>> {
+        let slot = self.slots.take(endpoint)?;
+        let (stage, hands) = (Stage::Outside, Grant::new(0, false));
+        Ok(LocalEntry { local: self, endpoint, operation: Some(LocalOperation { lock, offset, slot, stage, hands }) })
+    }
+
+    fn record(&self, operation: &LocalOperation) -> &[Word] {
+        self.locks.words(operation.offset, WORDS)
+    }
+
+    /// A word of a descriptor.
+    fn word(&self, slot: usize, word: usize) -> &Word {
+        &self.descriptors.words(slot * BYTES, 2)[word]
+    }
+
+    /// The name of an operation in the local queue.
+    fn name(slot: usize) -> u64 {
+        slot as u64 + 1
+    }
+
+    /// Grants the lock to the operation behind, if it has linked itself. Returns whether it has.
+    fn hand_over(&self, endpoint: &Endpoint, operation: &LocalOperation) -> bool {
+        let Some(next) = self.word(operation.slot, NEXT).load().checked_sub(1) else { return false };
+        // The holder's stores come before this one (`CW → CW`).
+        self.word(next as usize, GRANT).store(operation.hands.word());
+        endpoint.wake_local();
+        self.slots.give_back(operation.slot);
+        true
+    }
+
+    /// Empties the queue if no other operation is behind. Returns whether it did.
+    fn empties(&self, operation: &mut LocalOperation) -> bool {
+        let tail = &self.record(operation)[tail_of_locals()];
+        if tail.compare_exchange(Local::name(operation.slot), 0).is_ok() {
+            self.slots.give_back(operation.slot);
+            return true;
+        }
+        operation.stage = Stage::Leaving;
+        false
+    }
+}
+
+/// The index of the local queue's tail word.
+fn tail_of_locals() -> usize {
+    if mutants::ALOCK_WRONG_COHORT.is_on() { TAIL_REMOTE } else { TAIL_LOCAL }
+}
+
+impl LocalEntry<'_> {
+    fn operation(&self) -> &LocalOperation {
+        self.operation.as_ref().expect("it has not left")
+    }
+
+    pub(super) fn hands(&mut self, grant: Grant) {
+        self.operation.as_mut().expect("it has not left").hands = grant;
+    }
+
+    /// Enters the queue; with `only_if_empty`, only if it is empty. Returns whether the operation is at the head.
+    pub(super) fn enqueue(&mut self, only_if_empty: bool) -> bool {
+        let local = self.local;
+        let operation = self.operation.as_mut().expect("it has not left");
+        // Before other threads can know of the entry (`CW → CAS`).
+        local.word(operation.slot, NEXT).store(0);
+        local.word(operation.slot, GRANT).store(0);
+        let tail = &local.record(operation)[tail_of_locals()];
+        let mut found = 0;
+        while let Err(other) = tail.compare_exchange(found, Local::name(operation.slot)) {
+            if only_if_empty {
+                return false;
+            }
+            found = other;
+        }
+        let Some(pred) = found.checked_sub(1) else {
+            operation.stage = Stage::Head;
+            return true;
+        };
+        operation.stage = Stage::Behind;
+        local.word(pred as usize, NEXT).store(Local::name(operation.slot));
+        self.endpoint.wake_local();
+        false
+    }
+
+    /// Waits until the operation is at the head. Returns its grant.
+    pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let grant = local.word(self.operation().slot, GRANT);
+        loop {
+            if let Ok(grant) = endpoint.wait_until(wait.slice(endpoint), || Grant::of(grant.load())).await {
+                let operation = self.operation.as_mut().expect("it has not left");
+                (operation.stage, operation.hands) = (Stage::Head, grant);
+                return Ok(grant);
+            }
+            if local.queue.is_fenced() {
+                return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
+            }
+            if let Some(late) = wait.is_late(endpoint, LOCK, None) {
+                return Err(late);
+            }
+        }
+    }
+
+    /// Competes with the head of the remote queue. Returns false if `tries` is set and the first attempt fails.
+    pub(super) async fn wins(&mut self, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<bool> {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let record = local.record(self.operation());
+        if names_victim {
+            record[VICTIM].store(LOCAL);
+        }
+        if !mutants::ALOCK_VICTIM_UNFENCED.is_on() {
+            memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
+        }
+        let mut wins = || {
+            let tail = record[TAIL_REMOTE].load();
+            let is_empty = tail == 0 || tail == record[BURIED].load();
+            (is_empty || record[VICTIM].load() != LOCAL).then_some(())
+        };
+        if wins().is_some() {
+            return Ok(true);
+        }
+        loop {
+            if tries {
+                return Ok(false);
+            }
+            if endpoint.wait_until(wait.slice(endpoint), &mut wins).await.is_ok() {
+                return Ok(true);
+            }
+            if local.queue.is_fenced() {
+                return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
+            }
+            let tail = Id(record[TAIL_REMOTE].load());
+            if local.queue.is_shut_out(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
+                // All entries in front of that tail are dead as well. Later entries queue behind it, and compete.
+                record[BURIALS].store(record[BURIALS].load() + 1);
+                record[BURIED].store(tail.0);
+                return Ok(true);
+            }
+            if let Some(late) = wait.is_late(endpoint, LOCK, tail.node()) {
+                return Err(late);
+            }
+        }
+    }
+
+    /// Returns the number of deaths that may have left something half-written, and how many of them were repaired.
+    pub(super) fn deaths(&self) -> (u64, u64) {
+        let record = self.local.record(self.operation());
+        (deaths_told(record[CLAIMS].load()) + record[BURIALS].load(), record[REPAIRED].load())
+    }
+
+    /// Leaves the head: grants the lock to the operation behind, or empties the queue.
+    pub(super) async fn leave(mut self) {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let operation = self.operation.as_mut().expect("it has not left");
+        if local.hand_over(endpoint, operation) || local.empties(operation) {
+            self.operation = None;
+            return;
+        }
+        // The new operation is about to link itself.
+        let operation = *operation;
+        let next = local.word(operation.slot, NEXT);
+        let told = || (next.load() != 0).then_some(());
+        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok() {
+            local.hand_over(endpoint, &operation);
+            self.operation = None;
+        }
+    }
+
+    /// Leaves the head without having held the lock. It never waits.
+    pub(super) fn back_out(mut self) {
+        let (local, endpoint) = (self.local, self.endpoint);
+        let operation = self.operation.as_mut().expect("it has not left");
+        if local.hand_over(endpoint, operation) || local.empties(operation) {
+            self.operation = None;
+        }
+    }
+
+    /// Records that everything left by dead holders is repaired.
+    pub(super) fn tell_repaired(&self) {
+        self.local.record(self.operation())[REPAIRED].store(self.deaths().0);
+    }
+
+    /// Abandons the descriptor: it is never used again.
+    pub(super) fn keep(&mut self) {
+        self.operation = None;
+    }
+
+    /// Returns a step function by which another thread leaves the head later.
+    pub(super) fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
+        let operation = self.operation.take().expect("it has not left");
+        let mut left = LocalLeft { local: Arc::clone(self.local), operation };
+        move |endpoint| left.poll(endpoint)
+    }
+}
+
+impl Drop for LocalEntry<'_> {
+    fn drop(&mut self) {
+        let Some(operation) = self.operation.take() else { return };
+        match operation.stage {
+            Stage::Outside => self.local.slots.give_back(operation.slot),
+            _ if mutants::MCS_DROPPED_KEPT.is_on() => {}
+            _ => self.local.queue.leave_to_service(LocalLeft { local: Arc::clone(self.local), operation }),
+        }
+    }
+}
+
+/// An abandoned operation, in the care of the service thread.
+struct LocalLeft {
+    local: Arc<Local>,
+    operation: LocalOperation,
+}
+
+impl Poller for LocalLeft {
+    fn is_owed(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let (local, operation) = (&self.local, &mut self.operation);
+        if local.queue.is_fenced() {
+            return Progress::Done; // this node is evicted: the lock is lost to all its threads
+        }
+        match operation.stage {
+            Stage::Outside => Progress::Done,
+            Stage::Behind => match Grant::of(local.word(operation.slot, GRANT).load()) {
+                Some(grant) => {
+                    (operation.stage, operation.hands) = (Stage::Head, grant);
+                    Progress::Busy
+                }
+                None => Progress::Idle,
+            },
+            Stage::Head | Stage::Leaving if local.hand_over(endpoint, operation) => Progress::Done,
+            Stage::Head => {
+                if local.empties(operation) {
+                    Progress::Done
+                } else {
+                    Progress::Idle
+                }
+            }
+            Stage::Leaving => Progress::Idle,
+        }
+    }
+}

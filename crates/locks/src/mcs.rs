@@ -1,0 +1,208 @@
+//! The queue lock of Mellor-Crummey and Scott, by remote atomics and puts only.
+//!
+//! ```text
+//! +0   ┌──────────┐
+//!      │ tail     │  the last entry of the queue; 0: nobody has the lock; 1: nobody has, and what it protects may be half-written
+//! +8   ├──────────┤
+//!      │ claims   │  how often the head was claimed from the dead
+//! +16  └──────────┘
+//! ```
+//!
+//! A rival of ALock in its evaluation (section 6), with the same queue as ALock's remote cohort. Each operation waits
+//! on its own node, and the order is first come, first served. Threads on the lock's node use the NIC's loopback like
+//! all others, for their compare-and-swaps on the tail and for their puts to each other.
+//!
+//! *Acquire.* Either the compare-and-swap that found the tail empty has completed. Or the operation has read its grant,
+//! which its giver put after all its earlier puts. *Release.* As ALock's remote one: a global fence, from which one
+//! node is exempt: that of the operation behind (`NRW → NRW`), or else that of the lock (`NRW → NAR`).
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, free | 1 | 1 cas |
+//! | `lock`, behind another | 1 for each attempt, then it waits on its own node | a cas for each attempt, 1 put |
+//! | `unlock`, d nodes put to, without the exempt one | 1 (d = 0) or 2 | at most d gets, 1 cas |
+//! | `unlock`, another behind | the same; 0 if that was known | at most d gets, at most 1 cas, 1 put |
+//!
+//! *When a node dies*, the rules of [`ALock`](super::alock) for its remote queue apply.
+
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId};
+
+use std::sync::Arc;
+
+use super::descriptor::{self, Descriptors, Id};
+use super::grant::{Grant, Wait};
+use super::queue::{Entry, Place, Queue};
+use super::{ALockOptions, Layout, LockArray, LockGuard, Spread};
+use crate::mutants;
+use farfield_core::Node;
+use farfield_core::Result;
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::Regions;
+use farfield_core::toolkit::release::{fence_holder, release_later};
+
+const TAIL: usize = 0;
+const CLAIMS: usize = 1;
+const WORDS: usize = 2;
+
+/// An array of queue locks, spread over the nodes that open it, in order.
+///
+/// ```
+/// use farfield::{LockArray, LockGuard, McsLockArray};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-mcs").start()?;
+/// let locks = McsLockArray::open(&node, "stripes", 64, 1024)?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// # Ok(()) }
+/// ```
+pub struct McsLockArray {
+    spread: Spread,
+    queue: Arc<Queue>,
+}
+
+/// Holds a queue lock until it is dropped or unlocked.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct McsGuard<'a> {
+    locks: &'a McsLockArray,
+    endpoint: &'a Endpoint,
+    /// None once the lock is released, or left to the service thread.
+    held: Option<Entry<'a>>,
+    is_after_death: bool,
+    is_repaired: bool,
+}
+
+impl McsLockArray {
+    /// Opens `count` locks and waits for all nodes to do so. `operations_max` operations of a node may hold or await one of
+    /// them at a time; each has 64 bytes of network memory.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the numbers are invalid.
+    pub fn open(node: &Node, path: &str, count: usize, operations_max: usize) -> Result<McsLockArray> {
+        ALockOptions { operations_max, ..ALockOptions::default() }.check(count).of(path)?;
+        let mut more = Regions::new(node);
+        let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
+        let layout = Layout {
+            path,
+            kind: "McsLockArray",
+            count,
+            words_each: WORDS,
+            homes: node.members_for(path),
+            group: GroupKey::DATA,
+            options: String::new(),
+            is_local: false,
+            more,
+            expected: vec![("descriptors".into(), own.bytes() as u64)],
+            after_death: (TAIL, Id::NOBODY_AFTER_DEATH.0),
+        };
+        let spread = Spread::open(node, layout)?;
+        let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
+        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY_AFTER_DEATH);
+        Ok(McsLockArray { spread, queue })
+    }
+
+    async fn take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        mut wait: Wait,
+        tries: bool,
+    ) -> Result<Option<McsGuard<'a>>> {
+        self.spread.check_current()?;
+        let record = self.spread.record(index);
+        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
+        let mut entry = self.queue.entry(endpoint, place)?;
+        let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
+        let is_after_death = match found.node() {
+            None => found == Id::NOBODY_AFTER_DEATH,
+            Some(_) => match entry.granted(&mut wait).await {
+                Ok(grant) => grant.is_after_death(),
+                Err(error) if tries && error.is_timeout() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_after_death, is_repaired: false }))
+    }
+}
+
+impl LockArray for McsLockArray {
+    type Guard<'a> = McsGuard<'a>;
+
+    fn len(&self) -> usize {
+        self.spread.count
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.spread.record(index).node()
+    }
+
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<McsGuard<'a>> {
+        let guard = self.take(endpoint, index, Wait::USUAL, false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<McsGuard<'a>> {
+        let guard = self.take(endpoint, index, Wait::until(deadline), false).await?;
+        Ok(guard.expect("who does not only try gets the lock, or an error"))
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<McsGuard<'a>>> {
+        self.take(endpoint, index, Wait::NONE, true).await
+    }
+}
+
+impl McsGuard<'_> {
+    async fn release(&mut self) -> Result<()> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        let entry = self.held.as_mut().expect("it is held");
+        entry.hands(Grant::new(0, self.is_after_death && !self.is_repaired));
+        let spared = entry.spared();
+        let is_spared = |node| spared.is(node) || mutants::MCS_NO_FENCE.is_on();
+        let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
+        if !lost.is_empty() {
+            let entry = self.held.take().expect("it is held");
+            return release_later(node, endpoint, lost, entry.leave_later()).of(path);
+        }
+        self.held.take().expect("it is held").leave(spared).await
+    }
+
+    /// Keeps the lock taken: an error occurred before all writes were known to be visible.
+    fn keep(&mut self) {
+        if let Some(mut entry) = self.held.take() {
+            entry.keep();
+        }
+    }
+}
+
+impl LockGuard for McsGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let released = self.release().await;
+        self.keep();
+        released
+    }
+
+    fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+}
+
+impl Drop for McsGuard<'_> {
+    fn drop(&mut self) {
+        if self.held.is_some() {
+            if let Err(error) = self.endpoint.block_on(self.release()) {
+                tracing::error!("releasing a lock in a drop: {error}");
+            }
+            self.keep();
+        }
+    }
+}

@@ -1,0 +1,548 @@
+//! The queue of a lock that operations of many nodes wait in, after Mellor-Crummey and Scott's. The entries are linked,
+//! each operation waits on its own node, and a leaving one hands the lock to the one behind.
+//!
+//! The lock's record has the tail: the name of the last entry. RDMA has no exchange, so an operation enqueues by a
+//! compare-and-swap. If that fails, it tries again with the value found. It then links itself to its predecessor (a
+//! put), and waits until that one puts a grant into its descriptor. Within one node these two puts are stores. Only the
+//! record's words are updated by remote atomics, so nothing in a descriptor needs the NIC. A leaving operation that
+//! knows its successor puts the grant. Otherwise it removes itself from the tail by a compare-and-swap. If that fails,
+//! it waits for its successor to link itself.
+//!
+//! *Why nothing is lost.* The CPU writes a descriptor before the compare-and-swap that publishes it (`CW → NAR`), so
+//! other nodes' puts land afterwards. A descriptor is reused only when no further write to it can come: its predecessor
+//! has granted, and its successor has linked itself, or there is none. If the lock's node is unreachable, the outcome
+//! of the compare-and-swap may be unknown. Then the descriptor is never reused. This costs one descriptor for each
+//! attempt that was in flight, and no more: later operations to that node are refused, and so not done
+//! ([`Endpoint::check_word`]).
+//!
+//! # When nodes die
+//!
+//! A dead node's entries cannot be read, so their predecessors and successors are unknown. But each living entry knows
+//! the predecessor that it found. So living entries form *chains*. A chain begins with an entry that found the queue
+//! empty, or found an entry of a dead node. If that dead node is [`Standing::ShutOut`] and has granted nothing, the
+//! beginning can never be granted anything: it is *stuck*. A stuck beginning reads all living entries of the lock
+//! ([`Queue::survey`]). If each of them is in a chain with a stuck beginning, no operation is at the head. Then one
+//! stuck beginning may claim the head, by a compare-and-swap of a count of claims in the lock's record. If the count
+//! has changed since before the survey, another operation has claimed. The chain that holds the tail comes last: it
+//! claims only if there is no other. So the tail is not emptied while others are stuck. The end of any other chain has
+//! a dead successor, and stops there for the next claim.
+//!
+//! One survey is enough, though it does not read all entries at one moment. Suppose that a living operation is at the
+//! head when the survey has ended, and no claim has happened in between. It has not found the queue empty, since the
+//! tail was never empty while others were stuck. So it was granted the head along its chain. That chain's beginning is
+//! not stuck, or was granted something, either by the dead node before its eviction, or by a claim. Both happened
+//! before the survey began. Later grants move along the chain, from an entry that has finished or is seen with its
+//! grant. In both cases the next entry is not seen as stuck. (Evictions are read before the survey. Otherwise a grant
+//! could land in the middle of it, and its giver die.) An entry that is seen before the result of its compare-and-swap
+//! is known may be at the head: then the survey decides nothing. If such an operation is never polled again, or is
+//! forgotten, it blocks claims for as long.
+//!
+//! It cannot be known whether the dead operation held the lock or waited for it, so the next holder is warned of a
+//! death in either case. A node that has left gracefully leaves nothing in a queue but a guard that was forgotten. An
+//! operation behind that guard gets an error that names the node. `specs/claims` has the claims in TLA+.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::{Hold, Object, Poller, Progress, Settle};
+use farfield_core::{Node, Result, Standing};
+use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
+
+use super::descriptor::{Descriptors, Id, State};
+use super::grant::{Grant, LOCK, Wait};
+use super::left::Left;
+use crate::mutants;
+
+/// How often a waiting operation checks whether the nodes that it depends on are still alive.
+pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as
+/// taken.
+const TRIES_MAX: u32 = 4;
+/// The number of descriptors read by one get.
+pub(super) const AT_ONCE: usize = 64;
+
+/// The location of a lock's queue, in the lock's record.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) lock: usize,
+    pub(super) tail: RemotePtr<u64>,
+    /// How often the head was claimed after a death. The upper half counts the claims that report a death.
+    pub(super) claims: RemotePtr<u64>,
+    /// The tail of a queue of dead operations, after their deaths have been counted elsewhere.
+    pub(super) buried: Option<RemotePtr<u64>>,
+}
+
+/// Added to the claims by a claim that reports a death.
+const TELLS: u64 = 1 << 32;
+
+/// How many deaths a lock's claims report.
+pub(super) fn deaths_told(claims: u64) -> u64 {
+    claims / TELLS
+}
+
+/// The queues of an array's locks.
+pub(super) struct Queue {
+    pub(super) node: Node,
+    path: String,
+    pub(super) descriptors: Descriptors,
+    /// The tail that a holder leaves if it was warned of a death and did not repair. Kinds of lock that record a death
+    /// elsewhere use the ordinary empty tail.
+    free_after_death: Id,
+    /// Keeps the locks open while operations are left to the service thread.
+    _open: Hold,
+}
+
+/// An operation in a queue, or about to enter one. If it is dropped in any stage, the service thread takes over the
+/// steps that other operations wait for.
+pub(super) struct Entry<'a> {
+    queue: &'a Arc<Queue>,
+    endpoint: &'a Endpoint,
+    /// None once another party completes the operation, or no completion is needed.
+    operation: Option<Operation>,
+}
+
+/// An operation without its owner.
+#[derive(Clone, Copy)]
+pub(super) struct Operation {
+    pub(super) place: Place,
+    pub(super) id: Id,
+    pub(super) stage: Stage,
+    /// The grant for the operation behind, if this one has to leave.
+    pub(super) hands: Grant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is not in the queue.
+    Outside,
+    /// It may be in the queue: its compare-and-swap is in flight, or has ended in an error.
+    Asking,
+    /// It is behind another, and may have linked itself to that one.
+    Behind { pred: Id, has_told: bool },
+    /// It is at the head.
+    Head,
+    /// It has left the head, but another operation is behind it.
+    Leaving,
+}
+
+/// The puts that a holder need not make visible before it leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spared {
+    Nothing,
+    /// No puts: the operation behind runs on this node and is granted the lock by a store, which is not ordered after
+    /// earlier puts.
+    Here,
+    /// Its puts to the lock's node.
+    Home(NodeId),
+    /// Its puts to the node of the operation behind it.
+    Behind(NodeId),
+}
+
+impl Spared {
+    pub(super) fn is(self, node: NodeId) -> bool {
+        self == Spared::Home(node) || self == Spared::Behind(node)
+    }
+}
+
+impl Queue {
+    pub(super) fn new(object: &Object, descriptors: Descriptors, free_after_death: Id) -> Arc<Queue> {
+        let (node, path, _open) = (object.node().for_service(), object.path().into(), object.hold());
+        Arc::new(Queue { node, path, descriptors, free_after_death, _open })
+    }
+
+    /// An operation that is not queued yet.
+    ///
+    /// # Errors
+    /// All descriptors are in use.
+    pub(super) fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, place: Place) -> Result<Entry<'a>> {
+        let slot = self.descriptors.take(endpoint).of(&self.path)?;
+        let id = self.descriptors.begin(slot, place.lock);
+        let operation = Operation { place, id, stage: Stage::Outside, hands: Grant::new(0, false) };
+        Ok(Entry { queue: self, endpoint, operation: Some(operation) })
+    }
+
+    /// Whether the other nodes have evicted this one.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.node.fabric().is_fenced()
+    }
+
+    /// Adds a task to the service thread.
+    pub(super) fn leave_to_service(&self, left: impl Poller + 'static) {
+        self.node.add_poller(Box::new(left));
+    }
+
+    /// Whether no put of this entry's node, earlier or later, can land any more.
+    pub(super) fn is_shut_out(&self, id: Id) -> bool {
+        id.node().is_some_and(|node| self.node.standing_of(node) == Standing::ShutOut)
+    }
+
+    /// Claims the head for a stuck entry. Returns whether the claim succeeded.
+    pub(super) async fn claim(&self, endpoint: &Endpoint, operation: &mut Operation) -> fabric::Result<bool> {
+        let Operation { place, id, stage, .. } = *operation;
+        let Stage::Behind { pred, .. } = stage else { return Ok(false) };
+        let claims = endpoint.get(place.claims).await?;
+        let buried = match place.buried {
+            Some(buried) => endpoint.get(buried).await?,
+            None => Id::NOBODY.0,
+        };
+        let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
+        let tail = Id(endpoint.get(place.tail).await?);
+        let Some(survey) = self.survey(endpoint, place.lock).await? else { return Ok(false) };
+        // By now, puts of the dead node from before its eviction have landed.
+        if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
+            return Ok(false);
+        }
+        if !survey.lets_claim(id, tail) && !mutants::MCS_CLAIMS_BLINDLY.is_on() {
+            return Ok(false);
+        }
+        // Published before the compare-and-swap is issued (`CW → NAR`): a reader that sees the new count sees this
+        // state, or the grant.
+        self.descriptors.tell(id, place.lock, State::Claiming);
+        let settle = |found: u64| {
+            if found == claims {
+                self.descriptors.of(id).grant().store(Grant::new(0, true).0);
+            }
+            self.descriptors.tell(id, place.lock, State::Queued);
+        };
+        let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
+        if found.as_ref().is_err_and(fabric::Error::is_refused) {
+            self.descriptors.tell(id, place.lock, State::Queued);
+        }
+        let found = found?;
+        settle(found);
+        Ok(found == claims)
+    }
+
+    /// Links an operation to its predecessor. Returns whether the link is posted or unnecessary: an unreachable
+    /// predecessor will hand over nothing.
+    pub(super) fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) -> bool {
+        if pred.node() == Some(self.node.id()) && !mutants::MCS_NOT_TOLD.is_on() {
+            // The predecessor cleared the word before it issued its compare-and-swap (`CW → NAR`), and so before it was
+            // found.
+            self.descriptors.of(pred).next().store(id.0);
+            endpoint.wake_local();
+            return true;
+        }
+        match self.descriptors.next_of(pred) {
+            Some(next) if !mutants::MCS_NOT_TOLD.is_on() => is_over(endpoint.put_unfenced(next, id.0).detach()),
+            _ => true,
+        }
+    }
+
+    /// Grants the lock to the operation behind, if it has linked itself. Returns whether the grant is posted or
+    /// unnecessary: if that operation is unreachable, a later one will claim the lock.
+    pub(super) fn hand_over(&self, endpoint: &Endpoint, operation: &Operation) -> bool {
+        let next = Id(self.descriptors.of(operation.id).next().load());
+        if next == Id::NOBODY {
+            return false;
+        }
+        if next.node() == Some(self.node.id()) {
+            // The holder's puts are visible, the spared ones too; its stores come before this one (`CW → CW`).
+            self.descriptors.of(next).grant().store(operation.hands.0);
+            endpoint.wake_local();
+            self.over(operation);
+            return true;
+        }
+        let grant = self.descriptors.grant_of(next);
+        let is_over = grant.is_none_or(|grant| is_over(endpoint.put_unfenced(grant, operation.hands.0).detach()));
+        if is_over {
+            self.over(operation);
+        }
+        is_over
+    }
+
+    /// Frees the descriptor, which no other operation writes to any more.
+    pub(super) fn over(&self, operation: &Operation) {
+        self.descriptors.tell(operation.id, operation.place.lock, State::Free);
+        self.descriptors.give_back(operation.id);
+    }
+
+    /// The tail that an operation leaves behind when it empties the queue.
+    pub(super) fn free(&self, operation: &Operation) -> Id {
+        if operation.hands.is_after_death() { self.free_after_death } else { Id::NOBODY }
+    }
+
+    /// Handles the tail that was found by an attempt to empty the queue. Returns whether it was emptied.
+    pub(super) fn has_left(&self, operation: &mut Operation, found: u64) -> bool {
+        if found == operation.id.0 {
+            self.over(operation);
+            return true;
+        }
+        operation.stage = Stage::Leaving;
+        self.descriptors.tell(operation.id, operation.place.lock, State::Leaving);
+        false
+    }
+}
+
+/// Whether a put is posted, or no operation waits for it any more. Otherwise it was refused for lack of a resource, and
+/// must be posted later.
+fn is_over(put: fabric::Result<()>) -> bool {
+    use fabric::ErrorKind::{Fenced, Revoked};
+    let is_for_nobody =
+        |error: fabric::Error| error.is_out_of_reach() || matches!(error.kind(), Fenced | Revoked { .. });
+    put.map_or_else(is_for_nobody, |()| true)
+}
+
+/// Reads several words, each of them whole.
+pub(super) async fn whole_words<const N: usize>(endpoint: &Endpoint, first: RemotePtr<u64>) -> fabric::Result<[u64; N]>
+where
+    [u64; N]: fabric::Plain,
+{
+    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
+}
+
+/// Whether a compare-and-swap with this error leaves its operation outside the queue: it was not posted, or the other
+/// nodes have evicted this one and no longer write into its descriptors.
+fn is_outside(error: &fabric::Error) -> bool {
+    error.is_refused() || matches!(error.kind(), fabric::ErrorKind::Fenced)
+}
+
+impl<'a> Entry<'a> {
+    fn operation(&self) -> &Operation {
+        self.operation.as_ref().expect("it has not left")
+    }
+
+    fn operation_mut(&mut self) -> &mut Operation {
+        self.operation.as_mut().expect("it has not left")
+    }
+
+    pub(super) fn endpoint(&self) -> &'a Endpoint {
+        self.endpoint
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.operation().place
+    }
+
+    /// Sets the grant for the operation behind, for the time when this one leaves.
+    pub(super) fn hands(&mut self, grant: Grant) {
+        self.operation_mut().hands = grant;
+    }
+
+    /// The node to which earlier puts need no fence, since the operation that leaves the head is ordered after them. If
+    /// the operation behind is known, this is its node, since it gets the lock by a put, unless it is on this node.
+    /// Otherwise it is the lock's node.
+    pub(super) fn spared(&self) -> Spared {
+        match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
+            Some(me) if me == self.queue.node.id() && !mutants::MCS_SPARES_OWN_NODE.is_on() => Spared::Here,
+            Some(behind) => Spared::Behind(behind),
+            None => Spared::Home(self.place().tail.node()),
+        }
+    }
+
+    /// Enters the queue, and links the operation to its predecessor. Returns the tail that it found. With
+    /// `only_if_free` it enters only a queue that is empty, or has a tail of the dead; none if it did not enter.
+    ///
+    /// # Errors
+    /// The deadline has passed after an attempt that failed. The home is unreachable.
+    pub(super) async fn enqueue(&mut self, wait: &mut Wait, only_if_free: bool) -> Result<Option<Id>> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let (mut expected, mut attempts) = (Id::NOBODY, 0);
+        loop {
+            let Operation { place, id, .. } = *self.operation();
+            // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
+            if !mutants::MCS_ASKS_AGAIN.is_on() {
+                endpoint.check_word(place.tail).of(&queue.path)?;
+            }
+            self.operation_mut().stage = Stage::Asking;
+            let enqueue = endpoint.cas(place.tail, expected.0, id.0);
+            let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
+            if found.as_ref().is_err_and(is_outside) {
+                self.operation_mut().stage = Stage::Outside;
+            }
+            let found = found.of(&queue.path)?;
+            self.settle(found, expected);
+            if found == expected.0 {
+                if let Stage::Behind { pred, .. } = self.operation().stage {
+                    let has_told = queue.tell(endpoint, pred, id);
+                    self.operation_mut().stage = Stage::Behind { pred, has_told };
+                }
+                return Ok(Some(Id(found)));
+            }
+            let found = Id(found);
+            if only_if_free {
+                attempts += 1;
+                let is_held = found.node().is_some() && !queue.is_shut_out(found);
+                if is_held || attempts == TRIES_MAX {
+                    return Ok(None);
+                }
+            } else if let Some(late) = wait.is_late(endpoint, "it was in the lock's queue", found.node()) {
+                return Err(late).of(&queue.path);
+            }
+            expected = found;
+        }
+    }
+
+    /// Records the result of the compare-and-swap that enqueues.
+    fn settle(&mut self, found: u64, expected: Id) {
+        let descriptors = &self.queue.descriptors;
+        let operation = self.operation_mut();
+        if found != expected.0 {
+            operation.stage = Stage::Outside;
+            return;
+        }
+        operation.stage = match expected.node() {
+            None => Stage::Head,
+            Some(_) => Stage::Behind { pred: expected, has_told: false },
+        };
+        operation.hands = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
+        let Operation { place, id, .. } = *operation;
+        // In this order, for nodes that survey the queue.
+        descriptors.of(id).pred().store(expected.0);
+        descriptors.tell(id, place.lock, State::Queued);
+    }
+
+    /// Waits until the operation is at the head. Returns its grant.
+    ///
+    /// # Errors
+    /// The deadline has passed. The home is unreachable.
+    pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let Operation { place, id, .. } = *self.operation();
+        let descriptor = queue.descriptors.of(id);
+        loop {
+            let Stage::Behind { pred, has_told } = self.operation().stage else {
+                unreachable!("it waits behind somebody")
+            };
+            if !has_told {
+                let has_told = queue.tell(endpoint, pred, id);
+                self.operation_mut().stage = Stage::Behind { pred, has_told };
+            }
+            let slice = wait.slice(endpoint);
+            if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(descriptor.grant().load())).await {
+                let operation = self.operation_mut();
+                operation.stage = Stage::Head;
+                operation.hands = grant;
+                return Ok(grant);
+            }
+            endpoint.check_alive(place.tail.node()).inspect_err(|_| self.keep()).of(&queue.path)?;
+            if queue.is_shut_out(pred) {
+                let claimed = queue.claim(endpoint, self.operation_mut()).await;
+                // A claim that this endpoint is refused may succeed from the service thread's endpoint.
+                let claimed = claimed.inspect_err(|error| {
+                    if !error.is_refused() {
+                        self.keep()
+                    }
+                });
+                if claimed.of(&queue.path)? {
+                    continue;
+                }
+            }
+            if let Some(late) = wait.is_late(endpoint, LOCK, pred.node()) {
+                let left = pred.node().and_then(|before| endpoint.check_alive(before).err());
+                let left = left.filter(|error| matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
+                // It left while it held the lock, or was merely slow.
+                return left.map_or(Err(late), |error| Err(error.into())).of(&queue.path);
+            }
+        }
+    }
+
+    /// Leaves the head: grants the lock to the operation behind, or empties the queue. The caller has made its writes
+    /// visible, except the spared ones.
+    ///
+    /// # Errors
+    /// The home is unreachable. Or the last step was refused for lack of memory, and the spared writes cannot be made
+    /// visible: the lock stays taken.
+    pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        if let Spared::Behind(_) | Spared::Here = spared {
+            // The grant follows earlier puts to the same node (`NRW → NRW`).
+            if queue.hand_over(endpoint, self.operation()) {
+                self.operation = None;
+                return Ok(());
+            }
+            return match spared {
+                Spared::Behind(behind) => self.is_refused(behind),
+                _ => Ok(()),
+            };
+        }
+        let operation = *self.operation();
+        // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
+        self.empty(&operation).await?;
+        let Some(operation) = self.operation.filter(|operation| operation.stage == Stage::Leaving) else {
+            return Ok(());
+        };
+        // The new operation links itself soon, unless its node is dead or slow. Then the service thread waits for it.
+        let next = queue.descriptors.of(operation.id);
+        let told = || (next.next().load() != Id::NOBODY.0).then_some(());
+        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok()
+            && queue.hand_over(endpoint, &operation)
+        {
+            self.operation = None;
+        }
+        Ok(())
+    }
+
+    /// Leaves the head without having held the lock. It never waits for another operation.
+    pub(super) async fn back_out(mut self) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let operation = *self.operation();
+        if queue.hand_over(endpoint, &operation) {
+            self.operation = None;
+            return Ok(());
+        }
+        self.empty(&operation).await // if an operation is behind, the service thread hands over
+    }
+
+    /// Empties the queue, if no operation is behind.
+    async fn empty(&mut self, operation: &Operation) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
+        let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
+        if found.as_ref().is_err_and(fabric::Error::is_refused) {
+            return self.is_refused(operation.place.tail.node());
+        }
+        let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
+        self.settle_left(found);
+        Ok(())
+    }
+
+    /// The service thread has to continue, and posts from another endpoint. So the puts to the spared node must be made
+    /// visible before this entry can be dropped. This takes one round trip at most.
+    fn is_refused(&mut self, spared: NodeId) -> Result<()> {
+        match self.endpoint.block_on(self.endpoint.global_fence([spared])) {
+            Err(error) if !error.is_gone() => {
+                self.keep();
+                Err(error).of(&self.queue.path)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn settle_left(&mut self, found: u64) {
+        if self.queue.has_left(self.operation_mut(), found) {
+            self.operation = None;
+        }
+    }
+
+    /// Abandons the descriptor: it is never used again. The state of the queue is unknown, or another node may still
+    /// write into the descriptor.
+    pub(super) fn keep(&mut self) {
+        self.operation = None;
+    }
+
+    /// Returns a step function that leaves the head later, from another endpoint. The caller has made its writes
+    /// visible.
+    pub(super) fn leave_later(mut self) -> impl FnMut(&Endpoint) -> Progress + Send + 'static {
+        let operation = self.operation.take().expect("it has not left");
+        let mut left = Left { queue: Arc::clone(self.queue), operation, looks_at: None };
+        move |endpoint| left.poll(endpoint)
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let Some(operation) = self.operation.take() else { return };
+        match operation.stage {
+            Stage::Outside => self.queue.over(&operation),
+            // Another node may still write to the descriptor: it is never used again.
+            Stage::Asking => {}
+            _ if mutants::MCS_DROPPED_KEPT.is_on() => {}
+            _ => {
+                let left = Left { queue: Arc::clone(self.queue), operation, looks_at: None };
+                self.queue.leave_to_service(left);
+            }
+        }
+    }
+}

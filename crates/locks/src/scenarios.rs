@@ -1,0 +1,437 @@
+//! Scenarios for the model checker. As for the mutex, most scenarios add one to a word under the lock. Two simultaneous
+//! holders lose an increment, and so does a holder that does not see the last holder's write.
+
+mod deaths;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use farfield_check::parts::{cut, word};
+use farfield_check::scenarios::with_slow;
+use farfield_check::{Log, Scenario, Stage, choose};
+use farfield_core::{Endpoint, Result};
+use farfield_fabric::Region;
+
+use self::deaths::{
+    holder_dies, home_is_cut_off, last_remote_dies, mcs_user_dies, spin_holder_dies, stuck_twice, used_again,
+    users_die, waiter_dies,
+};
+use crate::{ALockArray, ALockOptions, LockArray, LockGuard, McsLockArray, SpinLockArray};
+
+/// All of them, in the order in which they are searched.
+pub fn all() -> Vec<Scenario> {
+    with_slow([
+        release(),
+        spin_release(),
+        mcs_release(),
+        neighbours(),
+        cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
+        cohorts("alock/remote-queue", &[1, 2]).small().kills(&["mcs-not-told"]),
+        cohorts("alock/both-queues", &[0, 0, 1, 2]),
+        turns(),
+        budget(),
+        local_budget(),
+        window(),
+        trying(),
+        deadline(),
+        timeout(),
+        dropped(),
+        late_victim(),
+        spin_holder_dies(),
+        mcs_user_dies(),
+        mcs_dropped(),
+        stuck_twice(),
+        used_again(),
+        home_is_cut_off(),
+        last_remote_dies(),
+        holder_dies(),
+        waiter_dies(),
+        users_die(),
+    ])
+}
+
+const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
+
+fn open(stage: &Stage) -> Result<Vec<Rc<ALockArray>>> {
+    open_with(stage, OPTIONS)
+}
+
+/// One lock, on node 0.
+fn open_with(stage: &Stage, options: ALockOptions) -> Result<Vec<Rc<ALockArray>>> {
+    stage.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
+}
+
+/// A word that is read and written under a lock: by the CPU of its node, and by the NICs of other nodes.
+#[derive(Clone)]
+struct Counter {
+    home: usize,
+    region: Region,
+}
+
+impl Counter {
+    fn new(stage: &Stage, home: usize) -> Result<Counter> {
+        Ok(Counter { home, region: word(stage, home, "x")? })
+    }
+
+    /// Adds one. It does not wait for the put: the release has to make it visible.
+    async fn add(&self, ep: &Endpoint) -> Result<()> {
+        if ep.me().index() == self.home {
+            let word = self.region.word(0);
+            word.store(word.load() + 1);
+        } else {
+            let word = self.region.remote::<u64>(0);
+            let seen = ep.get(word).await?;
+            ep.put_value(word, seen + 1).detach()?;
+        }
+        Ok(())
+    }
+
+    /// At the end it counts the critical sections, and the lock is free.
+    fn counts<L: LockArray + 'static>(self, stage: &Stage, locks: &Rc<L>, sections: impl FnOnce() -> u64 + 'static) {
+        let (nodes, locks) = (stage.node(0), Rc::clone(locks));
+        stage.finally(move || {
+            assert_eq!(self.region.word(0).load(), sections(), "the sum of the increments under the lock");
+            let ep = nodes.endpoint()?;
+            let guard = ep.block_on(locks.try_lock(&ep, 0))?.expect("nobody wants the lock, but it is not free");
+            ep.block_on(guard.unlock())
+        });
+    }
+}
+
+async fn section<L: LockArray>(locks: &L, ep: &Endpoint, x: &Counter) -> Result<()> {
+    let guard = locks.lock(ep, 0).await?;
+    x.add(ep).await?;
+    guard.unlock().await
+}
+
+/// `NRW` of a put under the lock against the release, on another queue pair or by the CPU.
+fn releases<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>) -> Result<()> {
+    let x = Counter::new(stage, 1)?;
+    for (node, locks) in locks.iter().cloned().enumerate() {
+        let x = x.clone();
+        stage.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+    }
+    x.counts(stage, &locks[0], || 2);
+    Ok(())
+}
+
+fn release() -> Scenario {
+    let about = "what a holder puts on another node than the lock's is seen by the next, of either cohort";
+    Scenario::new("alock/release", about, 2, |stage| releases(stage, open(stage)?)).small().kills(&["alock-no-fence"])
+}
+
+fn spin_release() -> Scenario {
+    let about = "what a holder puts on another node than the lock's is seen by the next";
+    Scenario::new("spin/release", about, 2, |stage| {
+        releases(stage, stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?)
+    })
+    .small()
+    .kills(&["spin-no-fence"])
+}
+
+fn open_mcs(stage: &Stage) -> Result<Vec<Rc<McsLockArray>>> {
+    open_mcs_for(stage, 32)
+}
+
+fn open_mcs_for(stage: &Stage, operations_max: usize) -> Result<Vec<Rc<McsLockArray>>> {
+    stage.on_each(move |node| McsLockArray::open(node, "locks", 1, operations_max).map(Rc::new))
+}
+
+fn mcs_release() -> Scenario {
+    let about = "what a holder puts on another node than the lock's is seen by the next";
+    Scenario::new("mcs/release", about, 2, |stage| releases(stage, open_mcs(stage)?)).small().kills(&["mcs-no-fence"])
+}
+
+/// The lock is on another node, and one thread passes it to another thread of its node by a store. A put of the first
+/// to a word of that node lands through the NIC, and the model does not order it before a store. So the release has to
+/// fence its own node, too.
+fn neighbours() -> Scenario {
+    let about =
+        "what a holder puts on its own node is seen by the next one of that node, which is handed the lock by a store";
+    Scenario::new("mcs/neighbours", about, 2, |stage| {
+        let (locks, x) = (open_mcs(stage)?, Counter::new(stage, 1)?);
+        for _ in 0..2 {
+            let (locks, x) = (Rc::clone(&locks[1]), x.clone());
+            stage.thread(1, "adder", move |ep| {
+                ep.block_on(async {
+                    let guard = locks.lock(ep, 0).await?;
+                    ep.put_value(x.region.remote(0), x.region.word(0).load() + 1).detach()?;
+                    guard.unlock().await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], || 2);
+        Ok(())
+    })
+    .small()
+    .kills(&["mcs-spares-own-node"])
+}
+
+/// Operations of both cohorts, or of one: Peterson's algorithm, and a queue in one of them or both. The operations only
+/// record that they are inside. Other scenarios check what a holder sees; that keeps these smaller.
+fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
+    let nodes = threads.iter().max().expect("some") + 1;
+    Scenario::new(name, "threads of the cohorts are never inside at once", nodes, move |stage| {
+        let (locks, inside) = (open(stage)?, stage.log());
+        for (number, node) in threads.iter().enumerate() {
+            let (locks, inside) = (Rc::clone(&locks[*node]), inside.clone());
+            stage.thread(*node, "enters", move |ep| {
+                ep.block_on(async {
+                    let guard = locks.lock(ep, 0).await?;
+                    inside.push(number);
+                    inside.push(number);
+                    guard.unlock().await
+                })
+            });
+        }
+        stage.finally(move || {
+            let order = inside.take();
+            assert!(order.chunks(2).all(|pair| pair[0] == pair[1]), "two were inside: {order:?}");
+            assert_eq!(order.len(), 2 * threads.len(), "all have had their turn");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// Several acquisitions by each thread.
+fn turns() -> Scenario {
+    Scenario::new("alock/turns", "two threads of each cohort take turns", 3, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        for node in [0, 0, 1, 2] {
+            let (locks, x) = (Rc::clone(&locks[node]), x.clone());
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    section(&*locks, ep, &x).await?;
+                    section(&*locks, ep, &x).await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], || 8);
+        Ok(())
+    })
+}
+
+/// One operation waits as the head of its cohort. Two of the other cohort would hand the lock to each other for ever:
+/// they overtake it as often as the budget allows. Its wait can be observed from outside: a local one when its future
+/// is pending, a remote one when it reads the lock for the second time.
+fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
+    const BUDGET: u32 = 1;
+    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 32 };
+    Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |stage| {
+        let locks = open_with(stage, options)?;
+        let order: Log<usize> = stage.log();
+        const WAITS: usize = usize::MAX;
+        for node in others {
+            let (locks, order) = (Rc::clone(&locks[node]), order.clone());
+            stage.thread(node, "overtakes", move |ep| {
+                ep.block_on(async {
+                    for _ in 0..3 {
+                        let guard = locks.lock(ep, 0).await?;
+                        order.push(node);
+                        guard.unlock().await?;
+                    }
+                    Ok(())
+                })
+            });
+        }
+        let (locks, waits) = (Rc::clone(&locks[waiter]), order.clone());
+        stage.thread(waiter, "waits", move |ep| {
+            ep.block_on(async {
+                let looks = ep.counts().gets;
+                let mut lock = pin!(locks.lock(ep, 0));
+                let at_once = poll_fn(|cx| match lock.as_mut().poll(cx) {
+                    Poll::Ready(guard) => Poll::Ready(Some(guard)),
+                    Poll::Pending if waiter == 0 || ep.counts().gets > looks + 1 => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                let guard = match at_once {
+                    Some(guard) => guard?,
+                    None => {
+                        waits.push(WAITS);
+                        let guard = lock.await?;
+                        waits.push(waiter);
+                        guard
+                    }
+                };
+                guard.unlock().await
+            })
+        });
+        stage.finally(move || {
+            let order = order.take();
+            let Some(since) = order.iter().position(|it| *it == WAITS) else { return Ok(()) };
+            let until = order[since..].iter().position(|it| *it == waiter).expect("it has had its turn");
+            assert!(until <= BUDGET as usize + 1, "overtaken {} times: {order:?}", until - 1);
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+fn budget() -> Scenario {
+    overtaking("alock/remote-budget", 0, [1, 2]).kills(&["alock-budget-not-reset", "alock-victim-not-set"])
+}
+
+fn local_budget() -> Scenario {
+    overtaking("alock/local-budget", 1, [0, 0])
+}
+
+/// Operations of one thread share its endpoint and nothing else: each is an entry of its own.
+fn window() -> Scenario {
+    Scenario::new("alock/window", "several operations of one thread exclude each other", 2, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        for node in 0..2 {
+            let (locks, x) = (Rc::clone(&locks[node]), x.clone());
+            stage.thread(node, "adder", move |ep| {
+                let mut ended = Ok(());
+                let add = || section(&*locks, ep, &x);
+                ep.run_window(2, [add(), add()], |result| ended = ended.clone().and(result));
+                ended
+            });
+        }
+        x.counts(stage, &locks[0], || 4);
+        Ok(())
+    })
+}
+
+/// `try_lock` in both cohorts: it never waits, and leaves no obstacle.
+fn trying() -> Scenario {
+    Scenario::new("alock/trying", "who tries is excluded like who waits, and never waits", 2, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        let sections = Rc::new(Cell::new(0));
+        for node in [0, 0, 1] {
+            let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
+            stage.thread(node, "tries", move |ep| {
+                ep.block_on(async {
+                    for _ in 0..2 {
+                        if let Some(guard) = locks.try_lock(ep, 0).await? {
+                            x.add(ep).await?;
+                            guard.unlock().await?;
+                            sections.set(sections.get() + 1);
+                        }
+                    }
+                    Ok(())
+                })
+            });
+        }
+        x.counts(stage, &locks[0], move || sections.get());
+        Ok(())
+    })
+}
+
+/// Waits that may end at any moment: an operation that is queued by then passes the lock on.
+fn ends_early<L: LockArray + 'static>(
+    name: &str,
+    about: &str,
+    open: fn(&Stage) -> Result<Vec<Rc<L>>>,
+    attempt: Attempt,
+) -> Scenario {
+    Scenario::new(name, about, 2, move |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 1)?);
+        let sections = Rc::new(Cell::new(2));
+        for node in [0, 1] {
+            let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    let guard = match attempt {
+                        Attempt::Deadline => Some(locks.lock_deadline(ep, 0, ep.now()).await),
+                        Attempt::Timeout => {
+                            ep.set_timeout(Duration::from_millis(50));
+                            Some(locks.lock(ep, 0).await)
+                        }
+                        Attempt::Dropped => cut(choose(6), locks.lock(ep, 0)).await,
+                    };
+                    match guard {
+                        Some(Ok(guard)) => {
+                            x.add(ep).await?;
+                            guard.unlock().await?;
+                            sections.set(sections.get() + 1);
+                        }
+                        Some(Err(error)) => assert!(error.is_timeout(), "{error}"),
+                        None => {}
+                    }
+                    ep.set_timeout(Duration::from_secs(3600));
+                    section(&*locks, ep, &x).await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], move || sections.get());
+        Ok(())
+    })
+}
+
+/// How a wait ends.
+#[derive(Clone, Copy)]
+enum Attempt {
+    Deadline,
+    Timeout,
+    Dropped,
+}
+
+fn deadline() -> Scenario {
+    ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", open, Attempt::Deadline)
+        .kills(&["mcs-dropped-kept"])
+}
+
+fn timeout() -> Scenario {
+    ends_early("alock/timeout", "waits that end at any moment lose no turn and no increment", open, Attempt::Timeout)
+        .early_timeouts()
+}
+
+const DROPPED: &str = "an operation that is dropped at any moment holds nothing and has no turn";
+
+fn dropped() -> Scenario {
+    ends_early("alock/dropped", DROPPED, open, Attempt::Dropped)
+}
+
+fn mcs_dropped() -> Scenario {
+    ends_early("mcs/dropped", DROPPED, open_mcs, Attempt::Dropped)
+}
+
+/// A put of a dropped operation does not land much later: it would name a victim while others compete.
+fn late_victim() -> Scenario {
+    Scenario::new("alock/late-victim", "an operation that is dropped names no victim afterwards", 3, |stage| {
+        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+        let dropping = Rc::clone(&locks[1]);
+        stage.thread(1, "drops", move |ep| {
+            ep.block_on(async {
+                let puts = ep.counts().puts;
+                let mut lock = pin!(dropping.lock(ep, 0));
+                // It has just put the victim, or its predecessor.
+                let guard = poll_fn(|cx| match lock.as_mut().poll(cx) {
+                    Poll::Ready(guard) => Poll::Ready(Some(guard)),
+                    Poll::Pending if ep.counts().puts > puts => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                match guard {
+                    Some(guard) => guard?.unlock().await,
+                    None => Ok(()),
+                }
+            })
+        });
+        let inside = Rc::new(Cell::new(false));
+        for node in [0, 2] {
+            let (locks, x, inside) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&inside));
+            stage.thread(node, "adder", move |ep| {
+                ep.block_on(async {
+                    let guard = locks.lock(ep, 0).await?;
+                    assert!(!inside.replace(true), "node {node} is inside beside another");
+                    x.add(ep).await?;
+                    // Long enough for a late put.
+                    let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
+                    inside.set(false);
+                    guard.unlock().await
+                })
+            });
+        }
+        x.counts(stage, &locks[0], || 2);
+        Ok(())
+    })
+    .kills(&["alock-victim-late"])
+}

@@ -1,0 +1,208 @@
+//! Users of locks that die, are cut off, or find entries of dead nodes.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use farfield_check::parts::{comes_of_faults, patiently};
+use farfield_check::{Faults, Scenario, Stage, crashed};
+use farfield_core::{Endpoint, Node, Result, Standing};
+use farfield_fabric::{DeathRule, Instant, NodeId, Word};
+
+use super::{Counter, open, open_mcs, open_mcs_for};
+use crate::{LockArray, LockGuard, McsGuard, SpinLockArray};
+
+/// Each thread locks and unlocks twice, even if another dies. The live ones complete in the end. Each stays inside for
+/// a while.
+fn users<L: LockArray + 'static>(
+    stage: &Stage,
+    locks: Vec<Rc<L>>,
+    threads: &'static [usize],
+    stays: Duration,
+) -> Result<()> {
+    let x = Counter::new(stage, 0)?;
+    let (done, inside) = (stage.log(), Rc::new(Cell::new(None::<usize>)));
+    let told = Rc::new(Cell::new(0));
+    for node in threads {
+        let (locks, x, done) = (Rc::clone(&locks[*node]), x.clone(), done.clone());
+        let (inside, told) = (Rc::clone(&inside), Rc::clone(&told));
+        stage.thread(*node, "locks", move |ep| {
+            for _ in 0..2 {
+                let mut guard = patiently(|| ep.block_on(locks.lock(ep, 0)))?;
+                // A dead holder stays inside, and the next holder learns of its death.
+                let left = inside.replace(Some(*node));
+                assert!(left.is_none_or(|left| crashed(left) && guard.is_after_death()), "{left:?} is inside, too");
+                assert!(!guard.is_after_death() || (1..3).any(crashed), "nobody has died");
+                told.set(told.get() + u32::from(guard.is_after_death()));
+                // Long enough for others to notice a death.
+                let _ = ep.block_on(ep.wait_until(ep.now() + stays, || None::<()>));
+                ep.block_on(x.add(ep))?;
+                guard.repaired();
+                inside.set(None);
+                ep.block_on(guard.unlock())?;
+            }
+            done.push(*node);
+            Ok(())
+        });
+    }
+    stage.finally(move || {
+        let done = done.take();
+        for node in threads {
+            assert!(crashed(*node) || done.contains(node), "node {node} has had its turns");
+        }
+        // Each holder repairs the deaths that are reported to it. Each dead node had one operation in the queue at a
+        // time, and one that had just left and had lost its grant.
+        let dead = threads.iter().filter(|node| crashed(**node)).count() as u32;
+        assert!(told.get() <= 2 * dead, "{} were told of the death of {dead}", told.get());
+        Ok(())
+    });
+    Ok(())
+}
+
+pub(super) fn spin_holder_dies() -> Scenario {
+    Scenario::new("spin/holder-dies", "a lock is taken from the dead", 3, |stage| {
+        users(
+            stage,
+            stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?,
+            &[0, 1, 2],
+            Duration::ZERO,
+        )
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["spin-holder-kept"])
+}
+
+pub(super) fn mcs_user_dies() -> Scenario {
+    Scenario::new("mcs/user-dies", "the queue goes on without the dead", 3, |stage| {
+        users(stage, open_mcs(stage)?, &[0, 1, 2], Duration::ZERO)
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// Node 1 has two operations in the queue when it dies, and others are between them and behind them.
+pub(super) fn stuck_twice() -> Scenario {
+    Scenario::new("mcs/stuck-twice", "of several that are behind the dead, one at a time goes on", 3, |stage| {
+        users(stage, open_mcs(stage)?, &[1, 0, 1, 2], Duration::from_millis(100))
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["mcs-tail-first"])
+}
+
+/// A waiter behind the dead one reads the other waiters' descriptors. Meanwhile one of them, at the head, leaves and
+/// takes the lock again with the same descriptor: then it is behind the waiter that reads.
+pub(super) fn used_again() -> Scenario {
+    let about = "what is read of the others is read of one use of their descriptors";
+    Scenario::new("mcs/used-again", about, 4, |stage| {
+        let locks = open_mcs(stage)?;
+        let nodes: Vec<Node> = stage.nodes().to_vec();
+        // How many have entered the queue, and how many gets the last one has posted.
+        let (came, looks) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
+        let inside = Rc::new(Cell::new(None::<usize>));
+        let enter = move |ep: &Endpoint, guard: &mut McsGuard<'_>| {
+            let left = inside.replace(Some(ep.me().index()));
+            assert!(left.is_none_or(|left| left == 1 && crashed(1)), "{left:?} is inside, too");
+            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
+            guard.repaired();
+            inside.set(None);
+        };
+        for (turn, node) in [0, 2, 1, 3].into_iter().enumerate() {
+            let (locks, node) = (Rc::clone(&locks[node]), nodes[node].clone());
+            let (came, looks, enter) = (Rc::clone(&came), Rc::clone(&looks), enter.clone());
+            stage.thread(node.id().index(), ["leads", "follows", "dies", "looks"][turn], move |ep| {
+                let waits_for = |come: &Word, count: usize| {
+                    let is_dead = || node.standing_of(NodeId(1)) != Standing::Member;
+                    let come = || (come.load() >= count as u64 || is_dead()).then_some(());
+                    ep.block_on(ep.wait_until(Instant::NEVER, come))
+                };
+                waits_for(&came, turn)?;
+                let counts = ep.counts();
+                let mut lock = pin!(locks.lock(ep, 0));
+                let mut guard = ep.block_on(poll_fn(|cx| {
+                    let polled = lock.as_mut().poll(cx);
+                    let spent = ep.counts() - counts;
+                    // It is in the queue: it has notified its predecessor.
+                    if came.load() == turn as u64 && (polled.is_ready() || spent.puts > 0) {
+                        came.store(turn as u64 + 1);
+                    }
+                    if turn == 3 {
+                        looks.store(spent.gets);
+                    }
+                    polled
+                }))?;
+                if turn == 0 {
+                    waits_for(&came, 4)?;
+                    // With its sixth get, the last one reads this one's state for the second time.
+                    let may_go = || (looks.load() >= 6).then_some(());
+                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), may_go));
+                    ep.block_on(guard.unlock())?;
+                    guard = ep.block_on(locks.lock(ep, 0))?;
+                }
+                enter(ep, &mut guard);
+                ep.block_on(guard.unlock())
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["mcs-survey-torn"])
+}
+
+/// It is unknown whether an attempt that a cut has ended has entered the queue, so its descriptor is not used again.
+/// However many attempts there are, they use up only one descriptor.
+pub(super) fn home_is_cut_off() -> Scenario {
+    let about = "attempts to lock what is out of reach use up no more than one operation";
+    Scenario::new("mcs/home-cut", about, 3, |stage| {
+        let locks = Rc::clone(&open_mcs_for(stage, 2)?[1]);
+        stage.thread(1, "locks", move |ep| {
+            for _ in 0..4 {
+                match ep.block_on(async { locks.lock(ep, 0).await?.unlock().await }) {
+                    Err(error) if !comes_of_faults(&error) => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([0]))
+    .kills(&["mcs-asks-again"])
+}
+
+fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize], stays: Duration) -> Scenario {
+    Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads, stays))
+}
+
+/// The remote queue has only the dead one: the local head detects that.
+pub(super) fn last_remote_dies() -> Scenario {
+    alock_users("alock/last-remote-dies", "a local head does not wait for the dead", 2, &[0, 1], Duration::ZERO)
+        .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// Node 1 dies: as the holder, in front of node 2, or behind it.
+pub(super) fn holder_dies() -> Scenario {
+    alock_users("alock/holder-dies", "the remote queue goes on without a dead holder", 3, &[1, 2], Duration::ZERO)
+        .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// Node 2 dies between two others: the waiter behind it does not take the lock from a living holder.
+pub(super) fn waiter_dies() -> Scenario {
+    alock_users(
+        "alock/waiter-dies",
+        "the remote queue goes on without a dead waiter",
+        4,
+        &[1, 2, 3],
+        Duration::from_millis(100),
+    )
+    .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["mcs-claims-blindly"])
+}
+
+/// The same in both cohorts, with one more waiter behind.
+pub(super) fn users_die() -> Scenario {
+    const THREADS: &[usize] = &[0, 1, 2, 3, 4];
+    alock_users("alock/users-die", "both cohorts go on without the dead", 5, THREADS, Duration::from_millis(100))
+        .faults(Faults::new().crashes(2).of([1, 2]))
+}

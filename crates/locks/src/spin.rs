@@ -1,0 +1,272 @@
+//! A spinlock: one word, taken by a remote compare-and-swap that is tried again and again.
+//!
+//! ```text
+//! 63                                                13   12       11            0
+//! ┌───────────────────────────────────────────────────┬──────────┬───────────────┐  holder: 0, or the holder's node plus one
+//! │ 0                                                 │ died (1) │ holder (12)   │  died: a holder died, and nobody has
+//! └───────────────────────────────────────────────────┴──────────┴───────────────┘        repaired what it left
+//! ```
+//!
+//! A rival of ALock in its evaluation (section 6), with a back-off that doubles from [`BACKOFF_MIN`] to
+//! [`BACKOFF_MAX`]. After a failed attempt, an operation waits for about that time before it tries again. Waiting
+//! operations are not ordered, so one may starve. Threads on the home node use the NIC's loopback like all others.
+//!
+//! *Acquire.* The compare-and-swap has completed, so the holder's later reads follow it. *Release.* A global fence
+//! first makes the holder's puts to other nodes visible. The releasing fetch-and-add follows its puts to the home on
+//! the same queue pair.
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `lock`, free | 1 | 1 cas |
+//! | `lock`, contended | 1 for each attempt | 1 cas for each attempt |
+//! | `unlock`, d nodes put to, the home left out | 1 (d = 0) or 2 | at most d gets, 1 faa |
+//!
+//! *When the holder's node dies*, an operation that finds it [`Standing::ShutOut`] takes the lock from it, with the
+//! mark. *A waiter* leaves nothing behind. *If the home dies*, the lock is lost with it.
+
+use core::time::Duration;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
+
+use super::{Layout, LockArray, LockGuard, Spread};
+use crate::mutants;
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::Regions;
+use farfield_core::toolkit::Settle;
+use farfield_core::toolkit::release::{self, fence_holder, release_later};
+use farfield_core::{ErrorKind, Result};
+use farfield_core::{Node, Standing};
+
+/// The first wait after a failed attempt.
+pub const BACKOFF_MIN: Duration = Duration::from_micros(1);
+/// The longest wait.
+pub const BACKOFF_MAX: Duration = Duration::from_micros(256);
+
+const DIED: u64 = 1 << 12;
+
+/// An array of spinlocks, spread over the nodes that open it, in order.
+///
+/// ```
+/// use farfield::{LockArray, LockGuard};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-spin").start()?;
+/// let locks = farfield::SpinLockArray::open(&node, "stripes", 64)?;
+/// let ep = node.endpoint()?;
+/// let guard = ep.block_on(locks.lock(&ep, 7))?;
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_none());
+/// ep.block_on(guard.unlock())?;
+/// # Ok(()) }
+/// ```
+pub struct SpinLockArray {
+    spread: Spread,
+}
+
+/// Holds a spinlock until it is dropped or unlocked.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct SpinGuard<'a> {
+    locks: &'a SpinLockArray,
+    endpoint: &'a Endpoint,
+    word: RemotePtr<u64>,
+    is_held: bool,
+    is_after_death: bool,
+    is_repaired: bool,
+}
+
+fn holder(word: u64) -> Option<NodeId> {
+    (word & (DIED - 1)).checked_sub(1).map(|node| NodeId(node as u16))
+}
+
+impl SpinLockArray {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens them differently; or memory is exhausted.
+    pub fn open(node: &Node, path: &str, count: usize) -> Result<SpinLockArray> {
+        let layout = Layout {
+            path,
+            kind: "SpinLockArray",
+            count,
+            words_each: 1,
+            homes: node.members_for(path),
+            group: GroupKey::DATA,
+            options: String::new(),
+            is_local: false,
+            more: Regions::new(node),
+            expected: Vec::new(),
+            after_death: (0, DIED),
+        };
+        Spread::open(node, layout).map(|spread| SpinLockArray { spread })
+    }
+
+    fn me(&self) -> u64 {
+        u64::from(self.spread.node().id().0) + 1
+    }
+
+    /// The word by which this node takes a lock that is in this state; none if its holder may still release it.
+    fn taken(&self, word: u64) -> Option<u64> {
+        let Some(holder) = holder(word) else { return Some(word | self.me()) };
+        // Only once the holder is fenced can neither its puts nor its release land any more.
+        let is_lost = self.spread.node().standing_of(holder) == Standing::ShutOut;
+        (is_lost && !mutants::SPIN_HOLDER_KEPT.is_on()).then_some(DIED | self.me())
+    }
+
+    /// Tries once to take the lock from this state. Returns the guard, or the actual state.
+    async fn attempt<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        word: RemotePtr<u64>,
+        from: u64,
+        taken: u64,
+    ) -> Result<Result<SpinGuard<'a>, u64>> {
+        let me = self.me();
+        // A lock that was taken for a dropped future is released again.
+        let take = Settle::new(endpoint, endpoint.cas(word, from, taken), move |found| {
+            if found == from {
+                release::add(&self.spread.object, endpoint, word, me.wrapping_neg());
+            }
+        });
+        let found = take.await.of(self.spread.path())?;
+        if found != from {
+            return Ok(Err(found));
+        }
+        let is_after_death = taken & DIED != 0;
+        Ok(Ok(SpinGuard { locks: self, endpoint, word, is_held: true, is_after_death, is_repaired: false }))
+    }
+}
+
+impl LockArray for SpinLockArray {
+    type Guard<'a> = SpinGuard<'a>;
+
+    fn len(&self) -> usize {
+        self.spread.count
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.spread.record(index).node()
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<SpinGuard<'a>> {
+        self.spread.check_current()?;
+        let path = self.spread.path();
+        let word = self.spread.record(index);
+        let start = endpoint.now();
+        let (mut state, mut backoff) = (0, BACKOFF_MIN);
+        loop {
+            if let Some(taken) = self.taken(state) {
+                match self.attempt(endpoint, word, state, taken).await? {
+                    Ok(guard) => return Ok(guard),
+                    Err(found) => state = found,
+                }
+                if self.taken(state).is_some() {
+                    continue; // only the guess was wrong
+                }
+            }
+            let holder = holder(state).expect("a lock that cannot be taken has a holder");
+            let now = endpoint.now();
+            // A dead holder will be fenced; a departed one never returns to release the lock.
+            let gone = endpoint.check_alive(holder).err();
+            let has_left =
+                gone.as_ref().is_some_and(|error| matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
+            if now >= deadline || has_left {
+                // Read once more: the holder may have released the lock before it left.
+                let found = endpoint.get(word).await.of(path)?;
+                if has_left && found != state {
+                    state = found;
+                    continue;
+                }
+                if let Some(error) = gone {
+                    return Err(error).of(path);
+                }
+                let missing = vec![holder];
+                return Err(ErrorKind::Timeout { what: "the lock".into(), waited: now - start, missing }).of(path);
+            }
+            // Threads that fail together do not retry together: their counts differ, or their nodes.
+            let draw = (endpoint.counts().atomics << 12 | self.me()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let wait = backoff / 2 + (backoff / 2).mul_f64(draw as f64 / f64::from(u32::MAX));
+            let _ = endpoint.wait_until(deadline.min(now + wait), || None::<()>).await;
+            backoff = BACKOFF_MAX.min(backoff * 2);
+            state &= DIED; // the lock's state when it is free
+        }
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<SpinGuard<'a>>> {
+        self.spread.check_current()?;
+        let word = self.spread.record(index);
+        let mut state = 0;
+        // Other operations may take and release it between the attempts; after a few it counts as taken.
+        for _ in 0..4 {
+            let Some(taken) = self.taken(state) else { break };
+            match self.attempt(endpoint, word, state, taken).await? {
+                Ok(guard) => return Ok(Some(guard)),
+                Err(found) => state = found,
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl SpinGuard<'_> {
+    /// The amount that the release subtracts from the word.
+    fn held(&self) -> u64 {
+        self.locks.me() + if self.is_repaired { DIED } else { 0 }
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
+        let is_spared = |node| node == home || mutants::SPIN_NO_FENCE.is_on();
+        let lost = fence_holder(node, self.endpoint, is_spared).await.of(path)?;
+        let (word, held) = (self.word, self.held());
+        if !lost.is_empty() {
+            self.is_held = false;
+            let open = self.locks.spread.object.hold();
+            let release = move |endpoint: &Endpoint| {
+                let _open = &open;
+                release::add_once(endpoint, word, held.wrapping_neg())
+            };
+            return release_later(node, self.endpoint, lost, release).of(path);
+        }
+        self.is_held = false; // from here on it is released, or its home is unreachable
+        match self.endpoint.faa(word, held.wrapping_neg()).await {
+            Err(error) if error.is_refused() => {
+                // The service thread posts from another endpoint, so the exempt puts are made visible first.
+                self.is_held = true;
+                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                self.is_held = false;
+                release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
+                Ok(())
+            }
+            released => released.map(|_| ()).of(path),
+        }
+    }
+}
+
+impl LockGuard for SpinGuard<'_> {
+    async fn unlock(mut self) -> Result<()> {
+        let released = self.release().await;
+        self.is_held = false;
+        released
+    }
+
+    fn is_after_death(&self) -> bool {
+        self.is_after_death
+    }
+
+    fn repaired(&mut self) {
+        self.is_repaired = self.is_after_death;
+    }
+}
+
+impl Drop for SpinGuard<'_> {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.is_held)
+            && let Err(error) = self.endpoint.block_on(self.release())
+        {
+            tracing::error!("releasing a lock in a drop: {error}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A supply of numbers, each of which one operation has at a time.
+
+use crossbeam_utils::CachePadded;
+use farfield_fabric::{Endpoint, Word};
+
+use farfield_core::{ErrorKind, Result};
+
+/// As many operations of one thread rarely hold or await a lock at a time: threads meet in no word then.
+const EACH: usize = 8;
+
+/// The numbers from 0 to one less than `count`.
+pub(super) struct Supply {
+    what: &'static str,
+    count: usize,
+    /// A bit for each that is in use, so many to a word.
+    used: Box<[CachePadded<Word>]>,
+}
+
+impl Supply {
+    /// So many; `what` they are names them in an error.
+    pub(super) fn new(what: &'static str, count: usize) -> Supply {
+        let used = std::iter::repeat_with(CachePadded::<Word>::default).take(count.div_ceil(EACH)).collect();
+        Supply { what, count, used }
+    }
+
+    /// An unused one. Each endpoint looks in another place first.
+    ///
+    /// # Errors
+    /// All are in use.
+    pub(super) fn take(&self, endpoint: &Endpoint) -> Result<usize> {
+        for at in 0..self.used.len() {
+            let at = (endpoint.number() + at) % self.used.len();
+            let used = &self.used[at];
+            let mut bits = 0u64;
+            loop {
+                let bit = bits.trailing_ones() as usize;
+                let number = at * EACH + bit;
+                if bit >= EACH || number >= self.count {
+                    break;
+                }
+                match used.compare_exchange(bits, bits | 1 << bit) {
+                    Ok(_) => return Ok(number),
+                    Err(found) => bits = found,
+                }
+            }
+        }
+        Err(ErrorKind::InUse { what: self.what, max: self.count }.into())
+    }
+
+    /// It is unused again.
+    pub(super) fn give_back(&self, number: usize) {
+        self.used[number / EACH].fetch_add((1u64 << (number % EACH)).wrapping_neg());
+    }
+}

@@ -1,0 +1,217 @@
+//! A table of locks; their kind is chosen when it is opened.
+
+use core::fmt;
+use core::str::FromStr;
+
+use farfield_fabric::{Endpoint, Instant, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, McsGuard, McsLockArray, SpinGuard, SpinLockArray,
+};
+use farfield_core::Node;
+use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::{Guard, MutexArray};
+
+/// A kind of lock. The page of [`locks`](super) explains which kind suits which purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockKind {
+    /// The lock for asymmetric memory: [`ALockArray`].
+    ALock,
+    /// A remote spinlock: [`SpinLockArray`].
+    Spin,
+    /// A remote queue lock: [`McsLockArray`].
+    Mcs,
+    /// The ticket lock: [`MutexArray`].
+    Mutex,
+}
+
+impl LockKind {
+    /// All kinds.
+    pub const ALL: &[LockKind] = &[LockKind::ALock, LockKind::Spin, LockKind::Mcs, LockKind::Mutex];
+
+    /// The kind's name, such as `alock`.
+    pub fn name(self) -> &'static str {
+        match self {
+            LockKind::ALock => "alock",
+            LockKind::Spin => "spin",
+            LockKind::Mcs => "mcs",
+            LockKind::Mutex => "mutex",
+        }
+    }
+}
+
+impl fmt::Display for LockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for LockKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<LockKind> {
+        LockKind::ALL.iter().find(|kind| kind.name() == name).copied().ok_or_else(|| {
+            let names: Vec<_> = LockKind::ALL.iter().map(|kind| kind.name()).collect();
+            ErrorKind::Config { why: format!("unknown kind of lock `{name}`: choose one of {}", names.join(", ")) }
+                .into()
+        })
+    }
+}
+
+/// The options of a table of locks. They must be the same on all nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockOptions {
+    /// The kind of its locks.
+    pub kind: LockKind,
+    /// The budgets of an ALock, and how many operations of a node may hold or await an ALock or a queue lock at a time.
+    pub alock: ALockOptions,
+}
+
+impl LockOptions {
+    /// Locks of a kind, with default options.
+    pub fn new(kind: LockKind) -> LockOptions {
+        LockOptions { kind, alock: ALockOptions::default() }
+    }
+}
+
+/// Locks spread over the nodes that open them, in order. Their kind is chosen at run time.
+///
+/// ```
+/// use farfield::{LockArray, LockGuard, LockKind, LockOptions, LockTable};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-table").start()?;
+/// let locks = LockTable::open(&node, "accounts", 1000, LockOptions::new(LockKind::ALock))?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async { locks.lock(&ep, 7).await?.unlock().await })?;
+/// # Ok(()) }
+/// ```
+pub struct LockTable(Kind);
+
+enum Kind {
+    ALock(ALockArray),
+    Spin(SpinLockArray),
+    Mcs(McsLockArray),
+    Mutex(MutexArray),
+}
+
+/// Holds a lock of a table until it is dropped or unlocked.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct TableGuard<'a>(Held<'a>);
+
+enum Held<'a> {
+    ALock(ALockGuard<'a>),
+    Spin(SpinGuard<'a>),
+    Mcs(McsGuard<'a>),
+    Mutex(Guard<'a>),
+}
+
+impl LockTable {
+    /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens them differently; or memory is exhausted.
+    pub fn open(node: &Node, path: &str, count: usize, options: LockOptions) -> Result<LockTable> {
+        Ok(LockTable(match options.kind {
+            LockKind::ALock => Kind::ALock(ALockArray::open(node, path, count, options.alock)?),
+            LockKind::Spin => Kind::Spin(SpinLockArray::open(node, path, count)?),
+            LockKind::Mcs => Kind::Mcs(McsLockArray::open(node, path, count, options.alock.operations_max)?),
+            LockKind::Mutex => Kind::Mutex(MutexArray::open(node, path, count)?),
+        }))
+    }
+
+    /// The kind of its locks.
+    pub fn kind(&self) -> LockKind {
+        match &self.0 {
+            Kind::ALock(_) => LockKind::ALock,
+            Kind::Spin(_) => LockKind::Spin,
+            Kind::Mcs(_) => LockKind::Mcs,
+            Kind::Mutex(_) => LockKind::Mutex,
+        }
+    }
+}
+
+impl LockArray for LockTable {
+    type Guard<'a> = TableGuard<'a>;
+
+    fn len(&self) -> usize {
+        match &self.0 {
+            Kind::ALock(locks) => locks.len(),
+            Kind::Spin(locks) => locks.len(),
+            Kind::Mcs(locks) => locks.len(),
+            Kind::Mutex(locks) => locks.len(),
+        }
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        match &self.0 {
+            Kind::ALock(locks) => locks.home(index),
+            Kind::Spin(locks) => locks.home(index),
+            Kind::Mcs(locks) => locks.home(index),
+            Kind::Mutex(locks) => locks.home(index),
+        }
+    }
+
+    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<TableGuard<'a>> {
+        Ok(TableGuard(match &self.0 {
+            Kind::ALock(locks) => Held::ALock(locks.lock(endpoint, index).await?),
+            Kind::Spin(locks) => Held::Spin(locks.lock(endpoint, index).await?),
+            Kind::Mcs(locks) => Held::Mcs(locks.lock(endpoint, index).await?),
+            Kind::Mutex(locks) => Held::Mutex(locks.lock(endpoint, index).await?),
+        }))
+    }
+
+    async fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> Result<TableGuard<'a>> {
+        Ok(TableGuard(match &self.0 {
+            Kind::ALock(locks) => Held::ALock(locks.lock_deadline(endpoint, index, deadline).await?),
+            Kind::Spin(locks) => Held::Spin(locks.lock_deadline(endpoint, index, deadline).await?),
+            Kind::Mcs(locks) => Held::Mcs(locks.lock_deadline(endpoint, index, deadline).await?),
+            Kind::Mutex(locks) => Held::Mutex(locks.lock_deadline(endpoint, index, deadline).await?),
+        }))
+    }
+
+    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<TableGuard<'a>>> {
+        Ok(match &self.0 {
+            Kind::ALock(locks) => locks.try_lock(endpoint, index).await?.map(Held::ALock),
+            Kind::Spin(locks) => locks.try_lock(endpoint, index).await?.map(Held::Spin),
+            Kind::Mcs(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mcs),
+            Kind::Mutex(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mutex),
+        }
+        .map(TableGuard))
+    }
+}
+
+impl LockGuard for TableGuard<'_> {
+    async fn unlock(self) -> Result<()> {
+        match self.0 {
+            Held::ALock(guard) => guard.unlock().await,
+            Held::Spin(guard) => guard.unlock().await,
+            Held::Mcs(guard) => guard.unlock().await,
+            Held::Mutex(guard) => guard.unlock().await,
+        }
+    }
+
+    fn is_after_death(&self) -> bool {
+        match &self.0 {
+            Held::ALock(guard) => guard.is_after_death(),
+            Held::Spin(guard) => guard.is_after_death(),
+            Held::Mcs(guard) => guard.is_after_death(),
+            Held::Mutex(guard) => guard.is_after_death(),
+        }
+    }
+
+    fn repaired(&mut self) {
+        match &mut self.0 {
+            Held::ALock(guard) => guard.repaired(),
+            Held::Spin(guard) => guard.repaired(),
+            Held::Mcs(guard) => guard.repaired(),
+            Held::Mutex(guard) => guard.repaired(),
+        }
+    }
+}

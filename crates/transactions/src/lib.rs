@@ -1,0 +1,562 @@
+//! Transactions: several words, spread over the nodes, are read and written together under their locks.
+//!
+//! Cell `c` is on the node at position `c mod nodes`, in the order of opening, as word `c / nodes` of its memory:
+//!
+//! ```text
+//! region `cells`       node 0             node 1             node 2
+//!   +0            ┌───────────┐      ┌───────────┐      ┌───────────┐
+//!                 │ cell 0    │      │ cell 1    │      │ cell 2    │   8 bytes each, zero at first: read and written
+//!   +8            ├───────────┤      ├───────────┤      ├───────────┤   by the CPU on their node, got and put by others
+//!                 │ cell 3    │      │ cell 4    │      │ cell 5    │
+//!   +16           └───────────┘      └───────────┘      └───────────┘
+//! sub-object `…/locks`: lock `i` is on the node at `i mod nodes`.
+//! ```
+//!
+//! Each cell is protected by one lock, which follows from its number. The cells of a node use the locks on the same
+//! node in turn: with k locks there, word w has the one at `w mod k`. So with at least as many locks as nodes, every
+//! cell's lock is on the cell's node. With an ALock, a node's own threads then use its cells without the NIC. With
+//! fewer locks than nodes, the cells of a node without a lock share the one at `node mod locks`.
+//!
+//! # Algorithm
+//!
+//! *Begin.* The locks of all named cells are taken one after the other, each once, in ascending order. All transactions
+//! keep to that order, so no cycle of waiting transactions can form.
+//!
+//! *Read.* Cells of the own node are read by the CPU, all others by gets that are posted together. A cell that the
+//! transaction has written is read from the transaction.
+//!
+//! *Write.* A write changes only the transaction's own record.
+//!
+//! *Commit.* Cells of the own node are written by the CPU, all others by puts that are posted together. Then all locks
+//! are released at the same time. All operations are posted before the first wait, so a commit that is dropped has
+//! written everything.
+//!
+//! This is two-phase locking: transactions are serializable, in an order in which each follows those that ended before
+//! it began. A lock protects several cells, so two transactions without a common cell may wait for each other.
+//!
+//! # Ordering
+//!
+//! Each lock's release waits until all puts are visible, by a get from each node that was put to (`NRW → NRR`). One
+//! node is exempt: the target of the release itself, which follows the puts to that node (`NRW → NAR`, `NRW → NRW`).
+//! The CPU's writes precede any operation that is issued later, and any later CPU write. The next holder of a cell's
+//! lock reads after it has acquired the lock. So accesses of CPU and NIC to one cell are always ordered by its lock
+//! ([`locks`](farfield_locks) explains how, for each kind).
+//!
+//! If the releases would get from the same nodes repeatedly, one global fence precedes all of them.
+//!
+//! # Costs
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `begin`, all locks free | those of each [lock](farfield_locks), added up | likewise |
+//! | `read_all`, r cells of other nodes | 1 (0 if r = 0) | r gets |
+//! | `write` | 0 | none |
+//! | `commit`, w cells on d other nodes | 1, or 2 if a release is behind a fence | w puts; at most d gets; the releases |
+//! | `abort` | 1 | the releases |
+//! | dropping it | 1 for each lock | the releases |
+//!
+//! The next table gives the cost of a transfer between two cells with both locks free, at most. (On shared memory a get
+//! is complete at once, and the second release skips nodes that the first has fenced.)
+//!
+//! | cells | kind of lock | round trips: begin + read + commit | puts | gets | atomics |
+//! |---|---|---|---|---|---|
+//! | on two other nodes | spin, MCS, mutex | 2 + 1 + 2 | 2 | 4 | 4 |
+//! | on two other nodes | ALock | 4 + 1 + 2 | 4 | 6 | 4 |
+//! | both on one other node | spin, MCS, mutex | 2 + 1 + 1 | 2 | 2 | 4 |
+//! | one on the own node | ALock | 2 + 1 + 1 | 2 | 3 | 2 |
+//! | both on the own node | ALock | 0 | none | none | none |
+//!
+//! # When a node dies
+//!
+//! *If a transaction's node dies:* **a commit is not atomic against the death of its node**. Some of its cells may be
+//! written and others not, and the other nodes do not know which. The locks that it held record the death. Each next
+//! holder gets a warning by [`Transaction::is_after_death`], until one of them calls [`Transaction::repaired`]. A
+//! holder that gets the warning has to repair the cells, by its knowledge of their contents. If an invariant spans many
+//! cells, as a sum does, the repair is a recount under the locks of all of them. A transaction that had only read
+//! leaves the same mark.
+//!
+//! *If a cell's home dies*, the cell is lost, and its lock with it. `begin`, `read` and `commit` return an error that
+//! names the node, and the other locks are released. A commit's writes on living nodes stay written.
+//!
+//! Source: LOCO, appendix B.1 (transactional locking); the order of the locks, aborts and deaths are ours.
+
+#![forbid(unsafe_code)]
+
+pub mod mutants;
+#[cfg(feature = "scenarios")]
+pub mod scenarios;
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
+
+use farfield_core::Node;
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::{Object, Opening, Regions};
+use farfield_core::{Error, ErrorKind, Result};
+use farfield_locks::{LockArray, LockGuard, LockOptions, LockTable, TableGuard};
+
+/// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
+pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
+
+/// The error of a call that names a cell which does not exist ([`Error::custom_ref`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("cell {cell} does not exist: there are {cells}, numbered from 0")]
+pub struct NoSuchCell {
+    /// The number.
+    pub cell: usize,
+    /// How many cells there are.
+    pub cells: usize,
+}
+
+/// The error of a call that names a cell whose lock the transaction does not hold ([`Error::custom_ref`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("cell {cell} is not part of this transaction: name it when the transaction begins")]
+pub struct NotInTransaction {
+    /// The cell.
+    pub cell: usize,
+}
+
+/// The numbers of cells and locks. They must be the same on all nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TransactionOptions {
+    /// The number of words on all nodes together.
+    pub cells: usize,
+    /// The number of locks on all nodes together.
+    pub locks: usize,
+    /// The kind of the locks, with its options.
+    pub lock: LockOptions,
+}
+
+/// Words spread over the nodes that open them, to be read and written by transactions.
+///
+/// ```
+/// use farfield::{LockKind, LockOptions, TransactionOptions, Transactions};
+/// # fn main() -> farfield::Result<()> {
+/// let node = farfield::Node::builder().session("doc-transactions").start()?;
+/// let options = TransactionOptions { cells: 1000, locks: 16, lock: LockOptions::new(LockKind::ALock) };
+/// let accounts = Transactions::open(&node, "accounts", options)?;
+/// let ep = node.endpoint()?;
+/// ep.block_on(async {
+///     let mut transfer = accounts.begin(&ep, &[7, 900]).await?;
+///     let (from, to) = (transfer.read(7).await?, transfer.read(900).await?);
+///     transfer.write(7, from.wrapping_sub(30))?;
+///     transfer.write(900, to.wrapping_add(30))?;
+///     transfer.commit().await
+/// })?;
+/// # Ok(()) }
+/// ```
+pub struct Transactions {
+    object: Object,
+    cells: usize,
+    /// The start of each node's memory, in the order of opening.
+    bases: Vec<RemotePtr<u64>>,
+    own: Region,
+    locks: LockTable,
+}
+
+/// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
+#[must_use = "what is not committed is not written, and the locks are released when it is dropped"]
+pub struct Transaction<'a> {
+    all: &'a Transactions,
+    endpoint: &'a Endpoint,
+    /// The held locks, with their numbers.
+    guards: Vec<(usize, TableGuard<'a>)>,
+    /// The named cells in ascending order, each with its pending write.
+    cells: Vec<(usize, Option<u64>)>,
+}
+
+/// The source of a cell's value.
+enum Read<'a> {
+    Known(u64),
+    Posted(Op<'a, u64>),
+}
+
+impl Transactions {
+    /// Opens the cells, zero at first, with their locks, and waits for all nodes to do so.
+    ///
+    /// # Errors
+    /// A node is missing, unreachable, or opens them differently; memory is exhausted; or there are no cells, or no
+    /// locks.
+    pub fn open(node: &Node, path: &str, options: TransactionOptions) -> Result<Transactions> {
+        let TransactionOptions { cells, locks, lock } = options;
+        if cells == 0 || locks == 0 {
+            let why = format!("`cells` is {cells} and `locks` {locks}: both have to be at least 1");
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let homes = node.members_for(path);
+        let bytes = cells.div_ceil(homes.len()).saturating_mul(8);
+        let mut regions = Regions::new(node);
+        let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;
+        let layout = format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind);
+        let opening = Opening::new(node, path, "Transactions").layout(&layout).regions(regions);
+        let object = opening.expect(move |_| vec![("cells".into(), bytes as u64)]).open()?;
+        let bases = homes.into_iter().map(|home| object.remote(home, "cells")).collect::<Result<_>>()?;
+        let locks = LockTable::open(node, &format!("{path}/locks"), locks, lock)?;
+        Ok(Transactions { object, cells, bases, own, locks })
+    }
+
+    /// The number of cells.
+    pub fn len(&self) -> usize {
+        self.cells
+    }
+
+    /// Whether there are no cells. Always false.
+    pub fn is_empty(&self) -> bool {
+        self.cells == 0
+    }
+
+    /// The locks of the cells.
+    pub fn locks(&self) -> &LockTable {
+        &self.locks
+    }
+
+    /// The home node of a cell.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-lib-32").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
+    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// assert_eq!(cells.home(3)?, node.id());
+    /// assert!(cells.home(10).is_err()); // they are numbered from 0
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such cell.
+    pub fn home(&self, cell: usize) -> Result<NodeId> {
+        self.check(cell).map(|()| self.home_of(cell))
+    }
+
+    /// The lock that protects a cell, among [`Transactions::locks`].
+    ///
+    /// # Errors
+    /// There is no such cell.
+    pub fn lock_of(&self, cell: usize) -> Result<usize> {
+        self.check(cell).map(|()| lock_of(cell, self.bases.len(), self.locks.len()))
+    }
+
+    /// The cells of this node with their words, regardless of their locks: for setup before the first transaction, and
+    /// for inspection after the last.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-lib-33").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
+    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// assert_eq!(cells.own_cells().count(), cells.len()); // on a node that is alone
+    /// # Ok(()) }
+    /// ```
+    pub fn own_cells(&self) -> impl Iterator<Item = (usize, &Word)> {
+        let (nodes, me) = (self.bases.len(), self.object.node().id());
+        let first = self.bases.iter().position(|base| base.node() == me).unwrap_or(self.cells);
+        let words = self.own.words(0, self.cells.saturating_sub(first).div_ceil(nodes));
+        words.iter().enumerate().map(move |(at, word)| (at * nodes + first, word))
+    }
+
+    /// Takes the locks of these cells, waiting as long as the endpoint's timeout. A cell may be named more than once.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-lib-34").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
+    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// let transaction = ep.block_on(cells.begin(&ep, &[3, 7]))?; // it holds the locks of both
+    /// assert_eq!(ep.block_on(transaction.read_all(&[3, 7]))?, [0, 0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout, or the home of a cell is unreachable; then no lock is held. There is no such cell, or more than
+    /// [`LOCKS_PER_TRANSACTION_MAX`] locks would be needed.
+    pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
+        self.begin_deadline(endpoint, cells, endpoint.deadline()).await
+    }
+
+    /// [`Transactions::begin`] with a deadline.
+    ///
+    /// # Errors
+    /// As `begin`.
+    pub async fn begin_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        cells: &[usize],
+        deadline: Instant,
+    ) -> Result<Transaction<'a>> {
+        let locks = self.locks_of(cells)?;
+        for cell in cells {
+            self.check_alive(endpoint, *cell)?;
+        }
+        let mut cells: Vec<_> = cells.iter().map(|cell| (*cell, None)).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        let mut transaction = Transaction { all: self, endpoint, guards: Vec::with_capacity(locks.len()), cells };
+        for lock in locks {
+            match self.locks.lock_deadline(endpoint, lock, deadline).await {
+                Ok(guard) => transaction.guards.push((lock, guard)),
+                Err(error) => {
+                    // The original error is more useful than an error of the abort.
+                    let _ = transaction.abort().await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(transaction)
+    }
+
+    /// The locks of some cells, each once, in the order of acquisition.
+    fn locks_of(&self, cells: &[usize]) -> Result<Vec<usize>> {
+        let mut locks = cells.iter().map(|cell| self.lock_of(*cell)).collect::<Result<Vec<_>>>()?;
+        if !mutants::TRANSACTIONS_UNORDERED.is_on() {
+            locks.sort_unstable();
+        }
+        locks.dedup();
+        if locks.len() > LOCKS_PER_TRANSACTION_MAX {
+            let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
+            return Err(ErrorKind::TooMany { what, asked: locks.len(), max }).of(self.object.path());
+        }
+        Ok(locks)
+    }
+
+    fn check(&self, cell: usize) -> Result<()> {
+        match cell < self.cells {
+            true => Ok(()),
+            false => Err(Error::custom(NoSuchCell { cell, cells: self.cells })).of(self.object.path()),
+        }
+    }
+
+    fn check_alive(&self, endpoint: &Endpoint, cell: usize) -> Result<()> {
+        match self.home_of(cell) {
+            home if home == endpoint.me() => Ok(()),
+            home => endpoint.check_alive(home).of(self.object.path()),
+        }
+    }
+
+    fn home_of(&self, cell: usize) -> NodeId {
+        self.bases[cell % self.bases.len()].node()
+    }
+
+    /// The word of a cell of this node.
+    fn own_word(&self, cell: usize) -> Option<&Word> {
+        let is_own = self.home_of(cell) == self.object.node().id();
+        is_own.then(|| self.own.word(cell / self.bases.len() * 8))
+    }
+
+    fn remote(&self, cell: usize) -> RemotePtr<u64> {
+        self.bases[cell % self.bases.len()].at(cell / self.bases.len())
+    }
+}
+
+/// Posts a put until it is accepted. A refused put is posted again until the endpoint's timeout: the transaction holds
+/// the cell's lock meanwhile, and would be half done without this put.
+async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
+    let deadline = endpoint.deadline();
+    loop {
+        match endpoint.put_value(cell, value).accepted() {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            put => return put,
+        }
+    }
+}
+
+/// The lock of a cell. It is on the cell's node, unless that node has none.
+fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
+    let (node, word) = (cell % nodes, cell / nodes);
+    match locks.saturating_sub(node).div_ceil(nodes) {
+        0 => node % locks,
+        there => node + word % there * nodes,
+    }
+}
+
+impl Transaction<'_> {
+    /// The value of a cell, or the value that this transaction has written to it.
+    ///
+    /// # Errors
+    /// The transaction has not named the cell; or the cell's home is unreachable.
+    pub async fn read(&self, cell: usize) -> Result<u64> {
+        let path = self.all.object.path();
+        match self.post(self.place(cell)?) {
+            Read::Known(value) => Ok(value),
+            Read::Posted(get) => get.await.of(path),
+        }
+    }
+
+    /// The values of some cells, in the given order. Those of other nodes are read by gets that are posted together.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-lib-35").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
+    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// let transaction = ep.block_on(cells.begin(&ep, &[3, 7]))?;
+    /// let sum: u64 = ep.block_on(transaction.read_all(&[3, 7]))?.iter().sum(); // in one round trip
+    /// assert_eq!(sum, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn read_all(&self, cells: &[usize]) -> Result<Vec<u64>> {
+        let places = cells.iter().map(|cell| self.place(*cell)).collect::<Result<Vec<_>>>()?;
+        let reads: Vec<_> = places.into_iter().map(|place| self.post(place)).collect();
+        let mut values = Vec::with_capacity(reads.len());
+        for read in reads {
+            values.push(match read {
+                Read::Known(value) => value,
+                Read::Posted(get) => get.await.of(self.all.object.path())?,
+            });
+        }
+        Ok(values)
+    }
+
+    /// Writes a value. It is not visible outside the transaction before the commit.
+    ///
+    /// # Errors
+    /// The transaction has not named the cell.
+    pub fn write(&mut self, cell: usize, value: u64) -> Result<()> {
+        let place = self.place(cell)?;
+        self.cells[place].1 = Some(value);
+        Ok(())
+    }
+
+    /// Writes the pending values into the cells, and releases all locks when the values are visible.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-lib-36").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
+    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// transaction.write(3, 30)?;
+    /// ep.block_on(transaction.commit())?;
+    /// let again = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// assert_eq!(ep.block_on(again.read(3))?, 30);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The home of a cell or a lock is unreachable, or a node that was written to does not answer. The other cells are
+    /// written nevertheless, and the other locks released.
+    pub async fn commit(mut self) -> Result<()> {
+        let (all, endpoint) = (self.all, self.endpoint);
+        let (mut puts, mut written) = (Vec::new(), Ok(()));
+        for (cell, value) in core::mem::take(&mut self.cells) {
+            match (value, all.own_word(cell)) {
+                (None, _) => {}
+                (Some(value), Some(word)) => word.store(value),
+                (Some(value), None) => match put(endpoint, all.remote(cell), value).await {
+                    Ok(put) => puts.push(put),
+                    Err(error) => written = written.and(Err(error).of(all.object.path())),
+                },
+            }
+        }
+        let released = self.release().await;
+        for put in puts {
+            // It was posted before the releases, so no wait is left.
+            written = written.and(put.await.of(all.object.path()));
+        }
+        written.and(released)
+    }
+
+    /// Discards all writes, and releases all locks at the same time. Dropping the transaction releases them one by one.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-lib-37").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
+    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// transaction.write(3, 30)?;
+    /// ep.block_on(transaction.abort())?; // nothing was written
+    /// let again = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// assert_eq!(ep.block_on(again.read(3))?, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The home of a lock is unreachable. The other locks are released nevertheless.
+    pub async fn abort(mut self) -> Result<()> {
+        self.release().await
+    }
+
+    /// Whether a holder of one of the locks may have died in the middle of a commit, and [`Transaction::repaired`] was
+    /// not called since. If so, the cells under that lock may be half-written.
+    pub fn is_after_death(&self) -> bool {
+        self.guards.iter().any(|(_, guard)| guard.is_after_death())
+    }
+
+    /// Declares that the cells are whole: once this transaction ends, later ones are not warned of a death. Without
+    /// this call, the next one is warned, too.
+    pub fn repaired(&mut self) {
+        self.guards.iter_mut().for_each(|(_, guard)| guard.repaired());
+    }
+
+    /// The index of a cell among the named ones.
+    fn place(&self, cell: usize) -> Result<usize> {
+        let found = self.cells.binary_search_by_key(&cell, |(named, _)| *named);
+        found.map_err(|_| Error::custom(NotInTransaction { cell })).of(self.all.object.path())
+    }
+
+    fn post(&self, place: usize) -> Read<'_> {
+        let (cell, written) = self.cells[place];
+        match written.or_else(|| self.all.own_word(cell).map(Word::load)) {
+            Some(value) => Read::Known(value),
+            None => Read::Posted(self.endpoint.get(self.all.remote(cell))),
+        }
+    }
+
+    /// Releases all locks at the same time, once all puts are visible.
+    async fn release(&mut self) -> Result<()> {
+        if self.fences_once() {
+            // If this fails, the releases fail in the same way, and handle the error.
+            let _ = self.endpoint.global_fence(self.all.object.node().members()).await;
+        }
+        let guards = core::mem::take(&mut self.guards);
+        let mut result = Ok(());
+        let note = |released: Result<()>| {
+            if result.is_ok() {
+                result = released;
+            }
+        };
+        let window = guards.len();
+        self.endpoint.each_in_window(window, guards.into_iter().map(|(_, guard)| guard.unlock()), note).await;
+        result
+    }
+
+    /// Whether one fence before all releases needs fewer gets than the fences of the releases, each of which exempts
+    /// the node of its own lock.
+    fn fences_once(&self) -> bool {
+        let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
+        let once = unflushed().count();
+        let spared = |lock: usize| {
+            let home = self.all.locks.home(lock);
+            let orders = self.endpoint.is_ordered_before(RemotePtr::new(home, GroupKey::SIGNAL, 0));
+            usize::from(orders && self.endpoint.has_unflushed(home))
+        };
+        self.guards.iter().map(|(lock, _)| once - spared(*lock)).sum::<usize>() > once
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_lies_on_its_cells_node_where_that_has_any() {
+        for (nodes, locks) in [(1, 1), (3, 3), (3, 7), (4, 5), (2, 100)] {
+            let mut used = vec![false; locks];
+            for cell in 0..1000 {
+                let lock = lock_of(cell, nodes, locks);
+                assert_eq!(lock % nodes, cell % nodes, "cell {cell}: {nodes} nodes, {locks} locks");
+                used[lock] = true;
+            }
+            assert!(used.into_iter().all(|used| used), "{nodes} nodes, {locks} locks");
+        }
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|cell| lock_of(cell, 5, 2)), [0, 1, 0, 1, 0, 0]);
+    }
+}
