@@ -1,7 +1,9 @@
 //! A node: one process's membership in a session, with its service thread, its objects and its endpoints.
 
 mod config;
+mod local;
 mod membership;
+mod metrics;
 mod object;
 mod service;
 
@@ -19,6 +21,8 @@ use rand::SeedableRng;
 
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
+pub use local::{local_session, local_session_with, on_each};
+pub use metrics::Metrics;
 pub use object::reopen::Reopening;
 pub use object::{Announcement, Hold, Object, Opening, Regions};
 pub use service::{PARTING_MAX, Poller, Progress, Standing};
@@ -68,37 +72,6 @@ struct Endpoints {
     opened: usize,
     /// Includes endpoints that could not be opened.
     numbered: usize,
-}
-
-/// Counters of a node's operations and resources, and its view of its peers.
-///
-/// ```
-/// # fn main() -> farfield::Result<()> {
-/// let node = farfield::Node::builder().session("doc-metrics").start()?;
-/// let sum = farfield::AtomicVar::open(&node, "sum", node.id())?;
-/// let ep = node.endpoint()?;
-/// ep.block_on(sum.fetch_add(&ep, 1))?;
-/// let metrics = node.metrics();
-/// assert_eq!((metrics.counts.atomics, metrics.objects), (1, vec!["sum".to_string()]));
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    /// Operations of all endpoints that the node has opened, including the service thread's.
-    pub counts: Counts,
-    /// Endpoints opened so far.
-    pub endpoints: usize,
-    /// Queue pairs of an RDMA device: those of this node's endpoints, one of the service thread's included, and those
-    /// by which endpoints reach it. An endpoint has one to each other node. It has one to its own node if it has used
-    /// it by operations.
-    pub queue_pairs: (usize, usize),
-    /// The paths of the open objects.
-    pub objects: Vec<String>,
-    /// Bytes of this node's memory in use: by objects, including closed ones that other nodes still have open, and by
-    /// [`Node::alloc`] until they are freed.
-    pub memory_bytes: u64,
-    /// The state of each node of the session, as this one sees it.
-    pub peers: Vec<(NodeId, PeerState)>,
 }
 
 impl Node {
@@ -467,28 +440,6 @@ impl Node {
         self.shared().add_poller(poller);
     }
 
-    /// Returns the node's counters and its view of its peers.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let node = &nodes[0];
-    /// assert!(node.metrics().objects.is_empty()); // nothing is open
-    /// # Ok(()) }
-    /// ```
-    pub fn metrics(&self) -> Metrics {
-        let shared = self.shared();
-        let endpoints = shared.endpoints.lock();
-        Metrics {
-            counts: endpoints.open.iter().fold(endpoints.closed, |sum, reader| sum + reader.read()),
-            endpoints: endpoints.opened,
-            queue_pairs: shared.fabric.queue_pairs(),
-            objects: shared.service.object_paths(),
-            memory_bytes: shared.memory_bytes.load(),
-            peers: self.members().map(|node| (node, self.state_of(node))).collect(),
-        }
-    }
-
     /// Leaves the session gracefully: peers that still use this node's memory get
     /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same. Drop the endpoints
     /// first: their puts are then visible. Puts of an endpoint that is still open may be lost.
@@ -603,55 +554,6 @@ async fn fence(
             fenced => return fenced,
         }
     }
-}
-
-/// Starts several nodes in this process, for tests and examples.
-///
-/// ```
-/// # fn main() -> farfield::Result<()> {
-/// let nodes = farfield::local_session(3)?;
-/// assert_eq!(nodes[2].id().0, 2);
-/// # Ok(()) }
-/// ```
-///
-/// # Errors
-/// Any error of [`Builder::start`].
-pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
-    local_session_with(nodes, |builder| builder)
-}
-
-/// Like [`local_session`], with a function that configures each node's builder.
-///
-/// # Errors
-/// Any error of [`Builder::start`].
-pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
-    let session = config::unique_session("local");
-    let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
-    let start = |node| configure(Node::builder().session(&session).node(node).nodes(count)).start();
-    let nodes: Vec<Node> = (0..count).map(start).collect::<Result<_>>()?;
-    for node in &nodes {
-        node.wait_for_all(node.timeout())?;
-    }
-    Ok(nodes)
-}
-
-/// Runs `body` for each of several nodes, each on its own thread, and returns the results. Use it for calls that all
-/// nodes must make at once, such as opening an object. See [`local_session`].
-///
-/// # Errors
-/// The first error, once all threads have ended.
-///
-/// # Panics
-/// If a body panics.
-#[allow(clippy::disallowed_methods, reason = "scoped threads for tests and examples; never used by an object")]
-pub fn on_each<T: Send>(nodes: &[Node], body: impl Fn(&Node) -> Result<T> + Sync) -> Result<Vec<T>> {
-    let body = &body;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(move || body(node))).collect();
-        let joined =
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.collect::<Vec<_>>().into_iter().collect()
-    })
 }
 
 fn config_error(why: impl Into<String>) -> Error {

@@ -59,6 +59,7 @@
 //! Source: LOCO's mutex; the bound on bypass, and all of this section, are ours.
 
 mod abandoned;
+mod guard;
 mod state;
 
 use core::future::Future;
@@ -66,16 +67,19 @@ use core::time::Duration;
 use std::collections::HashMap;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
-use state::{DIED, DRAW, State, Watch};
 
 use self::abandoned::Ticket;
-use crate::error::{Error, ErrorContext, ErrorKind, Result};
+pub use self::guard::{Guard, HeldLock};
+pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
+use self::state::{DIED, DRAW, State, Watch};
+use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
-use crate::node::{Hold, Node, Object, Opening, Progress, Regions, Standing};
+use crate::node::{Node, Object, Opening, Regions, Standing};
 use crate::objects::release;
-use crate::objects::release::{fence_holder, release_later};
 use crate::objects::settle::Settle;
-pub use state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
+
+/// How often a waiter checks whether the holder's node is alive.
+const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// A number of locks, spread over the nodes that open them, in order: the word of lock `i` is on node `i mod nodes`.
 ///
@@ -116,37 +120,6 @@ pub struct MutexArray {
 /// # Ok(()) }
 /// ```
 pub struct Mutex(MutexArray);
-
-/// Holds the lock as long as it lives.
-///
-/// ```
-/// # fn main() -> farfield::Result<()> {
-/// # let node = farfield::Node::builder().session("doc-guard").start()?;
-/// let (ep, lock) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
-/// ep.block_on(async {
-///     let mut guard = lock.lock(&ep).await?;
-///     if guard.is_after_death() {
-///         // … check and repair what the lock protects …
-///         guard.repaired();
-///     }
-///     guard.unlock().await
-/// })?;
-/// # Ok(()) }
-/// ```
-///
-/// Unlock with [`Guard::unlock`]. Dropping it does the same, but waits for the release fence in the drop, and an error
-/// is only logged.
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard<'a> {
-    locks: &'a MutexArray,
-    endpoint: &'a Endpoint,
-    word: RemotePtr<u64>,
-    index: usize,
-    held: bool,
-    /// The mark, and whether the release removes it.
-    is_after_death: bool,
-    is_repaired: bool,
-}
 
 impl Mutex {
     /// Opens the lock, with its word on `home`, and waits for all nodes to do so.
@@ -513,130 +486,5 @@ impl MutexArray {
                 release::add(&self.object, endpoint, word, me.wrapping_neg());
             }
         })
-    }
-}
-
-/// How often a waiter checks whether the holder's node is alive.
-const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
-
-impl Guard<'_> {
-    /// Makes the holder's writes visible everywhere, then releases the lock.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-mutex-20").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
-    /// let guard = ep.block_on(mutex.lock(&ep))?;
-    /// ep.block_on(guard.unlock())?; // what was put under the lock is visible to the next holder
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// The lock's home is dead or departed, and the lock lost with it. Or a node that received writes does not answer:
-    /// the lock is released when that node is evicted, or freed from this node if this one is. Or the fence was
-    /// refused for as long as the endpoint's timeout: the lock stays taken.
-    pub async fn unlock(mut self) -> Result<()> {
-        let path = self.locks.object.path();
-        let home = self.word.node();
-        let spared = if mutants::MUTEX_FENCE_SPARES_SELF.is_on() { self.endpoint.me() } else { home };
-        let is_spared = |node| node == spared || mutants::MUTEX_NO_FENCE.is_on();
-        let fenced = fence_holder(self.locks.object.node(), self.endpoint, is_spared).await;
-        if let Ok(lost) = &fenced
-            && !lost.is_empty()
-            && !mutants::MUTEX_RELEASED_UNDECIDED.is_on()
-        {
-            let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
-            self.held = false;
-            let release = move |endpoint: &Endpoint| lock.release(endpoint);
-            return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
-        }
-        if fenced.as_ref().is_err_and(Error::is_refused) {
-            self.held = false; // nobody else may have it: what was put may not be visible
-            return fenced.map(drop).of(path);
-        }
-        let me = self.held();
-        self.held = false; // from here on it is released, or its home is gone
-        let released = match mutants::MUTEX_RELEASED_BY_PUT.is_on() {
-            false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
-            true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
-        };
-        match &released {
-            Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
-            Err(error) if error.is_refused() && !mutants::MUTEX_RELEASE_REFUSED.is_on() => {
-                // The service thread releases by another endpoint: the puts that needed no fence are made visible
-                // before.
-                let node = self.locks.object.node();
-                self.held = true;
-                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
-                self.held = false;
-                release::add_later(&self.locks.object, self.word, me.wrapping_neg());
-                return fenced.map(drop).of(path);
-            }
-            Err(_) => {}
-        }
-        fenced.of(path)?;
-        released.map(|_| ()).of(path)
-    }
-
-    /// The value that the release subtracts from the word.
-    fn held(&self) -> u64 {
-        // Only the holder changes the mark while it is alive.
-        self.locks.me() + if self.is_repaired { DIED } else { 0 }
-    }
-
-    /// Leaves the lock taken, to be released by another endpoint of this node, such as the service thread's. The caller
-    /// has fenced all puts that must be visible by then.
-    pub fn hand_over(mut self) -> HeldLock {
-        self.held = false;
-        HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
-    }
-}
-
-impl<'a> Guard<'a> {
-    /// Whether a holder has died while it held the lock, and [`Guard::repaired`] has not been called since: the
-    /// protected data may be half-written. The dead node's earlier puts are visible, or never will be.
-    pub fn is_after_death(&self) -> bool {
-        self.is_after_death
-    }
-
-    /// Declares that the protected data is whole: the next holder is not warned of a death. Without this call, the
-    /// next one is warned, too.
-    pub fn repaired(&mut self) {
-        self.is_repaired = self.is_after_death;
-    }
-
-    /// The endpoint of the holder. Its puts before the release are visible to the next holder.
-    pub fn endpoint(&self) -> &'a Endpoint {
-        self.endpoint
-    }
-}
-
-/// A held lock without its guard ([`Guard::hand_over`]). It keeps the object open. Dropping it does not release the
-/// lock.
-pub struct HeldLock {
-    word: RemotePtr<u64>,
-    held: u64,
-    _open: Hold,
-}
-
-impl HeldLock {
-    /// Releases it. Returns [`Progress::Done`] if it is released, or lost with its home node. Otherwise the release
-    /// was refused.
-    pub fn release(&self, endpoint: &Endpoint) -> Progress {
-        release::add_once(endpoint, self.word, self.held.wrapping_neg())
-    }
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if !self.held {
-            return;
-        }
-        self.held = false;
-        let released = self.endpoint.block_on(Guard { ..*self }.unlock());
-        if let Err(error) = released {
-            tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
-        }
     }
 }

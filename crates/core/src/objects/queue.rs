@@ -82,6 +82,7 @@
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
 
+mod layout;
 mod state;
 mod steps;
 
@@ -89,6 +90,7 @@ use core::time::Duration;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
 
+pub use self::layout::QueueOptions;
 use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
 use self::steps::{Begun, Filling, Spares, Taking};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
@@ -96,29 +98,6 @@ use crate::mutants;
 use crate::node::{Node, Object, Opening, Regions};
 use crate::objects::kv::Value;
 use crate::objects::participants::Participants;
-
-/// The location of a queue, and its size. All nodes must agree.
-#[derive(Clone, Debug)]
-pub struct QueueOptions {
-    /// The home node.
-    pub home: NodeId,
-    /// Its capacity in calls: each enqueues a value, or a batch.
-    pub capacity: usize,
-    /// The most values of a batch, 63 or less. Each cell has room for so many.
-    pub batch_max: usize,
-    /// The longest value, in bytes, where values are byte strings.
-    pub value_bytes_max: usize,
-    /// How many enqueues of one node may be in progress at once: one more waits for one of them. Those that wait for
-    /// room do not count.
-    pub enqueues_per_node: usize,
-}
-
-impl QueueOptions {
-    /// A queue on `home` with so many slots, for batches of up to 8 values.
-    pub fn new(home: NodeId, capacity: usize) -> QueueOptions {
-        QueueOptions { home, capacity, batch_max: 8, value_bytes_max: 64, enqueues_per_node: 16 }
-    }
-}
 
 /// A linearizable queue for many producers and many consumers.
 ///
@@ -608,45 +587,5 @@ impl<V: Value> Queue<V> {
             Some(bytes) => Err(ErrorKind::TooLarge { bytes, max_bytes }).of(path),
             None => Ok(()),
         }
-    }
-
-    fn slot(&self, position: u64) -> RemotePtr<u64> {
-        self.slots.at((position % self.options.capacity as u64) as usize)
-    }
-
-    fn lap(&self, position: u64) -> u32 {
-        (position / self.options.capacity as u64) as u32
-    }
-
-    /// The address of the next value of a filled slot.
-    fn value(&self, state: State) -> RemotePtr<u64> {
-        self.cell(state.cell()).at(state.next() as usize * self.value_words())
-    }
-
-    fn cell(&self, cell: u64) -> RemotePtr<u64> {
-        self.cells.at(cell as usize * self.options.batch_max * self.value_words())
-    }
-
-    fn value_words(&self) -> usize {
-        V::words(self.options.value_bytes_max)
-    }
-
-    /// The next position to fill when the slot of `position`, which is filled, is in a state.
-    fn after_filled(&self, position: u64, state: State) -> u64 {
-        match state.count() {
-            0 => self.after_taken(position, state),
-            _ => self.of_lap(position, state.lap()) + 1,
-        }
-    }
-
-    /// The next position to take when the slot of `position`, which is taken, is in a state.
-    fn after_taken(&self, position: u64, state: State) -> u64 {
-        // Its slot awaits, or holds, a later position: the earlier position of the slot is taken.
-        self.of_lap(position, state.lap()) - self.options.capacity as u64 + 1
-    }
-
-    /// The position that uses the slot of `position` in a lap, which is not earlier.
-    fn of_lap(&self, position: u64, lap: u32) -> u64 {
-        position + u64::from(lap.wrapping_sub(self.lap(position))) * self.options.capacity as u64
     }
 }

@@ -91,8 +91,10 @@
 mod changes;
 mod codec;
 mod death;
+mod get_many;
 mod index;
 mod locks;
+mod options;
 mod slots;
 mod tracker;
 mod unfinished;
@@ -100,68 +102,20 @@ mod values;
 
 use std::sync::Arc;
 
-use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr};
+use farfield_fabric::{Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
 pub use self::codec::{ByteString, Key, Value};
 use self::death::Deaths;
 use self::index::{Entry, Index};
+pub use self::options::{KvOptions, Placement};
 use self::slots::{Layout, Slots};
 use self::tracker::Tracker;
-use self::values::{Look, judge};
+use self::values::Look;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::{Node, Object, Opening, Regions};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
-
-/// The home of the value of a new key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Placement {
-    /// On the node that inserts it.
-    #[default]
-    Inserter,
-    /// On the node that the key's hash selects.
-    Hash,
-}
-
-/// The size and shape of a store. All nodes must agree.
-///
-/// ```
-/// use farfield::{ByteString, KvOptions, KvStore, Placement};
-/// # fn main() -> farfield::Result<()> {
-/// let node = farfield::Node::builder().session("doc-kv-options").start()?;
-/// let options = KvOptions { slots_per_node: 1000, value_bytes_max: 200, placement: Placement::Hash, ..KvOptions::default() };
-/// let notes = KvStore::<u64, ByteString>::open(&node, "notes", options)?;
-/// # drop(notes); Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct KvOptions {
-    /// Slots for values on each node.
-    pub slots_per_node: usize,
-    /// The longest key, in bytes, for keys that are byte strings.
-    pub key_bytes_max: usize,
-    /// The longest value, in bytes, for values that are byte strings.
-    pub value_bytes_max: usize,
-    /// The number of locks; a key's hash selects its lock.
-    pub locks: usize,
-    /// The home of new values.
-    pub placement: Placement,
-    /// Bytes of each node's tracker.
-    pub tracker_bytes: usize,
-}
-
-impl Default for KvOptions {
-    fn default() -> KvOptions {
-        KvOptions {
-            slots_per_node: 1 << 16,
-            key_bytes_max: 64,
-            value_bytes_max: 64,
-            locks: 4096,
-            placement: Placement::default(),
-            tracker_bytes: 1 << 18,
-        }
-    }
-}
 
 /// A linearizable map from `K` to `V`, spread over the nodes of a session.
 ///
@@ -201,8 +155,8 @@ pub struct KvStore<K: Key, V: Value> {
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
-/// Slots that one call reads at once.
-const CHUNK: usize = 64;
+/// Pairs that [`KvStore::open_with_pairs_of`] copies at once.
+const WINDOW: usize = 64;
 
 /// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.
 const INDEX_KEYS_MAX: usize = 1 << 22;
@@ -324,7 +278,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             None => Ok(()),
         };
         let mut copied = Ok(());
-        endpoint.run_window(CHUNK, here.map(|(key, _)| copy(key)), |done: Result<()>| {
+        endpoint.run_window(WINDOW, here.map(|(key, _)| copy(key)), |done: Result<()>| {
             if copied.is_ok() {
                 copied = done;
             }
@@ -401,93 +355,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 Look::Torn => self.torn(endpoint, key, &mut since).await?,
             }
         }
-    }
-
-    /// The values of several keys: `into` gets one result for each, as of [`KvStore::get`]. All slots are read at
-    /// once, which is several times as fast as one after the other. Each key is read at its own moment; together they
-    /// are not a snapshot. A key whose value is lost, or cannot be read, does not affect the others.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-3").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
-    /// ep.block_on(store.insert(&ep, &7, &70))?;
-    /// let mut values = Vec::new(); // reused from call to call
-    /// ep.block_on(store.get_many(&ep, &[7, 8], &mut values))?;
-    /// assert_eq!(values[0].as_ref().unwrap(), &Some(70));
-    /// assert_eq!(values[1].as_ref().unwrap(), &None);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// There is no memory to read into.
-    pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Result<Option<V>>>) -> Result<()> {
-        into.clear();
-        let words = self.layout.words;
-        let mut buf = endpoint.buf::<u64>(words * CHUNK.min(keys.len())).of(self.object.path())?;
-        for keys in keys.chunks(CHUNK) {
-            let mut entries = [None; CHUNK];
-            let mut remote = [RemotePtr::from_packed(0); CHUNK];
-            let mut remotes = 0;
-            self.index.get_each(keys, |at, entry| {
-                entries[at] = Some(entry);
-                // In flight already while the other keys are looked up.
-                endpoint.prefetch(entry.slot);
-                if entry.slot.node() != self.object.node().id() {
-                    remote[remotes] = entry.slot;
-                    remotes += 1;
-                }
-            });
-            let alone = match endpoint.get_each(&remote[..remotes], words, &mut buf).await {
-                Ok(()) => 0,
-                Err(_) => self.get_those_there(endpoint, &entries, &mut buf).await,
-            };
-            let mut images = buf.chunks_exact(words);
-            for (at, key) in keys.iter().enumerate() {
-                let look = match entries[at] {
-                    None => Look::Absent,
-                    Some(entry) if entry.slot.node() == self.object.node().id() => self.look_here(entry),
-                    Some(_) if alone >> at & 1 == 1 => Look::Torn,
-                    Some(entry) => match images.next() {
-                        Some(image) => judge(image, entry.counter),
-                        None => Look::Torn,
-                    },
-                };
-                into.push(match look {
-                    Look::Found(value) => Ok(Some(value)),
-                    Look::Absent => Ok(None),
-                    Look::Torn => self.get(endpoint, key).await,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads the slots of a chunk of [`KvStore::get_many`] again, except those on dead or departed nodes. Returns a
-    /// bit for each slot that must be read alone, since it has an error of its own.
-    #[cold]
-    async fn get_those_there(
-        &self,
-        endpoint: &Endpoint,
-        entries: &[Option<Entry>; CHUNK],
-        buf: &mut Buf<'_, u64>,
-    ) -> u64 {
-        let (mut alone, mut there, mut count) = (0, [RemotePtr::from_packed(0); CHUNK], 0);
-        for (at, entry) in entries.iter().enumerate() {
-            let remote = entry.filter(|entry| entry.slot.node() != self.object.node().id());
-            match remote {
-                Some(entry) if self.check_there(endpoint, entry).is_ok() => {
-                    there[count] = entry.slot;
-                    count += 1;
-                }
-                Some(_) => alone |= 1 << at,
-                None => {}
-            }
-        }
-        // A node may be unreachable, and not known to be dead.
-        let got = endpoint.get_each(&there[..count], self.layout.words, buf).await;
-        if got.is_ok() { alone } else { u64::MAX }
     }
 
     /// Inserts a key. Returns `false`, without a change, if it is present already. A key with a lost value is absent.

@@ -1,0 +1,53 @@
+//! Sessions within one process, for tests and examples.
+
+use super::{Builder, Node, config, config_error};
+use crate::error::Result;
+
+/// Starts several nodes in this process, for tests and examples.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let nodes = farfield::local_session(3)?;
+/// assert_eq!(nodes[2].id().0, 2);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// Any error of [`Builder::start`].
+pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
+    local_session_with(nodes, |builder| builder)
+}
+
+/// Like [`local_session`], with a function that configures each node's builder.
+///
+/// # Errors
+/// Any error of [`Builder::start`].
+pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
+    let session = config::unique_session("local");
+    let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
+    let start = |node| configure(Node::builder().session(&session).node(node).nodes(count)).start();
+    let nodes: Vec<Node> = (0..count).map(start).collect::<Result<_>>()?;
+    for node in &nodes {
+        node.wait_for_all(node.timeout())?;
+    }
+    Ok(nodes)
+}
+
+/// Runs `body` for each of several nodes, each on its own thread, and returns the results. Use it for calls that all
+/// nodes must make at once, such as opening an object. See [`local_session`].
+///
+/// # Errors
+/// The first error, once all threads have ended.
+///
+/// # Panics
+/// If a body panics.
+#[allow(clippy::disallowed_methods, reason = "scoped threads for tests and examples; never used by an object")]
+pub fn on_each<T: Send>(nodes: &[Node], body: impl Fn(&Node) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let body = &body;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(move || body(node))).collect();
+        let joined =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Vec<_>>().into_iter().collect()
+    })
+}

@@ -1,0 +1,377 @@
+//! The writer: messages, heads and credit.
+
+use core::cell::Cell;
+use std::sync::Arc;
+
+use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Region, RemotePtr, write_words};
+
+use super::acknowledge::Acknowledgements;
+use super::{Shared, framed_bytes};
+use crate::error::{ErrorContext, ErrorKind, Missed, Result};
+use crate::mutants;
+use crate::node::Standing;
+
+/// The one writer of a ring buffer.
+pub struct RingSender {
+    pub(super) shared: Arc<Shared>,
+    pub(super) tails: Region,
+    pub(super) head: u64,
+    /// The lowest tail at the last poll.
+    pub(super) lowest: u64,
+    pub(super) copies: Vec<RemoteCopy>,
+    pub(super) has_local_readers: bool,
+    pub(super) words: Vec<u64>,
+}
+
+/// The ring on a node with readers.
+pub(super) struct RemoteCopy {
+    pub(super) ring: RemotePtr<u64>,
+    pub(super) head: RemotePtr<u64>,
+    /// All bytes up to here were put there, and a head for them. It lags behind the sender's own head while puts are
+    /// refused.
+    pub(super) sent: Cell<u64>,
+}
+
+impl RingSender {
+    /// The end of the last message: readers that have acknowledged this position have read it.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// # let writer = nodes[0].id();
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
+    /// # let mut message = Vec::new();
+    /// a.block_on(sender.send(&a, b"one"))?;
+    /// let sent = sender.position();
+    /// b.block_on(receiver.recv(&b, &mut message))?;
+    /// a.block_on(sender.wait_acknowledged(&a, sent, a.deadline()))?;
+    /// assert!(sender.is_acknowledged(&a, sent));
+    /// # Ok(()) }
+    /// ```
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// The longest message, in bytes.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// # let writer = nodes[0].id();
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let mut sender = rings[0].sender()?;
+    /// let long = vec![0; sender.message_bytes_max() + 1];
+    /// assert!(a.block_on(sender.send(&a, &long)).is_err());
+    /// # Ok(()) }
+    /// ```
+    pub fn message_bytes_max(&self) -> usize {
+        self.shared.options.capacity_bytes - 8
+    }
+
+    /// Sends a message if there is room for it now. Returns whether there was.
+    ///
+    /// Pass the same endpoint to every call of the sender: the puts of two endpoints have no order.
+    ///
+    /// `true` means that the message is accepted: every reader on a live node gets it. If the put to a node was
+    /// refused for want of memory, the next call of the sender that can put it does. If there is no next call, see
+    /// [`RingSender::flush`].
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// # let writer = nodes[0].id();
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
+    /// # let mut message = Vec::new();
+    /// while sender.try_send(&a, &[7; 100])? {} // until the ring is full
+    /// b.block_on(receiver.recv(&b, &mut message))?;
+    /// assert_eq!(message, [7; 100]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A message longer than [`RingSender::message_bytes_max`], or no live reader node, or refused puts to all of
+    /// them. Then the message was not sent, and no reader will see any of it.
+    pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
+        if !self.shared.options.read_by_service {
+            self.shared.object.check_current()?;
+        }
+        let path = self.shared.object.path();
+        let capacity = self.shared.options.capacity_bytes;
+        let framed = framed_bytes(message.len());
+        if framed > capacity {
+            let max_bytes = capacity - 8;
+            return Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(path);
+        }
+        let end = self.head + framed as u64;
+        let room = capacity as u64 + if mutants::RING_ROOM_FORGETS_HEADER.is_on() { 8 } else { 0 };
+        if end - self.lowest > room {
+            self.see_to_copies(endpoint);
+            self.lowest = self.acknowledgements().lowest(endpoint).min(self.head);
+            if end - self.lowest > room {
+                return Ok(false);
+            }
+        }
+
+        if !self.has_local_readers && !self.copies.is_empty() {
+            // The first live one ends the search: one read, as a rule.
+            let check = |copy: &RemoteCopy| endpoint.check_alive(copy.ring.node());
+            if self.copies.iter().all(|copy| check(copy).is_err()) {
+                return check(&self.copies[0]).of(path).map(|()| false);
+            }
+        }
+
+        // Into the local copy, from which the NIC reads: no reader needs its old contents.
+        self.words.clear();
+        self.words.push(message.len() as u64);
+        for chunk in message.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.words.push(u64::from_le_bytes(word));
+        }
+        let at = (self.head % capacity as u64) as usize;
+        let first = framed.min(capacity - at);
+        write_words(self.shared.ring.words(at, first / 8), &self.words[..first / 8]);
+        write_words(self.shared.ring.words(0, (framed - first) / 8), &self.words[first / 8..]);
+        if self.has_local_readers || mutants::RING_HEAD_LIVE.is_on() {
+            // After the message: stores stay in order.
+            self.shared.head.word(0).store(end);
+            endpoint.wake_local();
+        }
+        let begin = core::mem::replace(&mut self.head, end);
+        let (mut is_sent, mut some_gone, mut refused) = (self.has_local_readers, false, None);
+        for copy in &self.copies {
+            let sent = match copy.sent.get() == begin {
+                true => self.put(endpoint, copy, at, framed),
+                false => self.put_missing(endpoint, copy),
+            };
+            // A dead or departed node does not get it, and does not delay the others. After a refusal a node gets it
+            // later.
+            match sent {
+                Ok(()) => is_sent = true,
+                Err(error) if error.is_gone() => some_gone = true,
+                Err(error) if error.is_out_of_reach() => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        if some_gone {
+            // It never returns. One copy stays, to report when all are dead or departed.
+            let is_gone = |copy: &RemoteCopy| endpoint.check_alive(copy.head.node()).is_err();
+            let mut stays = self.copies.iter().all(is_gone);
+            self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
+        }
+        match refused {
+            // No head covers it: it was not sent, and the next message takes its place.
+            Some(error) if !is_sent && !mutants::RING_REFUSED_SENT.is_on() => {
+                self.head = begin;
+                Err(error).of(self.shared.object.path())
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
+    fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
+        let Shared { ring, head, options, .. } = &*self.shared;
+        let first = bytes.min(options.capacity_bytes - at);
+        // To one node, in this order: message, then head. A refused put leaves a hole, so the head is not put.
+        let send_head = || match mutants::RING_HEAD_LIVE.is_on() {
+            false => endpoint.put_value(copy.head, self.head).detach(),
+            true => endpoint.put_live(copy.head, head.span(0, 8)).detach(),
+        };
+        if mutants::RING_HEAD_FIRST.is_on() {
+            let _ = send_head();
+        }
+        let mut sent = endpoint.put_live(copy.ring.byte_add(at as u64), ring.span(at, first)).detach();
+        if bytes > first {
+            if mutants::RING_HEAD_BEFORE_WRAPPED.is_on() {
+                let _ = send_head();
+            }
+            sent = sent.and_then(|()| endpoint.put_live(copy.ring, ring.span(0, bytes - first)).detach());
+        }
+        if mutants::RING_HEAD_OVER_HOLE.is_on() {
+            sent = Ok(());
+        }
+        sent.and_then(|()| send_head())?;
+        copy.sent.set(self.head);
+        Ok(())
+    }
+
+    /// Puts the bytes that a copy was refused. They are still here: its readers have not acknowledged them. Bytes that
+    /// have landed there land once more, before the head that covers them.
+    #[cold]
+    fn put_missing(&self, endpoint: &Endpoint, copy: &RemoteCopy) -> fabric::Result<()> {
+        // No call waits for the room of a dead or departed node.
+        endpoint.check_alive(copy.head.node())?;
+        if mutants::RING_REPAIR_HEAD_FIRST.is_on() {
+            let _ = endpoint.put_value(copy.head, self.head).detach();
+        }
+        let from = copy.sent.get();
+        let at = (from % self.shared.options.capacity_bytes as u64) as usize;
+        self.put(endpoint, copy, at, (self.head - from) as usize)
+    }
+
+    /// Whether a put to a reader node was refused, and not repeated since.
+    pub fn is_behind(&self) -> bool {
+        self.copies.iter().any(|copy| copy.sent.get() != self.head)
+    }
+
+    /// Repeats the puts that were refused to reader nodes, for want of memory or because the nodes do not answer.
+    /// Every other call of the sender does the same, but without a call nothing does. So a program that sends nothing
+    /// for long, or drops the sender, calls this, or waits ([`RingSender::flush`]).
+    ///
+    /// ```
+    /// # fn f(sender: &mut farfield::RingSender, ep: &farfield::Endpoint) -> farfield::Result<()> {
+    /// if sender.try_send(ep, b"last words")? {
+    ///     ep.block_on(sender.flush(ep))?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missed`] names the nodes that still lack messages, and why. Dead and departed nodes are not among
+    /// them.
+    pub fn try_flush(&self, endpoint: &Endpoint) -> Result<()> {
+        let mut missed = Missed::default();
+        for copy in self.copies.iter().filter(|copy| copy.sent.get() != self.head) {
+            let sent = self.put_missing(endpoint, copy);
+            if !sent.as_ref().is_err_and(fabric::Error::is_gone) {
+                missed.note(copy.head.node(), sent);
+            }
+        }
+        missed.end().of(self.shared.object.path())
+    }
+
+    /// [`RingSender::try_flush`] until no node lacks a message, as long as the endpoint's timeout.
+    ///
+    /// # Errors
+    /// As `try_flush`, after the timeout.
+    pub async fn flush(&self, endpoint: &Endpoint) -> Result<()> {
+        let mut flushed = Ok(());
+        let look = || {
+            flushed = self.try_flush(endpoint);
+            flushed.is_ok().then_some(())
+        };
+        let _ = endpoint.wait_until(endpoint.deadline(), look).await;
+        flushed
+    }
+
+    /// A wait for the readers must make sure that they have received the messages.
+    #[inline]
+    fn see_to_copies(&self, endpoint: &Endpoint) {
+        if self.is_behind() && !mutants::RING_BEHIND_FORGOTTEN.is_on() {
+            let _ = self.try_flush(endpoint);
+        }
+    }
+
+    /// Sends a message, waiting for room as long as the endpoint's timeout.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// # let writer = nodes[0].id();
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
+    /// # let mut message = Vec::new();
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// b.block_on(receiver.recv(&b, &mut message))?;
+    /// assert_eq!(message, b"hello");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`RingSender::try_send`], or a timeout that names the slow readers. Then nothing was sent.
+    pub async fn send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<()> {
+        self.send_deadline(endpoint, message, endpoint.deadline()).await
+    }
+
+    /// [`RingSender::send`] with a deadline.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// # let writer = nodes[0].id();
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let mut sender = rings[0].sender()?;
+    /// let deadline = a.now() + std::time::Duration::from_millis(100);
+    /// a.block_on(sender.send_deadline(&a, b"in time", deadline))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `send`.
+    pub async fn send_deadline(&mut self, endpoint: &Endpoint, message: &[u8], deadline: Instant) -> Result<()> {
+        while !self.try_send(endpoint, message)? {
+            let needed = (self.head + framed_bytes(message.len()) as u64) - self.shared.options.capacity_bytes as u64;
+            self.wait_tails(endpoint, needed, deadline, "room in the ring").await?;
+        }
+        Ok(())
+    }
+
+    /// Whether all readers on live nodes have read up to `position`.
+    pub fn is_acknowledged(&self, endpoint: &Endpoint, position: u64) -> bool {
+        self.see_to_copies(endpoint);
+        self.acknowledgements().lowest(endpoint) >= position
+    }
+
+    /// The dead and departed reader nodes: they get no message any more.
+    pub fn gone(&self, endpoint: &Endpoint) -> Vec<NodeId> {
+        let readers = self.shared.options.readers.iter().map(|reader| reader.0);
+        readers.filter(|node| endpoint.check_alive(*node).is_err()).collect()
+    }
+
+    /// Waits until all readers on live nodes have read up to `position`.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// # let writer = nodes[0].id();
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
+    /// # let mut message = Vec::new();
+    /// a.block_on(sender.send(&a, b"one"))?;
+    /// b.block_on(receiver.recv(&b, &mut message))?;
+    /// a.block_on(sender.wait_acknowledged(&a, sender.position(), a.deadline()))?; // every reader has it
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout that names the nodes of the others.
+    pub async fn wait_acknowledged(&self, endpoint: &Endpoint, position: u64, deadline: Instant) -> Result<()> {
+        self.wait_tails(endpoint, position, deadline, "all readers have read the message").await
+    }
+
+    /// A view of the acknowledgements that can be awaited while the sender is used.
+    pub fn acknowledgements(&self) -> Acknowledgements {
+        Acknowledgements { shared: Arc::clone(&self.shared), tails: self.tails.clone() }
+    }
+
+    async fn wait_tails(&self, endpoint: &Endpoint, position: u64, deadline: Instant, what: &str) -> Result<()> {
+        self.acknowledgements().wait_while(endpoint, position, deadline, what, || self.see_to_copies(endpoint)).await
+    }
+}
+
+impl Drop for RingSender {
+    fn drop(&mut self) {
+        let is_member =
+            |node| matches!(self.shared.object.node().standing_of(node), Standing::Member | Standing::Suspected);
+        let behind = self.copies.iter().filter(|copy| copy.sent.get() != self.head).map(|copy| copy.head.node());
+        for node in behind.filter(|node| is_member(*node)) {
+            let path = self.shared.object.path();
+            tracing::warn!("{path}: the sender is dropped, and {node} lacks messages that were sent: flush it before");
+        }
+    }
+}
