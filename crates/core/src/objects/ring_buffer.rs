@@ -44,7 +44,8 @@
 //! reader that is stopped, and not dead, keeps its room: then [`RingSender::try_send`] returns `false`.
 //!
 //! *The writer's.* Readers get all complete messages, which are those with a head, and then an error that names the
-//! writer. For a dead writer this happens when it is [`Standing::ShutOut`]: before, another message may still land.
+//! writer. For a dead writer this happens when it is [`Standing::ShutOut`](crate::Standing::ShutOut): before, another
+//! message may still land.
 //!
 //! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers
 //! read the rest of the old ring before they call `reopen`; a live writer waits for [`RingSender::wait_acknowledged`]
