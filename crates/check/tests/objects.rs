@@ -131,7 +131,7 @@ fn what_was_found_stays_mended() {
     for (story, line) in FOUND {
         let line: Replay = line.parse().unwrap();
         let scenario = all().into_iter().find(|scenario| scenario.name() == line.scenario()).expect("its scenario");
-        // The line's choices mean what they meant then only as long as the code is the same: the scenario is searched, too.
+        // The line's choices keep their meaning only as long as the code is the same: the scenario is searched, too.
         assert_eq!(replay(&scenario, &line).failure, None, "{story}");
         let report = check(&scenario, Budget::executions(5000), 7);
         assert!(report.finding.is_none(), "{story}: {:?}", report.finding);

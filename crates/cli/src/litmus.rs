@@ -1,4 +1,4 @@
-//! `farfield litmus`: what can happen in litmus tests, by the declarative models of Mowgli; and what does, see [`run`].
+//! `farfield litmus`: the outcomes of litmus tests that the declarative models of Mowgli allow; and those seen, see [`run`].
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -112,7 +112,7 @@ pub(crate) struct LitmusArgs {
     json: Option<PathBuf>,
 }
 
-/// Does what was asked; an error is a mistake in it.
+/// Carries out the command; an error is a mistake in it.
 pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
     let mut models = Models::builtin();
     for file in &args.model {

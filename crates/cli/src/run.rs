@@ -7,7 +7,7 @@
 //! No node outlives the launcher. `run` does not start the program itself but this binary again, as the hidden subcommand
 //! `__child`: that asks the kernel for SIGKILL when its parent dies, checks that the parent has not died already, and then
 //! becomes the program by `exec`, which keeps the request. Doing the same between fork and exec would need unsafe code.
-//! (The kernel drops the request for set-user-id programs, and what a node itself has started is not covered.)
+//! (The kernel drops the request for set-user-id programs, and processes that a node has started are not covered.)
 
 mod hosts;
 mod output;
@@ -109,7 +109,7 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// What the hidden `farfield __child` takes.
+/// The arguments of the hidden `farfield __child`.
 #[derive(clap::Args)]
 pub(crate) struct ChildArgs {
     /// The process that must be the parent
@@ -177,7 +177,7 @@ impl Plan {
     }
 }
 
-/// What the event loop hears.
+/// An event of the loop.
 enum Event {
     /// This process received a signal; SIGCHLD among them.
     Signal(i32),

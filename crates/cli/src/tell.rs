@@ -1,4 +1,4 @@
-//! What the commands share in telling: numbers, bars of progress, lines of JSON.
+//! Output that the commands share: numbers, bars of progress, lines of JSON.
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
@@ -42,7 +42,7 @@ pub(crate) fn json(to: Option<&Path>, out: &mut impl Write, what: &impl Serializ
 /// What shells say of a program that a closed pipe has ended: 128 and the signal's number.
 const STATUS_UNREAD: u8 = 141;
 
-/// Ends a command without a word when nobody reads what it writes any more.
+/// Ends a command silently when no process reads its output any more.
 pub(crate) fn unless_unread(outcome: Result<ExitCode>) -> Result<ExitCode> {
     let is_unread = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match outcome {
@@ -82,7 +82,7 @@ pub(crate) fn bar(template: &str, count: u64) -> ProgressBar {
     ProgressBar::new(count).with_style(style.progress_chars("=> "))
 }
 
-/// Shows what the library tells of nodes and connections, on standard error: what concerns the user, or all down to the level
+/// Shows the library's events of nodes and connections, on standard error: those for the user, or all down to the level
 /// that `FARFIELD_LOG` names. Not for commands that simulate nodes, which fail as they should, a thousand times a second.
 pub(crate) fn log() -> Result<()> {
     let level = match std::env::var("FARFIELD_LOG") {

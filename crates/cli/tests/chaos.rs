@@ -56,7 +56,7 @@ fn nodes_that_were_killed_return() {
     }
 }
 
-/// The plan is the same each time, but not what the nodes are doing when it strikes: a bug may need several runs to show.
+/// The plan is the same each time, but a fault finds the nodes in other states: a bug may need several runs to show.
 #[test]
 fn seeded_bugs_are_found() {
     for mutant in ["ring-dead-reader-awaited", "barrier-last-row"] {

@@ -25,7 +25,7 @@ fn report(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("a line of JSON")
 }
 
-/// What does not depend on how fast it was.
+/// The part of a report that does not depend on speed.
 fn counts(report: &Value) -> Vec<Value> {
     let scenarios = report["scenarios"].as_array().expect("a list");
     let of = |scenario: &Value| {
@@ -95,7 +95,7 @@ fn a_failure_is_told_replayed_and_drawn() {
     let drawn = std::fs::read_to_string(&page).expect("the page of the first failure");
     assert!(drawn.contains(MESSAGE) && drawn.contains("<svg"));
 
-    // The same failure is found whoever looks for it.
+    // One job alone finds the same failure.
     let alone = check(&[&arguments[..4], &["1"], &MUTANT].concat());
     assert_eq!(replay_lines(&out(&alone)), lines);
 

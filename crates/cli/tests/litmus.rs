@@ -137,7 +137,7 @@ const FROM_EVERY_LIBRARY: [&str; 10] = [
 
 #[test]
 fn shared_memory_shows_only_what_is_allowed() {
-    // (What is allowed need not be seen: that is the machine's affair.)
+    // (An allowed outcome need not be seen: that is the machine's affair.)
     let lines = only_what_is_allowed("shm", "text", "3000", &FROM_EVERY_LIBRARY);
     let over = |at: usize| lines[at]["over"].to_string();
     assert_eq!((over(0), over(7)), ("[]".into(), r#"["rbl_sv","bal_sv","sv_rdma"]"#.into()));
@@ -372,7 +372,7 @@ fn who_is_read_no_more_ends_without_a_word() {
     }
 }
 
-/// Programs that nobody has thought of: cycles over the stamp order.
+/// Generated programs: cycles over the stamp order.
 #[test]
 fn random_programs_show_only_what_is_allowed() {
     let directory = std::env::temp_dir().join(format!("farfield-litmus-cycles-{}", std::process::id()));

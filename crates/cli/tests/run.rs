@@ -320,7 +320,7 @@ fn nodes_die_with_a_killed_launcher() {
     assert!(eventually(|| pids.iter().all(|&pid| is_gone(pid))), "{pids:?}");
 }
 
-/// Hosts that are all this one: what stands in for ssh runs the command line that it is given, and says for whom.
+/// Hosts that are all this one. A stand-in for ssh runs the given command line, and prints the host's name.
 fn run_on_hosts(scratch: &Scratch, hosts: &str, script: &str) -> Command {
     fs::write(scratch.path("hosts"), hosts).expect("writable");
     fs::write(scratch.path("ssh"), "#!/bin/sh\necho \"for $2\" >&2\nexec sh -c \"$3\"\n").expect("writable");

@@ -1,5 +1,5 @@
-//! The blocking forms of the common calls, for programs that use no `async`: each waits on the calling thread for what the
-//! call of the same name, less `_blocking`, gives. There is no second implementation.
+//! The blocking forms of the common calls, for programs that use no `async`: each waits on the calling thread for the
+//! result of the call of the same name, less `_blocking`. There is no second implementation.
 
 use farfield_fabric::{Endpoint, NodeId, Plain};
 

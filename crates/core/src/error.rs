@@ -63,7 +63,7 @@ pub enum ErrorKind {
     /// The configuration or an option is invalid.
     #[error("{why}")]
     Config {
-        /// What is wrong with it, and what to do.
+        /// The mistake, and the remedy.
         why: String,
     },
     /// Memory of the object contains a value that the object cannot have written.

@@ -15,7 +15,7 @@
 //! | [`Settle`] | An atomic that is undone if the caller drops its future. |
 //! | [`release`] | The fence before a release; releases that must wait, or were refused. |
 //! | [`Poller`] | Work for the service thread, and notice of deaths ([`Poller::standing_changed`]). |
-//! | [`Announcement`] | What a peer has announced, for callbacks of an opening. |
+//! | [`Announcement`] | A peer's announcement, for callbacks of an opening. |
 //! | [`Node::for_service`](crate::Node::for_service), [`Node::background_endpoint`](crate::Node::background_endpoint) | A handle and an endpoint for an object's own work. |
 //! | [`Node::silence_of`](crate::Node::silence_of), [`Node::fence_living`](crate::Node::fence_living) | Fences and checks that continue past dead nodes. |
 //! | [`RingBuffer::announce`](crate::RingBuffer::announce), [`Acknowledgements`](crate::Acknowledgements), [`RingReceiver::complete_from`](crate::RingReceiver::complete_from) | Rings inside an object: opened without waiting, read by service threads, recovered after the writer's death. |

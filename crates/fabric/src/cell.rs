@@ -128,8 +128,8 @@ pub fn memory_fence() {
 
 /// Copies `words` into `into`, word by word, in no promised order.
 ///
-/// Each word is whole; the sequence may mix several writes. Every word read here is read before anything that the
-/// thread reads afterwards.
+/// Each word is whole; the sequence may mix several writes. Every word read here is read before the later reads of
+/// the thread.
 ///
 /// # Panics
 /// If the lengths differ, as slices do.

@@ -1,4 +1,4 @@
-//! Decorators: a fabric whose lanes are wrapped, and everything else passed through.
+//! Decorators: a fabric with wrapped lanes, and everything else passed through.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -61,8 +61,8 @@ impl Faults {
     }
 }
 
-/// A fabric whose operations fail as `faults` says: they are refused at posting, as [`DynLane`] describes. It goes around all
-/// other decorators, which take what they have accepted for posted.
+/// A fabric whose operations fail as `faults` says: they are refused at posting, as [`DynLane`] describes. It is the
+/// outermost decorator: the others count each accepted operation as posted.
 pub fn inject(inner: Arc<dyn Fabric>, faults: Faults) -> Arc<dyn Fabric> {
     let wrap = move |inner| {
         let (faults, peers) = (faults.clone(), Vec::new());

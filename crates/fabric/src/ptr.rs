@@ -50,7 +50,7 @@ impl fmt::Display for NodeId {
 pub struct GroupKey(pub u8);
 
 impl GroupKey {
-    /// Memory whose words threads wait for: a put to it wakes the sleeping waiters of its node.
+    /// Memory with words that threads wait for: a put to it wakes the sleeping waiters of its node.
     pub const SIGNAL: GroupKey = GroupKey(0);
     /// Bulk memory without waiters: a put to it wakes no thread, so it costs the writer nothing.
     pub const DATA: GroupKey = GroupKey(1);
@@ -153,7 +153,7 @@ impl<T> RemotePtr<T> {
         self.packed
     }
 
-    /// The node whose memory it is.
+    /// The node of the memory.
     #[inline]
     pub const fn node(self) -> NodeId {
         NodeId((self.packed >> (KEY_BITS + OFFSET_BITS)) as u16)

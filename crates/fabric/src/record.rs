@@ -1,4 +1,4 @@
-//! A decorator that keeps a record of what is posted, for tests and for counting.
+//! A decorator that records the posted operations, for tests and for counting.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ pub struct Posted {
     pub len: usize,
 }
 
-/// What the endpoints of a recording fabric have posted, in the order of their posts.
+/// The operations that the endpoints of a recording fabric have posted, in the order of their posts.
 #[derive(Clone, Default)]
 pub struct Record(Arc<LocalMutex<Vec<Posted>>>);
 
 impl Record {
-    /// Takes what has been recorded so far.
+    /// Takes the record so far.
     pub fn take(&self) -> Vec<Posted> {
         std::mem::take(&mut self.0.lock())
     }

@@ -62,7 +62,7 @@ pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     pub(crate) generation: u8,
     is_freed: AtomicBool,
-    /// What it is a part of.
+    /// The memory that it is a part of.
     pub(crate) memory: Arc<dyn Any + Send + Sync>,
 }
 
@@ -85,7 +85,7 @@ impl Allocation {
 /// Whether the memory has no holder here any more.
 pub(crate) fn is_let_go(allocation: &Weak<Allocation>) -> bool {
     let is_gone = allocation.strong_count() == 0;
-    fence(Ordering::Acquire); // with the decrement of the last who had it, so that his accesses come before what follows
+    fence(Ordering::Acquire); // with the last holder's decrement, so that its accesses come before the caller's
     is_gone
 }
 

@@ -247,12 +247,12 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
         }
         (Verb::Put, Stage::Posted) => {
             let carried = Block::new(len);
-            // What this thread has stored before is in memory when the source is read (CW→NLR).
+            // Earlier stores of this thread are in memory when the source is read (CW→NLR).
             memory_fence();
             // SAFETY: the request keeps its local memory, and the block is new and has room.
             unsafe { copy_words(request.local.ptr, carried.as_ptr(), len) };
             operation.carried = Some(carried);
-            // What would fail now fails before it counts as started.
+            // A put that would fail now fails before it counts as started.
             operation.result = operation.result.and_then(|()| inner.check(request));
             Stage::Read
         }
@@ -292,7 +292,7 @@ fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRn
             {
                 // SAFETY: the request keeps its local memory, and no other code uses the block.
                 unsafe { copy_words(carried.as_ptr(), request.local.ptr, len) };
-                // It is in memory before this thread reads anything more (NLW→WT→CR).
+                // It is in memory before this thread's next reads (NLW→WT→CR).
                 memory_fence();
             }
             Stage::Finished

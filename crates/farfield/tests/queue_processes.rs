@@ -1,8 +1,8 @@
 //! A queue between processes, some of which are killed in the middle of their calls: no process waits for them, and
 //! each enqueued value is dequeued once.
 //!
-//! Every node is a process of its own: this test binary run again, with a role in its environment. Each thread writes
-//! what it did to a file; the test, which is no node, checks the files.
+//! Every node is a process of its own: this test binary run again, with a role in its environment. Each thread logs
+//! its calls to a file; the test, which is no node, checks the files.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
 
@@ -27,7 +27,7 @@ const PROCESS_MAX: Duration = Duration::from_secs(120);
 /// The limit for steps that must be fast.
 const SOON: Duration = Duration::from_secs(20);
 
-// ---- what the parent does --------------------------------------------------------------------------------------
+// ---- the parent's part -----------------------------------------------------------------------------------------
 
 struct Session {
     place: PathBuf,
@@ -162,9 +162,9 @@ fn the_death_of_the_home_is_an_error_that_names_it() {
     }
 }
 
-// ---- what a node does ------------------------------------------------------------------------------------------
+// ---- a node's part ---------------------------------------------------------------------------------------------
 
-/// Not a test: what a child process does.
+/// Not a test: the work of a child process.
 #[test]
 fn node_process() {
     let Ok(role) = std::env::var(ROLE) else { return };

@@ -71,7 +71,7 @@ fn who_returns_joins_what_is_open() {
     session.end(0..PLACES);
 }
 
-/// More often than a table of 256 numbers had room for; each life joins what the first one opened.
+/// More often than a table of 256 numbers had room for; each life joins the variable that the first one opened.
 #[test]
 fn a_place_is_filled_again_and_again() {
     const LIVES: u16 = 150;
@@ -95,14 +95,14 @@ fn a_place_is_filled_again_and_again() {
     }
     let endpoint = stays.endpoint().expect("an endpoint");
     assert_eq!(endpoint.block_on(kept.load(&endpoint)).expect("it is here"), u64::from(LIVES) - 1);
-    // What the nodes had is given back: each has 192 GiB of address space in two processes, which here are one.
+    // The nodes' memory is given back: each has 192 GiB of address space in two processes, which here are one.
     let status = std::fs::read_to_string("/proc/self/status").expect("the process's own");
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
     let size_gib = size.expect("a size").trim().parse::<u64>().expect("a number") >> 20;
     assert!(size_gib < 4096, "{size_gib} GiB of address space after {LIVES} lives");
 }
 
-/// Not a test: what a child does.
+/// Not a test: the work of a child process.
 #[test]
 fn node_process() {
     session::play(Duration::from_secs(20), |role, node, endpoint| match role {
@@ -155,7 +155,7 @@ fn work(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<
     Ok(sum)
 }
 
-/// A store, whose keys all nodes insert, read, change and delete; and a queue on the newest, by which each sends its
+/// A store, in which all nodes insert, read, change and delete keys; and a queue on the newest, by which each sends its
 /// number to all.
 fn store_and_queue(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<()> {
     let mut part = Barrier::open(node, &format!("{path}/store/barrier"), 1)?.thread()?;
@@ -207,14 +207,14 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let me = node.id();
     assert_eq!((node.place_of(me), node.nodes()), (usize::from(me.0 % PLACES), usize::from(PLACES)));
     let first = (0..=ROUNDS.len()).find(|round| members(*round).contains(&me.0)).expect("a member");
-    // The objects of earlier rounds, whose homes are dead.
+    // The objects of earlier rounds, with dead homes.
     let mut old: Vec<(AtomicVar, NodeId, bool)> = Vec::new();
     for round in first..=ROUNDS.len() {
         wait_for_members(node, members(round));
         let newest = round.checked_sub(1).map_or(me.0 % PLACES, |last| ROUNDS[last].0);
         let newest = NodeId(members(round)[usize::from(if round == 0 { 2 } else { newest })]);
         let sum = work(node, endpoint, &format!("round/{round}"), newest)?;
-        // A pointer to what a node had in one life never reaches the next.
+        // A pointer to memory of one life never reaches the next.
         for (var, home, died) in &old {
             let error = endpoint.block_on(var.store(endpoint, 99)).expect_err("its home is gone");
             assert_names(&error, *home, *died);

@@ -75,13 +75,13 @@ fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
     Ok(())
 }
 
-/// Not a test: what a child does.
+/// Not a test: the work of a child process.
 #[test]
 fn node_process() {
     session::play(OPENING, |_, node, endpoint| stopped(node, endpoint));
 }
 
-/// Calls what cannot be done while the other is stopped.
+/// Makes a call that cannot be done while the other is stopped.
 #[track_caller]
 fn times_out<T>(timeout: Duration, missing: &[NodeId], call: impl FnOnce() -> Result<T>) {
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! How long an operation waits for a lock, and what the one before grants it.
+//! How long an operation waits for a lock, and the grant by the one before.
 
 use farfield_core::{Error, ErrorKind};
 use farfield_fabric::{Endpoint, Instant, NodeId};
@@ -44,7 +44,7 @@ impl Wait {
     }
 }
 
-/// What a leaving operation hands to the one behind.
+/// A word that a leaving operation hands to the one behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Grant(pub(super) u64);
 

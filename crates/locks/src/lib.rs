@@ -131,10 +131,10 @@ pub trait LockGuard {
     fn unlock(self) -> impl Future<Output = Result<()>>;
 
     /// Whether a holder may have died while it held the lock, and [`LockGuard::repaired`] was not called since. If so,
-    /// what the lock protects may be half-written. Each put of the dead holder is visible, or never will be.
+    /// the protected data may be half-written. Each put of the dead holder is visible, or never will be.
     fn is_after_death(&self) -> bool;
 
-    /// Declares that what the lock protects is whole, so that the next holder is not warned of a death. Without this
+    /// Declares that the protected data is whole, so that the next holder is not warned of a death. Without this
     /// call, the next holder is warned, too.
     fn repaired(&mut self);
 }

@@ -1,4 +1,4 @@
-//! What the operations in a queue look like to one that is stuck behind the dead.
+//! The operations of a queue, as seen by one that is stuck behind dead nodes.
 
 use farfield_core::Standing;
 use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};

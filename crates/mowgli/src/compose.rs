@@ -94,7 +94,7 @@ pub fn decomposable(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
 
 /// Looks whether each consistent execution stays so when its happens-before order is weakened, from one that orders everything: as in
 /// Definition 3.6, that order has no cycle, is transitive, and contains `ppo` and `so`. No model can name that order, so this holds of all
-/// that can be written; what it would find is a mistake in the evaluation.
+/// that can be written; a finding is a mistake in the evaluation.
 ///
 /// # Errors
 /// There are too many executions.

@@ -114,7 +114,7 @@ fn of_witness(graph: &Graph) -> Vec<Line> {
         for (from, to) in if is_order { relation.minus(&between) } else { relation.clone() }.pairs() {
             let (first, second) = (&graph.subevents[from], &graph.subevents[to]);
             let is_clear = first.call.is_none() && second.reads.is_none();
-            // What a library synchronizes is of interest between threads.
+            // A library's synchronization is of interest between threads.
             let is_own = label.ends_with(".so") && thread(graph, from) == thread(graph, to);
             if !is_clear && !is_own && !is_initial(graph, from, to) {
                 lines.push(Line { from, to, label: label.clone(), is_cycle: false });

@@ -11,7 +11,7 @@ use crate::model::{Choice, Meaning, Worth};
 use crate::relation::Relation;
 use crate::trace::{self, Domains, TooLarge, Trace};
 
-/// What can happen in a test.
+/// The outcomes of a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcomes {
     /// The observed final values, in the order of [`Outcomes::observables`], each with the number of its executions.
@@ -35,9 +35,9 @@ impl Outcomes {
 /// How much is to be found out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// Every execution, and what the test shows of it.
+    /// Every execution, and the values that the test shows of it.
     Executions,
-    /// Every outcome, of what the test shows, once.
+    /// Every outcome, of the values that the test shows, once.
     Shown,
     /// Every outcome, of all registers and all memory, once.
     States,

@@ -31,7 +31,7 @@ pub(crate) const STATES_MAX: usize = 1_000_000;
 /// All outcomes of a test on the machine: the observed final values, in the order of [`Test::observables`].
 ///
 /// # Errors
-/// It uses what the machine does not have.
+/// It uses a method or a value that the machine does not have.
 ///
 /// ```
 /// # use mowgli::{explore::outcomes, litmus::Test, model::Models};

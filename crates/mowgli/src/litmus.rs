@@ -46,10 +46,10 @@ mod written;
 
 pub use implementation::Implementation;
 
-/// What calls take and return, and memory holds.
+/// A value that calls take and return, and that memory holds.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum Value {
-    /// No value: what a receive returns that finds nothing.
+    /// No value: the result of a receive that finds nothing.
     #[default]
     None,
     /// A number, or a tuple of several.
@@ -181,7 +181,7 @@ pub struct TestThread {
     pub(crate) code: Vec<Instruction>,
 }
 
-/// What can be seen of an execution at its end.
+/// A value that can be seen at the end of an execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Observable {
     /// A register of a thread.

@@ -52,7 +52,7 @@ pub type Node = u16;
 /// An aligned 8-byte word of a node's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Loc {
-    /// The node whose memory it is.
+    /// The node of the memory.
     pub node: Node,
     /// The word's index in it.
     pub word: u32,
@@ -71,7 +71,7 @@ pub enum Source {
     Cells(u32),
 }
 
-/// What a thread asks its NIC to do.
+/// An operation that a thread asks of its NIC.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Local words to remote memory.
@@ -177,7 +177,7 @@ pub struct Footprint {
     pub completes: bool,
 }
 
-/// What a step did. Locations are the first word and the number of words.
+/// The effects of a step. Locations are the first word and the number of words.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Applied {
     /// Memory that was read.
@@ -199,7 +199,7 @@ pub struct Completion {
     pub peer: Node,
     /// Its number among the operations of this thread to that node.
     pub sequence: u32,
-    /// What a get without cells, or an atomic, brought. Empty for others.
+    /// The words that a get without cells, or an atomic, has read. Empty for others.
     pub words: Words,
 }
 
@@ -433,7 +433,7 @@ impl Machine {
         Some(Completion { thread, peer, sequence, words: SmallVec::from_elem(0, words) })
     }
 
-    /// What a thread has under way to a node, in its queue pair or still in a store buffer: sequence and first remote word.
+    /// A thread's operations under way to a node, in its queue pair or still in a store buffer: sequence and first remote word.
     pub fn in_flight(&self, thread: Thread, peer: Node) -> Vec<(u32, Loc)> {
         let buffered = self.threads.iter().flat_map(|cpu| &cpu.store_buffer).filter_map(|entry| match entry {
             Entry::Operation { lane, peer: to, operation } if (*lane, *to) == (thread, peer) => Some(operation),

@@ -79,7 +79,7 @@ pub(crate) const HOME: &str = "home";
 /// The attribute that is one thread.
 pub(crate) const WRITER: &str = "writer";
 
-/// What a parameter of a method takes.
+/// The kind of a method's parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Parameter {
     /// A value.
@@ -132,7 +132,7 @@ pub(crate) struct PlaceTerm {
     pub(crate) at: Option<NodeTerm>,
 }
 
-/// What a subevent does.
+/// An action of a subevent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Read(PlaceTerm, String),
@@ -170,7 +170,7 @@ pub(crate) struct Case {
 pub struct Method {
     /// Its name.
     pub name: String,
-    /// Its parameters' names, and what they take.
+    /// The names and kinds of its parameters.
     pub parameters: Vec<(String, Parameter)>,
     pub(crate) cases: Vec<Case>,
 }
@@ -203,7 +203,7 @@ pub(crate) enum Form {
     Unmet(Box<Term>, String),
 }
 
-/// What must hold of a relation.
+/// A law that a relation must obey.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Law {
     Acyclic,
@@ -218,7 +218,7 @@ pub(crate) enum Choice {
     Orient,
 }
 
-/// A model. What it extends is in it.
+/// A model. The one that it extends is in it.
 #[derive(Clone, Debug)]
 pub struct Library {
     /// Its name.
@@ -253,7 +253,7 @@ pub struct Models {
     libraries: BTreeMap<String, Rc<Library>>,
 }
 
-/// Those of the LOCO paper; each after what it extends.
+/// Those of the LOCO paper; each after the one that it extends.
 const BUILTIN: &[(&str, &str)] = &[
     ("x86tso", include_str!("../models/x86tso")),
     ("rdma", include_str!("../models/rdma")),

@@ -13,14 +13,14 @@ use crate::trace::TooLarge;
 pub struct Refinement {
     /// The registers.
     pub names: Vec<String>,
-    /// What the specification allows.
+    /// The outcomes that the specification allows.
     pub specified: BTreeSet<Vec<Value>>,
-    /// What the implementation shows.
+    /// The outcomes that the implementation shows.
     pub shown: BTreeSet<Vec<Value>>,
 }
 
 impl Refinement {
-    /// What the implementation shows and the specification forbids.
+    /// The outcomes that the implementation shows and the specification forbids.
     pub fn unsound(&self) -> impl Iterator<Item = &Vec<Value>> {
         self.shown.difference(&self.specified)
     }

@@ -165,7 +165,7 @@ impl Relation {
 
     /// Whether no way leads back to where it began.
     pub fn is_acyclic(&self) -> bool {
-        // Whoever has no successor among those that are left is no part of a cycle.
+        // An element without a successor among those that are left is no part of a cycle.
         let mut left = Set::first(self.count()).0;
         loop {
             let stays = Set(left).iter().filter(|at| self.0[*at] & left != 0).fold(0, |set, at| set | 1 << at);

@@ -1,4 +1,4 @@
-//! What was found out about a test, as herd prints it.
+//! The results of a test, as herd prints them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::litmus::{Observable, Quantifier, Test, Value};
 pub struct Herd<'a> {
     /// The test.
     pub test: &'a Test,
-    /// What can happen in it.
+    /// Its outcomes.
     pub outcomes: &'a Outcomes,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Herd<'_> {
     }
 }
 
-/// What is seen, as herd7 prints it: `0:a=1; [x]=0;`.
+/// The values that are seen, as herd7 prints them: `0:a=1; [x]=0;`.
 pub fn seen(test: &Test, observables: &[Observable], state: &[Value]) -> String {
     let seen = observables.iter().zip(state).map(|(observable, value)| match observable {
         Observable::Register(..) => format!("{}={value};", test.name_of(*observable)),

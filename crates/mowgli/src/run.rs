@@ -1,6 +1,6 @@
 //! Running a litmus test on something that has memory: each thread's program, its calls made one after the other.
 //!
-//! What the calls work on is a [`Memory`]; `farfield litmus --run` has those of Farfield's fabrics. The programs are those of
+//! The calls work on a [`Memory`]; `farfield litmus --run` has those of Farfield's fabrics. The programs are those of
 //! tests over words, with the methods of `x86tso`, `rdmawait`, `rdmatso` and `rdmarmw`, or a model of one's own with such
 //! methods. Tests of the libraries above run over the built-in implementations ([`prepare`]), or their calls are made on objects
 //! ([`prepare_on_objects`]).
@@ -33,7 +33,7 @@ pub trait Memory {
     fn write(&mut self, at: usize, value: i64) -> Result<(), Self::Error>;
     /// Reads a local word.
     fn read(&mut self, at: usize) -> Result<i64, Self::Error>;
-    /// Compares a local word, and writes it if it is `old`; what it was.
+    /// Compares a local word, and writes it if it is `old`. Returns the value before.
     fn cas(&mut self, at: usize, old: i64, new: i64) -> Result<i64, Self::Error>;
     /// Empties the thread's store buffer.
     fn mfence(&mut self) -> Result<(), Self::Error>;
@@ -49,10 +49,10 @@ pub trait Memory {
     fn poll(&mut self, node: usize) -> Result<bool, Self::Error>;
     /// Begins a remote read-modify-write.
     fn rmw(&mut self, rmw: Rmw) -> Result<(), Self::Error>;
-    /// Makes a call on an object, with the value that it is passed; what it returns, or `none`. Only tests that were prepared
-    /// by [`prepare_on_objects`] have such calls.
+    /// Makes a call on an object, with the value that it is passed. Returns the result, or `none`. Only tests that were
+    /// prepared by [`prepare_on_objects`] have such calls.
     fn on_object(&mut self, call: &ObjectCall, value: Value) -> Result<Value, Self::Error>;
-    /// The thread has not found what it loops for: whether it may look again.
+    /// The thread has not found the value that it loops for. Returns whether it may look again.
     fn again(&mut self) -> Result<bool, Self::Error>;
 }
 
@@ -108,7 +108,7 @@ pub enum Stopped<E> {
     /// The memory has failed.
     #[error(transparent)]
     Memory(E),
-    /// The memory did not let it look any longer for what it loops for, or there is nothing to poll.
+    /// The memory did not let it look any longer for the value that it loops for, or there is nothing to poll.
     #[error("it has not finished")]
     NotFinished,
     /// The program wrote or added a value that is not a number.
@@ -125,7 +125,7 @@ impl<E> From<E> for Stopped<E> {
 /// A test, and how it is run.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// The test. It shows only what can be compared with a run.
+    /// The test. It shows only values that can be compared with a run.
     pub test: Test,
     /// Its programs.
     pub plan: Plan,
@@ -156,7 +156,7 @@ pub struct PlannedWord {
     pub name: String,
     /// The node that it is on.
     pub node: usize,
-    /// What it holds at first.
+    /// Its initial value.
     pub starts: i64,
     /// How many times calls name it.
     pub mentions: usize,
@@ -393,7 +393,7 @@ fn number_of(places: &[Place], place: Place) -> Option<usize> {
     places.iter().position(|other| *other == place)
 }
 
-/// What a call does on words. It is known by its method's name and parameters, whatever model has it.
+/// The operation of a call on words. It is known by its method's name and parameters, whatever model has it.
 fn operation(test: &Test, places: &[Place], mentions: &[usize], call: &Call) -> Result<Operation, NotRunnable> {
     let library = &test.libraries[call.library];
     let nothing_does = || NotRunnable::Method(format!("{}.{}", library.name, call.method));

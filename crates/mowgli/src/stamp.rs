@@ -60,7 +60,7 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// What the stamp order says of two subevents of a thread, the first of which is of an earlier event.
+/// The stamp order of two subevents of a thread, the first of which is of an earlier event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Cell {
     Ordered,
@@ -125,7 +125,7 @@ mod tests {
         assert!(!keeps_order((Cw, None), (Cr, None)) && starts_in_order((Cw, None), (Cr, None)));
         assert!(!keeps_order((Nlw, one), (Rf, one)) && starts_in_order((Nlw, one), (Rf, one)));
         assert!(!starts_in_order((Nlw, one), (Rf, two)));
-        // What has finished in order has started in order.
+        // Subevents that finish in order have started in order.
         for (first, second) in Stamp::ALL.into_iter().flat_map(|first| Stamp::ALL.map(|second| (first, second))) {
             assert!(!keeps_order((first, one), (second, one)) || starts_in_order((first, one), (second, one)));
             assert_eq!(Stamp::of(first.name()), Some(first));

@@ -32,10 +32,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A result whose error has a position.
+/// A result with the position of an error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a text is made of.
+/// A part of a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Token {
     /// Letters, digits, `_` and `'`, not beginning with a digit.

@@ -73,7 +73,7 @@ impl Event {
     }
 }
 
-/// What a thread did.
+/// The events of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Trace {
     pub(crate) events: Vec<Event>,
@@ -126,7 +126,7 @@ struct Found {
     made_of: Reads,
 }
 
-/// What may be found at each place.
+/// The values that may be found at each place.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Domains(BTreeMap<Place, BTreeMap<Value, Found>>);
 
@@ -152,7 +152,7 @@ impl Domains {
         }
     }
 
-    /// Adds what a thread writes.
+    /// Adds the writes of a thread.
     pub(crate) fn add_writes(&mut self, thread: usize, trace: &Trace) {
         trace.writes().for_each(|write| self.add(write, 1 << thread, &Reads::default()));
     }

@@ -37,7 +37,7 @@ pub struct Graph {
     pub relations: BTreeMap<String, Relation>,
     /// The relations that define the execution, besides the behaviour of its threads.
     pub chosen: Vec<String>,
-    /// What the test shows of its end.
+    /// The values that the test shows of its end.
     pub seen: Vec<(String, Value)>,
 }
 
@@ -63,9 +63,9 @@ pub struct Subevent {
     pub node: Option<NodeNumber>,
     /// The place that it reads, writes or is at.
     pub place: Option<String>,
-    /// What it reads.
+    /// The value that it reads.
     pub reads: Option<Value>,
-    /// What it writes.
+    /// The value that it writes.
     pub writes: Option<Value>,
 }
 
@@ -200,7 +200,7 @@ impl Finder<'_> {
         holds != (self.search.test.quantifier == Quantifier::Forall)
     }
 
-    /// Whether the condition is as wanted, as far as is known before anything is decided.
+    /// Whether the condition is as wanted, as far as is known before the decisions.
     fn is_known(&self, traces: &[&Trace]) -> Option<bool> {
         known(&self.search.test.condition, &|observable, value| match observable {
             Observable::Register(thread, at) => Some(traces[thread].registers[at] == *value),
@@ -390,7 +390,7 @@ impl Finder<'_> {
                     *all = all.or(relation);
                 }
             }
-            // Where nothing is chosen, what the library synchronizes is what it does.
+            // Where nothing is chosen, the library's synchronization stands for the choices.
             match &meaning.chosen[..] {
                 [] => chosen.extend(Paths::new(library, meaning, worths).parts()),
                 names => chosen.extend(names.iter().cloned()),

@@ -1,5 +1,5 @@
-//! What is wrong with a text is said with a position; and no text, whatever it is, makes anything panic or
-//! hang.
+//! A mistake in a text is reported with its position; and no text, whatever it is, causes a panic or
+//! a hang.
 //!
 //! `FARFIELD_FUZZ_CASES` changes how many texts are tried.
 
@@ -190,7 +190,7 @@ fn odd_models_make_nothing_panic() {
     assert!(consistent(&test, Detail::States).unwrap_err().to_string().contains("subevents or more"));
 }
 
-/// Who waits for each other's messages has written his own before; and a value may go through one call more than once.
+/// Threads that wait for each other's messages have written their own before; a value may go through one call repeatedly.
 #[test]
 fn values_are_found_along_all_ways() {
     let channel = "library chan object box(home) method Send(x: remote box, v) { CW: write x v }
@@ -261,7 +261,7 @@ fn fuzz_no_text_makes_it_panic() {
         }
         let text = text.concat();
         let is_good = match case % 3 {
-            // What is still a test is small enough to be run.
+            // A text that is still a test is small enough to be run.
             0 => {
                 let test = Test::parse("t", &text, &builtin);
                 test.is_ok_and(|test| consistent(&test, Detail::Executions).is_ok())
@@ -269,7 +269,7 @@ fn fuzz_no_text_makes_it_panic() {
             1 => {
                 let mut models = builtin.clone();
                 let is_good = models.load("m", &text).is_ok();
-                // What is read as a model is asked about a test, and drawn.
+                // A text that is still a model is asked about a test, and drawn.
                 let tests = [SB, BOXES];
                 if let (true, Ok(test)) = (is_good, Test::parse("t", tests[below(2)], &models)) {
                     let _ = (outcomes(&test), mowgli::tso::outcomes(&test), decomposable(&test, 1));

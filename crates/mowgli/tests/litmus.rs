@@ -263,7 +263,7 @@ fn one_remote_compare_and_swap_wins() {
 #[test]
 fn a_failed_compare_writes_nothing() {
     litmus("x@2=5", &["1: rcas a = x 0 1"]).allows("a=5 x=5").forbids("x=1");
-    // It holds nobody back, either: it has no second half.
+    // It holds no operation back, either: it has no second half.
     litmus("x@2=5", &["1: rcas a = x 0 1", "2: rfaa b = x 1"]).allows("a=5 b=5 x=6").allows("a=6 b=5 x=6");
 }
 
@@ -349,7 +349,7 @@ fn a_put_leaves_the_bits_outside_its_mask() {
     litmus("z@2[2]=12", &["1: put z = 3,3 mask 1"]).allows("z.0=3 z.1=1");
 }
 
-// What may be taken at once, and what would lose these outcomes if it were.
+// Steps that may be taken at once, and steps that would lose these outcomes if they were.
 
 #[test]
 fn the_start_of_a_put_is_not_quiet_while_a_get_reads() {

@@ -31,7 +31,7 @@ fn shared_variables_over_rdma() {
     for test in ["fig_5", "fig_5_wait", "fig_9a", "fig_9b"] {
         is_sound(test, &["sv_rdma"]);
     }
-    // What the specification allows is shown, too.
+    // The outcomes that the specification allows are shown, too.
     let refinement = refined("fig_5_wait", &["sv_rdma"]);
     assert_eq!(refinement.specified, refinement.shown);
 }
@@ -91,7 +91,7 @@ fn values_of_two_words_between_guards() {
         is_sound(test, &["msw_guards"]);
         is_sound(test, &["msw_hash"]);
     }
-    // Appendix D of the LOCO paper, and what it does not say: each shows a value of which half is another's.
+    // Appendix D of the LOCO paper, and mistakes that it does not name: each shows a value of which half is another's.
     for (test, implementation) in [
         ("msw_put", "msw_guards_in_order"),
         ("msw_put_twice", "msw_guards_no_wait"),
@@ -178,7 +178,7 @@ fn random_clients_see_nothing_that_the_specification_forbids() {
     }
 }
 
-/// The same clients find what is wrong with the implementations that are, where the right one beside them is sound.
+/// The same clients find the mistakes of the wrong implementations, where the right one beside them is sound.
 #[test]
 fn random_clients_find_mistakes() {
     let models = Models::builtin();

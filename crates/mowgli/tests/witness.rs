@@ -1,4 +1,4 @@
-//! Witnesses, cycles and their pictures: for every test of the suite they agree with the verdict and hold what they claim.
+//! Witnesses, cycles and their pictures: for every test of the suite they agree with the verdict, and their claims hold.
 
 use std::path::{Path, PathBuf};
 

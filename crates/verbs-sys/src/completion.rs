@@ -1,4 +1,4 @@
-//! Completion queues: what they report, and polling them by the classic call or by the extended ones.
+//! Completion queues: their reports, and polling them by the classic call or by the extended ones.
 
 #![allow(missing_docs, reason = "fields and constants are those of the manual pages, and documented where it matters")]
 
@@ -57,7 +57,7 @@ c_constants! {
         IBV_WC_WITH_INV = 1 << 3,
     }
 
-    /// Bits of [`ibv_cq_init_attr_ex::wc_flags`]: what can be read of a completion besides status and identifier.
+    /// Bits of [`ibv_cq_init_attr_ex::wc_flags`]: the fields that can be read of a completion besides status and identifier.
     flags ibv_create_cq_wc_flags: u64 {
         IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
         IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -178,7 +178,7 @@ pub struct ibv_comp_channel {
 /// Creates an extended completion queue. Null and errno: `EOPNOTSUPP` where there are none.
 ///
 /// # Safety
-/// `context` is open as for [`verbs_get_ctx`], and `attr` is what the manual page asks for.
+/// `context` is open as for [`verbs_get_ctx`], and `attr` is as the manual page asks for.
 pub unsafe fn ibv_create_cq_ex(context: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: by the contract of this function.
     unsafe {

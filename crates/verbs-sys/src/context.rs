@@ -182,20 +182,20 @@ c_types! {
     /// Something that happened; each is acknowledged once.
     #[derive(Clone, Copy)]
     fixed struct ibv_async_event {
-        /// `cq` for [`IBV_EVENT_CQ_ERR`], `qp` for what is named `QP` and for [`IBV_EVENT_COMM_EST`] and
+        /// `cq` for [`IBV_EVENT_CQ_ERR`], `qp` for events named `QP` and for [`IBV_EVENT_COMM_EST`] and
         /// [`IBV_EVENT_SQ_DRAINED`]; else the port, or nothing for [`IBV_EVENT_DEVICE_FATAL`].
         element: ibv_async_element,
         event_type: ibv_event_type,
     }
 }
 
-/// What [`ibv_context::abi_compat`] holds where the context is the end of a [`verbs_context`].
+/// The value of [`ibv_context::abi_compat`] where the context is the end of a [`verbs_context`].
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
 /// The extended context around `context`, or null if it has none.
 ///
 /// # Safety
-/// `context` is an open context, and was obtained as a pointer to all of what the library allocated (as those that the
+/// `context` is an open context, and was obtained as a pointer to the whole allocation of the library (as those that the
 /// library returns are).
 #[inline]
 pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> *mut verbs_context {

@@ -1,6 +1,6 @@
 //! The macros in which types and constants of C are declared, each once.
 //!
-//! They make the Rust items, and for the tests a list of what was declared: [`layout`](crate::layout) compares every
+//! They make the Rust items, and for the tests a list of the declarations: [`layout`](crate::layout) compares every
 //! entry of it with the system's headers, so no field can be forgotten.
 
 /// Declares structs and unions of C.

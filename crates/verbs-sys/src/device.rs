@@ -1,4 +1,4 @@
-//! Devices, their ports and addresses, and what they can do.
+//! Devices, their ports and addresses, and the capabilities of all.
 
 #![allow(missing_docs, reason = "fields and constants are those of the manual pages, and documented where it matters")]
 
@@ -21,7 +21,7 @@ c_constants! {
         IBV_NODE_UNSPECIFIED = 7,
     }
 
-    /// What a device speaks.
+    /// The transport of a device.
     enum ibv_transport_type: c_int {
         IBV_TRANSPORT_UNKNOWN = -1,
         IBV_TRANSPORT_IB = 0,
@@ -86,7 +86,7 @@ c_constants! {
         IBV_QPF_GRH_REQUIRED = 1 << 0,
     }
 
-    /// What a GID stands for: an InfiniBand address, or one of either version of RoCE.
+    /// The kind of a GID: an InfiniBand address, or one of either version of RoCE.
     enum ibv_gid_type: c_uint {
         IBV_GID_TYPE_IB = 0,
         IBV_GID_TYPE_ROCE_V1 = 1,
@@ -133,7 +133,7 @@ c_types! {
         ibdev_path: [c_char; 256],
     }
 
-    /// What a device can do.
+    /// The capabilities of a device.
     #[derive(Clone, Copy, Debug)]
     fixed struct ibv_device_attr {
         fw_ver: [c_char; 64],
@@ -194,7 +194,7 @@ c_types! {
         compare_swap: ibv_pci_atomic_op_size,
     }
 
-    /// What a device can do, with what was added later.
+    /// The capabilities of a device, with later additions.
     #[derive(Clone, Copy, Debug)]
     growing struct ibv_device_attr_ex {
         orig_attr: ibv_device_attr,
@@ -217,7 +217,7 @@ c_types! {
         phys_port_cnt_ex: u32,
     }
 
-    /// What a port can do and how it is.
+    /// The capabilities and the state of a port.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ibv_port_attr {
         state: ibv_port_state,
@@ -275,7 +275,7 @@ pub unsafe fn ibv_query_port(
     }
 }
 
-/// Queries a device; where there is no extended query, what it adds is zero. Errno value.
+/// Queries a device; where there is no extended query, its additions are zero. Errno value.
 ///
 /// # Safety
 /// `context` is open as for [`verbs_get_ctx`], and `attr` is valid to write.

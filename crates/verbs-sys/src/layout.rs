@@ -1,7 +1,7 @@
 //! Compares every declaration of this crate with the C headers of this machine.
 //!
 //! A C program prints the size and alignment of every type, offset, size and type of every field, the value of every
-//! constant, and whether every function has the type that we call it by. What it must print stands beside each line.
+//! constant, and whether every function has the type that we call it by. The expected output stands beside each line.
 //!
 //! A machine without headers or compiler passes and says so, unless `FARFIELD_NEED_HEADERS=1`. Headers in another place
 //! are compared with by `CPATH=DIR`.
@@ -130,9 +130,9 @@ fn function_type(result: &str, arguments: &[String]) -> String {
     format!("__typeof__({result} (*)({arguments}))")
 }
 
-/// The C spelling of a type as it stands in a declaration; `None` for what is skipped there.
+/// The C spelling of a type as it stands in a declaration; `None` if it is skipped there.
 fn c_type(rust: &str) -> Option<String> {
-    // What the compiler hands out may be broken into lines.
+    // The compiler's text of a type may be broken into lines.
     let rust = rust.split_whitespace().collect::<Vec<_>>().join(" ");
     let rust = rust.as_str();
     if rust.starts_with("Skipped") {
@@ -187,13 +187,13 @@ fn c_type(rust: &str) -> Option<String> {
     Some(c.to_owned())
 }
 
-/// What the C compiler is asked to do.
+/// The task of the C compiler.
 enum Compile<'a> {
     Check,
     To(&'a std::path::Path),
 }
 
-/// Compiles a program that includes the headers; what the compiler complained of.
+/// Compiles a program that includes the headers. The error is the compiler's complaint.
 fn compile(body: &str, how: Compile<'_>) -> Result<(), String> {
     let mut source = String::from(
         "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n#include <sys/socket.h>\n\

@@ -30,7 +30,7 @@
 //! ```
 //!
 //! The manual pages (`man ibv_post_send`) say what a function does and demands. They are its safety
-//! contract; what is said here is what cannot be read there. Three ways to report a failure occur, named at each
+//! contract; the comments here only add to them. Three ways to report a failure occur, named at each
 //! function: *errno value* (0 is success, else the error number itself), *-1 and errno*, *null and errno*.
 //!
 //! # Why not a published crate

@@ -26,7 +26,7 @@ pub enum LoadError {
     Library {
         /// The library's name.
         library: &'static str,
-        /// What the dynamic linker said.
+        /// The dynamic linker's error.
         reason: String,
     },
     /// A library is too old.
@@ -38,7 +38,7 @@ pub enum LoadError {
         library: &'static str,
         /// The function.
         symbol: &'static str,
-        /// What the dynamic linker said.
+        /// The dynamic linker's error.
         reason: String,
     },
 }

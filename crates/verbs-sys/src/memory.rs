@@ -17,7 +17,7 @@ c_constants! {
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
         IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_HUGETLB = 1 << 7,
-        /// Gives up that a write lands after an earlier one. Not for memory whose order matters.
+        /// Gives up that a write lands after an earlier one. Not for memory in which order matters.
         IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
     }
 }

@@ -75,7 +75,7 @@ c_constants! {
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
     }
 
-    /// What a work request does.
+    /// The operation of a work request.
     enum ibv_wr_opcode: c_uint {
         IBV_WR_RDMA_WRITE = 0,
         IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -146,7 +146,7 @@ c_types! {
         max_inline_data: u32,
     }
 
-    /// What a queue pair is to be.
+    /// The attributes of a new queue pair.
     #[derive(Clone, Copy, Debug, Default)]
     fixed struct ibv_qp_init_attr {
         qp_context: *mut c_void,
@@ -355,7 +355,7 @@ impl Default for ibv_send_wr {
 /// none.
 ///
 /// # Safety
-/// `context` is open as for [`verbs_get_ctx`], and `attr` is what the manual page asks for.
+/// `context` is open as for [`verbs_get_ctx`], and `attr` is as the manual page asks for.
 pub unsafe fn ibv_create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     // SAFETY: by the contract of this function.
     unsafe {

@@ -188,7 +188,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if self.is_held {
-            // Nobody reads the error: the next call reports it, too.
+            // The error is ignored here: the next call reports it, too.
             let _ = self.endpoint.block_on(self.release());
         }
     }

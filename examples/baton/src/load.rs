@@ -41,7 +41,7 @@ enum Call {
 
 /// One node's thread.
 struct Runner {
-    /// Those whose nodes are alive, as far as is known.
+    /// Those with living nodes, as far as is known.
     courses: Vec<Course>,
     rng: SmallRng,
 }

@@ -171,8 +171,8 @@ fn delete() -> Scenario {
     .kills(&["kv-delete-not-flushed"])
 }
 
-/// An upsert of one node against an insert and a delete of another: it updates what the one has inserted, or inserts
-/// anew, in another slot.
+/// An upsert of one node against an insert and a delete of another. The upsert updates the other's value, or inserts
+/// the key anew, in another slot.
 fn upsert() -> Scenario {
     Scenario::new("kv/upsert", "upserts on one node, an insert and a delete on another", 2, |stage| {
         let clients = Client::open(stage, tiny(), &[])?;

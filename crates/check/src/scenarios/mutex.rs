@@ -1,7 +1,7 @@
 //! The lock has one holder at a time, the next holder sees its writes, and every waiter gets the lock.
 //!
 //! Most scenarios add one to a word by a get and a put, under the lock: two holders at once, and a holder that does not
-//! see what the last one put, both lose an increment.
+//! see the last one's put, both lose an increment.
 
 use std::cell::Cell;
 use std::future::poll_fn;

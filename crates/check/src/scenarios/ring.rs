@@ -280,7 +280,7 @@ fn readers_on_two_nodes() -> Scenario {
     stream("ring/readers-on-two-nodes", "the writer waits for the reader who is behind", plan)
 }
 
-// ---- what a message implies about other memory --------------------------------------------------------------------
+// ---- the order of a message and other memory ----------------------------------------------------------------------
 
 /// A send is an NRW of its endpoint like any other (Fig. 9a): an earlier put to the reader's node is visible when the
 /// message is.

@@ -85,7 +85,7 @@ pub enum What {
     /// An atomic of the CPU.
     Rmw { cell: String, old: u64, new: u64 },
     /// The thread issues operation `op`: a `put`, `get`, `cas`, `faa` or `fence`. Numbers are unique in the execution.
-    /// What follows the last `→` in the text of a put is its target, which matters if it never lands.
+    /// The text of a put ends with `→` and its target, which matters if the put never lands.
     Issue { op: u32, verb: &'static str, peer: u16, text: String },
     /// The NIC reads a word, at the source or remotely.
     NicRead { op: u32, cell: String, value: u64 },

@@ -30,9 +30,9 @@ Examples:
   farfield bench transfers --nodes 3 --threads 2
   farfield bench transfers --accounts 1000 --locks 10 --kind alock,mutex --json -";
 
-/// What every account holds at first.
+/// The initial amount of every account.
 const AMOUNT: u64 = 1000;
-/// What a transfer moves at most.
+/// The largest amount of a transfer.
 const TRANSFER_MAX: u64 = 100;
 /// As many as in LOCO's evaluation.
 const ACCOUNTS: u64 = 100_000_000;
@@ -73,7 +73,7 @@ pub(crate) struct TransfersArgs {
     steal: bool,
 }
 
-/// What the nodes of a session do.
+/// The task of a session's nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Plan {
     nodes: u16,
@@ -127,7 +127,7 @@ fn accounts(asked: Option<u64>, free_bytes: Option<u64>) -> Result<u64> {
     Ok(accounts)
 }
 
-/// Starts the nodes, and collects what they have measured.
+/// Starts the nodes, and collects their measurements.
 fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
     let duration = Duration::from_secs_f64(plan.seconds);
     let mut results = Results::default();

@@ -129,7 +129,7 @@ impl KeyChooser {
     }
 }
 
-/// What a thread does next, and to which key.
+/// The next operation of a thread, and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Read the key's value.
@@ -180,7 +180,7 @@ impl Operations {
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Scales a random number to `0..range` (Lemire 2019, without the rejection: the bias is below `range` / 2^64). The
-/// second half is what the multiplication leaves over: a random fraction of 2^64, independent of the first.
+/// second number is the rest of the product: a random fraction of 2^64, independent of the first.
 #[inline]
 pub(crate) fn scale(random: u64, range: u64) -> (u64, u64) {
     let product = u128::from(random) * u128::from(range);

@@ -105,7 +105,7 @@ pub(super) enum Op {
     },
 }
 
-/// What a call answered.
+/// The answer of a call.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     Done,
@@ -312,7 +312,7 @@ pub(super) fn read(place: &Path, generation: u64) -> Result<Vec<Call>> {
 
 fn read_one(text: &str, node: u16, thread: &str, calls: &mut Vec<Call>) -> Result<()> {
     let mut open: BTreeMap<u64, Call> = BTreeMap::new();
-    // What follows the last line's end was being written when the process was killed.
+    // A last line without an end was being written when the process was killed.
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         match serde_json::from_str(line)? {
             Record::Begin { number, at_ns, limit_ns, op } => {

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-/// What may be done to nodes.
+/// A fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Fault {
@@ -82,7 +82,7 @@ const STOP_MS: std::ops::RangeInclusive<u64> = 200..=2500;
 /// How long a node is stopped before it is killed, or beside the death of another.
 const STOP_BRIEFLY_MS: std::ops::RangeInclusive<u64> = 50..=600;
 
-/// What may be done to a session.
+/// The terms of a plan: the nodes, the allowed faults, and the times until a death is known.
 pub(super) struct Terms<'a> {
     pub(super) nodes: usize,
     pub(super) faults: &'a [Fault],

@@ -68,11 +68,11 @@ pub(super) enum Said {
     },
     /// It is shut out of the session.
     Fenced,
-    /// It has seen what must not be.
+    /// It has seen a result that must not be.
     Violation(String),
 }
 
-/// What a node answers to.
+/// A step that a node reports as done.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Opened,
@@ -100,8 +100,8 @@ struct Process {
     gone: Gone,
 }
 
-/// When the system had seen a process off, if it has: the marks of its death are set by then, none of its threads does
-/// anything any more, and no device reaches its memory.
+/// When the system had seen a process off, if it has: the marks of its death are set by then, none of its threads
+/// runs any more, and no device reaches its memory.
 #[derive(Clone, Default)]
 pub(super) struct Gone(Arc<AtomicU64>);
 
@@ -191,7 +191,7 @@ impl Processes {
         self.folder.join(format!("{place}.err"))
     }
 
-    /// The end of what a place has written to its standard error.
+    /// The end of a place's standard error.
     pub(super) fn tail_of(&self, place: usize) -> String {
         let text = std::fs::read_to_string(self.errors_of(place)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

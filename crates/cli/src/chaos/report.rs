@@ -1,4 +1,4 @@
-//! What was done to the nodes, and what was verified.
+//! The report: the faults of the nodes, and the verified properties.
 
 use std::io::{self, Write};
 use std::path::Path;

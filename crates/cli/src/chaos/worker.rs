@@ -27,11 +27,11 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// A thread rests so many times as long as it has waited for a core in a step, up to a limit. Where all threads together want
 /// more than the machine has, each then works less, and the nodes' service threads, which do not rest, find a core: a death is
-/// found out, and what the dead has left is repaired, as soon on a slow or busy machine as on a fast one.
+/// found out, and its traces are repaired, as soon on a slow or busy machine as on a fast one.
 const REST: u32 = 8;
 const REST_MAX: Duration = Duration::from_millis(500);
 
-/// What the hidden `farfield __chaos` takes.
+/// The arguments of the hidden `farfield __chaos`.
 #[derive(clap::Args)]
 pub(crate) struct WorkerArgs {
     /// Where to log
@@ -41,7 +41,7 @@ pub(crate) struct WorkerArgs {
     mutant: Option<Mutant>,
 }
 
-/// What the threads of a generation are to do now, in this order.
+/// The phases of a generation's threads, in this order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     #[default]
@@ -63,12 +63,12 @@ struct Stage {
     looked: usize,
 }
 
-/// What the threads of a generation share with the main one.
+/// The state that the threads of a generation share with the main one.
 #[derive(Default)]
 struct Shared {
     stage: Mutex<Stage>,
     changed: Condvar,
-    /// What each thread has begun.
+    /// How many operations each thread has begun.
     begun: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
 }
 
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Arc<AtomicU64>>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner) // nobody panics who has it
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner) // no thread panics while it has it
     }
 
     fn wait_for(&self, phase: Phase) {
@@ -283,6 +283,6 @@ fn work(mut load: Box<dyn Load>, mut log: Recorder, shared: &Shared, begun: &Ato
     shared.wait_for(Phase::Looking);
     load.look(&mut log);
     shared.change(|stage| stage.looked += 1);
-    // Whoever drops an object is missed by those that still use it.
+    // A thread that drops an object is missed by those that still use it.
     shared.wait_for(Phase::Closing);
 }

@@ -1,4 +1,4 @@
-//! What a search has seen: a table for people, a line of JSON for programs.
+//! The results of a search: a table for people, a line of JSON for programs.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! Small scenarios are searched exhaustively first, which mostly ends by itself. The rest of the time is for random
 //! executions of the unfinished ones: always the one that has had the least time, for longer each time.
 //!
-//! With a number of executions, random executions run in batches of fixed size, each with a seed of its own, whose
+//! With a number of executions, random executions run in batches of fixed size, each with a seed of its own. Their
 //! results are taken in order; findings of a batch after one that has failed are dropped. So the result does not
 //! depend on the speed of the workers.
 
@@ -82,7 +82,7 @@ pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -
     search.see_through(&inbox, &interrupted)
 }
 
-/// What a worker is to do with a scenario.
+/// An order to a worker, for a scenario.
 enum Order {
     Exhaust(Budget),
     /// A batch of random executions: its number, its seed.
@@ -139,7 +139,7 @@ struct Course {
     /// Time handed out for random executions, and how long the next turn is.
     spent: Duration,
     turn: Duration,
-    /// The next batch, and the next whose result is taken; results that arrived early.
+    /// The next batch to start, and the next one to take; results that arrived early.
     next: u64,
     taken: u64,
     early: BTreeMap<u64, Report>,

@@ -58,7 +58,7 @@ pub(super) fn memory_limit() -> Check {
     Check::ok("memory limit", value).data(data)
 }
 
-/// The tightest memory limit over this process's control group and those above it, with what is used under it.
+/// The tightest memory limit over this process's control group and those above it, with the memory used under it.
 fn cgroup_memory(groups: &str, root: &Path) -> Option<(u64, u64)> {
     let number = |path: PathBuf| read(path)?.parse::<u64>().ok();
     let mut tightest: Option<(u64, u64)> = None;
@@ -104,7 +104,7 @@ pub(super) fn sealed_memory() -> Check {
     }
 }
 
-/// Does once what the shared-memory fabric does for every arena.
+/// Takes once the steps that the shared-memory fabric takes for every arena.
 fn try_sealed_memory() -> Result<(), (&'static str, io::Error)> {
     let at = |step: &'static str| move |error: rustix::io::Errno| (step, io::Error::from(error));
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

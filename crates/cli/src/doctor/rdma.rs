@@ -1,4 +1,4 @@
-//! RDMA devices: what each offers to the verbs fabric, and what it lacks.
+//! RDMA devices: the features that each offers to the verbs fabric, and the missing ones.
 
 use std::net::Ipv6Addr;
 
@@ -15,7 +15,7 @@ const LOCKED_BYTES_COMFORTABLE: u64 = 1 << 30;
 /// A lane has a queue pair for each node, and each node one for each of its lanes.
 const QUEUE_PAIRS_COMFORTABLE: usize = 1024;
 
-/// What a device says when it is used.
+/// The properties of a device that was opened.
 struct Used {
     port: PortInfo,
     address: Option<Address>,

@@ -28,7 +28,7 @@ use serde_json::json;
 
 use crate::tell;
 
-/// What a test is run on.
+/// The fabric that a test runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum On {
     /// Shared memory of this host
@@ -61,7 +61,7 @@ impl On {
     }
 }
 
-/// What the calls of the libraries above words are made on.
+/// The targets of calls of the libraries above words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Over {
     /// The objects that Farfield ships
@@ -118,7 +118,7 @@ pub(super) struct Way {
     pub(super) prepared: Result<Prepared, NotRunnable>,
 }
 
-/// What was seen.
+/// The outcomes that were seen.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) iterations: u64,
@@ -137,14 +137,14 @@ pub(super) struct Ran<'a> {
     on: On,
     prepared: &'a Prepared,
     pub(super) counts: Counts,
-    /// What the models allow.
+    /// The outcomes that the models allow.
     allowed: BTreeSet<Vec<Value>>,
     /// The events of an execution with an outcome that they do not, if it was simulated.
     listed: Option<String>,
     took_s: f64,
 }
 
-/// Runs tests and prints what was seen; whether all of it was allowed.
+/// Runs tests and prints the outcomes. Returns whether all of them were allowed.
 pub(super) fn main(
     files: &[(String, String)],
     models: &Models,
@@ -203,12 +203,12 @@ impl<'a> Ran<'a> {
         Ok(Ran { on, prepared, counts, allowed, listed, took_s: start.elapsed().as_secs_f64() })
     }
 
-    /// What was seen although the models forbid it.
+    /// The outcomes that were seen although the models forbid them.
     pub(super) fn forbidden(&self) -> impl Iterator<Item = &Vec<Value>> {
         self.counts.states.keys().filter(|state| !self.allowed.contains(*state))
     }
 
-    /// What the models allow and was not seen.
+    /// The outcomes that the models allow, and that were not seen.
     fn never_seen(&self) -> impl Iterator<Item = &Vec<Value>> {
         self.allowed.iter().filter(|state| !self.counts.states.contains_key(*state))
     }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// The longest piece of a line that is held in memory and written as one.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
-/// The largest capacity that an unprivileged process may give a pipe: what can be left in it when a node has ended.
+/// The largest capacity that an unprivileged process may give a pipe: the most that can be left in it when a node has ended.
 const PIPE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The target of a node's stream.
@@ -70,7 +70,7 @@ pub(super) fn copy_lines(
         to.write(&lines)?;
         lines.clear();
         if left.is_some_and(|left| left.is_zero()) {
-            // Past the deadline, what the node itself has written is at most one pipe full; the rest is others'.
+            // Past the deadline, the node's own output is at most one pipe full; the rest is others'.
             match last_bytes.checked_sub(count) {
                 Some(rest) => last_bytes = rest,
                 None => break,

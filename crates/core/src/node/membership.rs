@@ -171,7 +171,7 @@ impl Membership {
         }
     }
 
-    /// Sets what a node finds when it starts in a session with restarted nodes: the removed nodes and the live ones.
+    /// Sets the first state of a node that starts in a session with restarted nodes: the removed nodes and the live ones.
     /// Where the system reports deaths, the live nodes are the members.
     pub(super) fn finds(&mut self, gone: &[u16], living: &[NodeId]) {
         self.has_changed = true;

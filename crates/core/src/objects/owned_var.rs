@@ -300,7 +300,7 @@ impl<T: Plain> OwnedVar<T> {
             self.try_load().map(Ok).or_else(|| {
                 let gone = shared.object.node().silence_of(endpoint, shared.owner);
                 let gone = gone.filter(|_| !mutants::OWNED_DEAD_AWAITED.is_on())?;
-                // What it has put before may have landed since.
+                // An earlier put of the owner may have landed since.
                 Some(self.try_load().ok_or(gone))
             })
         };

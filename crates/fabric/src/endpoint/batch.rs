@@ -26,7 +26,7 @@ pub struct Batch<'e> {
     last: Option<Result<Op<'e, ()>>>,
 }
 
-/// While it lives, the lane may hold back what is posted to the node.
+/// While it lives, the lane may hold back requests to the node.
 struct Held<'e>(&'e Endpoint, NodeId);
 
 impl<'e> Held<'e> {
@@ -88,8 +88,8 @@ impl<'e> Batch<'e> {
     }
 
     /// Adds a compare-and-swap after the puts, rings the doorbell and waits for all operations. Returns the word before it,
-    /// which is `expected` if it was exchanged. The puts land before the word changes: so this publishes what they have
-    /// written, in one round trip.
+    /// which is `expected` if it was exchanged. The puts land before the word changes: so this publishes them
+    /// in one round trip.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};

@@ -139,7 +139,7 @@ impl Endpoint {
         self.counters.round_trips.store(self.depth.get(), Ordering::Relaxed);
     }
 
-    /// Runs a future and counts what it costs: operations and bytes posted during its polls, and its round trips.
+    /// Runs a future and counts its cost: operations and bytes posted during its polls, and its round trips.
     ///
     /// ```
     /// # use farfield_fabric::*;

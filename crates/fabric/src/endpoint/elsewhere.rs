@@ -14,7 +14,7 @@ const OWN_RAW: RawWaker = RawWaker::new(core::ptr::null(), &OWN_VTABLE);
 // SAFETY: the functions of the table do nothing with the pointer, which is null, and are safe to call from any thread.
 pub(super) static OWN: Waker = unsafe { Waker::from_raw(OWN_RAW) };
 
-/// What a future waits for.
+/// The event that a future waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaits {
     /// The end of an operation, which rings no bell.
@@ -35,7 +35,7 @@ const QUIET_SHARE: u32 = 8;
 /// After so long without a waiting task, an endpoint begins anew.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// What an endpoint knows of futures that other executors poll.
+/// An endpoint's knowledge of futures that other executors poll.
 pub(super) struct Elsewhere {
     /// How many `block_on` of this endpoint are under way, one within the other. They wake those of an executor within them.
     blocks: Cell<u32>,
@@ -136,7 +136,7 @@ impl Endpoint {
             }
             return false;
         };
-        // What a step of `block_on` does.
+        // As in a step of `block_on`.
         self.ring();
         self.poll_lane();
         self.asleep.set(true);

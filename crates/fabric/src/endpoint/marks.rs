@@ -1,4 +1,4 @@
-//! What a global fence has to wait for: which queue pairs an endpoint has put to without a later read by the same one.
+//! The queue pairs that a global fence has to wait for: those that an endpoint has put to without a later read by the same one.
 //!
 //! A get or an atomic flushes the puts before it on its own queue pair, and no others. A node has one for the first three
 //! groups, and one for each further group ([`GroupKey::class`]), so there is a mark for each of these.
@@ -16,7 +16,7 @@ pub(super) struct Marks {
     has_further: Cell<bool>,
 }
 
-/// What has been put by one queue pair, and what of it was flushed.
+/// The puts of one queue pair, and how many of them were flushed.
 #[derive(Clone, Default)]
 struct Mark {
     /// The last put.

@@ -102,7 +102,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`], or what the gets run into.
+    /// [`ErrorKind::Timeout`], or an error of the gets.
     pub async fn wait_remote(&self, word: RemotePtr<u64>, seen: u64, deadline: Instant) -> Result<u64> {
         let mut polls = 0u32;
         let start = self.now();

@@ -59,7 +59,7 @@ impl Endpoint {
         self.words().is_some_and(|mut lane| lane.is_word_complete(ticket))
     }
 
-    /// Nobody will look how it ends.
+    /// No caller will look at its result.
     #[cold]
     pub(crate) fn drop_word(&self, ticket: WordTicket) {
         if let Some(mut lane) = self.words() {

@@ -1,5 +1,5 @@
-//! A node's card: the small shared file through which its peers see whether it lives, whether it sleeps, what it lets
-//! them do, and what its threads are in the middle of.
+//! A node's card: the small shared file through which its peers see whether it lives, whether it sleeps, which rights
+//! they have, and which of its lanes are in the middle of a write.
 //!
 //! ```text
 //! offset      bytes      what
@@ -33,7 +33,7 @@ pub(crate) const LANES_MAX: usize = 256;
 /// Bytes that the rendezvous layer keeps at the start of the card.
 const HEADER_BYTES: usize = crate::sys::card_file::CARD_HEADER_BYTES;
 
-/// What the card holds behind its header.
+/// The contents of the card behind its header.
 #[repr(C, align(64))]
 pub(crate) struct Card {
     pub(crate) life: LifeCell,
@@ -80,7 +80,7 @@ pub(crate) struct DoorBell {
     pub(crate) ring: AtomicU32,
 }
 
-/// A bell that nobody sleeps on.
+/// A bell without sleepers.
 pub(crate) static SILENT: CachePadded<DoorBell> =
     CachePadded::new(DoorBell { sleepers: AtomicU32::new(0), ring: AtomicU32::new(0) });
 
@@ -96,7 +96,7 @@ impl Card {
         is_alive(life.word().load(core::sync::atomic::Ordering::Acquire))
     }
 
-    /// What a card file has: its length, and how much of it is there from the start.
+    /// The size of a card file: its length, and how much of it is there from the start.
     pub(crate) fn file() -> CardFile {
         CardFile { bytes: Card::file_bytes(), there: Card::rights_of(NodeId(0)).start }
     }

@@ -473,7 +473,7 @@ fn send_groups(link: &mut Link, groups: &[OwnGroup]) {
     while let Some(group) = groups.get(link.groups_sent) {
         let mut message = vec![GROUP, link.groups_sent as u8, group.bell as u8];
         message.extend_from_slice(&(group.arena.reserve() as u64).to_le_bytes());
-        // What a full socket does not take is sent by a later `serve`.
+        // A later `serve` sends the messages that a full socket does not take.
         let fds: Vec<_> = group.arena.fds().chain([group.generations.fd()]).collect();
         if conn.send(&message, &fds) != SendOutcome::Sent {
             break;

@@ -47,7 +47,7 @@ pub(super) struct Place<'w> {
 }
 
 impl Place<'_> {
-    /// Whether the memory is still what the pointer was made for.
+    /// Whether the memory still has the pointer's generation.
     #[inline(always)]
     fn holds(&self) -> Result<(), Code> {
         // SAFETY: `Windows::attach`'s contract: the entry is mapped, since the place is in the window's memory.
@@ -237,7 +237,7 @@ impl ShmLane {
         unsafe { self.get_to_after(src, into, len, false) }
     }
 
-    /// `get_to` into memory that others see: what it brought is visible to them before this thread reads anything more.
+    /// `get_to` into memory that others see: its result is visible to them before this thread's next reads.
     ///
     /// # Safety
     /// As [`ShmLane::get_to`].

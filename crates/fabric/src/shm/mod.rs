@@ -46,7 +46,7 @@ use crate::sys::memory::Mapping;
 use crate::sys::session::SessionDir;
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
-/// messages or to what they mean.
+/// messages or to their meaning.
 pub const LAYOUT: &str = concat!("farfield-shm-6/", env!("CARGO_PKG_VERSION"));
 
 /// The most nodes of one session on one host at a time.
@@ -240,12 +240,12 @@ impl ShmFabric {
         }
     }
 
-    /// Fences this node's threads. When it returns, none of them writes anything any more.
+    /// Fences this node's threads. When it returns, none of them writes any more.
     fn fence_threads(&self) {
         self.fence();
         // A thread that sets its mark after this finds that it has no right; the other threads' writes complete.
         if heavy_fence().is_err() {
-            std::process::abort(); // nobody could tell when they have
+            std::process::abort(); // the end of the writes could not be known
         }
         for mark in &self.memory.own.card().marks {
             while mark.0.load(Ordering::Acquire) % 2 == 1 {

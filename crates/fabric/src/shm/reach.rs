@@ -1,4 +1,4 @@
-//! What the lanes of a node reach: its card, the cards of its peers, the windows to their memory.
+//! The mappings that the lanes of a node reach: its card, the cards of its peers, the windows to their memory.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::sys::session::Claim;
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
 pub(super) struct Memory {
-    /// Before what it points into.
+    /// Dropped before the mappings that it points into.
     pub(super) windows: Arc<Windows>,
     pub(super) own: Arc<OwnCard>,
     /// By their numbers. None for one that ended before it could be seen.
@@ -27,7 +27,7 @@ pub(super) struct Memory {
     pub(super) known: AtomicUsize,
     /// Dead and departed nodes whose memory must be given back.
     pub(super) gone: Mutex<Vec<Gone>>,
-    /// Whose rights have pages on this node's card.
+    /// The peers that have a page for their rights on this node's card.
     pub(super) admitted: Mutex<BTreeSet<NodeId>>,
     /// Arenas of this node, only ever added to.
     pub(super) arenas: Mutex<Vec<(Arc<Arena>, Arc<Generations>)>>,

@@ -1,4 +1,4 @@
-//! Two nodes of this process, whose lanes and mappings are looked at from inside.
+//! Two nodes of this process: their lanes and mappings are looked at from inside.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn memory_of_a_node_that_is_gone_is_given_back_when_nobody_writes_to_it() {
             assert!(began.elapsed() < Duration::from_secs(20), "it is given back");
             std::thread::yield_now();
         }
-        // What is under way ends in an error, and no access is a signal.
+        // An access under way ends in an error, and none is a signal.
         assert_eq!(look(), (0, Err(Code::Freed)));
         assert_eq!(lanes[0].write(&write, || unreachable!("nobody has a right to")), Err::<(), _>(Code::Revoked));
         assert_eq!(lanes[0].get_value(last), Err(Code::Unreachable));

@@ -1,4 +1,4 @@
-//! What a lane needs to know of each group of each node, one cache line a group.
+//! A lane's knowledge of each group of each node, one cache line a group.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -80,7 +80,7 @@ pub(super) struct Windows {
     mapped: Mutex<Mapped>,
 }
 
-/// What the windows on peers point into.
+/// The mappings that the windows on peers point into.
 #[derive(Default)]
 struct Mapped {
     /// The memory of each, and its generations.
@@ -121,7 +121,7 @@ impl Windows {
     pub(super) fn look_again(&self, index: usize, window: &Window) -> Result<u64, Code> {
         let mapped = lock(&self.mapped);
         if window.is_closed() {
-            return Err(Code::Unreachable); // since the caller has looked; of what it had, `window.len` bytes are kept
+            return Err(Code::Unreachable); // since the caller has looked; `window.len` bytes of its memory are kept
         }
         // SAFETY: the pointer is to a static or was attached under the contract of `attach`.
         let now = unsafe { &*window.len_now.load(Ordering::Relaxed) }.load(Ordering::Acquire);

@@ -1,6 +1,6 @@
 //! The addresses of simulated memory.
 //!
-//! What the machine holds is reached through `Word`s, so every word needs an address. The arena reserves addresses and
+//! The machine's memory is reached through `Word`s, so every word needs an address. The arena reserves addresses and
 //! never touches them: an access under a simulation is recognised by its address, and the machine executes it instead.
 
 use core::ptr::NonNull;
@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 /// Most memory of one simulated node, in bytes.
 pub(crate) const NODE_BYTES: usize = 1 << 26;
 
-/// Addresses for the memories of some nodes. They stay valid, and read as zero, as long as anything keeps the arena.
+/// Addresses for the memories of some nodes. They stay valid, and read as zero, as long as the arena is kept.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! What a search decides about, and how an execution ends.
+//! The decisions of a search, and the ends of an execution.
 
 use mowgli::machine::{Step, Thread as Cpu};
 
@@ -35,7 +35,7 @@ pub(super) fn pair_of(lane: Cpu, peer: u16) -> u32 {
     2 << 30 | u32::from(lane.0) << 12 | u32::from(peer)
 }
 
-/// A range of what threads can notice.
+/// A range of the keys that threads can notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     pub(super) first: u64,
@@ -67,9 +67,9 @@ impl Footprint {
     }
 }
 
-/// What a [`Chooser`] may know.
+/// The state that a [`Chooser`] may see.
 pub struct View<'a> {
-    /// What could happen, never empty, in an order that depends on nothing but the state: the running thread first, then the
+    /// The possible next steps, never empty, in an order that depends on the state only: the running thread first, then the
     /// others, then the machine.
     pub candidates: &'a [Candidate],
     /// Decisions so far in this execution.
@@ -78,12 +78,12 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and what each thread has seen.
+    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and the values that each thread has seen.
     pub fn digest(&self) -> u64 {
         self.inner.digest()
     }
 
-    /// What a candidate would touch.
+    /// The footprint of a candidate's step.
     pub fn footprint(&self, candidate: Candidate) -> Footprint {
         self.inner.footprint(candidate)
     }

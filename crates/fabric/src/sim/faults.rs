@@ -253,7 +253,7 @@ impl Inner {
         }
     }
 
-    // ---- what may happen ---------------------------------------------------------------------------------------------
+    // ---- the possible faults -----------------------------------------------------------------------------------------
 
     /// Adds the possible faults, and the possible consequences of earlier ones. Those that end a fault are first: so a
     /// search that always takes the first candidate terminates.

@@ -1,7 +1,7 @@
 //! The memory of simulated nodes: given out, given back, and given out again.
 //!
-//! What is under way when memory is given back lands there, or is refused: both are explored. The memory is given out again
-//! when nothing is under way to it any more, as on the other fabrics, whose ways to know it differ.
+//! An operation under way when memory is given back lands there, or is refused: both are explored. The memory is given
+//! out again when no operation is under way to it any more. The other fabrics do the same, but learn it in other ways.
 
 use std::sync::{Arc, Weak};
 
@@ -29,7 +29,7 @@ pub(super) fn offset(address: u64, generation: u8) -> u64 {
     offsets().offset(address, generation)
 }
 
-/// What of a node's memory was given back.
+/// The parts of a node's memory that were given back.
 #[derive(Default)]
 pub(super) struct Heap {
     /// By granules; those behind the last have 0.
@@ -52,7 +52,7 @@ impl Heap {
         self.generations.get(granule).copied().unwrap_or(0)
     }
 
-    /// Of what was given back, and what was given out again.
+    /// Of the memory that was given back, and of the memory that was given out again.
     pub(super) fn digest(&self) -> u64 {
         self.generations.iter().fold(0, |digest, generation| mix(digest, u64::from(*generation)))
     }
@@ -112,7 +112,7 @@ impl Inner {
         state.heap.given_back.push(GivenBack { allocation: Arc::downgrade(allocation), start, bytes, generation });
     }
 
-    /// What is under way to memory of a node: lanes and sequences.
+    /// The operations under way to memory of a node: lanes and sequences.
     pub(super) fn under_way(&self, node: u16, to: &Allocation) -> Vec<(Cpu, u32)> {
         let range = to.start / 8..(to.start + to.bytes) / 8;
         let of = |lane: Cpu| {

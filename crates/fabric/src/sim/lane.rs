@@ -146,7 +146,7 @@ impl SimLane {
         .unwrap_or(Err(Code::Unreachable))
     }
 
-    /// What the machine is asked to do.
+    /// The machine's operation for a request.
     fn operation(&self, request: &WorkRequest, at: Loc) -> Operation {
         let words = request.len.div_ceil(8) as u32;
         match request.verb {

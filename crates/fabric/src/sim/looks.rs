@@ -14,7 +14,7 @@ const COMPLETIONS: Key = 2 << 60;
 const INBOX: Key = 3 << 60;
 const PEER: Key = 4 << 60;
 pub(super) const CLOCK: Key = 5 << 60;
-/// What a thread has done that has let its other operations run.
+/// The action of a thread that has let its other operations run.
 const PAUSED: u64 = 6 << 60;
 
 pub(super) fn cell_key(node: u16, word: u32) -> Key {
@@ -40,7 +40,7 @@ pub(super) fn mix(digest: u64, value: u64) -> u64 {
     (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
 }
 
-/// What a thread has looked at since it last waited, and whether it has to look again.
+/// The keys that a thread has looked at since it last waited, and whether it has to look again.
 #[derive(Clone, Default)]
 pub(super) struct Interest {
     pub(super) watch: SmallVec<[Key; WATCH_MAX]>,
@@ -51,7 +51,7 @@ pub(super) struct Interest {
     pub(super) has_changed: bool,
     /// Completions have arrived that the thread was not notified of.
     pub(super) has_arrivals: bool,
-    /// Completions that it was notified of since, and whose results were not taken yet.
+    /// Completions that it was notified of since, with results that were not taken yet.
     untaken: SmallVec<[Told; 4]>,
 }
 
@@ -151,7 +151,7 @@ impl Inner {
         OWN | Key::from(self.own_name(address))
     }
 
-    /// The thread has seen a value: it is part of what it knows, and what it waits for the change of.
+    /// The thread has seen a value: it is part of the thread's knowledge, and its change ends the thread's wait.
     #[inline]
     pub(super) fn saw(&mut self, thread: usize, key: Key, value: u64) {
         let state = &mut self.threads[thread];
@@ -185,7 +185,7 @@ impl Inner {
         }
     }
 
-    /// The thread has seen that an operation is complete, and what it brought.
+    /// The thread has seen that an operation is complete, and its result.
     pub(super) fn saw_completion(&mut self, thread: usize, lane: Cpu, result: &(u16, u32, Words, Option<Code>)) {
         let (peer, sequence, words, failure) = result;
         let operation = u64::from(lane.0) << 48 | u64::from(*peer) << 32 | u64::from(*sequence);
@@ -198,8 +198,8 @@ impl Inner {
         state.has_acted = true;
     }
 
-    /// The thread is about to wait. If it has only looked since it last waited, and has seen what it had seen then, it is
-    /// where it was: waiting is looking again and again.
+    /// The thread is about to wait. If it has only looked since it last waited, and has seen the same values as then, its
+    /// state is the same: waiting is looking again and again.
     pub(super) fn about_to_wait(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if !state.has_acted && state.glance == state.glance_before {
@@ -219,7 +219,7 @@ impl Inner {
         }
     }
 
-    /// The thread begins to wait, perhaps in the middle of another wait, which keeps what it has looked at.
+    /// The thread begins to wait, perhaps in the middle of another wait, which keeps its own interest.
     pub(super) fn begin_wait(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if state.waits > 0 {
@@ -237,7 +237,7 @@ impl Inner {
         }
     }
 
-    /// Whether the last wait of the current thread has ended for completions only, and what it had looked at was kept.
+    /// Whether the last wait of the current thread has ended for completions only, and its interest was kept.
     pub(super) fn was_kept(&self) -> bool {
         self.current.is_some_and(|current| self.threads[current].keeps_interest)
     }

@@ -1,4 +1,4 @@
-//! A simulated session, all of whose choices are made by a search: the fabric of the model checker.
+//! A simulated session, in which a search makes all choices: the fabric of the model checker.
 //!
 //! All threads of all nodes are coroutines on one OS thread, and their memory is that of the RDMA^TSO machine
 //! ([`mowgli::machine`]): store buffers, queue pairs, the write buffers of NICs. Every action of a thread that another
@@ -9,7 +9,7 @@
 //!
 //! - **Waiting.** A waiting thread continues only when a value that it has read since its last wait may have changed.
 //!   So an execution ends, and a search of all executions ends too.
-//! - **Time** is virtual. It stands still while anything can happen, and then jumps to the next deadline.
+//! - **Time** is virtual. It stands still while a step is possible, and then jumps to the next deadline.
 //! - **Local steps** that no other thread can observe are not points: a store enters the thread's own store buffer, an
 //!   operation too.
 //! - **A word outside of regions** (`Word::new`) is not part of the machine, since it may move or end. A store to it

@@ -1,4 +1,4 @@
-//! What happened in an execution, for whoever wants to read it.
+//! A record of the events of an execution.
 
 use mowgli::machine::Loc;
 
@@ -52,7 +52,7 @@ pub enum What {
     Completed { op: u32 },
     /// The thread saw that it is.
     Seen { op: u32 },
-    /// The thread waits until what it has looked at changes.
+    /// The thread waits until a value that it has looked at changes.
     Waits,
     /// It continues.
     Woken,
@@ -66,7 +66,7 @@ pub enum What {
     Received { from: NodeId, text: String },
     /// Nothing could happen before this moment.
     Elapsed,
-    /// A fault, or what follows from one.
+    /// A fault, or a consequence of one.
     Fault { fault: Fault },
     /// A peer was shut out.
     ShutOut { peer: NodeId },

@@ -26,7 +26,7 @@ use crate::ptr::NodeId;
 static WORLDS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The world whose coroutines this OS thread runs.
+    /// The world of the coroutines that this OS thread runs.
     static CURRENT: StdCell<Option<*const World>> = const { StdCell::new(None) };
     /// Stacks of coroutines that have ended.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -57,7 +57,7 @@ pub(super) struct World {
     next: StdCell<Option<usize>>,
     invariants: RefCell<Vec<(String, Invariant)>>,
     teardown: StdCell<bool>,
-    /// A crashed node whose threads are not unwound yet.
+    /// A crashed node with threads that are not unwound yet.
     crashed: StdCell<Option<u16>>,
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Turn {
     Unwinding,
 }
 
-/// What a thread is unwound with.
+/// The payload by which a thread is unwound.
 struct Teardown;
 
 impl World {
@@ -98,7 +98,7 @@ impl World {
                 yielders[index] = yielder;
             });
             let ended = match with_world(|world| world.teardown.get()) {
-                // It never began. What it would have worked on may want a lock as it is dropped.
+                // It never began. Its captured values may want a lock as they are dropped.
                 Some(true) | None => catch_unwind(AssertUnwindSafe(|| drop(body))),
                 Some(false) => catch_unwind(AssertUnwindSafe(body)),
             };
@@ -298,7 +298,7 @@ impl Inner {
 /// The thread that sets the stage.
 const MAIN: usize = 0;
 
-/// Rounds in which threads may wait for each other while they unwind. Beyond, what they hold is leaked.
+/// Rounds in which threads may wait for each other while they unwind. Beyond, their values are leaked.
 const UNWIND_ROUNDS: usize = 1000;
 
 fn message_of(panic: &(dyn Any + Send)) -> String {
@@ -334,7 +334,7 @@ fn hook_panics() {
     });
 }
 
-// ---- for whoever runs executions -------------------------------------------------------------------------------------
+// ---- for the caller that runs executions -----------------------------------------------------------------------------
 
 /// The limits of an execution.
 #[derive(Clone, Debug)]
@@ -476,10 +476,10 @@ impl Handle {
         });
     }
 
-    /// Explores: waits until all held threads have ended, and what they have stored and put has landed.
+    /// Explores: waits until all held threads have ended, and their stores and puts have landed.
     pub fn explore(&self) {
         with_world(|world| {
-            // What setting the stage has left to do is done before.
+            // The work that the setup has left is done before.
             world.point(Pending::Calm);
             {
                 let mut inner = world.inner.borrow_mut();
@@ -547,7 +547,7 @@ pub fn calm() {
     });
 }
 
-/// A number below `options` that the search chooses: what a scenario leaves open. Zero outside of simulations.
+/// A number below `options` that a scenario leaves open, and the search chooses. Zero outside of simulations.
 pub fn choose(options: usize) -> usize {
     let chosen = with_world(|world| {
         let mut inner = world.inner.borrow_mut();

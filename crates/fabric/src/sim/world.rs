@@ -314,7 +314,7 @@ impl Inner {
         self.membership_may_change() && self.chooser.as_ref().is_some_and(|chooser| chooser.eager())
     }
 
-    // ---- what may happen ---------------------------------------------------------------------------------------------
+    // ---- the possible steps ------------------------------------------------------------------------------------------
 
     /// Whether a node's inbox has a message.
     pub(super) fn has_news(&self, node: u16) -> bool {

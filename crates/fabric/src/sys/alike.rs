@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use super::pages::check_room;
 use super::range::{MemoryError, check_file_size, system};
 
-/// What the file has.
+/// The length of the file.
 const PART_BYTES: usize = 1 << 20;
 
 /// A table of `T`, by its slice.
@@ -49,7 +49,7 @@ impl<T> Alike<T> {
             // SAFETY: inside the mapping just made, which has pages and is aligned to them.
             unsafe { first.add(at).write(entry()) };
         }
-        // SAFETY: mapped a moment ago, and nobody has its addresses.
+        // SAFETY: mapped a moment ago, and no code keeps its addresses.
         let _ = unsafe { munmap(first.cast(), PART_BYTES) };
 
         let bytes = (count * size_of::<T>()).next_multiple_of(PART_BYTES).max(PART_BYTES);
@@ -76,7 +76,7 @@ impl<T> Deref for Alike<T> {
     #[inline(always)]
     fn deref(&self) -> &[T] {
         // SAFETY: mapped for as long as `self`, aligned to pages, and full of entries: parts are whole numbers of them, and each
-        // begins as the file, which nobody writes any more.
+        // begins as the file, which is not written any more.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

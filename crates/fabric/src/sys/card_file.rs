@@ -19,7 +19,7 @@ use super::session_error::{START_MAX, SessionError, VERSION, system};
 /// Bytes at the start of a card that belong to this module.
 pub(crate) const CARD_HEADER_BYTES: usize = 64;
 
-/// What a card file has.
+/// The size of a card file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CardFile {
     /// Its length.
@@ -111,13 +111,13 @@ impl CardMapping {
 
 impl Drop for CardMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length and unmapped once; whoever kept a pointer into it promised to keep
-        // the mapping as well.
+        // SAFETY: mapped by `map` with this length and unmapped once; the holder of a pointer into it has promised to
+        // keep the mapping as well.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// What there is at the path of a card.
+/// The state of the path of a card.
 pub(super) enum Opened {
     Absent,
     /// Its creator is at work, or died at it.

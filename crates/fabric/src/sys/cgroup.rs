@@ -1,4 +1,4 @@
-//! What the control groups of this process allow, as files below the cgroup mounts tell it (version 2, else 1).
+//! The limits of this process's control groups, as files below the cgroup mounts state them (version 2, else 1).
 //!
 //! A limit holds for a whole subtree, so every level from the process's own group up to the mount is read and the
 //! tightest one counts. A file that is missing or unreadable is no limit: these figures are for errors that come

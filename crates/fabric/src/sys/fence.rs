@@ -29,12 +29,12 @@ const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 pub(crate) struct FenceError {
     /// The command that was refused.
     command: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     source: io::Error,
 }
 
 /// Asks the kernel to include this process in every peer's [`heavy_fence`]; to be called before the node shares
-/// memory. The kernel is asked once per process, later calls return what the first one found.
+/// memory. The kernel is asked once per process, later calls return the first answer.
 pub(crate) fn register_membarrier() -> Result<(), FenceError> {
     // A child of fork inherits both this answer and the registration; exec drops both.
     static ANSWER: OnceLock<Result<(), i32>> = OnceLock::new();
@@ -67,7 +67,7 @@ fn membarrier(command: libc::c_int) -> io::Result<()> {
 
 /// Sleeps while `word` holds `expected`, until a wake, a signal or the timeout; `false` if the time ran out.
 ///
-/// Wakes may be spurious: the caller re-checks what it waits for. The futex is shared, that is, keyed by the memory
+/// Wakes may be spurious: the caller re-checks its condition. The futex is shared, that is, keyed by the memory
 /// and not by the address space, so a peer that maps the same memory can wake it.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> bool {
     let timeout = Timespec {

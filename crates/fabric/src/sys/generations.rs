@@ -23,7 +23,7 @@ pub(crate) struct Generations {
     count: AtomicUsize,
 }
 
-/// A file of entries of memory that nobody has, of which tables of any length are made.
+/// A file of entries of memory without an owner, of which tables of any length are made.
 #[derive(Default)]
 pub(crate) struct Retired {
     file: Option<(OwnedFd, usize)>,

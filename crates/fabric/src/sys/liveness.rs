@@ -91,7 +91,7 @@ pub(crate) enum LivenessError {
          needs a new cell"
     )]
     InUse {
-        /// What the word holds.
+        /// The value of the word.
         value: u32,
     },
     /// The kernel refuses robust lists.

@@ -24,7 +24,7 @@ pub(crate) struct Places {
     pub(crate) numbers: u32,
 }
 
-/// What a node finds when it joins.
+/// The state that a node finds when it joins.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) claim: Claim,
@@ -50,7 +50,7 @@ impl SessionDir {
         for node in self.nodes()? {
             match self.judge(node, &is_alive)? {
                 State::Taken { .. } | State::OtherVersion { .. } => here.push(node),
-                // Whoever is slow to start has lost its place, and finds out.
+                // A node that is slow to start has lost its place, and finds out.
                 State::Leftover => self.clear(&lock, node)?,
                 State::Absent => {}
             }
@@ -102,7 +102,7 @@ impl SessionDir {
         let mut filled = 0;
         while filled < bytes.len() {
             match pread(lock, &mut bytes[filled..], filled as u64) {
-                Ok(0) => break, // nobody was there before
+                Ok(0) => break, // no node was there before
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("reading", &self.lock_path())(errno)),

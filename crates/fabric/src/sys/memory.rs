@@ -76,7 +76,7 @@ impl Part {
         fstat(&self.fd).map_or(0, |stat| allocated(&stat))
     }
 
-    /// What can be had of the pages of a pool.
+    /// The free bytes of the pages of a pool.
     fn free_bytes(&self) -> u64 {
         self.pages.free_bytes(|| self.taken())
     }
@@ -169,7 +169,7 @@ impl Arena {
     /// Makes at least the first `bytes` bytes usable; they are zero at first.
     ///
     /// Doubles where there is room, so that many small requests cost few calls. Never shrinks. On an error the arena
-    /// keeps what it has (perhaps somewhat more than before) and stays usable. Blocks for about 0.25 ms per MiB.
+    /// keeps its memory (perhaps somewhat more than before) and stays usable. Blocks for about 0.25 ms per MiB.
     pub(crate) fn grow_to(&self, bytes: usize) -> Result<(), MemoryError> {
         if bytes <= self.len() {
             return Ok(());
@@ -211,10 +211,10 @@ impl Arena {
     fn allocate_to(&self, part: &mut usize, end: usize) -> Result<(), MemoryError> {
         while self.len() < end {
             let len = self.len();
-            // On success this also moves the file's end, on failure it gives back what it took: the file's length is
-            // at any time the usable length.
+            // On success this also moves the file's end, on failure it gives the new pages back: the file's length
+            // is at any time the usable length.
             match (self.parts[*part].allocate(len, end - len, self.ceiling()), self.parts.get(*part + 1)) {
-                // Release: whoever learns the new length may use the memory below it.
+                // Release: a thread that learns the new length may use the memory below it.
                 (Ok(bytes), _) => self.len.store(len + bytes, Ordering::Release),
                 (Err(_), Some(next)) => {
                     self.range.map_from(next.fd.as_fd(), len, next.pages.bytes())?;
@@ -320,7 +320,7 @@ impl Files {
 impl Mapping {
     /// Maps the memory that a peer has sent, file by file, with the reserve that the peer has named.
     ///
-    /// Refuses what could turn an access into a signal: a file that is no memfd, may shrink or is longer than its
+    /// Refuses a file that could turn an access into a signal: one that is no memfd, may shrink or is longer than its
     /// reserve. The peer runs under our user (the socket has checked) and could do worse if it wanted to; this
     /// guards against mistakes.
     pub(crate) fn attach(fds: Vec<OwnedFd>, reserve_bytes: usize) -> Result<Self, MemoryError> {

@@ -1,6 +1,6 @@
 //! System calls of the fabrics (Linux on x86-64).
 //!
-//! | file       | what it gives                                                                              |
+//! | file       | contents                                                                                   |
 //! |------------|--------------------------------------------------------------------------------------------|
 //! | `fence`    | process-wide fences (`membarrier`), futexes shared between processes, usable cores         |
 //! | `liveness` | a word in shared memory which the kernel marks when its holder dies (robust list)          |
@@ -13,7 +13,7 @@
 //! | `lives`    | which life of its place a node begins that joins a session                                 |
 //! | `socket`   | control sockets that carry short messages and file descriptors                             |
 //! | `alike`    | a large table whose entries begin alike, and take memory only when they are written         |
-//! | `cgroup`   | what the control groups of this process allow: memory and cores                            |
+//! | `cgroup`   | the limits of this process's control groups: memory and cores                              |
 //!
 //! Nothing here knows of endpoints, regions or objects. All peers run under one user, which every file and every
 //! socket checks; peers of the same user trust each other as threads of one program do.

@@ -79,7 +79,7 @@ impl Pages {
         if self == Pages::Gigantic { 1 << 30 } else { STEP_BYTES }
     }
 
-    /// What a memfd of them is made with.
+    /// The flags of a memfd of them.
     pub(crate) fn flags(self) -> MemfdFlags {
         match self {
             Pages::Huge => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
@@ -99,7 +99,7 @@ impl Pages {
     }
 }
 
-/// Bytes in free huge pages of this size that nobody has reserved.
+/// Bytes in free huge pages of this size that are not reserved.
 fn free_in_pool(page_bytes: u64) -> u64 {
     let read = |name: &str| -> Option<u64> {
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", page_bytes >> 10);

@@ -32,7 +32,7 @@ pub(crate) enum MemoryError {
         /// The size asked for.
         reserve_bytes: usize,
     },
-    /// A file descriptor from a peer is not what it should be.
+    /// A file descriptor from a peer is unsuitable.
     #[error("refused a peer's memory: {why}; is it of another version?")]
     Rejected {
         /// The defect.
@@ -186,8 +186,8 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` and is unmapped once; whoever kept a pointer into it promised to keep
-        // its owner as well.
+        // SAFETY: the range was mapped by `map` and is unmapped once; the holder of a pointer into it has promised to
+        // keep its owner as well.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

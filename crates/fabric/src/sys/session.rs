@@ -220,7 +220,7 @@ impl SessionDir {
         Ok(removed)
     }
 
-    /// Removes what a node has left, under the session's lock.
+    /// Removes the files of a node, under the session's lock.
     pub(super) fn clear(&self, _lock: &OwnedFd, node: u32) -> Result<(), SessionError> {
         remove_file(&self.card_path(node))?;
         remove_file(&self.socket_path(node))
@@ -313,7 +313,7 @@ impl Drop for Claim {
         if std::process::id() != self.owner_pid {
             return;
         }
-        // What cannot be removed now is swept later.
+        // Files that cannot be removed now are swept later.
         let Ok(lock) = self.session.lock() else { return };
         if self.is_ours() {
             let _ = remove_file(&self.socket_path);

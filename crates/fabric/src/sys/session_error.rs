@@ -106,7 +106,7 @@ pub(crate) enum SessionError {
         /// The lock file.
         path: PathBuf,
     },
-    /// A card is not what it should be.
+    /// A file is no valid card.
     #[error("{} is no card of a node: {why}", path.display())]
     BadCard {
         /// The file.

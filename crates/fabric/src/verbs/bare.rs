@@ -26,7 +26,7 @@ pub struct Bare {
     can_inline: bool,
     address: u64,
     rkey: u32,
-    /// Nobody can know any more what is under way.
+    /// The requests under way are not known any more.
     is_broken: bool,
 }
 
@@ -45,8 +45,8 @@ impl Bare {
         Ok(Bare { _lane: lane, completions, qp, qp_ex, local, lkey, can_inline, address, rkey, is_broken: false })
     }
 
-    /// Puts `operands[0]`, gets, compares with the first and swaps in the second, or adds the first. What was got, or was
-    /// there before an atomic.
+    /// Puts `operands[0]`, gets, compares with the first and swaps in the second, or adds the first. Returns the word
+    /// that was got, or that was there before an atomic.
     ///
     /// # Errors
     /// How the device says that it failed; then so does every later one.

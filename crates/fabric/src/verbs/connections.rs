@@ -1,4 +1,4 @@
-//! Which lanes reach which memory: the queue pairs between nodes, made and ended by what the control plane brings.
+//! Which lanes reach which memory: the queue pairs between nodes, made and ended by messages of the control plane.
 //!
 //! ```text
 //! node A                                      node B
@@ -54,7 +54,7 @@ pub(super) const LANES_MAX: usize = 256;
 const TARGETS_MAX: usize = 8 * LANES_MAX;
 /// How long a new lane or group waits for peers that are not suspected, and do not answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How soon what a peer did not take is sent again.
+/// How soon a message that a peer did not take is sent again.
 const RESEND: Duration = Duration::from_millis(10);
 /// The class of the first three groups.
 const BASE: GroupKey = GroupKey::SIGNAL;
@@ -109,7 +109,7 @@ struct Board {
     last_lane: u32,
     last_ask: u64,
     last_free: u64,
-    /// What peers have given back, and lanes here may still have under way.
+    /// Memory that peers have given back, and that requests of lanes here may still reach.
     passing: Vec<Passing>,
 }
 
@@ -122,7 +122,7 @@ struct Group {
 
 struct Peer {
     memory: Arc<PeerMemory>,
-    /// What its groups belong to that are known.
+    /// The classes of its known groups.
     classes: BTreeSet<u8>,
     /// It is connected. (This node never is.)
     is_linked: bool,
@@ -134,7 +134,7 @@ struct Peer {
     failure: Option<Error>,
     /// Messages that arrived before it was up.
     held: Vec<ControlEvent>,
-    /// What it did not take.
+    /// Messages that it did not take.
     owed: VecDeque<Vec<u8>>,
     /// The numbers of messages sent to it, and received from it.
     said: u64,
@@ -164,7 +164,7 @@ impl Peer {
         }
     }
 
-    /// Whether anything may be expected of it soon.
+    /// Whether an answer may be expected of it soon.
     fn answers(&self) -> bool {
         self.is_linked && !self.is_suspected
     }
@@ -258,7 +258,7 @@ impl Connections {
         let _ = self.service.set(std::thread::current().id());
     }
 
-    // ---- what is known of nodes --------------------------------------------------------------------------------------
+    // ---- the states of nodes -----------------------------------------------------------------------------------------
 
     pub(super) fn set_up(&self, node: NodeId, incarnation: u64) {
         self.know(node, incarnation);

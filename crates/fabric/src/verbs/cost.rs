@@ -1,5 +1,5 @@
-//! What the fabric adds to the calls of libibverbs: loops of waited-for operations of 8 bytes over a provider that does
-//! them at once, and loops of the bare calls over the same. `bench/instructions` counts what they execute.
+//! The cost that the fabric adds to calls of libibverbs: loops of waited-for operations of 8 bytes over a provider that does
+//! them at once, and loops of the bare calls over the same. `bench/instructions` counts their instructions.
 //!
 //! The provider keeps one work request, and does it when its doorbell is rung; so it costs both loops the same.
 
@@ -49,7 +49,7 @@ static QUICK: Quick = Quick(UnsafeCell::new(Request {
 }));
 
 fn quick() -> &'static mut Request {
-    // SAFETY: as above, and nobody keeps it beyond a call of the provider.
+    // SAFETY: as above, and no caller keeps it beyond a call of the provider.
     unsafe { &mut *QUICK.0.get() }
 }
 

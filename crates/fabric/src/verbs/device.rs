@@ -89,7 +89,7 @@ impl Device {
         self.address
     }
 
-    /// Takes what the device has to report, to the log; whether it has failed for good.
+    /// Logs the events of the device. Returns whether it has failed for good.
     pub(super) fn has_failed(&self) -> bool {
         let name = &self.info.name;
         let mut has_failed = false;
@@ -120,8 +120,8 @@ impl Device {
         }
         // SAFETY: zero is valid for it: integers and a pointer.
         let mut event: ibv_async_event = unsafe { core::mem::zeroed() };
-        // SAFETY: the context is open, and the event is valid to write; its descriptor does not block. What was taken is
-        // acknowledged at once, or destroying what it is about would wait. The number of a port is valid to read
+        // SAFETY: the context is open, and the event is valid to write; its descriptor does not block. It is
+        // acknowledged at once, or destroying its object would wait. The number of a port is valid to read
         // whatever the union holds.
         unsafe {
             if (self.verbs.ibv_get_async_event)(self.context, &mut event) != 0 {

@@ -30,7 +30,7 @@ pub enum VerbsError {
     NoPort {
         /// Names of the devices.
         devices: String,
-        /// What is wrong with each port.
+        /// The defect of each port.
         why: String,
     },
     /// Not enough memory may be locked.
@@ -51,7 +51,7 @@ pub enum VerbsError {
     NoWay {
         /// The device.
         device: String,
-        /// What is missing, and what to do.
+        /// The obstacle, and the remedy.
         why: String,
     },
     /// A call failed.
@@ -61,7 +61,7 @@ pub enum VerbsError {
         what: &'static str,
         /// The device.
         device: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }

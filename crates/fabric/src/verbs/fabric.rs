@@ -31,8 +31,8 @@ const SERVE_MAX: Duration = Duration::from_millis(100);
 const SPINS: u32 = 100;
 const YIELDS: u32 = 200;
 const YIELDS_CROWDED: u32 = 10;
-/// One sleep. No put rings a bell here: a card writes past the processor, so whoever waits looks. Only what threads of the
-/// node store for each other does ([`Sleepers`]).
+/// One sleep. No put rings a bell here, since a card writes past the processor: a waiting thread polls. Only stores of the
+/// node's threads for each other ring one ([`Sleepers`]).
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEP_CROWDED: Duration = Duration::from_micros(200);
 /// After so many sleeps in a wait, each sleep is longer by as much again, up to a limit: a long wait may end a little

@@ -1,4 +1,4 @@
-//! What devices there are and what they can do, as plain data.
+//! The devices and their capabilities, as plain data.
 
 use core::ffi::{CStr, c_char};
 use std::io;
@@ -62,7 +62,7 @@ pub struct PortInfo {
     pub number: u8,
     /// It carries data.
     pub is_active: bool,
-    /// What it is attached to.
+    /// The network behind it.
     pub link: Link,
     /// Its address in an InfiniBand subnet.
     pub lid: u16,
@@ -76,7 +76,7 @@ pub struct PortInfo {
     pub addresses: Vec<Address>,
 }
 
-/// What a port is attached to.
+/// The network behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// An InfiniBand subnet.
@@ -94,11 +94,11 @@ pub struct Address {
     pub index: u8,
     /// The address. For RoCE v2 an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
     pub gid: [u8; 16],
-    /// What it stands for.
+    /// Its kind.
     pub kind: AddressKind,
 }
 
-/// What an address stands for.
+/// The kind of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressKind {
     /// RoCE v1: reaches the same Ethernet only.

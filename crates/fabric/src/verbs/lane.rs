@@ -119,7 +119,7 @@ impl LanePort {
     #[inline]
     fn begin(&self, count: usize) {
         self.posted.store(self.posted.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst); // the processor's share is the heavy fence of who hears that memory is given back
+        compiler_fence(Ordering::SeqCst); // the thread that hears of memory given back makes the processor's fence
     }
 
     #[inline]

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::memory::{ChunkInfo, GenerationInfo};
 use super::route::QueuePairAddress;
 
-/// The layout that all processes of a session must share. It changes with any change to these messages, or to what a
-/// pointer means.
+/// The layout that all processes of a session must share. It changes with any change to these messages, or to the
+/// meaning of a pointer.
 pub(super) const LAYOUT: &str = concat!("farfield-verbs-2/", env!("CARGO_PKG_VERSION"));
 
 /// One message. Those of one node arrive in the order in which it sent them.
@@ -19,7 +19,7 @@ pub(super) enum Message {
     /// Memory of a group has another generation: by what pointers there are nothing is to be posted to it any more. The receiver
     /// answers with `Passed` if it has an `id` other than 0.
     Generation { id: u64, key: u8, info: GenerationInfo },
-    /// Nothing of the receiver's lanes is under way by pointers to what it was told to be given back with this `id`.
+    /// The answer to `Generation`: the sender's lanes have no request under way by old pointers to the memory of this `id`.
     Passed { id: u64 },
     /// All groups that the sender had when the connection was made, and all their memory, were told.
     Told,

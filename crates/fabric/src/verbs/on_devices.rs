@@ -203,8 +203,8 @@ fn ten_thousand_operations_in_a_window() {
             if begins_batch {
                 connection.lane.hold(PEER);
             }
-            // Nothing orders what follows a get or an atomic after it, so a word has puts or atomics, and gets look at
-            // what was put (the last put of a word flushes before them).
+            // No operation is ordered behind a get or an atomic. So a word has puts or atomics, and gets look at words
+            // with puts (the last put of a word flushes before them).
             let (verb, operands, bytes, expected) = match rng.random_range(0..4) {
                 0 if word % 2 == 0 => (Verb::Get, [0; 2], 0, None),
                 1 if word % 2 == 1 => (Verb::Faa, [count, 0], 0, Some(model[word])),
@@ -289,8 +289,8 @@ fn what_waits_for_gets_starts_when_they_have_ended() {
     }
 }
 
-/// What a get or an atomic finds has come when it has ended, whatever packets were lost: Soft-RoCE takes the acknowledgement of
-/// a put that it had to send again for that of what followed it.
+/// The result of a get or an atomic is there when it has ended, whatever packets were lost. Soft-RoCE takes the
+/// acknowledgement of a put that it had to send again for that of the next operation.
 #[test]
 fn what_follows_a_put_brings_its_answer() {
     const NO_ANSWER: u64 = 0xdead_dead_dead_dead;

@@ -150,7 +150,7 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
     mapped.map(|_| true).map_err(|errno| format!("mmap of huge pages: {errno}"))
 }
 
-/// A file whose pages are all allocated. Mapping anonymous memory instead would detect a lack of pages too late: when
+/// A file with all pages allocated. Mapping anonymous memory instead would detect a lack of pages too late: when
 /// the addresses are no longer reserved, or by a signal at the first access.
 fn huge_file(bytes: usize, pages: Pages) -> Option<OwnedFd> {
     let file = memfd_create("farfield-verbs", MemfdFlags::CLOEXEC | pages.flags()).ok()?;

@@ -1,4 +1,4 @@
-//! What a lane knows of its peers: their operations, and the queue pairs that do them.
+//! A lane's knowledge of its peers: their operations, and the queue pairs that do them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) struct Pair {
     /// None once it had to be destroyed.
     pub(super) queue: Option<QueuePair>,
     pub(super) waiting: VecDeque<Work>,
-    /// What its work requests under way end.
+    /// The operations that its work requests under way end.
     pub(super) posted: Posted,
     /// The last of them is signalled.
     pub(super) is_signalled: bool,
@@ -55,7 +55,7 @@ pub(super) struct Pair {
     pub(super) oldest_seen: (Option<(u64, bool)>, Instant),
     /// So many bytes are under way at most, words apart.
     pub(super) bytes: u64,
-    /// What waits was looked at when the peer had given memory back so often.
+    /// How often the peer had given memory back when the waiting requests were last looked at.
     pub(super) changes_seen: u64,
 }
 
@@ -93,8 +93,8 @@ impl Pair {
         self.puts_end > self.posted.first
     }
 
-    /// How many of the first `count` that wait may start where the lane holds work back: what is fenced once all before it has
-    /// ended, and what brings an answer once all puts before it have.
+    /// How many of the first `count` that wait may start where the lane holds work back: a fenced request once all before it
+    /// have ended, and one that brings an answer once all puts before it have.
     pub(super) fn count_unheld(&self, count: usize) -> usize {
         let mut is_behind_puts = self.has_puts_under_way();
         let held = self.waiting.iter().take(count).enumerate().position(|(at, work)| {
@@ -112,7 +112,7 @@ impl Pair {
     }
 }
 
-/// What the work requests of a queue pair end that are under way, in the order of posting.
+/// The operations that the work requests of a queue pair under way end, in the order of posting.
 pub(super) struct Posted {
     entries: Box<[Ends; DEPTH]>,
     /// The position of the oldest, and of the next one.
@@ -120,7 +120,7 @@ pub(super) struct Posted {
     pub(super) next: u64,
 }
 
-/// What ends with a work request.
+/// The operation that ends with a work request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     /// Nothing: it is a part of an operation, or of none.

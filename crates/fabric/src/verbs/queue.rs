@@ -72,7 +72,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// What a queue pair can do.
+/// The capabilities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueInfo {
     /// Longest puts that are copied into the work request.
@@ -83,7 +83,7 @@ pub struct QueueInfo {
     pub puts_in_order: bool,
     /// Answers of gets are known to land in order.
     pub gets_in_order: bool,
-    /// Lanes hold back what Soft-RoCE would get wrong.
+    /// Lanes hold back requests that Soft-RoCE would get wrong.
     pub holds_back: bool,
     /// The provider has the extended calls.
     pub is_extended: bool,
@@ -141,7 +141,7 @@ impl QueuePairSwitch {
         }
     }
 
-    /// Memory was given back: the lane is to look before it posts by what it knows.
+    /// Memory was given back: the lane is to look for changes before its next post.
     pub fn warn(&self) {
         self.0.verdict.fetch_or(LOOK, Ordering::AcqRel);
     }
@@ -274,7 +274,7 @@ impl QueuePair {
             ..Default::default()
         };
         let mut classic = ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..Default::default() };
-        // SAFETY: device, domain and completion queue are alive, and the attributes are what the calls ask for.
+        // SAFETY: device, domain and completion queue are alive, and the attributes are as the calls ask for.
         unsafe {
             let raw = ibv_create_qp_ex(device.context, &mut extended);
             if !raw.is_null() {
@@ -292,13 +292,13 @@ impl QueuePair {
         }
     }
 
-    /// What it can do.
+    /// Its capabilities.
     #[must_use]
     pub fn info(&self) -> QueueInfo {
         self.info
     }
 
-    /// What ends it from elsewhere.
+    /// The switch that ends it from elsewhere.
     #[must_use]
     pub fn switch(&self) -> QueuePairSwitch {
         self.switch.clone()
@@ -320,7 +320,7 @@ impl QueuePair {
         self.switch.0.verdict.fetch_and(!LOOK, Ordering::AcqRel);
     }
 
-    /// What the other side has to know.
+    /// The address that the other side needs.
     #[must_use]
     pub fn address(&self) -> QueuePairAddress {
         QueuePairAddress {

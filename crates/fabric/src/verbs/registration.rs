@@ -19,8 +19,8 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryRegion {}
 
-/// What a device may do with the memory of a group, for this node and for its peers. No relaxed ordering: with it, the
-/// buses could let a put pass the one before, and "puts to one node land in order" is what objects are built on.
+/// The rights of a device to the memory of a group, for this node and for its peers. No relaxed ordering: with it, the
+/// buses could let a put pass the one before, and objects rely on "puts to one node land in order".
 pub(super) const SHARED: ibv_access_flags =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 

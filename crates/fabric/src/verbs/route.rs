@@ -82,7 +82,7 @@ fn flid(gid: [u8; 16]) -> Option<u16> {
     Some(u16::from_be_bytes([high, low])).filter(|flid| LIDS.contains(flid))
 }
 
-/// What the other side has to know to connect a queue pair.
+/// The data by which the other side connects a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePairAddress {
     /// Its number.
@@ -136,7 +136,7 @@ mod tests {
         })
     }
 
-    /// Connects a queue pair of the one to one of the other; what the one's device was told.
+    /// Connects a queue pair of the one to one of the other. Returns the attributes that the one's device got.
     fn connect(one: &Stub, other: &Stub) -> Result<ibv_qp_attr, VerbsError> {
         let there = QueuePair::target(&other.device)?.address();
         let completions = Arc::new(CompletionQueue::new(&one.device, 1)?);

@@ -17,14 +17,14 @@ pub(super) fn code_of(status: ibv_wc_status) -> Option<Code> {
     Some(match status {
         IBV_WC_WR_FLUSH_ERR => return None,
         IBV_WC_REM_ACCESS_ERR | IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_INV_RD_REQ_ERR => Code::Revoked,
-        // The peer does not answer, or could not do it: nobody knows whether it was done. Whether the peer is dead, the
+        // The peer does not answer, or could not do it: it may have been done or not. Whether the peer is dead, the
         // session knows.
         IBV_WC_RETRY_EXC_ERR
         | IBV_WC_RNR_RETRY_EXC_ERR
         | IBV_WC_RESP_TIMEOUT_ERR
         | IBV_WC_REM_OP_ERR
         | IBV_WC_REM_ABORT_ERR => Code::Unreachable,
-        // What is wrong on this side: lengths, keys, states; faults of the device; statuses of services that are not
+        // Mistakes of this side: lengths, keys, states; faults of the device; statuses of services that are not
         // used here, or not known yet.
         _ => Code::Device,
     })

@@ -493,7 +493,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *m
     let mut requests = Vec::new();
     let mut chain = Vec::new();
     let mut next = wr;
-    // SAFETY: the caller's list is whole, and so is what it points to; inline bytes are there to be read.
+    // SAFETY: the caller's list and its segments are whole, and inline bytes are there to be read.
     unsafe {
         while let Some(request) = next.as_ref() {
             let local = if request.num_sge == 1 { *request.sg_list } else { ibv_sge::default() };

@@ -54,7 +54,7 @@ pub(super) fn span_request(
     WorkRequest { verb, remote: remote.cast(), len, operands: [0; 2], local }
 }
 
-/// A lane on a stub, connected to a peer whose memory is in this process.
+/// A lane on a stub, connected to a peer with its memory in this process.
 struct Rig {
     stub: Stub,
     lane: VerbsLane,
@@ -212,7 +212,7 @@ fn what_is_out_of_the_ordinary_does_not_go_the_short_way() {
         rig.stub.complete(1);
         assert_eq!(rig.status(get), Status::Done);
         assert!(can(&mut rig));
-        // What the device refuses was not posted.
+        // A request that the device refuses was not posted.
         rig.stub.state().refusals.push_back((0, libc::ENOMEM));
         assert!(!can(&mut rig) && can(&mut rig));
         // As many as there are places, or room in the queue.

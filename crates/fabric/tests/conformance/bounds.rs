@@ -36,7 +36,7 @@ pub(crate) fn places_outside_are_refused(harness: &Harness) {
         word.store(7);
     }
     let endpoint = nodes[0].endpoint();
-    // How much memory the group has, beyond what was asked for, is the fabric's business.
+    // How much memory the group has, beyond the requested one, is the fabric's business.
     let ErrorKind::OutOfBounds { memory_bytes, .. } =
         *refused(endpoint.get(RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 1 << 40)).wait()).kind()
     else {
@@ -146,7 +146,7 @@ pub(crate) fn memory_is_zeroed_aligned_and_apart(harness: &Harness) {
     }
 }
 
-/// A group's limit is an error that says so, and what was there stays.
+/// A group's limit is an error that says so, and the earlier memory stays.
 pub(crate) fn running_out_of_memory_is_an_error(harness: &Harness) {
     let (nodes, limit) = harness.session_with_small_groups(2);
     let region = nodes[1].region(limit / 8 * 3);

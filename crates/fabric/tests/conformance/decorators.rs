@@ -59,7 +59,7 @@ pub(crate) fn one_operation_fails_on_command(harness: &Harness) {
     assert_eq!(endpoint.get(word).wait().unwrap(), 34);
 }
 
-/// A record lists what was posted, in order.
+/// A record lists the posted operations, in order.
 pub(crate) fn a_record_has_what_was_posted(harness: &Harness) {
     let nodes = harness.session(2);
     let log = Record::default();

@@ -52,7 +52,7 @@ pub(crate) fn another_executor_is_woken(harness: &Harness) {
                 let came = || (mine.word(0).load() >= round).then_some(());
                 endpoint.wait_until(endpoint.deadline(), came).await.unwrap();
                 assert!(endpoint.get::<u64>(others.remote(0)).await.unwrap() >= round);
-                // A remote word changes by a local store, which rings for nobody.
+                // A remote word changes by a local store, which wakes no task.
                 if round <= 5 {
                     mine.word(8).store(round);
                     let mut seen = round - 1;

@@ -45,7 +45,7 @@ pub(crate) fn what_is_refused_is_known_at_once(harness: &Harness) {
     assert_eq!(endpoint.get(count).wait().unwrap(), 2 * (KINDS as u64 - 1));
 }
 
-/// What is made to fail is refused in the same way: each kind of operation, behind others, and between the parts of a batch.
+/// An operation that is made to fail is refused alike: each kind of operation, behind others, and between the parts of a batch.
 pub(crate) fn what_is_made_to_fail_is_known_at_once(harness: &Harness) {
     let nodes = harness.session(2);
     let faults = Faults::default();
@@ -67,7 +67,7 @@ pub(crate) fn what_is_made_to_fail_is_known_at_once(harness: &Harness) {
         detached(&endpoint, place, kind).unwrap();
     }
     assert_eq!(endpoint.get(place).wait().unwrap(), 2, "cas and faa, once each: what failed had no effect");
-    // Known of one that ended with a failure before anybody asked.
+    // Known of one that ended with a failure before the test asked.
     faults.fail_after(1);
     let ops = [endpoint.put_value(place, 5), endpoint.put_value(place, 6)];
     eventually("both have ended", || ops.iter().all(|op| op.is_complete()).then_some(()));
@@ -76,7 +76,7 @@ pub(crate) fn what_is_made_to_fail_is_known_at_once(harness: &Harness) {
     refused(second.accepted().map(drop));
 }
 
-/// The right is taken in the middle, and given back: of what was accepted before, nothing is done behind what was not.
+/// The right is taken in the middle, and given back: of the accepted puts, none is done behind one that was not.
 pub(crate) fn what_fails_fails_with_all_behind_it(harness: &Harness) {
     let nodes = harness.session(2);
     let puts = if harness.is_simulated() { 4 } else { 100 };

@@ -184,7 +184,7 @@ impl Drop for Ends<'_> {
 }
 
 /// A node puts through a pointer that the owner gives out, waiting for it or not, on and on after the memory is given
-/// back; what the owner gives out then is zero, and stays so.
+/// back. The memory that the owner gives out then is zero, and stays so.
 pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness) {
     let (nodes, bytes) = (harness.session(2), long(harness));
     let (place, done) = (Word::new(0), Word::new(0));

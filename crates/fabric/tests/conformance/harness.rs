@@ -1,4 +1,4 @@
-//! Sessions of several nodes inside this process, and what the cases share.
+//! Sessions of several nodes inside this process, and the helpers that the cases share.
 //!
 //! A case's body may touch the memory of all nodes. Concurrent parts are bodies of [`threads`] (or [`litmus`]): each
 //! belongs to one node, and reaches the others' memory by operations only. Such threads communicate by [`Word`]s,
@@ -194,7 +194,7 @@ impl Node {
         self.fabric.me()
     }
 
-    /// What the service thread has reported so far.
+    /// The events that the service thread has reported so far.
     pub(crate) fn events(&self) -> Vec<ControlEvent> {
         self.events.lock().unwrap().clone()
     }
@@ -330,7 +330,7 @@ impl Lines {
     }
 }
 
-/// One thread of a litmus test: its node, and what it does in a round; the value is what it observed.
+/// One thread of a litmus test: its node, and its part of a round; the value is its observation.
 pub(crate) type Body<'a> = (&'a Node, &'a (dyn Fn(&Endpoint, usize) -> u64 + Sync));
 
 /// How often each outcome was seen.

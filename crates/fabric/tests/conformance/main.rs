@@ -147,7 +147,7 @@ suite! {
         a_record_has_what_was_posted;
 }
 
-/// Shared memory is stronger than the model: what the model allows and x86 does not cannot be seen on it.
+/// Shared memory is stronger than the model: an outcome that the model allows and x86 does not cannot be seen on it.
 const STRONGER: &str = "operations complete at once and in order: the model's weak outcomes do not happen";
 
 const STRONG: &[Excluded] = &[
@@ -185,7 +185,7 @@ static WEAK: Harness = Harness {
     excluded: &[],
 };
 
-/// The model itself: what it orders must hold over the simulator, and what it allows must turn up there.
+/// The model itself: its orders must hold over the simulator, and its allowed outcomes must turn up there.
 static SIM: Harness = Harness {
     name: "sim",
     nodes: Nodes::Simulated,

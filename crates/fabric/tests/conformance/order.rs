@@ -1,4 +1,4 @@
-//! What the model orders: outcomes that must never be seen. Test names in brackets are those of the model's page.
+//! The orders of the model: outcomes that must never be seen. Test names in brackets are those of the model's page.
 
 use farfield_fabric::{Buf, Endpoint, GroupKey, NodeId, Region, RemotePtr, Word};
 
@@ -151,8 +151,8 @@ pub(crate) fn store_buffering_with_a_local_store_and_every_get(harness: &Harness
     }
 }
 
-/// What a get brings is in memory when it has been waited for, where other threads of the node find it, before the thread reads
-/// anything more (NLW→WT→CR).
+/// The result of an awaited get is in memory, where other threads of the node find it, before the thread's next reads
+/// (NLW→WT→CR).
 pub(crate) fn store_buffering_with_what_gets_bring(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);

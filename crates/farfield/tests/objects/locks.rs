@@ -362,7 +362,7 @@ fn an_endpoint_without_memory_loses_no_lock() {
     }
 }
 
-/// Invalid options are refused before anything is opened. Options that differ between nodes are reported.
+/// Invalid options are refused before an object is opened. Options that differ between nodes are reported.
 #[test]
 fn options_that_cannot_be_are_refused() {
     let _alone = alone("options of locks");

@@ -1,5 +1,5 @@
-//! Transactions: what they move is neither lost nor made, however their cells overlap; and they leave nothing when they are
-//! given up.
+//! Transactions: the amounts that they move are neither lost nor made, however their cells overlap. A transaction that is
+//! given up leaves nothing.
 
 use std::pin::pin;
 
@@ -152,7 +152,7 @@ fn nobody_sees_half_of_a_commit() {
     });
 }
 
-/// A transaction sees what it has written itself; others do not, until it commits.
+/// A transaction sees its own writes; others do not, until it commits.
 #[test]
 fn what_is_not_committed_is_not_written() {
     on_each_fabric("aborts", 3, |scene| {

@@ -165,7 +165,7 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        // Whoever leads further down is further out.
+        // An initial write that leads further down is further out.
         initial.sort();
         let (right, mut left): (Vec<_>, Vec<_>) = initial.into_iter().partition(|it| it.0 > 0 && it.0 == self.columns);
         left.reverse();
@@ -253,7 +253,7 @@ impl<'a> Plan<'a> {
         width_of(&self.graph.subevents[at].to_string(), CHARACTER) + 20.0
     }
 
-    /// Everything's place, with so much room in gutters; and whether no label is in the way of anything.
+    /// Everything's place, with so much room in gutters; and whether no label is in the way.
     fn lay_out(&self, headers: &[String], room: f64) -> (Layout, bool) {
         let mut layout = Layout { subevents: vec![None; self.graph.subevents.len()], ..Layout::default() };
         // From left to right.

@@ -12,14 +12,14 @@ use crate::text::{Position, Reader, Token};
 pub(super) struct Inside {
     pub(super) implementation: Rc<Implementation>,
     names: Vec<(String, Binding)>,
-    /// What the names of its registers begin with.
+    /// The prefix of its registers' names.
     pub(super) scope: String,
     /// The target of its result, and the jumps to its end.
     pub(super) into: Option<usize>,
     pub(super) returns: Vec<usize>,
 }
 
-/// What a name means while something is expanded.
+/// The meaning of a name during an expansion.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Binding {
     Value(Expression),
@@ -99,7 +99,7 @@ impl Parser {
         names.iter().rev().find(|bound| bound.0 == name).map(|bound| bound.1.clone())
     }
 
-    /// Reads what follows `for` once for each of a set.
+    /// Reads the block of a `for` once for each of a set.
     pub(super) fn each(&mut self, mut read: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         let name = self.reader.name("a variable")?;
         self.reader.expect_word("in")?;

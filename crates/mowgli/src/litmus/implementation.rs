@@ -7,7 +7,7 @@
 //! METHOD(PARAMETER, ...) { STATEMENT ... }
 //! ```
 //!
-//! `implementation NAME extends NAME` has everything of the other one; what it says itself of a kind or a method is in its place.
+//! `implementation NAME extends NAME` has everything of the other one; its own kinds and methods replace the other's.
 //!
 //! A declaration is that of a litmus test, with names like `x.copy[n]`, or a `for n in SET { ... }`. Statements are those of a litmus
 //! test, and `for`, and `return`. A `for` goes over nodes (`nodes`, `nodes(THREADS)`, `{1, 2}`, a parameter), threads (`b.members`)
@@ -39,7 +39,7 @@ pub struct Implementation {
     pub(crate) methods: Vec<(String, Vec<String>, Reader)>,
 }
 
-/// Those of the LOCO paper, and some with mistakes, of which it tells two; each after what it extends.
+/// Those of the LOCO paper, and some with mistakes, two of them from the paper; each after the one that it extends.
 const BUILTIN: &[(&str, &str)] = &[
     ("sv_rdma", include_str!("../../implementations/sv_rdma")),
     ("rdmawait_rdmatso", include_str!("../../implementations/rdmawait_rdmatso")),
@@ -56,7 +56,7 @@ const BUILTIN: &[(&str, &str)] = &[
 impl Implementation {
     /// Those of the LOCO paper: `sv_rdma` (shared variables over RDMA^WAIT), `bal_sv` (the barrier over shared variables), `rbl_sv` (the
     /// ring buffer), `msw_hash` (values of two words), `rdmawait_rdmatso` (waits by polls). `msw_guards` is sound for clients of which one thread
-    /// writes a place, and waits for a get before it reads what it brought. And four are unsound: `bal_no_fence`,
+    /// writes a place, and waits for a get before it reads the result. And four are unsound: `bal_no_fence`,
     /// `msw_guards_in_order`, `msw_guards_no_wait`, `msw_guards_no_fence`.
     ///
     /// ```
@@ -75,7 +75,7 @@ impl Implementation {
     /// Reads one, which may extend one that is known. Its methods are looked at when a test is expanded.
     ///
     /// # Errors
-    /// What is wrong with the text, and where.
+    /// The mistake in the text, and its position.
     ///
     /// ```
     /// # use mowgli::litmus::Implementation;

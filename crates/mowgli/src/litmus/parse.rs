@@ -27,7 +27,7 @@ pub(super) struct Parser {
     pub(super) implementations: Vec<(usize, Rc<Implementation>)>,
     /// All nodes, and where the threads are: known from a first reading where a test is expanded.
     pub(super) known: Option<(Vec<NodeNumber>, Vec<NodeNumber>)>,
-    /// What is being expanded, the innermost last.
+    /// The expansions under way, the innermost last.
     pub(super) inside: Vec<Inside>,
     /// Calls that were expanded.
     pub(super) expanded: usize,
@@ -43,7 +43,7 @@ pub(super) struct Parsed {
     pub(super) arguments: Vec<Argument>,
 }
 
-/// What a thread's statements are read into.
+/// The code of a thread, as its statements are read.
 pub(super) struct Body {
     pub(super) thread: usize,
     pub(super) code: Vec<Instruction>,
@@ -51,7 +51,7 @@ pub(super) struct Body {
     pub(super) breaks: Vec<Vec<usize>>,
 }
 
-/// Reads a test. What there are implementations of is expanded.
+/// Reads a test. Libraries that have an implementation are expanded.
 pub(super) fn test(file: &str, text: &str, models: &Models, all: &[Rc<Implementation>]) -> Result<Test> {
     let reader = Reader::new(file, text)?;
     let first = read(reader.clone(), models, &[], None)?;
@@ -284,7 +284,7 @@ impl Parser {
                 parser.reader.expect("{")?;
                 parser.declarations()
             })?;
-            // What it is made of has its memory.
+            // The objects that it is made of have its memory.
             self.test.objects[at].starts = None;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Reading what a test asks.
+//! Reading the question of a test.
 
 use super::parse::{OPERANDS_MAX, Parser};
 use super::*;

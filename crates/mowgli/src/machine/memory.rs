@@ -15,7 +15,7 @@ pub(super) fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// What a word contributes to the digest: nothing if it is 0, so that memory which was never touched costs nothing.
+/// A word's share of the digest: nothing if it is 0, so that memory which was never touched costs nothing.
 fn share(loc: Loc, value: u64) -> u64 {
     if value == 0 {
         0

@@ -186,7 +186,7 @@ impl Digest {
         *self.0.get_mut() = 0;
     }
 
-    /// Relaxed: whoever races here computes the same value from the same state.
+    /// Relaxed: threads that race here compute the same value from the same state.
     pub(super) fn get(&self, compute: impl FnOnce() -> u64) -> u64 {
         match self.0.load(Ordering::Relaxed) {
             0 => {

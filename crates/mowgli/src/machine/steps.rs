@@ -1,4 +1,4 @@
-//! The steps of the machine: which are possible, what they would touch, and taking one.
+//! The steps of the machine: the possible ones, their footprints, and taking one.
 
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ impl Machine {
         }
     }
 
-    /// The NAR whose words other read-modify-writes have read and not written yet.
+    /// The NAR of words that other read-modify-writes have read and not written yet.
     fn blocked(&self) -> SmallVec<[Step; 8]> {
         let mut blocked = SmallVec::new();
         if self.held.is_empty() {
@@ -48,7 +48,7 @@ impl Machine {
         let cpu = &mut self.threads[at];
         let drains = !cpu.store_buffer.is_empty();
         let count = usize::from(drains) + cpu.active.iter().map(|&peer| cpu.pair(peer).steps().len()).sum::<usize>();
-        // What follows makes room.
+        // The steps of the threads behind it make room.
         let (before, len) = (cpu.listed, self.listed.len());
         if count > before {
             self.listed.resize(len + count - before, Step::Drain(thread));
@@ -71,7 +71,7 @@ impl Machine {
 
     /// Whether taking this enabled step at once, before everything else, loses no outcome, given that threads learn of
     /// operations by waiting for their completion and in no other way, and that nothing is cancelled. Such a step touches
-    /// no memory, and what it makes impossible could not have happened before it anyway.
+    /// no memory, and the steps that it makes impossible could not have happened before it anyway.
     pub fn is_quiet(&self, step: Step) -> bool {
         let Step::Nic { thread, peer, sequence, part } = step else {
             // An operation in its queue pair that has done nothing yet holds back only later ones of the queue pair, and
@@ -102,8 +102,8 @@ impl Machine {
         }
     }
 
-    /// Whether an enabled step needs the connection between the nodes of its queue pair. What has arrived in the remote
-    /// side's buffer lands without it, and so does what has come back.
+    /// Whether an enabled step needs the connection between the nodes of its queue pair. Words in the remote
+    /// side's buffer land without it, and so do answers that have arrived.
     pub fn crossing(&self, step: Step) -> Option<Crossing> {
         let Step::Nic { thread, peer, sequence, part } = step else { return None };
         let pair = self.cpu(thread).pair(peer);

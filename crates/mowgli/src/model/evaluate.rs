@@ -1,4 +1,4 @@
-//! What a model's expressions mean: checked once, evaluated for each candidate of an execution.
+//! The meaning of a model's expressions: checked once, evaluated for each candidate of an execution.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +119,7 @@ pub(super) enum Step {
     Unmet(usize, String),
 }
 
-/// How a step depends on what is chosen.
+/// How a step depends on the chosen relations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Depends {
     Never,
@@ -138,14 +138,14 @@ pub(crate) struct Meaning {
     pub(crate) chosen: Vec<String>,
     pub(super) laws: Vec<(String, Law, usize)>,
     pub(crate) so: usize,
-    /// What each name means.
+    /// The meaning of each name.
     pub(crate) names: BTreeMap<String, usize>,
 }
 
 struct Builder<'a> {
     library: &'a Library,
     meaning: Meaning,
-    /// What names mean; None while it is being found out.
+    /// The meaning of names; None while it is being found out.
     names: BTreeMap<String, Option<usize>>,
 }
 
@@ -153,7 +153,7 @@ impl Meaning {
     /// Checks a library.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The mistake in it, and the position.
     pub(crate) fn of(library: &Library) -> Result<Meaning> {
         let meaning = Meaning {
             steps: Vec::new(),
@@ -197,7 +197,7 @@ impl Meaning {
         Ok(builder.meaning)
     }
 
-    /// Evaluates what does not depend on what is chosen.
+    /// Evaluates the steps that do not depend on the chosen relations.
     pub(crate) fn begin(&self, given: &dyn Given) -> Vec<Worth> {
         let mut worths: Vec<Worth> = Vec::with_capacity(self.steps.len());
         for (step, depends) in &self.steps {
@@ -238,7 +238,7 @@ impl Meaning {
             .map(|law| law.0.as_str())
     }
 
-    /// Whether `so` only grows with what is chosen.
+    /// Whether `so` only grows with the chosen relations.
     pub(crate) fn so_grows(&self) -> bool {
         self.steps[self.so].1 != Depends::Anyhow
     }

@@ -140,7 +140,7 @@ pub(crate) struct Broken {
     to: usize,
 }
 
-/// The paths behind what a model's steps are worth in a candidate.
+/// The paths behind the worth of a model's steps in a candidate.
 pub(crate) struct Paths<'a> {
     library: &'a Library,
     meaning: &'a Meaning,

@@ -180,7 +180,7 @@ fn method(reader: &mut Reader, library: &Library) -> Result<Method> {
 }
 
 fn case(reader: &mut Reader, names: &mut Names<'_>) -> Result<Case> {
-    // What the result and the condition name is read in the block behind them.
+    // The result and the condition name values that the block behind them reads.
     let position = reader.position();
     let result = if reader.takes("->") { Some(value(reader)?) } else { None };
     let condition = if reader.takes_word("if") {

@@ -44,7 +44,7 @@ fn thread(number: usize, node: usize, lines: &[String]) -> String {
     format!("\nP{number}@{node} {{\n{lines}}}\n")
 }
 
-/// Threads on nodes of their own, that write and broadcast, and then read what others may have.
+/// Threads on nodes of their own, that write and broadcast, and then read variables that others may have written.
 fn shared_variables(rng: &mut Rng) -> String {
     let nodes = 2 + rng.below(2);
     let mut text = "{ shared x; shared y; }\n".to_owned();
@@ -96,7 +96,7 @@ fn remote(rng: &mut Rng) -> String {
     text
 }
 
-/// What was put, got or written before a barrier, and what is read behind it; not all nodes take part.
+/// Puts, gets and writes before a barrier, and reads behind it; not all nodes take part.
 fn barrier(rng: &mut Rng) -> String {
     let nodes = 2 + rng.below(2);
     let members = if nodes == 3 && rng.below(2) == 0 { "P0, P2" } else { "P0, P1" };

@@ -1,8 +1,8 @@
-//! Calls of the libraries above words that stay calls: each is made on an object of whoever runs the test.
+//! Calls of the libraries above words that stay calls: each is made on an object of the test's runner.
 //!
 //! Shared variables, barriers and ring buffers are objects as the test declares them. The places of `msw` are copies of an
-//! object with one writer: its own place is what it writes, a place that is put to is the copy on that node, and one that is
-//! got into is what the thread has fetched. Tests that use them otherwise are refused, with the reason.
+//! object with one writer: the writer writes its own place, a place that is put to is the copy on that node, and one that is
+//! got into is the pair that the thread has fetched. Tests that use them otherwise are refused, with the reason.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use crate::litmus::TestThread;
 pub struct PlannedObject {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
 }
 
 /// The description of an object. Threads and nodes are numbered as in the [`Plan`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObjectKind {
-    /// A word with a copy on every node (`sv`), and what each copy holds at first.
+    /// A word with a copy on every node (`sv`), and the initial value of each copy.
     Shared(i64),
     /// A barrier (`bal`) of these threads.
     Barrier(Vec<usize>),
@@ -39,7 +39,7 @@ pub enum ObjectKind {
         /// The thread that writes it, if one does.
         writer: Option<usize>,
     },
-    /// What a thread has fetched of an object.
+    /// The pair that a thread has fetched of an object.
     Fetched,
 }
 
@@ -133,7 +133,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// What a call does, if it is one on objects, and the value that it is passed.
+    /// The operation of a call, if it is one on objects, and the value that it is passed.
     pub(super) fn operation(&self, test: &Test, call: &Call) -> Option<Operation> {
         let (mut id, mut value, mut nodes, mut named) = (NAMELESS, None, Vec::new(), Vec::new());
         for argument in &call.arguments {

@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use mowgli::machine::{Loc, Machine, Node, Operation, Source, Step, Thread};
 
-/// What is known at the end: the registers, then the declared memory.
+/// The values at the end: the registers, then the declared memory.
 pub(crate) type Outcome = Vec<u64>;
 
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ struct State {
     registers: Vec<u64>,
 }
 
-/// What a thread has issued so far, while it is parsed.
+/// The operations that a thread has issued so far, while it is parsed.
 #[derive(Default)]
 struct Issued {
     all: Vec<(Node, u32, String)>,
@@ -293,7 +293,7 @@ impl Program {
         state
     }
 
-    /// All outcomes. With `quiet_first`, a quiet step is taken before anything else is considered.
+    /// All outcomes. With `quiet_first`, a quiet step is taken before others are considered.
     fn explore(&self, quiet_first: bool) -> BTreeSet<Outcome> {
         let (mut outcomes, mut seen, mut open) = (BTreeSet::new(), HashSet::new(), vec![self.start()]);
         let mut steps = Vec::new();

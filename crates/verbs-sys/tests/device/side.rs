@@ -98,7 +98,7 @@ impl Device {
         }
     }
 
-    /// The addresses of the first port, and what they are good for.
+    /// The addresses of the first port, with their kinds.
     pub(crate) fn gids(&self) -> Vec<ibv_gid_entry> {
         let mut entries = vec![ibv_gid_entry::default(); 64];
         // SAFETY: the context is open, and there is room for that many entries.
@@ -143,7 +143,7 @@ pub(crate) enum Calls {
     Extended,
 }
 
-/// What a peer has to know.
+/// The data that a peer needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) qp_num: u32,
@@ -412,7 +412,7 @@ impl Side {
     /// A batch of the extended queue pair is open.
     unsafe fn add_extended(&self, work: &Work) {
         let qp = self.qp_ex;
-        // SAFETY: by the contract of this function, as in `post_extended`; what is bound is alive.
+        // SAFETY: by the contract of this function, as in `post_extended`; the bound objects are alive.
         unsafe {
             (*qp).wr_id = work.wr_id;
             (*qp).wr_flags = work.flags;
@@ -522,7 +522,7 @@ impl Drop for Side {
     fn drop(&mut self) {
         let verbs = self.device.verbs;
         // SAFETY: the objects were made with the side, and nothing uses them after this. Destroying the queue pair
-        // first ends what is under way, so the device does not touch the memory any more.
+        // first ends the work under way, so the device does not touch the memory any more.
         unsafe {
             frees("ibv_destroy_qp", (verbs.ibv_destroy_qp)(self.qp));
             frees("ibv_destroy_cq", (verbs.ibv_destroy_cq)(self.cq));

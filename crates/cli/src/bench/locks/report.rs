@@ -71,7 +71,7 @@ pub(super) struct Report {
     /// Of each node.
     threads: u16,
     pub(super) kind: String,
-    /// Of ALock, if they are not what they are by default.
+    /// Of ALock, if they differ from the defaults.
     pub(super) budgets: Option<Budgets>,
     pub(super) locks: u32,
     pub(super) locality_percent: u8,

@@ -62,7 +62,7 @@ pub(super) struct Report {
     sum: u64,
 }
 
-/// What a transfer costs on average.
+/// The average cost of a transfer.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Each {
     puts: f64,

@@ -16,7 +16,7 @@ const BATCH_MAX: u64 = 3;
 const WAIT: Duration = Duration::from_millis(30);
 
 pub(super) struct QueueLoad {
-    /// Those whose homes live, as far as is known.
+    /// Those with living homes, as far as is known.
     queues: Vec<(NodeId, Queue<u64>)>,
     endpoint: Endpoint,
     rng: SmallRng,

@@ -12,7 +12,7 @@ type Wide = [u64; 6];
 
 pub(super) struct VarsLoad {
     me: NodeId,
-    /// Those whose homes live, as far as is known.
+    /// Those with living homes, as far as is known.
     counters: Vec<(NodeId, AtomicVar)>,
     /// One for each node that pushes.
     pushed: Vec<Pushed>,
@@ -76,7 +76,7 @@ impl VarsLoad {
         let push = async {
             mine.word.store(value);
             writer.store([value; 6]);
-            // Both go to all that live, whoever is dead.
+            // Both go to all living nodes, even if others are dead.
             mine.word.push_all(endpoint).await.and(writer.push(endpoint).await)
         };
         let _ = log.call(Op::Push { value }, endpoint, push, |()| Answer::Done);

@@ -25,7 +25,7 @@ use super::objects::{Objects, Parts, of_message, to_message, value_of, words};
 
 /// Each word has a line of the cache of its own.
 const LINE_BYTES: usize = 64;
-/// How long a thread looks for what it loops for.
+/// How long a thread waits in a loop for its condition.
 const LOOP_MAX: Duration = Duration::from_secs(2);
 /// The same when threads have given up so often that nothing is to be hoped for.
 const LOOP_MAX_LATER: Duration = Duration::from_millis(1);
@@ -103,7 +103,7 @@ impl std::fmt::Display for Elsewhere {
 
 impl std::error::Error for Elsewhere {}
 
-/// What a thread's calls work on: its endpoint, and one instance of the words.
+/// The targets of a thread's calls: its endpoint, and one instance of the words.
 pub(super) struct Calls<'s> {
     endpoint: &'s Endpoint,
     layout: &'s Layout,
@@ -168,7 +168,7 @@ impl<'s> Calls<'s> {
         self.parts.reset(plan, self.objects, self.endpoint, instances)
     }
 
-    /// What follows is on this instance of the words.
+    /// Later calls work on this instance of the words.
     pub(super) fn begin(&mut self, instance: usize) {
         (self.instance, self.spins, self.waits_since) = (instance, 0, None);
         if let Pace::Simulated = self.pace {

@@ -57,7 +57,7 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
     nodes.context("starting the nodes")
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 struct Shared<'p> {
     plan: &'p Plan,
     layout: Layout,

@@ -1,6 +1,6 @@
 //! The objects of a litmus test: those that ship, opened on its nodes, and the part of each that a thread has.
 //!
-//! Objects are used again in later batches. What the threads have to bring back to the beginning they do in
+//! Objects are used again in later batches. The threads bring them back to the beginning in
 //! [`Parts::reset`], by the same methods: copies are stored, pairs are stored and pushed, rings are read until they are
 //! empty. A barrier counts on, so one is enough for all instances.
 
@@ -12,7 +12,7 @@ use farfield::{
 use mowgli::litmus::Value;
 use mowgli::run::{ObjectKind, Plan};
 
-/// Of a ring. Not a multiple of what a message takes, so that messages wrap around its end.
+/// Of a ring. Not a multiple of a message's length, so that messages wrap around its end.
 const RING_BYTES: usize = 136;
 
 /// A value of `msw`.
@@ -107,14 +107,14 @@ fn on_nodes(plan: &Plan, threads: &[usize]) -> Vec<(NodeId, usize)> {
     all.filter(|(_, count)| *count > 0).collect()
 }
 
-/// What a thread has of an object.
+/// A thread's part of an object.
 #[derive(Default)]
 struct Part {
     barrier: Option<BarrierThread>,
     sender: Option<RingSender>,
     receiver: Option<RingReceiver>,
     writer: Option<OwnedWriter<Pair>>,
-    /// What it has fetched.
+    /// The pair that it has fetched.
     fetched: Pair,
 }
 
@@ -149,8 +149,8 @@ impl Parts {
         Ok(Parts(all))
     }
 
-    /// Brings instances back to where they began, as far as it is this thread's to do. Nobody uses them now; they are at the
-    /// beginning when all threads have done it, and have fenced what they have put.
+    /// Brings this thread's part of instances back to the beginning. No thread uses them now; they are at the
+    /// beginning when all threads have done it, and have fenced their puts.
     pub(super) fn reset(
         &mut self,
         plan: &Plan,

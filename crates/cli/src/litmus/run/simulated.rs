@@ -18,7 +18,7 @@ use super::calls::{Calls, Layout, Pace};
 use super::objects::{Objects, Parts};
 use super::{Ask, Counts};
 
-/// Runs a plan. Of the first execution whose outcome is not `allowed`, it also lists what happened.
+/// Runs a plan. Of the first execution with an outcome that is not `allowed`, it also lists the events.
 pub(super) fn run(
     name: &str,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! What a node announces of an object, and how two announcements differ.
+//! A node's announcement of an object, and the differences of two announcements.
 
 use serde::{Deserialize, Serialize};
 

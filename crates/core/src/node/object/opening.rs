@@ -6,7 +6,7 @@ use super::{Announcement, Callbacks, Expect, Object, Regions};
 use crate::error::Result;
 use crate::node::Node;
 
-/// An object that is being opened: its regions, what it needs of its peers, and callbacks for those.
+/// An object that is being opened: its regions, its demands on its peers, and callbacks for those.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {

@@ -466,7 +466,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// A removed node has no members with which to reopen anything.
+    /// A removed node has no members with which to reopen an object.
     fn check_fenced(&self) -> Result<()> {
         match self.node.fabric().is_fenced() {
             true => Err(fabric::Error::from(fabric::ErrorKind::Fenced).into()),
@@ -518,7 +518,7 @@ impl<'a> Caller<'a> {
         let known = &self.node.shared().service.reopenings;
         if !is_open {
             let own = self.known(|known| {
-                known.opened = 0; // it drops what it may have opened
+                known.opened = 0; // it drops an object that it may have opened
                 known.own.take()
             });
             if let Some(Call { generation, members, .. }) = own {

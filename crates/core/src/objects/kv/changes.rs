@@ -22,10 +22,10 @@ impl<K: Key, V: Value> KvStore<K, V> {
         if mutants::KV_FREED_FIRST.is_on() && self.slots.is_ours(entry.slot) {
             self.slots.free(entry.slot);
         }
-        // The linearization point. Nobody may lose the key from its index before everybody sees it cleared: otherwise
+        // The linearization point. No node may lose the key from its index before all nodes see it cleared: otherwise
         // one node's miss could be followed by another's hit.
         match self.clear(endpoint, entry).await {
-            // Nobody sees the value any more, once it is out for good.
+            // No node sees the value any more, once its home is out for good.
             Err(error) if error.is_gone() => self.wait_silent(endpoint, entry.slot.node()).await?,
             cleared => cleared.of(self.object.path())?,
         }

@@ -126,7 +126,7 @@ impl Slots {
         self.place_of(slot).is_some_and(|(rank, number)| self.shares[rank].contains(&number))
     }
 
-    /// Takes back a slot of ours. Whoever calls knows that no index leads to it any more.
+    /// Takes back a slot of ours. The caller knows that no index leads to it any more.
     pub(super) fn free(&self, slot: RemotePtr<u64>) {
         debug_assert!(self.is_ours(slot));
         if let Some((rank, number)) = self.place_of(slot) {

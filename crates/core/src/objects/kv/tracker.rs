@@ -31,7 +31,7 @@ pub(super) enum Change {
     Insert { entry: Entry },
     /// It is not there any more.
     Remove { entry: Entry },
-    /// Its slot may be used again, by whoever allocates it.
+    /// Its slot may be allocated again.
     Free { entry: Entry },
 }
 
@@ -188,7 +188,7 @@ impl<K: Key> Tracker<K> {
     }
 }
 
-/// Gives the other nodes what they were refused, on the service thread: by the tracker's own endpoint.
+/// Sends the other nodes the refused messages, on the service thread and by the tracker's own endpoint.
 struct Behind(Arc<Sending>);
 
 impl Poller for Behind {

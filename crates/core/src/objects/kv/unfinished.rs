@@ -26,7 +26,7 @@ use crate::mutants;
 use crate::node::{Node, Poller, Progress};
 use crate::objects::mutex::HeldLock;
 
-/// What an insert or delete needs to be completed by the service thread.
+/// The state by which the service thread completes an insert or delete.
 pub(super) struct Work<K> {
     pub(super) tracker: Arc<Tracker<K>>,
     pub(super) index: Arc<Index<K>>,
@@ -150,7 +150,7 @@ impl<K: Key> Unfinished<K> {
 impl<K: Key> Poller for Unfinished<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         if self.node.fabric().is_fenced() {
-            return Progress::Done; // the others take the lock from this node, and repair what it leaves
+            return Progress::Done; // the others take the lock from this node, and repair its changes
         }
         match self.step(endpoint) {
             _ if self.lock.is_none() => Progress::Done,

@@ -164,7 +164,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return Err(error).waiting_for("an untorn value").of(self.object.path());
         }
         if waited >= TORN_LONG {
-            // Whoever writes the value holds the key's lock. If it has died, the next holder makes the value whole.
+            // The writer of the value holds the key's lock. If it has died, the next holder makes the value whole.
             self.lock(endpoint, key).await?.unlock().await?;
         }
         endpoint.look_again((now + TORN_LONG).min(since + endpoint.timeout())).await;

@@ -111,7 +111,7 @@ fn enter_new_namespace() -> io::Result<()> {
     }
 }
 
-/// A line to the parent, which skips what the test harness prints.
+/// A line to the parent, which skips the output of the test harness.
 fn say(line: &str) {
     println!("\n> {line}");
     std::io::stdout().flush().unwrap();

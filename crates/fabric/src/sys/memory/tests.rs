@@ -153,7 +153,7 @@ fn what_is_scarce_comes_first_and_ordinary_pages_follow() {
     all_is_shared(&arena, &[&early, &before, &late]);
     let taken = [4, 6, 10].map(|mib| mib * MIB);
     assert_eq!([KINDS[0], KINDS[1], KINDS[2]].map(|kind| arena.bytes_of(kind)), taken);
-    // What has ended grows no more, and nothing has moved.
+    // Parts that have ended grow no more, and no memory has moved.
     arena.grow_to(40 * MIB).unwrap();
     early.reach().unwrap();
     assert_eq!(arena.base(), base);
@@ -173,7 +173,7 @@ fn pages_of_which_there_are_none_are_left_out() {
     assert!(small.fds().count() <= 2, "less than a page of 1 GiB");
 }
 
-/// On machines with huge pages: a part of what is free, in several arenas at once, and beyond what is free.
+/// On machines with huge pages: a part of the free ones, in several arenas at once, and more than are free.
 #[test]
 fn huge_pages_of_the_machine_are_taken_until_there_are_none() {
     if std::env::var_os("FARFIELD_NEED_HUGE_PAGES").is_some() {

@@ -82,7 +82,7 @@ pub(crate) fn raise(claim: &Claim) {
     claim.started().unwrap();
 }
 
-/// Leaves what a crashed node leaves: its files and a word that says it is dead.
+/// Leaves the traces of a crashed node: its files and a word that says it is dead.
 pub(crate) fn crash(claim: Claim) {
     drop(UnixListener::bind(claim.socket_path()).unwrap());
     word(claim.card()).store(0x4000_0000, Ordering::Relaxed);

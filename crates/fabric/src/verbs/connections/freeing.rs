@@ -15,7 +15,7 @@
 //!   more.
 //! - The node's own lanes use the device, too: they are counted in the same way.
 //!
-//! A later node gets all generations before it can reach anything.
+//! A later node gets all generations before it can reach any memory.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -56,7 +56,7 @@ pub(super) struct Passing {
 }
 
 impl Board {
-    /// What lanes may have under way by what they knew before a heavy fence.
+    /// The requests that lanes may have under way by their knowledge before a heavy fence.
     fn under_way(&self) -> Vec<(u32, u64)> {
         self.lanes.iter().filter_map(|(lane, open)| open.port.under_way().map(|posted| (*lane, posted))).collect()
     }
@@ -72,7 +72,7 @@ impl Board {
         pairs.for_each(|pair| pair.warn());
     }
 
-    /// Gives out again what may be.
+    /// Gives out again the memory that is ready for it.
     fn reclaim(&mut self, key: GroupKey) {
         let mut given_back = core::mem::take(&mut self.groups[usize::from(key.0)].given_back);
         let now = Instant::now();
@@ -185,7 +185,7 @@ impl Connections {
         None
     }
 
-    /// A peer has given memory back: it hears when nothing is under way by what the lanes knew.
+    /// A peer has given memory back: it gets an answer once no request is under way by the lanes' old knowledge.
     pub(super) fn hear_free(&self, board: &mut Board, node: NodeId, key: GroupKey, id: u64) {
         board.warn_lanes(node, key);
         // Without the fence there is no proof: the peer does not use the memory again.

@@ -21,7 +21,7 @@ impl Connections {
         board.short.remove(&(peer, key.0));
         let of = board.peers.get_mut(&peer);
         let targets = of.map(|of| of.targets.extract_if(.., |(_, class), _| *class == key.0).collect::<Vec<_>>());
-        // Refusing first, so that what the peer posts meanwhile ends by that, and not by a timeout.
+        // Refusing first, so that requests that the peer posts meanwhile end by that, and not by a timeout.
         for (_, target) in targets.iter().flatten() {
             let _ = target.permit(false);
         }

@@ -68,7 +68,7 @@ impl Connections {
         if owes {
             board.peers.iter_mut().filter(|(_, peer)| peer.is_linked).for_each(|(node, peer)| self.pay(*node, peer));
         }
-        drop(board); // who is told of something may call back
+        drop(board); // the receiver of an event may call back
         news.into_iter().for_each(event);
     }
 

@@ -32,7 +32,7 @@ impl Conn {
         Conn { stream: Arc::new(stream), address, protocol }
     }
 
-    /// Sends and receives what can be, and does what time asks for.
+    /// Sends and receives as much as possible, and does the work that is due.
     pub(super) fn drive(&mut self, now: Instant, buffer: &mut [u8], admit: Admit<'_>, out: &mut Vec<Happening>) {
         // Reads first: a send may find the other side closed, while its last messages are still unread.
         for _ in 0..READS_MAX {
@@ -53,7 +53,7 @@ impl Conn {
         }
     }
 
-    /// Sends what the system takes now of what waits.
+    /// Sends as many of the waiting bytes as the system takes now.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while !self.protocol.outgoing.is_empty() {
             match (&*self.stream).write(self.protocol.outgoing.next()) {

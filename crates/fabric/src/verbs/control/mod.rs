@@ -17,7 +17,7 @@
 //! its identity and a frame that begins and does not end. Nodes send beats while they have no message, and a node that
 //! is silent for longer is *suspected* until it sends again. Time in which this node did not poll does not count.
 //!
-//! # What the secret protects, and what it does not
+//! # The secret's protection, and its limits
 //!
 //! With a shared [`Secret`], no stranger can enter a session, impersonate a node, or change, drop, repeat or add a
 //! frame, on any connection: this is detected, and ends the connection. The secret does not protect

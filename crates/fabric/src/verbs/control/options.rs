@@ -1,4 +1,4 @@
-//! What a node is, and how long it waits.
+//! The description of a node, and its time limits.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Default for Limits {
     }
 }
 
-/// What a node is, and how it talks to the others.
+/// The description of a node: its session, number, address, secret and time limits.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The session's name, the same for all.
@@ -45,7 +45,7 @@ pub struct Options {
     pub incarnation: u64,
     /// Where it listens. With port 0 the system chooses one, see [`Control::address`](super::Control::address).
     pub listen: SocketAddr,
-    /// What all nodes know; none only if none of them has one.
+    /// The secret of all nodes; none only if none of them has one.
     pub secret: Option<Secret>,
     /// How long things may take.
     pub limits: Limits,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both hellos carry a nonce of their sender, so a proof is worth nothing on another connection. The sides and
-//! directions have labels of their own, so none is worth anything when it is sent back. Frames are numbered by both
+//! directions have labels of their own, so a proof that is sent back is worth nothing. Frames are numbered by both
 //! sides from 0, and the number is not sent: one that is left out, repeated, moved or damaged has the wrong tag.
 //!
 //! Without a secret the protocol is the same, under a public root. A failed proof is refused alike in both cases.

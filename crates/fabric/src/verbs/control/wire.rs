@@ -55,7 +55,7 @@ pub(super) enum Frame<'a> {
     Message(&'a [u8]),
 }
 
-/// What a node says first.
+/// The first message of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The layout of the fabric's memory and payloads.
@@ -302,7 +302,7 @@ mod tests {
             }
         }
 
-        /// So no two byte strings mean the same, and what a tag covers is what is understood.
+        /// So no two byte strings mean the same, and a tag covers exactly the decoded frame.
         #[test]
         fn what_is_decoded_was_encoded_so(kind in 0u8..9, bytes in vec(any::<u8>(), 0..300)) {
             let bytes = [&[kind][..], &bytes].concat();

@@ -15,7 +15,7 @@ use crate::lane::Status;
 use crate::ptr::GroupKey;
 
 impl VerbsLane {
-    /// Does what is due besides completions.
+    /// Does the due work besides completions.
     pub(super) fn look_around(&mut self) {
         self.take_arrivals();
         if !self.backlog.is_empty() {
@@ -77,7 +77,7 @@ impl VerbsLane {
             let verdict = pair.queue.as_ref().and_then(QueuePair::verdict);
             *pair.failed.get_or_insert(verdict.or(cause).unwrap_or(Code::Unreachable))
         });
-        // What was posted before the first failure was done, or it would have failed itself.
+        // Requests posted before the first failure were done, or they would have failed themselves.
         let earlier = if had_failed { failed } else { None };
         for _ in 0..before {
             self.end_oldest(pair_at, earlier.map_or(Status::Done, Status::Failed));
@@ -106,7 +106,7 @@ impl VerbsLane {
         }
     }
 
-    /// What waits on a queue pair fails.
+    /// The requests that wait on a queue pair fail.
     pub(super) fn end_waiting(&mut self, pair_at: usize, code: Code) {
         let pair = &mut self.pairs[pair_at];
         while let Some(work) = pair.waiting.pop_front() {
@@ -213,7 +213,7 @@ impl VerbsLane {
         }
     }
 
-    /// The completion queue is broken: nothing will be heard of what is under way.
+    /// The completion queue is broken: the results of requests under way stay unknown.
     #[cold]
     fn lose_completions(&mut self) {
         for pair_at in 0..self.pairs.len() {

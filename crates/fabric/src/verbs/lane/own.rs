@@ -23,7 +23,7 @@ impl VerbsLane {
     fn open_own_node(&mut self, request: &WorkRequest, code: Code) -> Result<(usize, u64, u32), Code> {
         let Some(own) = self.may_open(request, code)? else { return Err(code) };
         let class = request.remote.key().class();
-        // One that ended when the right was taken, and it was given again: what was under way is over.
+        // One that ended when the right was taken, and it was given again: its requests are over.
         let ended = self.peers.get(own.index()).and_then(|peer| peer.pair(class));
         if let Some(pair_at) = ended {
             self.destroy(pair_at);
@@ -36,11 +36,11 @@ impl VerbsLane {
     /// The own node, if a request to it that was refused with a code would open the way there; none if it would not.
     ///
     /// # Errors
-    /// What is wrong with the request besides.
+    /// Another mistake of the request.
     pub(super) fn may_open(&self, request: &WorkRequest, code: Code) -> Result<Option<NodeId>, Code> {
         let remote = request.remote;
         let own = self.own_node.as_ref().filter(|own| own.id() == remote.node());
-        // One that has failed has failed for good: only where there is none yet, or whose right was taken.
+        // One that has failed has failed for good: only where there is none yet, or the right was taken.
         let Some(own) = own.filter(|_| matches!(code, Code::BadKey | Code::Revoked)) else { return Ok(None) };
         if own.is_fenced() {
             return Err(Code::Fenced);

@@ -206,7 +206,7 @@ impl VerbsLane {
         if let Some(pair_at) = self.peers.get(word.node().index()).and_then(|peer| peer.pair(word.key().class()))
             && let Some(queue) = &self.pairs[pair_at].queue
         {
-            queue.looks(); // before what follows, so that a change after it is seen by the next operation
+            queue.looks(); // before the checks below, so that the next operation sees a later change
         }
         // The long way reports the error of other words.
         let request = WorkRequest { verb: Verb::Get, remote: word, len: 8, operands: [0; 2], local: Local::nothing() };
@@ -248,7 +248,7 @@ impl VerbsLane {
         Some(())
     }
 
-    /// The device has refused it: the long way knows what follows.
+    /// The device has refused it: the long way handles that.
     #[cold]
     #[inline(never)]
     fn was_refused(&mut self, ticket: WordTicket) -> Option<WordTicket> {
@@ -291,7 +291,7 @@ enum Place {
 }
 
 impl Words {
-    /// What the places take.
+    /// The bytes of all places.
     pub(super) const BYTES: usize = 8 * PLACES;
 
     /// In a block of [`Words::BYTES`].

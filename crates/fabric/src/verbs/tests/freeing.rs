@@ -1,4 +1,4 @@
-//! What a lane does with memory that a peer gives back: before it posts, while it waits, and once it is with the device.
+//! A lane and memory that a peer gives back: before a request is posted, while it waits, and once it is with the device.
 
 use super::super::memory::GenerationInfo;
 use super::*;
@@ -35,7 +35,7 @@ fn late_operations_are_not_posted() {
             assert_eq!(rig.status(sequence), Status::Failed(Code::Freed));
         }
         assert_eq!(rig.posted(), 0);
-        // What has its place is reached, on the short way too, and so is what lies beside it.
+        // The memory in its place is reached, on the short way too, and so is the memory beside it.
         let again = rig.at(0).byte_add(1 << 36);
         let beside = rig.at(rig.region.bytes() / 8);
         for place in [again, beside, again.byte_add(64)] {
@@ -47,7 +47,7 @@ fn late_operations_are_not_posted() {
             }
         }
         assert_eq!((rig.region.word(0).load(), rig.region.word(64).load()), (2, 2));
-        // What comes after it was never given to anybody.
+        // The memory after it was never given out.
         let (wrong, _) = request(Verb::Get, again.byte_add(1 << 36), &[0; 8], [0; 2]);
         let sequence = rig.lane.post(wrong);
         assert_eq!(rig.status(sequence), Status::Failed(Code::OutOfBounds));

@@ -11,7 +11,7 @@ enum Written {
     Expression(Expression),
     /// A register, an object, or the name of operations.
     Name(String, Option<usize>),
-    /// What it means for certain.
+    /// A meaning that is certain.
     Bound(Binding),
 }
 

@@ -97,10 +97,10 @@ fn what_an_object_was_connected_to_is_remembered_until_it_is_closed_there() {
     assert!(openings.earlier.is_empty() && openings.used.is_empty());
 }
 
-/// A node of a random session: what it has, beside the protocol's own.
+/// A node of a random session: its state beside the protocol's own.
 struct Sim {
     openings: Openings<u64>,
-    /// The object: its number, and what it is connected to.
+    /// The object: its number, and its connections.
     object: Option<(u64, BTreeMap<NodeId, u64>)>,
     /// Debts of objects that were dropped.
     owed: Vec<(u64, BTreeMap<NodeId, u64>)>,
@@ -117,8 +117,8 @@ enum Said {
     Close(Message),
 }
 
-/// Four nodes open one path again and again, in any order with their messages and deaths, of which one may happen. Whatever
-/// somebody uses is there; in the end nobody has anything, but for what the dead had.
+/// Four nodes open one path again and again, in any order with their messages and deaths, of which one may happen. Used
+/// memory is there; in the end no living node has any left.
 #[test]
 fn random_sessions_use_what_is_there_and_give_all_back() {
     const NODES: usize = 4;
@@ -232,7 +232,7 @@ fn random_sessions_use_what_is_there_and_give_all_back() {
             for (to, message) in said {
                 wires.entry((me, to)).or_default().push_back(message);
             }
-            // Whoever uses something finds it: a node's memory goes with it.
+            // Used memory is there; a node's memory ends with the node.
             for node in all.iter().filter(|node| node.is_alive) {
                 for (own, uses) in node.object.iter().chain(&node.owed) {
                     assert!(node.memory.contains(own), "seed {seed}: its own memory is gone");

@@ -281,7 +281,7 @@ impl Wire<'_> {
         self.has_interfered |= *bytes != before;
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants of both sides.
     fn check(&mut self) {
         for side in 0..2 {
             let (others, said) = (hello_of(&self.nodes[1 - side], self.nodes[side].place), self.said[1 - side]);
@@ -387,7 +387,7 @@ fn stranger(rng: &mut SmallRng) {
                 let side = if rng.random_bool(0.8) == is_caller { Side::Listener } else { Side::Caller };
                 framed(&Frame::Proof(Transcript::new(&other.root, caller, listener).proof(side)))
             }
-            1 if says.len() > 36 => says[says.len() - 37..].to_vec(), // what the node has proved itself
+            1 if says.len() > 36 => says[says.len() - 37..].to_vec(), // the node's own proof
             2 => bytes(rng, 200),
             3 => hello.clone(),
             _ => {

@@ -1,5 +1,5 @@
 //! Tests of the control plane: `protocol`, two state machines without sockets; `sessions`, nodes that talk over TCP;
-//! `strangers`, what others do to a node's socket; `fuzz`, random input.
+//! `strangers`, attacks on a node's socket; `fuzz`, random input.
 
 mod fuzz;
 mod protocol;
@@ -37,7 +37,7 @@ fn admit_all(_: &Hello) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a node says to `to`.
+/// The hello of a node to `to`.
 fn hello_of(who: &Identity, to: u16) -> Hello {
     Hello {
         layout: who.layout.clone(),

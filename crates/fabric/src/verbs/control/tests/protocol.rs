@@ -67,7 +67,7 @@ fn the_caller_too_looks_whether_the_other_knows_the_secret() {
     let hello = pair.listener.said();
     pair.caller.hear(&hello, pair.now, &admit_all);
     let proof = pair.caller.said();
-    // Neither what it makes up nor the caller's own proof, sent back.
+    // Neither an invented proof nor the caller's own, sent back.
     for answer in [framed(&Frame::Proof([0; 32])), proof] {
         let mut pair = Pair::new(identity(2, Some(&secret(7))), identity(1, None));
         pair.caller.said();

@@ -13,7 +13,7 @@ use crate::ptr::NodeId;
 
 pub(super) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What a node's service thread is to do.
+/// The orders to a node's service thread.
 const RUN: u8 = 0;
 const STOP: u8 = 1;
 const LEAVE: u8 = 2;
@@ -126,7 +126,7 @@ pub(super) fn meet(nodes: &[Node]) -> Vec<SocketAddr> {
     addresses
 }
 
-/// A session of three whose nodes are all up, and its addresses.
+/// A session of three nodes that are all up, and its addresses.
 fn session(ip: IpAddr) -> (Vec<Node>, Vec<SocketAddr>) {
     let nodes: Vec<Node> = (0..3).map(|node| Node::start(&options(node, 3, ip))).collect();
     let addresses = meet(&nodes);

@@ -1,4 +1,4 @@
-//! What others do to a node's socket: it hangs up on them in time, and its session goes on.
+//! Strangers at a node's socket: the node hangs up on them in time, and its session continues.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn call(node: &Node) -> TcpStream {
     stream
 }
 
-/// What a stranger still hears, until it is hung up on.
+/// The bytes that a stranger still receives, until it is hung up on.
 fn heard(mut stream: &TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
