@@ -7,7 +7,7 @@
 //!     cargo run --release -p farfield-check --example mailbox
 
 use farfield::fabric::{GroupKey, Region, RemotePtr};
-use farfield::toolkit::Opening;
+use farfield::toolkit::ObjectBuilder;
 use farfield::{Endpoint, Node, NodeId, Result};
 use farfield_check::{Budget, Scenario, check, exhaust};
 
@@ -20,7 +20,7 @@ struct Mailbox {
 impl Mailbox {
     fn open(node: &Node) -> Result<Mailbox> {
         let here = node.alloc(GroupKey::SIGNAL, 24)?;
-        let object = Opening::new(node, "mailbox", "Mailbox").region("box", here.clone()).announce()?;
+        let object = ObjectBuilder::new(node, "mailbox", "Mailbox").region("box", here.clone()).announce()?;
         object.wait(node.timeout())?;
         Ok(Mailbox { object, here })
     }
@@ -41,13 +41,13 @@ impl Mailbox {
 
 fn scenario(endpoints: usize) -> Scenario {
     let name = format!("mailbox/{endpoints}-endpoints");
-    Scenario::new(&name, "what is received is what was sent", 2, move |stage| {
-        let mut mailboxes = stage.on_each(Mailbox::open)?.into_iter();
+    Scenario::new(&name, "what is received is what was sent", 2, move |cluster| {
+        let mut mailboxes = cluster.on_each(Mailbox::open)?.into_iter();
         let (sender, receiver) = (mailboxes.next().expect("node 0"), mailboxes.next().expect("node 1"));
-        let second = stage.node(0).endpoint()?;
+        let second = cluster.node(0).endpoint()?;
         // Evaluated after every change of memory, in every interleaving of the threads.
         let here = receiver.here.clone();
-        stage.invariant("the flag is set when the letter is there", move || {
+        cluster.invariant("the flag is set when the letter is there", move || {
             let [letter, more, flag] = [0, 8, 16].map(|at| here.word(at).load());
             if flag == 0 || [letter, more] == [1, 2] {
                 Ok(())
@@ -55,8 +55,8 @@ fn scenario(endpoints: usize) -> Scenario {
                 Err(format!("the letter is [{letter}, {more}]"))
             }
         });
-        stage.thread(0, "sender", move |ep| sender.send(ep, if endpoints == 1 { ep } else { &second }, [1, 2]));
-        stage.thread(1, "receiver", move |ep| {
+        cluster.thread(0, "sender", move |ep| sender.send(ep, if endpoints == 1 { ep } else { &second }, [1, 2]));
+        cluster.thread(1, "receiver", move |ep| {
             assert_eq!(ep.block_on(receiver.receive(ep))?, [1, 2], "the flag came before the letter");
             Ok(())
         });

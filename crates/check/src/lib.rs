@@ -16,6 +16,6 @@ pub mod timeline;
 mod trace;
 
 pub use farfield_core::fabric::sim::{Failure, FailureKind, Faults, Outcome};
-pub use scenario::{Log, Scenario, Stage, Starter, choose, crashed, note, stood_still};
+pub use scenario::{Cluster, Log, Scenario, Starter, choose, crashed, note, was_paused};
 pub use search::{Budget, Finding, Replay, ReplayError, Report, check, check_with, exhaust, exhaust_with, replay};
 pub use trace::timeline_of;

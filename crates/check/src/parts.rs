@@ -5,14 +5,14 @@ use core::pin::pin;
 use core::task::Poll;
 
 use farfield_core::fabric::{ErrorKind as FabricError, GroupKey, NodeId, Region};
-use farfield_core::{Error, ErrorKind, Node, Result, Standing};
+use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 
-use crate::scenario::{Stage, crashed, stood_still};
+use crate::scenario::{Cluster, crashed, was_paused};
 
 /// Whether the only possible cause of an error is a node's death, a cut, or an eviction.
 pub fn comes_of_faults(error: &Error) -> bool {
     let comes_of_faults = |error: &farfield_core::fabric::Error| {
-        error.is_out_of_reach()
+        error.is_unreachable()
             || error.is_timeout()
             || matches!(error.kind(), FabricError::Fenced | FabricError::Revoked { .. })
     };
@@ -42,7 +42,7 @@ pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {
-            Err(error) if error.is_timeout() && (stood_still() || (0..3).any(crashed)) => {}
+            Err(error) if error.is_timeout() && (was_paused() || (0..3).any(crashed)) => {}
             done => return done,
         }
     }
@@ -55,10 +55,10 @@ pub fn goes_on(node: &Node) -> bool {
 
 /// Whether a node knows the standing of each other node, and of the dead that they are evicted; or is evicted itself.
 pub fn is_decided(node: &Node) -> bool {
-    let is_settled = |of: NodeId| match node.standing_of(of) {
-        Standing::Member => !crashed(of.index()),
-        Standing::Departed | Standing::ShutOut => true,
-        Standing::Suspected | Standing::Dead => false,
+    let is_settled = |of: NodeId| match node.status_of(of) {
+        MemberStatus::Member => !crashed(of.index()),
+        MemberStatus::Departed | MemberStatus::Evicted => true,
+        MemberStatus::Suspected | MemberStatus::Dead => false,
     };
     node.fabric().is_fenced() || node.members().all(is_settled)
 }
@@ -67,8 +67,8 @@ pub fn is_decided(node: &Node) -> bool {
 ///
 /// # Errors
 /// No memory is left.
-pub fn word(stage: &Stage, node: usize, name: &str) -> Result<Region> {
-    let node = stage.node(node);
+pub fn word(cluster: &Cluster, node: usize, name: &str) -> Result<Region> {
+    let node = cluster.node(node);
     let region = node.alloc(GroupKey::DATA, 8)?;
     node.fabric().label(region.remote(0), 8, format_args!("{name}"));
     Ok(region)

@@ -10,7 +10,7 @@ use farfield_core::fabric::sim::{self, Faults, Handle};
 use farfield_core::fabric::{Concurrent, DeathRule, NodeId, Thread};
 use farfield_core::{Endpoint, Node, Result};
 
-type Body = Arc<dyn Fn(&Stage) -> Result<()> + Send + Sync>;
+type Body = Arc<dyn Fn(&Cluster) -> Result<()> + Send + Sync>;
 type Finally = Box<dyn FnOnce() -> Result<()>>;
 
 /// A program over a few nodes, and the properties that must hold in every order of events.
@@ -26,12 +26,12 @@ type Finally = Box<dyn FnOnce() -> Result<()>>;
 ///
 /// // Two nodes push a one to each other, and look: with a fence in between, one of them at least sees the other's.
 /// let dekker = |fenced: bool| {
-///     Scenario::new("doc/dekker", "two pushes and two looks", 2, move |stage| {
-///         let flags = stage.on_each(|node| Ok([SharedVar::<u64>::open(node, "a")?, SharedVar::open(node, "b")?]))?;
-///         let seen = stage.log();
+///     Scenario::new("doc/dekker", "two pushes and two looks", 2, move |cluster| {
+///         let flags = cluster.on_each(|node| Ok([SharedVar::<u64>::open(node, "a")?, SharedVar::open(node, "b")?]))?;
+///         let seen = cluster.log();
 ///         for (me, flags) in flags.into_iter().enumerate() {
 ///             let seen = seen.clone();
-///             stage.thread(me, "dekker", move |ep| {
+///             cluster.thread(me, "dekker", move |ep| {
 ///                 let (mine, other) = (&flags[me], &flags[1 - me]);
 ///                 mine.store(1);
 ///                 ep.block_on(async {
@@ -44,7 +44,7 @@ type Finally = Box<dyn FnOnce() -> Result<()>>;
 ///                 })
 ///             });
 ///         }
-///         stage.finally(move || {
+///         cluster.at_end(move || {
 ///             assert_ne!(seen.take(), [0, 0], "neither saw the other");
 ///             Ok(())
 ///         });
@@ -79,7 +79,7 @@ impl Scenario {
         name: &str,
         about: &str,
         nodes: usize,
-        body: impl Fn(&Stage) -> Result<()> + Send + Sync + 'static,
+        body: impl Fn(&Cluster) -> Result<()> + Send + Sync + 'static,
     ) -> Scenario {
         Scenario {
             name: name.into(),
@@ -113,7 +113,7 @@ impl Scenario {
         self
     }
 
-    /// Nodes are not started before the body runs: [`Stage::start`] starts them, in a thread if they are to join late.
+    /// Nodes are not started before the body runs: [`Cluster::start`] starts them, in a thread if they are to join late.
     #[must_use]
     pub fn late_nodes(mut self) -> Scenario {
         self.late_nodes = true;
@@ -138,16 +138,16 @@ impl Scenario {
     /// use farfield_check::{Budget, Faults, Scenario, exhaust};
     ///
     /// // Node 1 may die at any moment. What is put to it then fails, with an error that names it.
-    /// let scenario = Scenario::new("doc/crash", "a put to a node that may die", 2, |stage| {
-    ///     let word = stage.node(1).alloc(GroupKey::DATA, 8)?;
+    /// let scenario = Scenario::new("doc/crash", "a put to a node that may die", 2, |cluster| {
+    ///     let word = cluster.node(1).alloc(GroupKey::DATA, 8)?;
     ///     let (target, looked_at) = (word.remote::<u64>(0), word.clone());
-    ///     stage.thread(0, "puts", move |ep| {
+    ///     cluster.thread(0, "puts", move |ep| {
     ///         if let Err(error) = ep.put_value(target, 7).wait() {
     ///             assert!(farfield_check::crashed(1) && error.node() == Some(NodeId(1)), "{error}");
     ///         }
     ///         Ok(())
     ///     });
-    ///     stage.finally(move || {
+    ///     cluster.at_end(move || {
     ///         assert!(farfield_check::crashed(1) || looked_at.word(0).load() == 7);
     ///         Ok(())
     ///     });
@@ -241,7 +241,7 @@ impl Scenario {
 }
 
 /// The nodes of one execution, before its threads run.
-pub struct Stage {
+pub struct Cluster {
     handle: Rc<Handle>,
     nodes: RefCell<Vec<Option<Node>>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
@@ -250,10 +250,10 @@ pub struct Stage {
     bodies: RefCell<Vec<Rc<dyn Any>>>,
 }
 
-impl Stage {
+impl Cluster {
     /// Runs one execution of a scenario; called on the simulation's main thread.
     pub(crate) fn play(scenario: &Scenario, handle: Handle) {
-        let stage = Stage {
+        let cluster = Cluster {
             nodes: RefCell::new(vec![None; handle.nodes()]),
             handle: Rc::new(handle),
             endpoints: RefCell::default(),
@@ -263,17 +263,17 @@ impl Stage {
         let run = || -> Result<()> {
             if !scenario.late_nodes {
                 for node in 0..scenario.places {
-                    stage.start(node)?;
+                    cluster.start(node)?;
                 }
-                for node in stage.nodes() {
+                for node in cluster.nodes() {
                     node.wait_for_all(node.timeout())?;
                 }
             }
-            (scenario.body)(&stage)?;
-            stage.handle.explore();
+            (scenario.body)(&cluster)?;
+            cluster.handle.explore();
             // All puts of the threads are in memory before the checks run.
-            stage.endpoints.take();
-            while let Some(check) = stage.finally.borrow_mut().pop_front() {
+            cluster.endpoints.take();
+            while let Some(check) = cluster.finally.borrow_mut().pop_front() {
                 check()?;
             }
             Ok(())
@@ -281,7 +281,7 @@ impl Stage {
         if let Err(error) = run() {
             sim::fail(error.to_string());
         }
-        for node in stage.nodes.take().into_iter().flatten() {
+        for node in cluster.nodes.take().into_iter().flatten() {
             node.leave();
         }
     }
@@ -357,7 +357,7 @@ impl Stage {
         self.thread_that_drops(node, name, move |endpoint| (body.borrow_mut())(endpoint));
     }
 
-    /// Adds a thread of a node like [`thread`](Stage::thread). It drops the objects that it uses when it ends.
+    /// Adds a thread of a node like [`thread`](Cluster::thread). It drops the objects that it uses when it ends.
     ///
     /// # Panics
     /// If there is no such node, or no memory.
@@ -388,11 +388,11 @@ impl Stage {
     }
 
     /// Adds a check that runs when all threads have ended, and all their puts are visible.
-    pub fn finally(&self, check: impl FnOnce() -> Result<()> + 'static) {
+    pub fn at_end(&self, check: impl FnOnce() -> Result<()> + 'static) {
         self.finally.borrow_mut().push_back(Box::new(check));
     }
 
-    /// Whether a node has crashed in this execution. [`crashed`] is the same without a stage, for threads and checks.
+    /// Whether a node has crashed in this execution. [`crashed`] is the same without a cluster, for threads and checks.
     pub fn crashed(&self, node: usize) -> bool {
         crashed(node)
     }
@@ -464,8 +464,8 @@ pub fn crashed(node: usize) -> bool {
 
 /// Whether a NIC has stalled or a thread was paused in this execution. Its operations may have been too late for
 /// others.
-pub fn stood_still() -> bool {
-    sim::stood_still()
+pub fn was_paused() -> bool {
+    sim::was_paused()
 }
 
 /// Adds a remark to the timeline.

@@ -290,7 +290,7 @@ impl<'a> Names<'a> {
             Raw::Message { to, bytes } => What::Message { to: to.0, text: format!("{bytes} bytes") },
             Raw::Received { from, text } => What::Received { from: from.0, text: text.clone() },
             Raw::Fault { fault } => What::Note { text: format!("fault: {fault}") },
-            Raw::ShutOut { peer } => What::Note { text: format!("n{} is shut out", peer.0) },
+            Raw::Evicted { peer } => What::Note { text: format!("n{} is evicted", peer.0) },
             Raw::Elapsed => What::Note { text: "time passes".into() },
             Raw::Note { text } => What::Note { text: text.clone() },
         }
@@ -306,15 +306,15 @@ mod tests {
 
     #[test]
     fn an_execution_is_told_in_the_names_of_its_objects() {
-        let scenario = Scenario::new("test/push", "a push that is waited for", 2, |stage| {
-            let vars = stage.on_each(|node| SharedVar::<u64>::open(node, "x"))?;
+        let scenario = Scenario::new("test/push", "a push that is waited for", 2, |cluster| {
+            let vars = cluster.on_each(|node| SharedVar::<u64>::open(node, "x"))?;
             let mut vars = vars.into_iter();
             let (mine, other) = (vars.next().expect("two"), vars.next().expect("two"));
-            stage.thread(0, "writer", move |ep| {
+            cluster.thread(0, "writer", move |ep| {
                 mine.store(7);
                 ep.block_on(mine.push_all(ep)).map(drop)
             });
-            stage.finally(move || {
+            cluster.at_end(move || {
                 assert_eq!(other.load(), 8, "it is not eight");
                 Ok(())
             });

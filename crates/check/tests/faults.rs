@@ -8,7 +8,7 @@ use std::time::Duration;
 use farfield::NodeId;
 use farfield::fabric::sim::{self, Chooser, Handle, Settings, View};
 use farfield::fabric::{ControlEvent, DeathRule, Error, ErrorKind, Fabric, GroupKey, LocalMutex, PeerState, RemotePtr};
-use farfield_check::{Budget, Faults, Replay, Report, Scenario, Stage, check, crashed, exhaust, replay};
+use farfield_check::{Budget, Cluster, Faults, Replay, Report, Scenario, check, crashed, exhaust, replay};
 
 const RULES: [DeathRule; 2] = [DeathRule::System, DeathRule::Majority];
 
@@ -52,19 +52,20 @@ fn a_put_in_flight_at_a_crash_is_applied_or_lost_or_torn() {
     for rule in RULES {
         let seen = Seen::default();
         let collected = Arc::clone(&seen);
-        let scenario = Scenario::new("test/crash-put", "a put of two words by a node that may die", 2, move |stage| {
-            let words = stage.node(0).alloc(GroupKey::DATA, 16)?;
-            let target: RemotePtr<[u64; 2]> = words.remote(0);
-            stage.thread(1, "puts", move |ep| Ok(ep.put_value(target, [1, 2]).wait()?));
-            let seen = Arc::clone(&collected);
-            stage.finally(move || {
-                seen.lock().unwrap().insert((crashed(1), words.word(0).load(), words.word(8).load()));
+        let scenario =
+            Scenario::new("test/crash-put", "a put of two words by a node that may die", 2, move |cluster| {
+                let words = cluster.node(0).alloc(GroupKey::DATA, 16)?;
+                let target: RemotePtr<[u64; 2]> = words.remote(0);
+                cluster.thread(1, "puts", move |ep| Ok(ep.put_value(target, [1, 2]).wait()?));
+                let seen = Arc::clone(&collected);
+                cluster.at_end(move || {
+                    seen.lock().unwrap().insert((crashed(1), words.word(0).load(), words.word(8).load()));
+                    Ok(())
+                });
                 Ok(())
-            });
-            Ok(())
-        })
-        .rule(rule)
-        .faults(Faults::new().crashes(1).of([1]));
+            })
+            .rule(rule)
+            .faults(Faults::new().crashes(1).of([1]));
         holds(&scenario);
         let all: Vec<_> = seen.lock().unwrap().iter().copied().collect();
         let expected = [(false, 1, 2), (true, 0, 0), (true, 0, 2), (true, 1, 0), (true, 1, 2)];
@@ -77,35 +78,36 @@ fn an_operation_towards_a_crashed_node_ends_in_an_error_that_names_it() {
     for (rule, expected) in [(RULES[0], vec!["dead", "done"]), (RULES[1], vec!["dead", "done", "unreachable"])] {
         let seen = Seen::default();
         let collected = Arc::clone(&seen);
-        let scenario = Scenario::new("test/crash-target", "operations towards a node that may die", 2, move |stage| {
-            let word = stage.node(1).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
-            let seen = Arc::clone(&collected);
-            stage.thread(0, "asks", move |ep| {
-                let (put, got) = (ep.put_value(word, 7).wait(), ep.get(word).wait());
-                // After a failure, no operation succeeds.
-                assert!(put.is_ok() || got.is_err());
-                let mut seen = seen.lock().unwrap();
-                seen.insert(outcome(put));
-                seen.insert(outcome(got));
+        let scenario =
+            Scenario::new("test/crash-target", "operations towards a node that may die", 2, move |cluster| {
+                let word = cluster.node(1).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+                let seen = Arc::clone(&collected);
+                cluster.thread(0, "asks", move |ep| {
+                    let (put, got) = (ep.put_value(word, 7).wait(), ep.get(word).wait());
+                    // After a failure, no operation succeeds.
+                    assert!(put.is_ok() || got.is_err());
+                    let mut seen = seen.lock().unwrap();
+                    seen.insert(outcome(put));
+                    seen.insert(outcome(got));
+                    Ok(())
+                });
                 Ok(())
-            });
-            Ok(())
-        })
-        .rule(rule)
-        .faults(Faults::new().crashes(1).of([1]));
+            })
+            .rule(rule)
+            .faults(Faults::new().crashes(1).of([1]));
         many(&scenario);
         assert_eq!(set(&seen), expected, "{rule:?}");
     }
 }
 
 /// A node puts words to another, which evicts it, and then reads.
-fn shut_out(rule: DeathRule, puts: usize, faults: Faults, seen: &Seen<&'static str>) -> Scenario {
+fn evict(rule: DeathRule, puts: usize, faults: Faults, seen: &Seen<&'static str>) -> Scenario {
     let seen = Arc::clone(seen);
-    Scenario::new("test/shut-out", "puts on their way while their node is shut out", 2, move |stage: &Stage| {
-        let words = stage.node(0).alloc(GroupKey::DATA, 16)?;
+    Scenario::new("test/evicted", "puts on their way while their node is evicted", 2, move |cluster: &Cluster| {
+        let words = cluster.node(0).alloc(GroupKey::DATA, 16)?;
         let target = words.remote::<u64>(0);
         let seen = Arc::clone(&seen);
-        stage.thread(1, "puts", move |ep| {
+        cluster.thread(1, "puts", move |ep| {
             let puts: Vec<_> = (0..puts).map(|at| ep.put_value(target.at(at), 1)).collect();
             for put in puts {
                 let ended = match put.wait() {
@@ -120,24 +122,24 @@ fn shut_out(rule: DeathRule, puts: usize, faults: Faults, seen: &Seen<&'static s
             }
             Ok(())
         });
-        let read = stage.log();
+        let read = cluster.log();
         let (own, before) = (words.clone(), read.clone());
-        stage.thread(0, "shuts out", move |ep| {
+        cluster.thread(0, "evicts", move |ep| {
             if rule == DeathRule::System {
                 let dead = || matches!(ep.fabric().peer_state(NodeId(1)), PeerState::Dead { .. }).then_some(());
                 if ep.block_on(ep.wait_until(ep.deadline(), dead)).is_err() {
                     return Ok(());
                 }
             }
-            ep.fabric().shut_out(NodeId(1), Duration::from_secs(1))?;
+            ep.fabric().evict(NodeId(1), Duration::from_secs(1))?;
             assert!(matches!(ep.fabric().peer_state(NodeId(1)), PeerState::Dead { .. }));
             assert_eq!(outcome(ep.get(RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 0)).wait()), "dead");
             before.push([own.word(0).load(), own.word(8).load()]);
             Ok(())
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             let after = [words.word(0).load(), words.word(8).load()];
-            assert!(read.take().iter().all(|before| *before == after), "something landed after it was shut out");
+            assert!(read.take().iter().all(|before| *before == after), "something landed after it was evicted");
             Ok(())
         });
         Ok(())
@@ -147,7 +149,7 @@ fn shut_out(rule: DeathRule, puts: usize, faults: Faults, seen: &Seen<&'static s
 }
 
 #[test]
-fn nothing_of_a_node_lands_after_it_was_shut_out() {
+fn nothing_of_a_node_lands_after_it_was_evicted() {
     let (crash, cut) = (Faults::new().crashes(1).of([1]), Faults::new().cuts(1).of([1]));
     let cases = [
         (DeathRule::System, &crash, vec!["done"]),
@@ -157,7 +159,7 @@ fn nothing_of_a_node_lands_after_it_was_shut_out() {
     ];
     for (rule, faults, expected) in cases {
         let seen = Seen::default();
-        many(&shut_out(rule, 2, faults.clone(), &seen));
+        many(&evict(rule, 2, faults.clone(), &seen));
         assert_eq!(set(&seen), expected, "{rule:?}");
     }
 }
@@ -166,16 +168,16 @@ fn nothing_of_a_node_lands_after_it_was_shut_out() {
 fn a_write_across_a_cut_may_be_applied_though_its_issuer_sees_an_error() {
     let seen: Seen<(&str, u64)> = Seen::default();
     let collected = Arc::clone(&seen);
-    let scenario = Scenario::new("test/cut-faa", "an atomic across a cut", 2, move |stage| {
-        let word = stage.node(1).alloc(GroupKey::DATA, 8)?;
-        let (target, log) = (word.remote::<u64>(0), stage.log());
+    let scenario = Scenario::new("test/cut-faa", "an atomic across a cut", 2, move |cluster| {
+        let word = cluster.node(1).alloc(GroupKey::DATA, 8)?;
+        let (target, log) = (word.remote::<u64>(0), cluster.log());
         let ended = log.clone();
-        stage.thread(0, "adds", move |ep| {
+        cluster.thread(0, "adds", move |ep| {
             ended.push(outcome(ep.faa(target, 1).wait()));
             Ok(())
         });
         let seen = Arc::clone(&collected);
-        stage.finally(move || {
+        cluster.at_end(move || {
             seen.lock().unwrap().insert((log.take()[0], word.word(0).load()));
             Ok(())
         });
@@ -192,18 +194,18 @@ fn a_write_across_a_cut_may_be_applied_though_its_issuer_sees_an_error() {
 fn waits_for_a_put(faults: Option<Faults>) -> Vec<&'static str> {
     let seen = Seen::default();
     let collected = Arc::clone(&seen);
-    let mut scenario = Scenario::new("test/late", "a wait for a put, with a deadline", 2, move |stage| {
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 8)?;
+    let mut scenario = Scenario::new("test/late", "a wait for a put, with a deadline", 2, move |cluster| {
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
         let (target, own, looked_at) = (words.remote::<u64>(0), words.clone(), words);
-        stage.thread(1, "puts", move |ep| Ok(ep.put_value(target, 1).wait()?));
+        cluster.thread(1, "puts", move |ep| Ok(ep.put_value(target, 1).wait()?));
         let seen = Arc::clone(&collected);
-        stage.thread(0, "waits", move |ep| {
+        cluster.thread(0, "waits", move |ep| {
             let deadline = ep.now() + Duration::from_millis(1);
             let waited = ep.block_on(ep.wait_until(deadline, || (own.word(0).load() == 1).then_some(())));
             seen.lock().unwrap().insert(if waited.is_ok() { "seen" } else { "late" });
             Ok(())
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_eq!(looked_at.word(0).load(), 1, "late, but not never");
             Ok(())
         });
@@ -227,10 +229,10 @@ fn time_passes_while_a_nic_stalls_or_a_thread_is_paused_and_neither_lasts() {
 fn all_operations_of_a_fenced_node_end_in_fenced() {
     let seen = Seen::default();
     let collected = Arc::clone(&seen);
-    let scenario = Scenario::new("test/fenced", "operations while their node is fenced", 2, move |stage| {
-        let word = stage.node(1).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+    let scenario = Scenario::new("test/fenced", "operations while their node is fenced", 2, move |cluster| {
+        let word = cluster.node(1).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
         let seen = Arc::clone(&collected);
-        stage.thread(0, "asks", move |ep| {
+        cluster.thread(0, "asks", move |ep| {
             let (put, got) = (ep.put_value(word, 1), ep.get(word));
             let mut ended = [outcome(put.wait()), outcome(got.wait())].to_vec();
             if ep.fabric().is_fenced() {
@@ -240,8 +242,8 @@ fn all_operations_of_a_fenced_node_end_in_fenced() {
             seen.lock().unwrap().extend(ended);
             Ok(())
         });
-        stage.thread(0, "fences", |ep| {
-            ep.fabric().fence();
+        cluster.thread(0, "fences", |ep| {
+            ep.fabric().fence_self();
             assert!(ep.fabric().is_fenced());
             Ok(())
         });
@@ -275,13 +277,13 @@ impl Drop for Noisy {
 
 #[test]
 fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
-    let scenario = Scenario::new("test/unwound", "a crash while threads hold locks and wait", 2, |stage| {
-        let own = stage.node(1).alloc(GroupKey::SIGNAL, 64)?;
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 64)?;
+    let scenario = Scenario::new("test/unwound", "a crash while threads hold locks and wait", 2, |cluster| {
+        let own = cluster.node(1).alloc(GroupKey::SIGNAL, 64)?;
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 64)?;
         let (target, lock) = (words.remote::<u64>(0), Arc::new(LocalMutex::new(0)));
         for me in 0..2 {
-            let (own, node, lock) = (own.clone(), stage.node(1), Arc::clone(&lock));
-            stage.thread(1, "holds", move |ep| {
+            let (own, node, lock) = (own.clone(), cluster.node(1), Arc::clone(&lock));
+            cluster.thread(1, "holds", move |ep| {
                 let _noisy = Noisy { lock: Arc::clone(&lock), node: node.clone(), own: own.clone(), target };
                 own.word(16).fetch_add(1);
                 {
@@ -295,7 +297,7 @@ fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
                 Ok(())
             });
         }
-        stage.thread(0, "lives", move |ep| {
+        cluster.thread(0, "lives", move |ep| {
             // It notices nothing until the system reports the death.
             while !matches!(ep.fabric().peer_state(NodeId(1)), PeerState::Dead { .. }) {
                 if ep.get(own.remote::<u64>(0)).wait().is_err() {
@@ -310,7 +312,7 @@ fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
             }
             Ok(())
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_ne!(words.word(0).load(), 9, "a dead node has put");
             Ok(())
         });
@@ -426,12 +428,12 @@ fn a_slow_node_is_suspected_and_trusted_again() {
 
 #[test]
 fn the_same_seed_gives_the_same_faults_and_a_failure_is_replayed() {
-    let scenario = || shut_out(DeathRule::Majority, 2, Faults::new().cuts(1).crashes(1).stalls(1), &Seen::default());
+    let scenario = || evict(DeathRule::Majority, 2, Faults::new().cuts(1).crashes(1).stalls(1), &Seen::default());
     let traces: BTreeSet<u64> = (0..2).map(|_| check(&scenario(), Budget::executions(500), 9).trace).collect();
     assert_eq!(traces.len(), 1);
-    let fails = Scenario::new("test/fails", "a node that must not die", 2, |stage| {
-        stage.thread(1, "lives", |ep| Ok(ep.block_on(ep.global_fence([NodeId(0)]))?));
-        stage.finally(|| {
+    let fails = Scenario::new("test/fails", "a node that must not die", 2, |cluster| {
+        cluster.thread(1, "lives", |ep| Ok(ep.block_on(ep.global_fence([NodeId(0)]))?));
+        cluster.at_end(|| {
             assert!(!crashed(1), "it died");
             Ok(())
         });

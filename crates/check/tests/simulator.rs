@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farfield::fabric::{GroupKey, LocalMutex, Word, memory_fence};
-use farfield_check::{Budget, FailureKind, Replay, Scenario, Stage, check, choose, exhaust, replay};
+use farfield_check::{Budget, Cluster, FailureKind, Replay, Scenario, check, choose, exhaust, replay};
 
 /// What threads read, collected over all executions.
 type Seen = Arc<Mutex<BTreeSet<Vec<u64>>>>;
@@ -20,10 +20,10 @@ fn outcomes(seen: &Seen, scenario: &Scenario) -> BTreeSet<Vec<u64>> {
 }
 
 /// The values that two threads read; added to `seen` at the end of each execution.
-fn collected(stage: &Stage, seen: &Seen) -> Arc<Mutex<Vec<u64>>> {
+fn collected(cluster: &Cluster, seen: &Seen) -> Arc<Mutex<Vec<u64>>> {
     let read = Arc::new(Mutex::new(vec![0; 2]));
     let (seen, at_end) = (Arc::clone(seen), Arc::clone(&read));
-    stage.finally(move || {
+    cluster.at_end(move || {
         seen.lock().unwrap().insert(at_end.lock().unwrap().clone());
         Ok(())
     });
@@ -33,12 +33,12 @@ fn collected(stage: &Stage, seen: &Seen) -> Arc<Mutex<Vec<u64>>> {
 /// Two threads of one node store to a word each, and then read the other's.
 fn store_buffering(fenced: bool, seen: &Seen) -> Scenario {
     let seen = Arc::clone(seen);
-    Scenario::new("test/store-buffering", "x := 1; a := y beside y := 1; b := x", 1, move |stage| {
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
-        let read = collected(stage, &seen);
+    Scenario::new("test/store-buffering", "x := 1; a := y beside y := 1; b := x", 1, move |cluster| {
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 16)?;
+        let read = collected(cluster, &seen);
         for me in 0..2 {
             let (words, read) = (words.clone(), Arc::clone(&read));
-            stage.thread(0, "cpu", move |_| {
+            cluster.thread(0, "cpu", move |_| {
                 words.word(me * 8).store(1);
                 if fenced {
                     memory_fence();
@@ -63,13 +63,13 @@ fn store_buffers_are_explored_and_fences_empty_them() {
 /// LOCO Fig. 4: each of two nodes puts to the other, waits, and reads its own word.
 fn puts_and_looks(fenced: bool, seen: &Seen) -> Scenario {
     let seen = Arc::clone(seen);
-    Scenario::new("test/fig-4", "put y := 1; wait; a := x beside put x := 1; wait; b := y", 2, move |stage| {
+    Scenario::new("test/fig-4", "put y := 1; wait; a := x beside put x := 1; wait; b := y", 2, move |cluster| {
         let regions: Vec<_> =
-            stage.nodes().iter().map(|node| node.alloc(GroupKey::SIGNAL, 8)).collect::<Result<_, _>>()?;
-        let read = collected(stage, &seen);
+            cluster.nodes().iter().map(|node| node.alloc(GroupKey::SIGNAL, 8)).collect::<Result<_, _>>()?;
+        let read = collected(cluster, &seen);
         for me in 0..2 {
             let (own, other, read) = (regions[me].clone(), regions[1 - me].remote::<u64>(0), Arc::clone(&read));
-            stage.thread(me, "puts", move |ep| {
+            cluster.thread(me, "puts", move |ep| {
                 ep.put_value(other, 1).wait()?;
                 if fenced {
                     ep.block_on(ep.global_fence([other.node()]))?;
@@ -94,12 +94,12 @@ fn a_complete_put_need_not_be_visible_and_a_fenced_one_is() {
 #[test]
 fn locks_are_fences() {
     // Taking and releasing a local lock are locked instructions: earlier stores are in memory.
-    let scenario = Scenario::new("test/locks-are-fences", "stores around a lock, and looks at them", 1, |stage| {
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 32)?;
+    let scenario = Scenario::new("test/locks-are-fences", "stores around a lock, and looks at them", 1, |cluster| {
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 32)?;
         let locks = Arc::new([LocalMutex::new(false), LocalMutex::new(false)]);
         for me in 0..2 {
             let (words, locks) = (words.clone(), Arc::clone(&locks));
-            stage.thread(0, "locker", move |_| {
+            cluster.thread(0, "locker", move |_| {
                 words.word(me * 8).store(1);
                 let mut mine = locks[me].lock();
                 *mine = true;
@@ -121,8 +121,8 @@ fn locks_are_fences() {
 
 #[test]
 fn deadlines_pass_in_no_time() {
-    let scenario = Scenario::new("test/deadline", "a wait for nothing", 1, |stage| {
-        stage.thread(0, "waiter", |ep| {
+    let scenario = Scenario::new("test/deadline", "a wait for nothing", 1, |cluster| {
+        cluster.thread(0, "waiter", |ep| {
             let start = ep.now();
             let waited = ep.block_on(ep.wait_until(start + Duration::from_secs(3600), || None::<()>));
             assert!(waited.is_err_and(|error| error.is_timeout()));
@@ -139,65 +139,66 @@ fn deadlines_pass_in_no_time() {
 fn who_pauses_goes_on_early_or_late_though_others_never_come_to_rest() {
     let seen = Seen::default();
     let collected_in = Arc::clone(&seen);
-    let scenario = Scenario::new("test/pause", "pauses, beside adding and beside waiting in slices", 1, move |stage| {
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
-        let read = collected(stage, &collected_in);
-        let (word, over) = (words.remote::<u64>(0), words.clone());
-        stage.thread(0, "waits in slices", move |ep| {
-            while over.word(8).load() == 0 {
-                let slice = ep.now() + Duration::from_millis(1);
-                let _ = ep.block_on(ep.wait_until(slice, || (over.word(8).load() == 1).then_some(())));
+    let scenario =
+        Scenario::new("test/pause", "pauses, beside adding and beside waiting in slices", 1, move |cluster| {
+            let words = cluster.node(0).alloc(GroupKey::SIGNAL, 16)?;
+            let read = collected(cluster, &collected_in);
+            let (word, over) = (words.remote::<u64>(0), words.clone());
+            cluster.thread(0, "waits in slices", move |ep| {
+                while over.word(8).load() == 0 {
+                    let slice = ep.now() + Duration::from_millis(1);
+                    let _ = ep.block_on(ep.wait_until(slice, || (over.word(8).load() == 1).then_some(())));
+                }
+                Ok(())
+            });
+            for me in 0..2 {
+                let (words, read) = (words.clone(), Arc::clone(&read));
+                cluster.thread(0, "pauses", move |ep| {
+                    let add = || read.lock().unwrap()[me] = words.word(0).fetch_add(1);
+                    if me == 1 {
+                        add();
+                        return Ok(());
+                    }
+                    // Beside an operation that blocks in the middle of the wait.
+                    ep.run_window(
+                        2,
+                        [false, true].map(|pauses| {
+                            let add = &add;
+                            async move {
+                                if pauses {
+                                    ep.pause().await;
+                                    ep.pause().await;
+                                    add();
+                                } else {
+                                    ep.get(word).await.unwrap();
+                                    ep.get(word).wait().unwrap();
+                                }
+                            }
+                        }),
+                        |()| (),
+                    );
+                    words.word(8).store(1);
+                    Ok(())
+                });
             }
             Ok(())
         });
-        for me in 0..2 {
-            let (words, read) = (words.clone(), Arc::clone(&read));
-            stage.thread(0, "pauses", move |ep| {
-                let add = || read.lock().unwrap()[me] = words.word(0).fetch_add(1);
-                if me == 1 {
-                    add();
-                    return Ok(());
-                }
-                // Beside an operation that blocks in the middle of the wait.
-                ep.run_window(
-                    2,
-                    [false, true].map(|pauses| {
-                        let add = &add;
-                        async move {
-                            if pauses {
-                                ep.pause().await;
-                                ep.pause().await;
-                                add();
-                            } else {
-                                ep.get(word).await.unwrap();
-                                ep.get(word).wait().unwrap();
-                            }
-                        }
-                    }),
-                    |()| (),
-                );
-                words.word(8).store(1);
-                Ok(())
-            });
-        }
-        Ok(())
-    });
     assert_eq!(outcomes(&seen, &scenario).into_iter().collect::<Vec<_>>(), [[0, 1], [1, 0]]);
 }
 
 #[test]
 fn waits_that_look_by_operations_do_not_wake_each_other_for_ever() {
-    let scenario = Scenario::new("test/looks", "three waits of one thread, the last in vain", 2, |stage| {
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 24)?;
+    let scenario = Scenario::new("test/looks", "three waits of one thread, the last in vain", 2, |cluster| {
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 24)?;
         let remote = words.remote::<u64>(0);
         for word in 0..2 {
             let words = words.clone();
-            stage.thread(0, "stores", move |_| {
+            cluster.thread(0, "stores", move |_| {
                 words.word(word * 8).store(1);
                 Ok(())
             });
         }
-        stage.thread(1, "waits", move |ep| {
+        cluster.thread(1, "waits", move |ep| {
             let (start, mut ended) = (ep.now(), [None; 3]);
             let waits = (0..3).map(|word| async move {
                 let hours = Duration::from_secs(3600) * (word as u32 + 1);
@@ -217,11 +218,11 @@ fn waits_that_look_by_operations_do_not_wake_each_other_for_ever() {
 
 /// Two threads take two locks in opposite orders.
 fn opposite_locks() -> Scenario {
-    Scenario::new("test/opposite-locks", "two locks taken in opposite orders", 1, |stage| {
+    Scenario::new("test/opposite-locks", "two locks taken in opposite orders", 1, |cluster| {
         let locks = Arc::new([LocalMutex::new(0), LocalMutex::new(0)]);
         for me in 0..2 {
             let locks = Arc::clone(&locks);
-            stage.thread(0, "locker", move |_| {
+            cluster.thread(0, "locker", move |_| {
                 let mut first = locks[me].lock();
                 let mut second = locks[1 - me].lock();
                 *first += 1;
@@ -243,8 +244,8 @@ fn a_deadlock_is_found_and_says_who_waits() {
 
 #[test]
 fn an_execution_that_does_not_end_is_a_failure() {
-    let scenario = Scenario::new("test/spin", "a thread that spins instead of waiting", 1, |stage| {
-        stage.thread(0, "spinner", |_| {
+    let scenario = Scenario::new("test/spin", "a thread that spins instead of waiting", 1, |cluster| {
+        cluster.thread(0, "spinner", |_| {
             let word = Word::new(0);
             while word.load() == 0 {}
             Ok(())
@@ -258,14 +259,14 @@ fn an_execution_that_does_not_end_is_a_failure() {
 
 #[test]
 fn an_invariant_is_looked_at_whenever_memory_changes() {
-    let scenario = Scenario::new("test/invariant", "two words that are to be equal, but for a moment", 1, |stage| {
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 16)?;
+    let scenario = Scenario::new("test/invariant", "two words that are to be equal, but for a moment", 1, |cluster| {
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 16)?;
         let looked = words.clone();
-        stage.invariant("at most one apart", move || {
+        cluster.invariant("at most one apart", move || {
             let (a, b) = (looked.word(0).load(), looked.word(8).load());
             if a.abs_diff(b) <= 1 { Ok(()) } else { Err(format!("{a} and {b}")) }
         });
-        stage.thread(0, "writer", move |_| {
+        cluster.thread(0, "writer", move |_| {
             for value in [1, 2, 4] {
                 words.word(0).store(value);
                 words.word(8).store(value);
@@ -281,14 +282,14 @@ fn an_invariant_is_looked_at_whenever_memory_changes() {
 
 /// One thread panics while another holds a lock and waits for an event that never happens.
 fn panics_beside_a_holder() -> Scenario {
-    Scenario::new("test/panic", "a panic beside a thread that holds a lock", 2, |stage| {
+    Scenario::new("test/panic", "a panic beside a thread that holds a lock", 2, |cluster| {
         let lock = Arc::new(LocalMutex::new(0));
         let held = Arc::clone(&lock);
-        stage.thread(0, "holder", move |ep| {
+        cluster.thread(0, "holder", move |ep| {
             let _guard = held.lock();
             Ok(ep.block_on(ep.wait_until(ep.deadline(), || None))?)
         });
-        stage.thread(0, "panics", move |_| {
+        cluster.thread(0, "panics", move |_| {
             /// Wants the lock while it is unwound.
             struct Wants(Arc<LocalMutex<u64>>);
             impl Drop for Wants {
@@ -322,9 +323,9 @@ fn a_panic_is_reported_with_its_place_and_everything_is_unwound() {
 
 #[test]
 fn touching_another_nodes_memory_without_an_operation_is_a_failure() {
-    let scenario = Scenario::new("test/elsewhere", "a thread that stores to another node's memory", 2, |stage| {
-        let words = stage.node(1).alloc(GroupKey::DATA, 8)?;
-        stage.thread(0, "stray", move |_| {
+    let scenario = Scenario::new("test/elsewhere", "a thread that stores to another node's memory", 2, |cluster| {
+        let words = cluster.node(1).alloc(GroupKey::DATA, 8)?;
+        cluster.thread(0, "stray", move |_| {
             words.word(0).store(1);
             Ok(())
         });
@@ -354,12 +355,12 @@ fn a_failure_is_replayed_by_its_line_and_shrinks() {
 
 #[test]
 fn a_revoked_peer_writes_no_more() {
-    let scenario = Scenario::new("test/revoke", "puts on their way while the right to them is taken", 2, |stage| {
-        let owner = stage.node(0);
+    let scenario = Scenario::new("test/revoke", "puts on their way while the right to them is taken", 2, |cluster| {
+        let owner = cluster.node(0);
         let group = owner.fabric().create_group(farfield::fabric::Bell::Silent)?;
         let words = owner.alloc(group, 64)?;
         let (first, watched) = (words.remote::<u64>(0), words.clone());
-        stage.thread(1, "writer", move |ep| {
+        cluster.thread(1, "writer", move |ep| {
             let puts: Vec<_> = (0..3).map(|at| ep.put_value(first.at(at), 1)).collect();
             for put in puts {
                 // Refused, or done.
@@ -368,7 +369,7 @@ fn a_revoked_peer_writes_no_more() {
             assert!(ep.put_value(first, 2).wait().is_ok() || ep.get(first).wait().is_err());
             Ok(())
         });
-        stage.thread(0, "owner", move |ep| {
+        cluster.thread(0, "owner", move |ep| {
             ep.fabric().revoke(farfield::NodeId(1), group, Duration::from_secs(1))?;
             let before: Vec<u64> = (0..3).map(|at| watched.word(at * 8).load()).collect();
             let after = || (0..3).map(|at| watched.word(at * 8).load()).collect::<Vec<_>>();
@@ -410,12 +411,12 @@ const PINNED_TRACE: u64 = 1_111_194_506_493_987_285;
 #[test]
 fn a_scenario_that_does_not_repeat_itself_is_reported() {
     let executions = Arc::new(AtomicU64::new(0));
-    let scenario = Scenario::new("test/unrepeatable", "threads that depend on how often they ran", 1, move |stage| {
+    let scenario = Scenario::new("test/unrepeatable", "threads that depend on how often they ran", 1, move |cluster| {
         let execution = executions.fetch_add(1, Ordering::Relaxed);
-        let words = stage.node(0).alloc(GroupKey::SIGNAL, 8)?;
+        let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
         for _ in 0..2 + execution % 2 {
             let words = words.clone();
-            stage.thread(0, "adds", move |_| {
+            cluster.thread(0, "adds", move |_| {
                 for _ in 0..2 {
                     words.word(0).fetch_add(1);
                 }

@@ -32,10 +32,10 @@ use self::processes::Processes;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
+use crate::launch::{FabricChoice, SILENCE};
+use crate::output;
 use crate::parts;
-use crate::place::{FabricChoice, SILENCE};
 use crate::run::parse_seconds;
-use crate::tell;
 
 const HELP: &str = "\
 Each node is a process. Its threads use a key-value store, queues, locks (of another kind in each generation), rings, barriers and
@@ -139,7 +139,7 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let (findings, injected, recoveries) = (Findings::default(), Vec::new(), Vec::new());
     let mut report =
         Report { seed, nodes, seconds, plan, again, generations: 0, injected, operations: 0, findings, recoveries };
-    let bar = tell::progress("chaos", args.seconds);
+    let bar = output::progress("chaos", args.seconds);
     let plan = report.plan.clone();
     let hosts = link.as_ref().map_or(Ok(Vec::new()), |link| link.hosts(nodes))?;
     let processes = Processes::new(nodes, args.fabric, silence, &hosts, &folder, args.mutant);

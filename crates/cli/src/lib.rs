@@ -27,11 +27,11 @@ mod bench;
 mod chaos;
 mod check;
 mod doctor;
+mod launch;
 mod litmus;
+mod output;
 mod parts;
-mod place;
 mod run;
-mod tell;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -80,13 +80,15 @@ pub fn main(parts: Parts) -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run::main(args),
         Command::Bench(args) => {
-            tell::unless_unread(tell::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
+            output::unless_unread(output::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
         }
         Command::Check(args) => check::main(args),
-        Command::Litmus(args) => tell::unless_unread(litmus::main(&args)),
+        Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
         Command::Doctor(args) => doctor::main(&args),
         Command::Chaos(args) => chaos::main(&args),
-        Command::ChaosWorker(args) => tell::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS),
+        Command::ChaosWorker(args) => {
+            output::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS)
+        }
         Command::Child(args) => Ok(run::child_main(&args)),
         Command::Remote => run::remote_main(),
     };

@@ -18,7 +18,7 @@ use mowgli::report::Herd;
 use mowgli::{draw, witness};
 use serde_json::{Value, json};
 
-use crate::tell;
+use crate::output;
 
 mod run;
 mod table;
@@ -143,7 +143,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
         let is_right = main(&tests, &models, &ask, args.json.as_deref(), &mut out)?;
         return Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let is_json = tell::is_stdout(args.json.as_deref());
+    let is_json = output::is_stdout(args.json.as_deref());
     let (mut wrong, mut drawn) = (Vec::new(), BTreeSet::new());
     for file in files(&args.tests)? {
         let name = file.display().to_string();
@@ -183,7 +183,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
             writeln!(out)?;
         }
         let differs = machine.and_then(Result::ok).map(|difference| !difference.is_empty());
-        tell::json(args.json.as_deref(), &mut out, &report(&test, &outcomes, took, differs))?;
+        output::json(args.json.as_deref(), &mut out, &report(&test, &outcomes, took, differs))?;
     }
     if wrong.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -34,7 +34,7 @@ use self::hosts::Seat;
 pub(crate) use self::hosts::remote_main;
 use self::output::{DRAIN, Framer, Sink, copy_lines, prefix};
 use self::signals::forward_signals_as_events;
-use crate::place::{self, FabricChoice};
+use crate::launch::{self, FabricChoice};
 
 /// From asking nodes to end (SIGTERM) to ending them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(5);
@@ -169,7 +169,7 @@ impl Plan {
             let seats = hosts::read(path)?;
             anyhow::ensure!(!ssh.is_empty(), "--ssh: an empty command");
             let addresses: Vec<_> = seats.iter().map(|seat| seat.address).collect();
-            let variables = place::variables(&session, seats.len(), &addresses);
+            let variables = launch::variables(&session, seats.len(), &addresses);
             return Ok(Plan { seats: seats.into_iter().map(Some).collect(), variables, ssh });
         }
         let nodes = args.nodes.unwrap_or(1) as usize;

@@ -108,7 +108,7 @@ pub enum ErrorKind {
     },
     /// The value of a key was stored on a node that is dead or has left.
     #[error("the value was lost with {node}: insert it again")]
-    Lost {
+    ValueLost {
         /// That node.
         node: NodeId,
     },
@@ -262,7 +262,7 @@ impl Error {
         match &self.0.kind {
             ErrorKind::Fabric(error) => error.node(),
             ErrorKind::Mismatch { node, .. } | ErrorKind::Full { node, .. } => Some(*node),
-            ErrorKind::Lost { node } | ErrorKind::Reopens { node } => Some(*node),
+            ErrorKind::ValueLost { node } | ErrorKind::Reopens { node } => Some(*node),
             ErrorKind::Timeout { missing, .. } => missing.first().copied(),
             ErrorKind::Missed { nodes } => nodes.first().map(|missed| missed.0),
             _ => None,
@@ -282,18 +282,18 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         match &self.0.kind {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
-            ErrorKind::Lost { .. } => true,
+            ErrorKind::ValueLost { .. } => true,
             ErrorKind::Fabric(error) => error.is_gone(),
             _ => false,
         }
     }
 
     /// Whether the node that the call needed (of several, all of them) is dead, has departed or does not answer: see
-    /// [`fabric::Error::is_out_of_reach`](farfield_fabric::Error::is_out_of_reach).
-    pub fn is_out_of_reach(&self) -> bool {
+    /// [`fabric::Error::is_unreachable`](farfield_fabric::Error::is_unreachable).
+    pub fn is_unreachable(&self) -> bool {
         match &self.0.kind {
-            ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_out_of_reach()),
-            ErrorKind::Fabric(error) => error.is_out_of_reach(),
+            ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_unreachable()),
+            ErrorKind::Fabric(error) => error.is_unreachable(),
             _ => false,
         }
     }

@@ -21,14 +21,14 @@ pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
 pub use farfield_fabric::{Endpoint, HugePages, NodeId};
 pub use node::{
-    Builder, Config, Metrics, Node, PARTING_MAX, PORT, Reopening, Standing, local_session, local_session_with,
+    Builder, Config, LEAVE_TIMEOUT, MemberStatus, Metrics, Node, PORT, Reopening, local_session, local_session_with,
     loopback_hosts, on_each,
 };
 pub use objects::atomic_var::AtomicVar;
 pub use objects::barrier::{Barrier, BarrierThread};
 pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};
 pub use objects::mutex::{Guard, HeldLock, Mutex, MutexArray};
-pub use objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+pub use objects::owned_var::{OwnedVar, OwnedWriter, TearCheck};
 pub use objects::queue::{Queue, QueueOptions};
 pub use objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 pub use objects::shared_var::SharedVar;

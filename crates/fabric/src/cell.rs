@@ -196,7 +196,7 @@ impl<T: Plain> Slot<T> {
     /// use farfield_fabric::Slot;
     /// let s = Slot::new([1u64, 2]);
     /// s.write([3, 4]);
-    /// assert_eq!(s.read().whole_if(|v| v[0] + 1 == v[1]), Some([3, 4]));
+    /// assert_eq!(s.read().validate(|v| v[0] + 1 == v[1]), Some([3, 4]));
     /// ```
     pub fn new(value: T) -> Self {
         let () = Self::WHOLE_WORDS;
@@ -222,7 +222,7 @@ impl<T: Plain> Slot<T> {
     /// ```
     /// # use farfield_fabric::Slot;
     /// # let slot = Slot::new([1u64, 2]);
-    /// let pair = slot.read().whole_if(|pair| pair[1] == 2 * pair[0]);
+    /// let pair = slot.read().validate(|pair| pair[1] == 2 * pair[0]);
     /// assert_eq!(pair, Some([1, 2]));
     /// ```
     #[inline]
@@ -246,7 +246,7 @@ impl<T: Plain> Slot<T> {
     /// # use farfield_fabric::Slot;
     /// # let slot = Slot::new([1u64, 2]);
     /// slot.write([2, 4]);
-    /// assert_eq!(slot.read().whole_if(|_| true), Some([2, 4]));
+    /// assert_eq!(slot.read().validate(|_| true), Some([2, 4]));
     /// ```
     #[inline]
     pub fn write(&self, value: T) {
@@ -271,7 +271,7 @@ pub struct Torn<T>(pub(crate) T);
 impl<T> Torn<T> {
     /// The value, if `evidence` (a checksum, matching guards, a protocol's turn) proves that it is whole.
     #[inline]
-    pub fn whole_if(self, evidence: impl FnOnce(&T) -> bool) -> Option<T> {
+    pub fn validate(self, evidence: impl FnOnce(&T) -> bool) -> Option<T> {
         if evidence(&self.0) { Some(self.0) } else { None }
     }
 }

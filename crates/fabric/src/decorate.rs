@@ -72,11 +72,11 @@ impl Fabric for Decorated {
     fn death_rule(&self) -> DeathRule {
         self.inner.death_rule()
     }
-    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()> {
-        self.inner.shut_out(peer, timeout)
+    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+        self.inner.evict(peer, timeout)
     }
-    fn fence(&self) {
-        self.inner.fence();
+    fn fence_self(&self) {
+        self.inner.fence_self();
     }
     fn is_fenced(&self) -> bool {
         self.inner.is_fenced()
@@ -96,8 +96,8 @@ impl Fabric for Decorated {
     fn leave(&self) {
         self.inner.leave();
     }
-    fn abandon(&self) {
-        self.inner.abandon();
+    fn leave_uncleanly(&self) {
+        self.inner.leave_uncleanly();
     }
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
         self.inner.explain(code, remote, len)

@@ -309,7 +309,7 @@ impl Error {
 
     /// Whether the target node is dead, departed or unreachable: nothing that this node posts will reach it. If both
     /// nodes are alive, the session decides which of them stays a member.
-    pub fn is_out_of_reach(&self) -> bool {
+    pub fn is_unreachable(&self) -> bool {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
 

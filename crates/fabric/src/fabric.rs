@@ -168,7 +168,7 @@ pub trait Fabric: Any + Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::Shared`](crate::ErrorKind::Shared) for one of the first three groups, if the fabric can only
-    /// revoke all of them; [`Fabric::shut_out`] does that.
+    /// revoke all of them; [`Fabric::evict`] does that.
     /// [`ErrorKind::RevokeUndecided`](crate::ErrorKind::RevokeUndecided) if this cannot be guaranteed within
     /// `timeout`: the right is revoked, but one write may be in flight.
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
@@ -182,11 +182,11 @@ pub trait Fabric: Any + Send + Sync {
     ///
     /// # Errors
     /// As [`Fabric::revoke`]; call it again then.
-    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()>;
+    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()>;
 
     /// Fences this node, because the others have evicted it or its service thread has died: its operations in flight,
     /// and all that it posts later, fail with [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
-    fn fence(&self);
+    fn fence_self(&self);
 
     /// Whether this node is fenced.
     fn is_fenced(&self) -> bool;
@@ -213,7 +213,7 @@ pub trait Fabric: Any + Send + Sync {
 
     /// Exits without a goodbye, because work that others wait for is unfinished: they treat this node as dead, and
     /// recover its state. This node's own threads are fenced first. The service thread calls it as its last act.
-    fn abandon(&self);
+    fn leave_uncleanly(&self);
 
     /// The error behind a code.
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error;
@@ -274,7 +274,7 @@ pub trait Fabric: Any + Send + Sync {
 pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: usize, memory_bytes: u64) -> Error {
     let (node, key) = (remote.node(), remote.key());
     let kind = match (code, state) {
-        (Code::BadKey | Code::Unreachable, PeerState::Absent) => ErrorKind::NotConnected { node },
+        (Code::BadKey | Code::Unreachable, PeerState::NotJoined) => ErrorKind::NotConnected { node },
         (Code::BadKey, PeerState::Up { .. }) if key.0 <= GroupKey::SERVICE.0 => ErrorKind::NotConnected { node },
         (Code::BadKey, PeerState::Up { .. }) => ErrorKind::UnknownGroup { node, key },
         // The death also explains missing rights and memory.
@@ -328,7 +328,7 @@ pub enum DeathRule {
     /// all.
     System,
     /// By a majority of the nodes: a node that does not answer may only be unreachable. The fabric reports
-    /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Fabric::shut_out`] on.
+    /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Fabric::evict`] on.
     ///
     /// A transport that gives up on a peer does so for good. This node's operations on that peer then fail with
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and the peer stays suspected, so one of the two must
@@ -340,7 +340,7 @@ pub enum DeathRule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerState {
     /// It has not joined yet.
-    Absent,
+    NotJoined,
     /// It runs.
     Up {
         /// Its incarnation.
@@ -364,7 +364,7 @@ impl PeerState {
         match self {
             PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
             PeerState::Dead { incarnation } => Err(ErrorKind::PeerDead { node, incarnation }.into()),
-            PeerState::Absent | PeerState::Up { .. } => Ok(()),
+            PeerState::NotJoined | PeerState::Up { .. } => Ok(()),
         }
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::toolkit::{Object, Opening};
+use farfield::toolkit::{Object, ObjectBuilder};
 use farfield::{Barrier, Endpoint, MutexArray, Node, Result, local_session, on_each};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -36,10 +36,10 @@ impl Bank {
         for account in mine.words(0, ACCOUNTS_PER_NODE) {
             account.store(OPENING_BALANCE);
         }
-        let object = Opening::new(node, path, "Bank")
+        let object = ObjectBuilder::new(node, path, "Bank")
             .layout(&format!("{ACCOUNTS_PER_NODE} accounts on each node"))
             .region("accounts", mine)
-            .expect(move |_| vec![("accounts".into(), bytes as u64)])
+            .require_regions(move |_| vec![("accounts".into(), bytes as u64)])
             .announce()?;
         object.wait(node.timeout())?;
         let mut accounts = Vec::new();

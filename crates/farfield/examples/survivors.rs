@@ -82,7 +82,7 @@ fn serve(node: &Node, store: &KvStore<u64, u64>, endpoint: &Endpoint, round: u64
                 }
             }
             // The node does not answer: the session decides whether it is dead.
-            Err(error) if error.is_out_of_reach() || error.is_timeout() => {}
+            Err(error) if error.is_unreachable() || error.is_timeout() => {}
             Err(error) => return Err(error),
         }
     }
@@ -92,7 +92,7 @@ fn serve(node: &Node, store: &KvStore<u64, u64>, endpoint: &Endpoint, round: u64
             seen.count();
             Ok(())
         }
-        Err(error) if error.is_out_of_reach() || error.is_timeout() => Ok(()),
+        Err(error) if error.is_unreachable() || error.is_timeout() => Ok(()),
         Err(error) => Err(error),
     }
 }

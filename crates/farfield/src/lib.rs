@@ -46,7 +46,7 @@
 //! | [`LockTable`], [`LockArray`], [`LockGuard`] | Locks of a kind chosen at run time, and the traits of all kinds. |
 //! | [`Transactions`] | Words on several nodes, read and written together under locks. |
 //! //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
-//! //! | [`Standing`] | The membership status of a node. |
+//! //! | [`MemberStatus`] | The membership status of a node. |
 //! | [`Error`], [`ErrorKind`] | The error, the object and node, and what to do. |
 //! | [`Metrics`] | Counted operations, open objects, memory in use. |
 //! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |

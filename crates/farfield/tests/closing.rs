@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, NodeId};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, Node, Result, RingBuffer, RingOptions, SharedVar, Standing,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, MemberStatus, Node, Result, RingBuffer, RingOptions, SharedVar,
 };
 
 use session::{STEP_MAX, Session};
@@ -84,7 +84,7 @@ fn service(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     let error = serve(node, endpoint, ROUNDS / 2, true).expect_err("one dies in the middle of it");
     assert_names_the_dead(&error);
-    while node.standing_of(VICTIM) != Standing::ShutOut {
+    while node.status_of(VICTIM) != MemberStatus::Evicted {
         std::thread::yield_now();
     }
     for round in ROUNDS / 2 + 1..=ROUNDS {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
     Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
-    Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar, Standing,
+    MemberStatus, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar,
     TransactionOptions, Transactions,
 };
 
@@ -244,7 +244,7 @@ fn barrier(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let error = endpoint.block_on(part.wait(endpoint)).expect_err("one has died");
     assert_names_the_dead(&error);
     meet_survivors(node, endpoint, "survivors")?;
-    assert_eq!(node.survivors(), [NodeId(0), NodeId(1)]);
+    assert_eq!(node.live_members(), [NodeId(0), NodeId(1)]);
     assert_eq!(node.epoch(), 1);
     meet_survivors(node, endpoint, "end")
 }
@@ -291,11 +291,11 @@ fn mutex_holder(node: &Node, endpoint: &Endpoint) -> Result<()> {
     for _ in 0..500 {
         let mut guard = endpoint.block_on(mutex.lock(endpoint))?;
         let mut values = pair.read(endpoint)?;
-        if guard.is_after_death() {
+        if guard.is_poisoned() {
             assert_eq!(values[0], 7, "what the dead had put is visible");
             values[1] = values[0];
             endpoint.block_on(deaths.fetch_add(endpoint, 1))?;
-            guard.repaired();
+            guard.clear_poison();
         }
         assert_eq!(values[0], values[1], "it is half-written, and nobody said so");
         pair.write(endpoint, values.map(|value| value + 1))?;
@@ -335,11 +335,11 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     for _ in 0..500 {
         let mut guard = endpoint.block_on(locks.lock(endpoint, 0))?;
         let mut values = pair.read(endpoint)?;
-        if guard.is_after_death() {
+        if guard.is_poisoned() {
             assert!(values[0] == 7 || values[0] == values[1], "what the dead had put is visible");
             values[1] = values[0];
             endpoint.block_on(deaths.fetch_add(endpoint, 1))?;
-            guard.repaired();
+            guard.clear_poison();
         }
         assert_eq!(values[0], values[1], "it is half-written, and nobody said so");
         pair.write(endpoint, values.map(|value| value + 1))?;
@@ -398,26 +398,26 @@ fn lock_waiter(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
     match guard {
         Some(guard) => {
             println!("all wait");
-            wait_shut_out(node, VICTIM);
+            wait_evicted(node, VICTIM);
             endpoint.block_on(guard.unlock())?;
             endpoint.block_on(endpoint.block_on(waits)?.unlock())?;
         }
         None => {
             endpoint.block_on(waiting.fetch_add(endpoint, 1))?;
             let mut guard = endpoint.block_on(waits)?;
-            guard.repaired();
+            guard.clear_poison();
             endpoint.block_on(guard.unlock())?;
         }
     }
     let start = Instant::now();
     for _ in 0..200 {
         let mut guard = endpoint.block_on(locks.lock(endpoint, 1))?;
-        guard.repaired();
+        guard.clear_poison();
         endpoint.block_on(guard.unlock())?;
     }
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let guard = endpoint.block_on(locks.lock(endpoint, 1))?;
-    assert!(!guard.is_after_death(), "all is repaired");
+    assert!(!guard.is_poisoned(), "all is repaired");
     endpoint.block_on(guard.unlock())?;
     // Locks on the dead node are lost: every attempt returns an error. The other locks stay usable.
     for _ in 0..3000 {
@@ -455,10 +455,10 @@ fn transactions(node: &Node, endpoint: &Endpoint) -> Result<()> {
         for _ in 0..ROUNDS {
             let mut transaction = endpoint.block_on(cells.begin(endpoint, &[1, 0]))?;
             let values = endpoint.block_on(transaction.read_all(&[0, 1]))?;
-            if transaction.is_after_death() {
+            if transaction.is_poisoned() {
                 assert_eq!(values, [0, 0], "what was not committed is not written");
                 endpoint.block_on(deaths.fetch_add(endpoint, 1))?;
-                transaction.repaired();
+                transaction.clear_poison();
             }
             assert_eq!(values[0], values[1]);
             transaction.write(0, values[0] + 1)?;
@@ -503,7 +503,7 @@ fn mutex_window(node: &Node, endpoint: &Endpoint) -> Result<()> {
         }
         Ok::<(), Error>(())
     })?;
-    wait_shut_out(node, VICTIM);
+    wait_evicted(node, VICTIM);
     let start = Instant::now();
     match guard {
         Some(guard) => endpoint.block_on(guard.unlock())?,
@@ -519,17 +519,19 @@ fn opening(node: &Node, endpoint: &Endpoint) -> Result<()> {
     begun();
     let announce = || {
         let cells = node.alloc(GroupKey::DATA, 64)?;
-        let say = |peer: NodeId, _: &farfield::toolkit::Announcement| println!("connected to {}", peer.0);
-        farfield::toolkit::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()
+        let say = |peer: NodeId, _: &farfield::toolkit::ObjectDescriptor| println!("connected to {}", peer.0);
+        farfield::toolkit::ObjectBuilder::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()
     };
     if node.id() == VICTIM {
         let cells = node.alloc(GroupKey::DATA, 64)?;
-        let say = |peer: NodeId, _: &farfield::toolkit::Announcement| match peer {
+        let say = |peer: NodeId, _: &farfield::toolkit::ObjectDescriptor| match peer {
             NodeId(0) => println!("ready"),
             _ => panic!("{peer} opens it when this node is dead"),
         };
-        let _late =
-            farfield::toolkit::Opening::new(node, "late", "Cells").region("cells", cells).on_connect(say).announce()?;
+        let _late = farfield::toolkit::ObjectBuilder::new(node, "late", "Cells")
+            .region("cells", cells)
+            .on_connect(say)
+            .announce()?;
         loop {
             std::thread::park();
         }
@@ -540,7 +542,7 @@ fn opening(node: &Node, endpoint: &Endpoint) -> Result<()> {
         assert_names_the_dead(&error);
         assert!(start.elapsed() < node.timeout() / 2, "{:?}", start.elapsed());
     } else {
-        wait_shut_out(node, VICTIM);
+        wait_evicted(node, VICTIM);
     }
     announce()?.wait(node.timeout())?;
     meet_survivors(node, endpoint, "over")
@@ -569,7 +571,7 @@ fn owes(node: &Node, endpoint: &Endpoint) -> Result<()> {
         NodeId(1) => println!("ready"),
         _ => {}
     }
-    wait_shut_out(node, NodeId(0));
+    wait_evicted(node, NodeId(0));
     let start = Instant::now();
     endpoint.block_on(async {
         for key in 0..64 {
@@ -605,7 +607,7 @@ fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
         endpoint.run_window(2, operations, |()| ());
     }
     if let Some(guard) = guard {
-        while node.standing_of(VICTIM) != Standing::ShutOut {
+        while node.status_of(VICTIM) != MemberStatus::Evicted {
             std::thread::yield_now();
         }
         endpoint.block_on(guard.unlock())?;
@@ -613,7 +615,7 @@ fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let start = Instant::now();
     for _ in 0..200 {
         let guard = endpoint.block_on(mutex.lock(endpoint))?;
-        assert!(!guard.is_after_death(), "nobody died while he held it");
+        assert!(!guard.is_poisoned(), "nobody died while he held it");
         endpoint.block_on(guard.unlock())?;
     }
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
@@ -699,7 +701,7 @@ fn ring_stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
             let since = *full_since.get_or_insert_with(Instant::now);
             if since.elapsed() > Duration::from_secs(1) {
                 println!("is full");
-                assert_eq!(node.standing_of(NodeId(1)), Standing::Member, "stopped is not dead");
+                assert_eq!(node.status_of(NodeId(1)), MemberStatus::Member, "stopped is not dead");
                 full_since = Some(Instant::now() + STEP_MAX);
             }
         }
@@ -732,14 +734,14 @@ fn vars(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     endpoint.block_on(part.wait(endpoint))?;
     begun();
-    while node.standing_of(VICTIM) != Standing::ShutOut {
+    while node.status_of(VICTIM) != MemberStatus::Evicted {
         std::thread::yield_now();
     }
     assert_eq!(endpoint.block_on(owned.load(endpoint))?, [9; 8], "the copy stays");
     assert_names_the_dead(&endpoint.block_on(owned.pull(endpoint)).expect_err("the owner has died"));
     shared.store(40 + u64::from(node.id().0));
     assert_names_the_dead(&endpoint.block_on(shared.push_all(endpoint)).expect_err("one does not get it"));
-    endpoint.block_on(shared.fence(endpoint, node.survivors().into_iter().filter(|other| *other != node.id())))?;
+    endpoint.block_on(shared.fence(endpoint, node.live_members().into_iter().filter(|other| *other != node.id())))?;
     meet_survivors(node, endpoint, "pushed")?;
     assert!((40..42).contains(&shared.load()));
     meet_survivors(node, endpoint, "end")
@@ -753,15 +755,15 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
     if node.id() != NodeId(0) {
         wait_to_be_killed();
     }
-    assert_eq!((node.epoch(), node.survivors().len()), (0, 4));
+    assert_eq!((node.epoch(), node.live_members().len()), (0, 4));
     for epoch in 1..=3u64 {
         println!("next");
         let dead = NodeId(4 - epoch as u16);
-        while node.standing_of(dead) != Standing::ShutOut {
+        while node.status_of(dead) != MemberStatus::Evicted {
             std::thread::yield_now();
         }
         assert_eq!(node.epoch(), epoch);
-        assert_eq!(node.survivors(), (0..4 - epoch as u16).map(NodeId).collect::<Vec<_>>());
+        assert_eq!(node.live_members(), (0..4 - epoch as u16).map(NodeId).collect::<Vec<_>>());
         let error = endpoint.check_alive(dead).expect_err("it is dead");
         assert!(matches!(error.kind(), FabricError::PeerDead { node, .. } if *node == dead));
     }
@@ -772,8 +774,8 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-fn wait_shut_out(node: &Node, dead: NodeId) {
-    while node.standing_of(dead) != Standing::ShutOut {
+fn wait_evicted(node: &Node, dead: NodeId) {
+    while node.status_of(dead) != MemberStatus::Evicted {
         std::thread::yield_now();
     }
 }
@@ -789,7 +791,7 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     if node.id() == NodeId(1) {
         wait_to_be_killed();
     }
-    wait_shut_out(node, NodeId(1));
+    wait_evicted(node, NodeId(1));
     let options = KvOptions { slots_per_node: 256, locks: 8, placement: Placement::Hash, ..KvOptions::default() };
     let store = KvStore::<u64, u64>::open(node, "store", options)?;
     let queue = Queue::<u64>::open(node, "queue", QueueOptions::new(NodeId(3), 64))?;
@@ -814,7 +816,7 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "looked")?;
     // Each node updates a third of all keys, and leaves a value in the queue.
     endpoint.block_on(async {
-        let rank = node.survivors().iter().filter(|other| **other < node.id()).count() as u64;
+        let rank = node.live_members().iter().filter(|other| **other < node.id()).count() as u64;
         for key in keys.iter().filter(|key| *key % 3 == rank) {
             assert!(store.update(endpoint, key, &(key + 2)).await?);
         }
@@ -825,11 +827,11 @@ fn opened_after(node: &Node, endpoint: &Endpoint) -> Result<()> {
     if node.id() == VICTIM {
         wait_to_be_killed();
     }
-    wait_shut_out(node, VICTIM);
+    wait_evicted(node, VICTIM);
 
     endpoint.block_on(store.get_many(endpoint, &keys, &mut found))?;
     let is_lost = |found: &Result<Option<u64>>| {
-        found.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { node: VICTIM }))
+        found.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::ValueLost { node: VICTIM }))
     };
     let lost = found.iter().filter(|found| is_lost(found)).count();
     assert!(0 < lost && lost < keys.len(), "{lost} of {} values lay on {VICTIM}", keys.len());
@@ -899,7 +901,7 @@ fn keep(node: &Node, path: &str, members: &[NodeId], home: NodeId, old: Option<&
 }
 
 fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
-    let old = keep(node, "service", &node.survivors(), VICTIM, None)?;
+    let old = keep(node, "service", &node.live_members(), VICTIM, None)?;
     let (me, mut part) = (u64::from(node.id().0), old.barrier.thread()?);
     for key in 10 * me..10 * me + 10 {
         assert!(endpoint.block_on(old.store.insert(endpoint, &key, &(key + 1)))?);
@@ -932,8 +934,8 @@ fn reopens(node: &Node, endpoint: &Endpoint) -> Result<()> {
     // The lock is free and marked, the queue is empty, and the ring starts anew.
     endpoint.block_on(async {
         let mut guard = new.mutex.lock(endpoint).await?;
-        if guard.is_after_death() {
-            guard.repaired();
+        if guard.is_poisoned() {
+            guard.clear_poison();
             new.queue.enqueue(endpoint, &7).await?;
         }
         guard.unlock().await

@@ -416,7 +416,7 @@ fn mortal(role: &str, place: &Path) {
                         return (key, client.one(key, KvInput::Update(client.value())).await);
                     }
                     let done = client.operation(choice).await;
-                    let is_lost = done.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost { .. }));
+                    let is_lost = done.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::ValueLost { .. }));
                     // (A future victim does not upsert. The lost key may be another of several that were read, and a
                     // key that is kept must not be inserted on a victim.)
                     if is_lost && !is_victim {
@@ -441,7 +441,7 @@ fn mortal(role: &str, place: &Path) {
                             let gone = error.node().expect("it names a node");
                             assert!(gone.0 >= survivors && error.object().is_some(), "{error:?}");
                             // (A read of several keys also reads other keys than `key`.)
-                            let is_of_key = matches!(error.kind(), ErrorKind::Lost { .. });
+                            let is_of_key = matches!(error.kind(), ErrorKind::ValueLost { .. });
                             assert!(is_of_key || !story.is_kept(key, nodes), "key {key}: {error:?}");
                             lost += 1;
                         }
@@ -456,7 +456,7 @@ fn mortal(role: &str, place: &Path) {
                 endpoint.block_on(async {
                     for key in 0..KEYS {
                         if let Err(error) = client.one(key, KvInput::Get).await {
-                            assert!(matches!(error.kind(), ErrorKind::Lost { .. }), "{error}");
+                            assert!(matches!(error.kind(), ErrorKind::ValueLost { .. }), "{error}");
                             assert!(!story.is_kept(key, nodes), "key {key}: {error}");
                         }
                         client.one(key, KvInput::Upsert(client.value())).await.expect("an upsert");
@@ -546,7 +546,7 @@ fn cut(by_hash: bool, seed: u64) {
             // `modify` repairs the interrupted operation under the lock.
             let seen = kv.modify(&endpoint, &key, |_| None).await;
             let possible = match (&seen, kind_of(key)) {
-                (Err(error), _) => matches!(error.kind(), ErrorKind::Lost { node } if *node == VICTIM),
+                (Err(error), _) => matches!(error.kind(), ErrorKind::ValueLost { node } if *node == VICTIM),
                 (Ok(value), 0) => [None, Some(new(key))].contains(value),
                 (Ok(value), 2) => [None, Some(old(key))].contains(value),
                 (Ok(value), _) => [Some(old(key)), Some(new(key))].contains(value),

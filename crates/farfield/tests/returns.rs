@@ -7,10 +7,10 @@ mod session;
 use std::time::Duration;
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
-use farfield::toolkit::Opening;
+use farfield::toolkit::ObjectBuilder;
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, Placement, Queue, QueueOptions,
-    Result, RingBuffer, RingOptions, Standing,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, MemberStatus, Mutex, Node, Placement, Queue,
+    QueueOptions, Result, RingBuffer, RingOptions,
 };
 
 use session::{STEP_MAX, Session, begun};
@@ -117,7 +117,7 @@ fn node_process() {
 fn wait_for_members(node: &Node, members: impl Into<Vec<u16>>) {
     let mut members: Vec<u16> = members.into();
     members.sort_unstable();
-    while node.survivors() != members.iter().copied().map(NodeId).collect::<Vec<_>>() {
+    while node.live_members() != members.iter().copied().map(NodeId).collect::<Vec<_>>() {
         std::thread::yield_now();
     }
 }
@@ -162,7 +162,7 @@ fn store_and_queue(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId)
     let options = KvOptions { slots_per_node: 64, locks: 8, placement: Placement::Hash, ..KvOptions::default() };
     let store = KvStore::<u64, u64>::open(node, &format!("{path}/store"), options)?;
     let queue = Queue::<u64>::open(node, &format!("{path}/queue"), QueueOptions::new(newest, 16))?;
-    let members = node.survivors();
+    let members = node.live_members();
     let me = u64::from(node.id().0);
     let next = members.iter().map(|member| u64::from(member.0)).find(|member| *member > me);
     let next = next.unwrap_or(u64::from(members[0].0));
@@ -205,7 +205,7 @@ fn assert_names(error: &Error, node: NodeId, died: bool) {
 
 fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let me = node.id();
-    assert_eq!((node.place_of(me), node.nodes()), (usize::from(me.0 % PLACES), usize::from(PLACES)));
+    assert_eq!((node.rank_of(me), node.nodes()), (usize::from(me.0 % PLACES), usize::from(PLACES)));
     let first = (0..=ROUNDS.len()).find(|round| members(*round).contains(&me.0)).expect("a member");
     // The objects of earlier rounds, with dead homes.
     let mut old: Vec<(AtomicVar, NodeId, bool)> = Vec::new();
@@ -218,8 +218,11 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
         for (var, home, died) in &old {
             let error = endpoint.block_on(var.store(endpoint, 99)).expect_err("its home is gone");
             assert_names(&error, *home, *died);
-            let standing = node.standing_of(*home);
-            assert!(if *died { standing == Standing::ShutOut } else { standing == Standing::Departed }, "{standing:?}");
+            let standing = node.status_of(*home);
+            assert!(
+                if *died { standing == MemberStatus::Evicted } else { standing == MemberStatus::Departed },
+                "{standing:?}"
+            );
         }
         let Some((place, dies)) = ROUNDS.get(round) else { break };
         let next = NodeId(members(round)[usize::from(*place)]);
@@ -236,7 +239,7 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
             old.push((sum, newest, *dies));
         }
     }
-    assert_eq!(node.members().filter(|member| node.place_of(*member) == 2).count(), 4, "places have a history");
+    assert_eq!(node.members().filter(|member| node.rank_of(*member) == 2).count(), 4, "places have a history");
     Ok(())
 }
 
@@ -280,11 +283,12 @@ fn joins(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let turns = AtomicVar::open(node, "turns", home)?;
     let everywhere = |layout: &'static str| {
         let word = node.alloc(GroupKey::DATA, 8)?;
-        Opening::new(node, layout, "Words").layout(layout).region("word", word).announce()
+        ObjectBuilder::new(node, layout, "Words").layout(layout).region("word", word).announce()
     };
     // An object that admits any fitting node; this one reports so.
     let elsewhere = |home: u16| {
-        let opening = Opening::new(node, "elsewhere", "Elsewhere").layout(if home == 0 { "home=0" } else { "home=1" });
+        let opening =
+            ObjectBuilder::new(node, "elsewhere", "Elsewhere").layout(if home == 0 { "home=0" } else { "home=1" });
         opening.takes_in_returned().announce()
     };
     let has_returned = node.id().0 >= PLACES;

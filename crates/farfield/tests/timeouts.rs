@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use farfield::fabric::NodeId;
 use farfield::{
     AtomicVar, Barrier, BarrierThread, Endpoint, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind,
-    LockOptions, LockTable, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions, Standing,
+    LockOptions, LockTable, MemberStatus, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
 };
 
 use session::{STEP_MAX, Session};
@@ -36,12 +36,12 @@ fn who_does_not_reopen_is_named_and_nothing_has_changed() -> Result<()> {
     times_out(TIMEOUT, &[NodeId(1)], || reopen(&nodes[0]));
     let endpoint = nodes[0].endpoint()?;
     let guard = endpoint.block_on(locks[0].lock(&endpoint))?;
-    assert!(!guard.is_after_death());
+    assert!(!guard.is_poisoned());
     endpoint.block_on(guard.unlock())?;
 
     // Neither the failed attempt nor the open object is an obstacle.
     let new = farfield::on_each(&nodes, reopen)?;
-    assert!(endpoint.block_on(new[0].lock(&endpoint))?.is_after_death());
+    assert!(endpoint.block_on(new[0].lock(&endpoint))?.is_poisoned());
     let told = endpoint.block_on(locks[0].lock(&endpoint)).map(drop).expect_err("an old handle");
     assert!(matches!(told.kind(), ErrorKind::Reopened { .. }), "{told}");
     Ok(())
@@ -62,11 +62,11 @@ fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
         endpoint.block_on(async {
             for index in 0..3 {
                 let mut guard = locks[0].lock(&endpoint, index).await?;
-                assert!(guard.is_after_death(), "lock {index} of kind {kind}");
-                guard.repaired();
+                assert!(guard.is_poisoned(), "lock {index} of kind {kind}");
+                guard.clear_poison();
                 guard.unlock().await?;
                 let guard = locks[0].lock(&endpoint, index).await?;
-                assert!(!guard.is_after_death(), "lock {index} of kind {kind}, repaired");
+                assert!(!guard.is_poisoned(), "lock {index} of kind {kind}, repaired");
                 guard.unlock().await?;
             }
             Ok::<_, farfield::Error>(())
@@ -223,7 +223,7 @@ fn waits(node: &Node, endpoint: &Endpoint, objects: &Objects, part: &mut Barrier
     }
     times_out(TIMEOUT, &[STOPPED], || endpoint.block_on(sender.send(endpoint, &sent.to_le_bytes())));
     times_out(TIMEOUT, &[STOPPED], || endpoint.block_on(part.wait(endpoint)));
-    assert_eq!(node.standing_of(STOPPED), Standing::Member, "stopped is not dead");
+    assert_eq!(node.status_of(STOPPED), MemberStatus::Member, "stopped is not dead");
 
     // Nothing is lost.
     endpoint.block_on(pid.store(endpoint, 0))?;
@@ -235,11 +235,11 @@ fn waits(node: &Node, endpoint: &Endpoint, objects: &Objects, part: &mut Barrier
     endpoint.block_on(receiver.recv(endpoint, &mut bytes))?;
     assert_eq!(bytes, b"on");
     let guard = endpoint.block_on(lock.lock(endpoint))?;
-    assert!(!guard.is_after_death());
+    assert!(!guard.is_poisoned());
     endpoint.block_on(guard.unlock())?;
     assert_eq!(endpoint.block_on(store.get(endpoint, &7))?, Some(2));
     assert!(endpoint.block_on(store.update(endpoint, &7, &3))?);
     // The insert that was cut short is undone by the service thread; then it can be done.
     assert!(endpoint.block_on(store.insert(endpoint, &8, &4))?);
-    endpoint.block_on(part.wait_again(endpoint, endpoint.deadline()))
+    endpoint.block_on(part.retry_wait(endpoint, endpoint.deadline()))
 }

@@ -82,7 +82,7 @@
 //! *If it had a remote holder or waiter*, the remote queue is recovered as described in `queue.rs`. If that queue holds
 //! no living operation, the local head detects this, and treats its tail as empty. It cannot be known whether the dead
 //! operation held the lock. So the next holder is warned that something may be half-written
-//! ([`LockGuard::is_after_death`]), and so are later holders, until one of them calls [`LockGuard::repaired`]. Each
+//! ([`LockGuard::is_poisoned`]), and so are later holders, until one of them calls [`LockGuard::clear_poison`]. Each
 //! operation that the dead node had in the queue may cause such a warning.
 //!
 //! *If it was the lock's home*, the lock is lost, and every call returns an error that names the node.
@@ -204,7 +204,7 @@ pub struct ALockGuard<'a> {
     /// None once the lock is released, or left to the service thread.
     held: Option<Held<'a>>,
     budget: u32,
-    is_after_death: bool,
+    is_poisoned: bool,
     is_repaired: bool,
 }
 
@@ -346,20 +346,20 @@ impl ALockArray {
                 Err(error) => return Err(error),
             }
         }
-        let (budget, is_after_death) = match granted {
-            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
+        let (budget, is_poisoned) = match granted {
+            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             again => {
                 let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
                 let won = compete(&mut entry, &mut wait, names_victim, tries).await.of(self.spread.path())?;
-                let Some(is_after_death) = won else {
+                let Some(is_poisoned) = won else {
                     entry.back_out().await?;
                     return Ok(None);
                 };
-                (self.reset(again, self.options.remote_budget), is_after_death)
+                (self.reset(again, self.options.remote_budget), is_poisoned)
             }
         };
         let held = Some(Held::Remote(entry));
-        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
+        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_poisoned, is_repaired: false }))
     }
 
     async fn lock_local<'a>(
@@ -379,8 +379,8 @@ impl ALockArray {
             }
             granted = Some(entry.granted(&mut wait).await.of(path)?);
         }
-        let (budget, is_after_death) = match granted {
-            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_after_death()),
+        let (budget, is_poisoned) = match granted {
+            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             again => {
                 let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
                 if !entry.wins(&mut wait, names_victim, tries).await.of(path)? {
@@ -393,7 +393,7 @@ impl ALockArray {
             }
         };
         let held = Some(Held::Local(entry));
-        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_after_death, is_repaired: false }))
+        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_poisoned, is_repaired: false }))
     }
 
     /// The budget of an operation that has won the competition.
@@ -461,7 +461,7 @@ async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tri
         if let Some(late) = wait.is_late(endpoint, LOCK, None) {
             return Err(late);
         }
-        endpoint.look_again(wait.slice(endpoint)).await;
+        endpoint.wait_for_change(wait.slice(endpoint)).await;
     }
 }
 
@@ -509,9 +509,9 @@ impl ALockGuard<'_> {
     async fn release(&mut self) -> Result<()> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         if self.is_repaired && self.tell_repaired().await.is_ok() {
-            self.is_after_death = false;
+            self.is_poisoned = false;
         }
-        let hands = Grant::new(self.budget.wrapping_sub(1), self.is_after_death);
+        let hands = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
         let spared = match self.held.as_mut().expect("it is held") {
             Held::Remote(entry) => {
                 entry.hands(hands);
@@ -557,12 +557,12 @@ impl LockGuard for ALockGuard<'_> {
         released
     }
 
-    fn is_after_death(&self) -> bool {
-        self.is_after_death
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned
     }
 
-    fn repaired(&mut self) {
-        self.is_repaired = self.is_after_death;
+    fn clear_poison(&mut self) {
+        self.is_repaired = self.is_poisoned;
     }
 }
 

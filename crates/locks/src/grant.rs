@@ -53,8 +53,8 @@ const GRANTED: u64 = 1 << 63;
 const DIED: u64 = 1 << 62;
 
 impl Grant {
-    pub(super) fn new(budget: u32, is_after_death: bool) -> Grant {
-        Grant(GRANTED | if is_after_death { DIED } else { 0 } | u64::from(budget))
+    pub(super) fn new(budget: u32, is_poisoned: bool) -> Grant {
+        Grant(GRANTED | if is_poisoned { DIED } else { 0 } | u64::from(budget))
     }
 
     /// How often the lock may be passed on before the other cohort gets it. 0: the operation must compete for it.
@@ -62,7 +62,7 @@ impl Grant {
         self.0 as u32
     }
 
-    pub(super) fn is_after_death(self) -> bool {
+    pub(super) fn is_poisoned(self) -> bool {
         self.0 & DIED != 0
     }
 

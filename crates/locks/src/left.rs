@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farfield_core::Standing;
+use farfield_core::MemberStatus;
 use farfield_core::toolkit::{Poller, Progress};
 use farfield_fabric::{Endpoint, Instant};
 
@@ -32,9 +32,9 @@ impl Left {
 }
 
 impl Poller for Left {
-    fn is_owed(&self) -> bool {
+    fn must_finish_before_leave(&self) -> bool {
         // A departed node hands over nothing.
-        let has_left = |node| self.queue.node.standing_of(node) == Standing::Departed;
+        let has_left = |node| self.queue.node.status_of(node) == MemberStatus::Departed;
         !matches!(self.operation.stage, Stage::Behind { pred, .. } if pred.node().is_some_and(has_left))
     }
 
@@ -57,7 +57,7 @@ impl Poller for Left {
                     operation.hands = grant;
                     return Progress::Busy;
                 }
-                if queue.is_shut_out(pred) && self.is_time(endpoint) {
+                if queue.is_evicted(pred) && self.is_time(endpoint) {
                     let claim = self.queue.claim(endpoint, &mut self.operation);
                     let is_lost = endpoint.block_on(claim).is_err_and(|error| !error.is_refused());
                     return if is_lost { Progress::Done } else { Progress::Idle };
@@ -80,8 +80,8 @@ impl Poller for Left {
                     return Progress::Done;
                 }
                 let lock = operation.place.lock;
-                let is_shut_out = |(node, _)| queue.node.standing_of(node) == Standing::ShutOut;
-                let may_be_dead = queue.descriptors.tables().any(is_shut_out);
+                let is_evicted = |(node, _)| queue.node.status_of(node) == MemberStatus::Evicted;
+                let may_be_dead = queue.descriptors.tables().any(is_evicted);
                 if may_be_dead && self.is_time(endpoint) {
                     // If no living entry may be behind this one, the operation behind is dead.
                     let (queue, operation) = (&self.queue, &self.operation);

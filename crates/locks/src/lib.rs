@@ -21,7 +21,7 @@ use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, me
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, Opening, Regions};
+use farfield_core::toolkit::{Object, ObjectBuilder, Regions};
 use farfield_core::{Guard, MutexArray};
 
 pub mod alock;
@@ -114,9 +114,9 @@ pub trait LockArray {
 /// use farfield::{LockGuard, Result};
 ///
 /// async fn leave(mut guard: impl LockGuard) -> Result<()> {
-///     if guard.is_after_death() {
+///     if guard.is_poisoned() {
 ///         // … check and repair what the lock protects …
-///         guard.repaired();
+///         guard.clear_poison();
 ///     }
 ///     guard.unlock().await
 /// }
@@ -130,13 +130,13 @@ pub trait LockGuard {
     /// evicted. Or the holder's writes cannot be made visible: the lock stays taken.
     fn unlock(self) -> impl Future<Output = Result<()>>;
 
-    /// Whether a holder may have died while it held the lock, and [`LockGuard::repaired`] was not called since. If so,
+    /// Whether a holder may have died while it held the lock, and [`LockGuard::clear_poison`] was not called since. If so,
     /// the protected data may be half-written. Each put of the dead holder is visible, or never will be.
-    fn is_after_death(&self) -> bool;
+    fn is_poisoned(&self) -> bool;
 
     /// Declares that the protected data is whole, so that the next holder is not warned of a death. Without this
     /// call, the next holder is warned, too.
-    fn repaired(&mut self);
+    fn clear_poison(&mut self);
 }
 
 impl LockArray for MutexArray {
@@ -164,12 +164,12 @@ impl LockGuard for Guard<'_> {
         self.unlock().await
     }
 
-    fn is_after_death(&self) -> bool {
-        self.is_after_death()
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned()
     }
 
-    fn repaired(&mut self) {
-        self.repaired();
+    fn clear_poison(&mut self) {
+        self.clear_poison();
     }
 }
 
@@ -237,8 +237,8 @@ impl Spread {
             let locks = homes_too.contains(&peer).then(|| ("locks".into(), bytes as u64));
             locks.into_iter().chain(expected.iter().cloned()).collect()
         };
-        let opening = Opening::new(node, path, kind).layout(&format!("count={count}, homes={homes:?}{options}"));
-        let object = opening.regions(regions).expect(expect).open()?;
+        let opening = ObjectBuilder::new(node, path, kind).layout(&format!("count={count}, homes={homes:?}{options}"));
+        let object = opening.regions(regions).require_regions(expect).open()?;
         let bases = homes.into_iter().map(|home| object.remote(home, "locks")).collect::<Result<_>>()?;
         Ok(Spread { object, count, words_each, bases, own })
     }

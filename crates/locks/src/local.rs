@@ -218,7 +218,7 @@ impl LocalEntry<'_> {
                 return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
             }
             let tail = Id(record[TAIL_REMOTE].load());
-            if local.queue.is_shut_out(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
+            if local.queue.is_evicted(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
                 // All entries in front of that tail are dead as well. Later entries queue behind it, and compete.
                 record[BURIALS].store(record[BURIALS].load() + 1);
                 record[BURIED].store(tail.0);
@@ -299,7 +299,7 @@ struct LocalLeft {
 }
 
 impl Poller for LocalLeft {
-    fn is_owed(&self) -> bool {
+    fn must_finish_before_leave(&self) -> bool {
         true
     }
 

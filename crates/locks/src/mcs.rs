@@ -69,7 +69,7 @@ pub struct McsGuard<'a> {
     endpoint: &'a Endpoint,
     /// None once the lock is released, or left to the service thread.
     held: Option<Entry<'a>>,
-    is_after_death: bool,
+    is_poisoned: bool,
     is_repaired: bool,
 }
 
@@ -114,15 +114,15 @@ impl McsLockArray {
         let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
         let mut entry = self.queue.entry(endpoint, place)?;
         let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
-        let is_after_death = match found.node() {
+        let is_poisoned = match found.node() {
             None => found == Id::NOBODY_AFTER_DEATH,
             Some(_) => match entry.granted(&mut wait).await {
-                Ok(grant) => grant.is_after_death(),
+                Ok(grant) => grant.is_poisoned(),
                 Err(error) if tries && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
             },
         };
-        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_after_death, is_repaired: false }))
+        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_poisoned, is_repaired: false }))
     }
 }
 
@@ -161,7 +161,7 @@ impl McsGuard<'_> {
     async fn release(&mut self) -> Result<()> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         let entry = self.held.as_mut().expect("it is held");
-        entry.hands(Grant::new(0, self.is_after_death && !self.is_repaired));
+        entry.hands(Grant::new(0, self.is_poisoned && !self.is_repaired));
         let spared = entry.spared();
         let is_spared = |node| spared.is(node) || mutants::MCS_NO_FENCE.is_on();
         let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
@@ -187,12 +187,12 @@ impl LockGuard for McsGuard<'_> {
         released
     }
 
-    fn is_after_death(&self) -> bool {
-        self.is_after_death
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned
     }
 
-    fn repaired(&mut self) {
-        self.is_repaired = self.is_after_death;
+    fn clear_poison(&mut self) {
+        self.is_repaired = self.is_poisoned;
     }
 }
 

@@ -19,7 +19,7 @@
 //!
 //! A dead node's entries cannot be read, so their predecessors and successors are unknown. But each living entry knows
 //! the predecessor that it found. So living entries form *chains*. A chain begins with an entry that found the queue
-//! empty, or found an entry of a dead node. If that dead node is [`Standing::ShutOut`] and has granted nothing, the
+//! empty, or found an entry of a dead node. If that dead node is [`MemberStatus::Evicted`] and has granted nothing, the
 //! beginning can never be granted anything: it is *stuck*. A stuck beginning reads all living entries of the lock
 //! ([`Queue::survey`]). If each of them is in a chain with a stuck beginning, no operation is at the head. Then one
 //! stuck beginning may claim the head, by a compare-and-swap of a count of claims in the lock's record. If the count
@@ -45,8 +45,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Hold, Object, Poller, Progress, Settle};
-use farfield_core::{Node, Result, Standing};
+use farfield_core::toolkit::{CancelGuard, Hold, Object, Poller, Progress};
+use farfield_core::{MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
 
 use super::descriptor::{Descriptors, Id, State};
@@ -173,8 +173,8 @@ impl Queue {
     }
 
     /// Whether no put of this entry's node, earlier or later, can land any more.
-    pub(super) fn is_shut_out(&self, id: Id) -> bool {
-        id.node().is_some_and(|node| self.node.standing_of(node) == Standing::ShutOut)
+    pub(super) fn is_evicted(&self, id: Id) -> bool {
+        id.node().is_some_and(|node| self.node.status_of(node) == MemberStatus::Evicted)
     }
 
     /// Claims the head for a stuck entry. Returns whether the claim succeeded.
@@ -205,7 +205,7 @@ impl Queue {
             }
             self.descriptors.tell(id, place.lock, State::Queued);
         };
-        let found = Settle::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
+        let found = CancelGuard::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
         if found.as_ref().is_err_and(fabric::Error::is_refused) {
             self.descriptors.tell(id, place.lock, State::Queued);
         }
@@ -225,7 +225,7 @@ impl Queue {
             return true;
         }
         match self.descriptors.next_of(pred) {
-            Some(next) if !mutants::MCS_NOT_TOLD.is_on() => is_over(endpoint.put_unfenced(next, id.0).detach()),
+            Some(next) if !mutants::MCS_NOT_TOLD.is_on() => is_over(endpoint.put_untracked(next, id.0).detach()),
             _ => true,
         }
     }
@@ -245,7 +245,7 @@ impl Queue {
             return true;
         }
         let grant = self.descriptors.grant_of(next);
-        let is_over = grant.is_none_or(|grant| is_over(endpoint.put_unfenced(grant, operation.hands.0).detach()));
+        let is_over = grant.is_none_or(|grant| is_over(endpoint.put_untracked(grant, operation.hands.0).detach()));
         if is_over {
             self.over(operation);
         }
@@ -260,7 +260,7 @@ impl Queue {
 
     /// The tail that an operation leaves behind when it empties the queue.
     pub(super) fn free(&self, operation: &Operation) -> Id {
-        if operation.hands.is_after_death() { self.free_after_death } else { Id::NOBODY }
+        if operation.hands.is_poisoned() { self.free_after_death } else { Id::NOBODY }
     }
 
     /// Handles the tail that was found by an attempt to empty the queue. Returns whether it was emptied.
@@ -280,7 +280,7 @@ impl Queue {
 fn is_over(put: fabric::Result<()>) -> bool {
     use fabric::ErrorKind::{Fenced, Revoked};
     let is_for_nobody =
-        |error: fabric::Error| error.is_out_of_reach() || matches!(error.kind(), Fenced | Revoked { .. });
+        |error: fabric::Error| error.is_unreachable() || matches!(error.kind(), Fenced | Revoked { .. });
     put.map_or_else(is_for_nobody, |()| true)
 }
 
@@ -289,7 +289,7 @@ pub(super) async fn whole_words<const N: usize>(endpoint: &Endpoint, first: Remo
 where
     [u64; N]: fabric::Plain,
 {
-    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.whole_if(|_| true).expect("each word by itself"))
+    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.validate(|_| true).expect("each word by itself"))
 }
 
 /// Whether a compare-and-swap with this error leaves its operation outside the queue: it was not posted, or the other
@@ -347,7 +347,7 @@ impl<'a> Entry<'a> {
             }
             self.operation_mut().stage = Stage::Asking;
             let enqueue = endpoint.cas(place.tail, expected.0, id.0);
-            let found = Settle::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
+            let found = CancelGuard::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
             if found.as_ref().is_err_and(is_outside) {
                 self.operation_mut().stage = Stage::Outside;
             }
@@ -363,7 +363,7 @@ impl<'a> Entry<'a> {
             let found = Id(found);
             if only_if_free {
                 attempts += 1;
-                let is_held = found.node().is_some() && !queue.is_shut_out(found);
+                let is_held = found.node().is_some() && !queue.is_evicted(found);
                 if is_held || attempts == TRIES_MAX {
                     return Ok(None);
                 }
@@ -417,7 +417,7 @@ impl<'a> Entry<'a> {
                 return Ok(grant);
             }
             endpoint.check_alive(place.tail.node()).inspect_err(|_| self.keep()).of(&queue.path)?;
-            if queue.is_shut_out(pred) {
+            if queue.is_evicted(pred) {
                 let claimed = queue.claim(endpoint, self.operation_mut()).await;
                 // A claim that this endpoint is refused may succeed from the service thread's endpoint.
                 let claimed = claimed.inspect_err(|error| {
@@ -489,7 +489,7 @@ impl<'a> Entry<'a> {
     async fn empty(&mut self, operation: &Operation) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
-        let found = Settle::new(endpoint, swap, |found| self.settle_left(found)).await;
+        let found = CancelGuard::new(endpoint, swap, |found| self.settle_left(found)).await;
         if found.as_ref().is_err_and(fabric::Error::is_refused) {
             return self.is_refused(operation.place.tail.node());
         }

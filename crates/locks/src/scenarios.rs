@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use farfield_check::parts::{cut, word};
 use farfield_check::scenarios::with_slow;
-use farfield_check::{Log, Scenario, Stage, choose};
+use farfield_check::{Cluster, Log, Scenario, choose};
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::Region;
 
@@ -56,13 +56,13 @@ pub fn all() -> Vec<Scenario> {
 
 const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
 
-fn open(stage: &Stage) -> Result<Vec<Rc<ALockArray>>> {
-    open_with(stage, OPTIONS)
+fn open(cluster: &Cluster) -> Result<Vec<Rc<ALockArray>>> {
+    open_with(cluster, OPTIONS)
 }
 
 /// One lock, on node 0.
-fn open_with(stage: &Stage, options: ALockOptions) -> Result<Vec<Rc<ALockArray>>> {
-    stage.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
+fn open_with(cluster: &Cluster, options: ALockOptions) -> Result<Vec<Rc<ALockArray>>> {
+    cluster.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
 }
 
 /// A word that is read and written under a lock: by the CPU of its node, and by the NICs of other nodes.
@@ -73,8 +73,8 @@ struct Counter {
 }
 
 impl Counter {
-    fn new(stage: &Stage, home: usize) -> Result<Counter> {
-        Ok(Counter { home, region: word(stage, home, "x")? })
+    fn new(cluster: &Cluster, home: usize) -> Result<Counter> {
+        Ok(Counter { home, region: word(cluster, home, "x")? })
     }
 
     /// Adds one. It does not wait for the put: the release has to make it visible.
@@ -91,9 +91,14 @@ impl Counter {
     }
 
     /// At the end it counts the critical sections, and the lock is free.
-    fn counts<L: LockArray + 'static>(self, stage: &Stage, locks: &Rc<L>, sections: impl FnOnce() -> u64 + 'static) {
-        let (nodes, locks) = (stage.node(0), Rc::clone(locks));
-        stage.finally(move || {
+    fn counts<L: LockArray + 'static>(
+        self,
+        cluster: &Cluster,
+        locks: &Rc<L>,
+        sections: impl FnOnce() -> u64 + 'static,
+    ) {
+        let (nodes, locks) = (cluster.node(0), Rc::clone(locks));
+        cluster.at_end(move || {
             assert_eq!(self.region.word(0).load(), sections(), "the sum of the increments under the lock");
             let ep = nodes.endpoint()?;
             let guard = ep.block_on(locks.try_lock(&ep, 0))?.expect("nobody wants the lock, but it is not free");
@@ -109,41 +114,45 @@ async fn section<L: LockArray>(locks: &L, ep: &Endpoint, x: &Counter) -> Result<
 }
 
 /// `NRW` of a put under the lock against the release, on another queue pair or by the CPU.
-fn releases<L: LockArray + 'static>(stage: &Stage, locks: Vec<Rc<L>>) -> Result<()> {
-    let x = Counter::new(stage, 1)?;
+fn releases<L: LockArray + 'static>(cluster: &Cluster, locks: Vec<Rc<L>>) -> Result<()> {
+    let x = Counter::new(cluster, 1)?;
     for (node, locks) in locks.iter().cloned().enumerate() {
         let x = x.clone();
-        stage.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
+        cluster.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
     }
-    x.counts(stage, &locks[0], || 2);
+    x.counts(cluster, &locks[0], || 2);
     Ok(())
 }
 
 fn release() -> Scenario {
     let about = "what a holder puts on another node than the lock's is seen by the next, of either cohort";
-    Scenario::new("alock/release", about, 2, |stage| releases(stage, open(stage)?)).small().kills(&["alock-no-fence"])
+    Scenario::new("alock/release", about, 2, |cluster| releases(cluster, open(cluster)?))
+        .small()
+        .kills(&["alock-no-fence"])
 }
 
 fn spin_release() -> Scenario {
     let about = "what a holder puts on another node than the lock's is seen by the next";
-    Scenario::new("spin/release", about, 2, |stage| {
-        releases(stage, stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?)
+    Scenario::new("spin/release", about, 2, |cluster| {
+        releases(cluster, cluster.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?)
     })
     .small()
     .kills(&["spin-no-fence"])
 }
 
-fn open_mcs(stage: &Stage) -> Result<Vec<Rc<McsLockArray>>> {
-    open_mcs_for(stage, 32)
+fn open_mcs(cluster: &Cluster) -> Result<Vec<Rc<McsLockArray>>> {
+    open_mcs_for(cluster, 32)
 }
 
-fn open_mcs_for(stage: &Stage, operations_max: usize) -> Result<Vec<Rc<McsLockArray>>> {
-    stage.on_each(move |node| McsLockArray::open(node, "locks", 1, operations_max).map(Rc::new))
+fn open_mcs_for(cluster: &Cluster, operations_max: usize) -> Result<Vec<Rc<McsLockArray>>> {
+    cluster.on_each(move |node| McsLockArray::open(node, "locks", 1, operations_max).map(Rc::new))
 }
 
 fn mcs_release() -> Scenario {
     let about = "what a holder puts on another node than the lock's is seen by the next";
-    Scenario::new("mcs/release", about, 2, |stage| releases(stage, open_mcs(stage)?)).small().kills(&["mcs-no-fence"])
+    Scenario::new("mcs/release", about, 2, |cluster| releases(cluster, open_mcs(cluster)?))
+        .small()
+        .kills(&["mcs-no-fence"])
 }
 
 /// The lock is on another node, and one thread passes it to another thread of its node by a store. A put of the first
@@ -152,11 +161,11 @@ fn mcs_release() -> Scenario {
 fn neighbours() -> Scenario {
     let about =
         "what a holder puts on its own node is seen by the next one of that node, which is handed the lock by a store";
-    Scenario::new("mcs/neighbours", about, 2, |stage| {
-        let (locks, x) = (open_mcs(stage)?, Counter::new(stage, 1)?);
+    Scenario::new("mcs/neighbours", about, 2, |cluster| {
+        let (locks, x) = (open_mcs(cluster)?, Counter::new(cluster, 1)?);
         for _ in 0..2 {
             let (locks, x) = (Rc::clone(&locks[1]), x.clone());
-            stage.thread(1, "adder", move |ep| {
+            cluster.thread(1, "adder", move |ep| {
                 ep.block_on(async {
                     let guard = locks.lock(ep, 0).await?;
                     ep.put_value(x.region.remote(0), x.region.word(0).load() + 1).detach()?;
@@ -164,7 +173,7 @@ fn neighbours() -> Scenario {
                 })
             });
         }
-        x.counts(stage, &locks[0], || 2);
+        x.counts(cluster, &locks[0], || 2);
         Ok(())
     })
     .small()
@@ -175,11 +184,11 @@ fn neighbours() -> Scenario {
 /// record that they are inside. Other scenarios check what a holder sees; that keeps these smaller.
 fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
     let nodes = threads.iter().max().expect("some") + 1;
-    Scenario::new(name, "threads of the cohorts are never inside at once", nodes, move |stage| {
-        let (locks, inside) = (open(stage)?, stage.log());
+    Scenario::new(name, "threads of the cohorts are never inside at once", nodes, move |cluster| {
+        let (locks, inside) = (open(cluster)?, cluster.log());
         for (number, node) in threads.iter().enumerate() {
             let (locks, inside) = (Rc::clone(&locks[*node]), inside.clone());
-            stage.thread(*node, "enters", move |ep| {
+            cluster.thread(*node, "enters", move |ep| {
                 ep.block_on(async {
                     let guard = locks.lock(ep, 0).await?;
                     inside.push(number);
@@ -188,7 +197,7 @@ fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
                 })
             });
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             let order = inside.take();
             assert!(order.chunks(2).all(|pair| pair[0] == pair[1]), "two were inside: {order:?}");
             assert_eq!(order.len(), 2 * threads.len(), "all have had their turn");
@@ -200,18 +209,18 @@ fn cohorts(name: &str, threads: &'static [usize]) -> Scenario {
 
 /// Several acquisitions by each thread.
 fn turns() -> Scenario {
-    Scenario::new("alock/turns", "two threads of each cohort take turns", 3, |stage| {
-        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+    Scenario::new("alock/turns", "two threads of each cohort take turns", 3, |cluster| {
+        let (locks, x) = (open(cluster)?, Counter::new(cluster, 0)?);
         for node in [0, 0, 1, 2] {
             let (locks, x) = (Rc::clone(&locks[node]), x.clone());
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 ep.block_on(async {
                     section(&*locks, ep, &x).await?;
                     section(&*locks, ep, &x).await
                 })
             });
         }
-        x.counts(stage, &locks[0], || 8);
+        x.counts(cluster, &locks[0], || 8);
         Ok(())
     })
 }
@@ -222,13 +231,13 @@ fn turns() -> Scenario {
 fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
     const BUDGET: u32 = 1;
     let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 32 };
-    Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |stage| {
-        let locks = open_with(stage, options)?;
-        let order: Log<usize> = stage.log();
+    Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |cluster| {
+        let locks = open_with(cluster, options)?;
+        let order: Log<usize> = cluster.log();
         const WAITS: usize = usize::MAX;
         for node in others {
             let (locks, order) = (Rc::clone(&locks[node]), order.clone());
-            stage.thread(node, "overtakes", move |ep| {
+            cluster.thread(node, "overtakes", move |ep| {
                 ep.block_on(async {
                     for _ in 0..3 {
                         let guard = locks.lock(ep, 0).await?;
@@ -240,7 +249,7 @@ fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario
             });
         }
         let (locks, waits) = (Rc::clone(&locks[waiter]), order.clone());
-        stage.thread(waiter, "waits", move |ep| {
+        cluster.thread(waiter, "waits", move |ep| {
             ep.block_on(async {
                 let looks = ep.counts().gets;
                 let mut lock = pin!(locks.lock(ep, 0));
@@ -262,7 +271,7 @@ fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario
                 guard.unlock().await
             })
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             let order = order.take();
             let Some(since) = order.iter().position(|it| *it == WAITS) else { return Ok(()) };
             let until = order[since..].iter().position(|it| *it == waiter).expect("it has had its turn");
@@ -283,30 +292,30 @@ fn local_budget() -> Scenario {
 
 /// Operations of one thread share its endpoint and nothing else: each is an entry of its own.
 fn window() -> Scenario {
-    Scenario::new("alock/window", "several operations of one thread exclude each other", 2, |stage| {
-        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+    Scenario::new("alock/window", "several operations of one thread exclude each other", 2, |cluster| {
+        let (locks, x) = (open(cluster)?, Counter::new(cluster, 0)?);
         for node in 0..2 {
             let (locks, x) = (Rc::clone(&locks[node]), x.clone());
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 let mut ended = Ok(());
                 let add = || section(&*locks, ep, &x);
                 ep.run_window(2, [add(), add()], |result| ended = ended.clone().and(result));
                 ended
             });
         }
-        x.counts(stage, &locks[0], || 4);
+        x.counts(cluster, &locks[0], || 4);
         Ok(())
     })
 }
 
 /// `try_lock` in both cohorts: it never waits, and leaves no obstacle.
 fn trying() -> Scenario {
-    Scenario::new("alock/trying", "who tries is excluded like who waits, and never waits", 2, |stage| {
-        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+    Scenario::new("alock/trying", "who tries is excluded like who waits, and never waits", 2, |cluster| {
+        let (locks, x) = (open(cluster)?, Counter::new(cluster, 0)?);
         let sections = Rc::new(Cell::new(0));
         for node in [0, 0, 1] {
             let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
-            stage.thread(node, "tries", move |ep| {
+            cluster.thread(node, "tries", move |ep| {
                 ep.block_on(async {
                     for _ in 0..2 {
                         if let Some(guard) = locks.try_lock(ep, 0).await? {
@@ -319,7 +328,7 @@ fn trying() -> Scenario {
                 })
             });
         }
-        x.counts(stage, &locks[0], move || sections.get());
+        x.counts(cluster, &locks[0], move || sections.get());
         Ok(())
     })
 }
@@ -328,15 +337,15 @@ fn trying() -> Scenario {
 fn ends_early<L: LockArray + 'static>(
     name: &str,
     about: &str,
-    open: fn(&Stage) -> Result<Vec<Rc<L>>>,
+    open: fn(&Cluster) -> Result<Vec<Rc<L>>>,
     attempt: Attempt,
 ) -> Scenario {
-    Scenario::new(name, about, 2, move |stage| {
-        let (locks, x) = (open(stage)?, Counter::new(stage, 1)?);
+    Scenario::new(name, about, 2, move |cluster| {
+        let (locks, x) = (open(cluster)?, Counter::new(cluster, 1)?);
         let sections = Rc::new(Cell::new(2));
         for node in [0, 1] {
             let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 ep.block_on(async {
                     let guard = match attempt {
                         Attempt::Deadline => Some(locks.lock_deadline(ep, 0, ep.now()).await),
@@ -360,7 +369,7 @@ fn ends_early<L: LockArray + 'static>(
                 })
             });
         }
-        x.counts(stage, &locks[0], move || sections.get());
+        x.counts(cluster, &locks[0], move || sections.get());
         Ok(())
     })
 }
@@ -395,10 +404,10 @@ fn mcs_dropped() -> Scenario {
 
 /// A put of a dropped operation does not land much later: it would name a victim while others compete.
 fn late_victim() -> Scenario {
-    Scenario::new("alock/late-victim", "an operation that is dropped names no victim afterwards", 3, |stage| {
-        let (locks, x) = (open(stage)?, Counter::new(stage, 0)?);
+    Scenario::new("alock/late-victim", "an operation that is dropped names no victim afterwards", 3, |cluster| {
+        let (locks, x) = (open(cluster)?, Counter::new(cluster, 0)?);
         let dropping = Rc::clone(&locks[1]);
-        stage.thread(1, "drops", move |ep| {
+        cluster.thread(1, "drops", move |ep| {
             ep.block_on(async {
                 let puts = ep.counts().puts;
                 let mut lock = pin!(dropping.lock(ep, 0));
@@ -418,7 +427,7 @@ fn late_victim() -> Scenario {
         let inside = Rc::new(Cell::new(false));
         for node in [0, 2] {
             let (locks, x, inside) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&inside));
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 ep.block_on(async {
                     let guard = locks.lock(ep, 0).await?;
                     assert!(!inside.replace(true), "node {node} is inside beside another");
@@ -430,7 +439,7 @@ fn late_victim() -> Scenario {
                 })
             });
         }
-        x.counts(stage, &locks[0], || 2);
+        x.counts(cluster, &locks[0], || 2);
         Ok(())
     })
     .kills(&["alock-victim-late"])

@@ -21,7 +21,7 @@
 //! | `lock`, contended | 1 for each attempt | 1 cas for each attempt |
 //! | `unlock`, d nodes put to, the home left out | 1 (d = 0) or 2 | at most d gets, 1 faa |
 //!
-//! *When the holder's node dies*, an operation that finds it [`Standing::ShutOut`] takes the lock from it, with the
+//! *When the holder's node dies*, an operation that finds it [`MemberStatus::Evicted`] takes the lock from it, with the
 //! mark. *A waiter* leaves nothing behind. *If the home dies*, the lock is lost with it.
 
 use core::time::Duration;
@@ -30,12 +30,12 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Remot
 
 use super::{Layout, LockArray, LockGuard, Spread};
 use crate::mutants;
+use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::Settle;
 use farfield_core::toolkit::release::{self, fence_holder, release_later};
 use farfield_core::{ErrorKind, Result};
-use farfield_core::{Node, Standing};
+use farfield_core::{MemberStatus, Node};
 
 /// The first wait after a failed attempt.
 pub const BACKOFF_MIN: Duration = Duration::from_micros(1);
@@ -68,7 +68,7 @@ pub struct SpinGuard<'a> {
     endpoint: &'a Endpoint,
     word: RemotePtr<u64>,
     is_held: bool,
-    is_after_death: bool,
+    is_poisoned: bool,
     is_repaired: bool,
 }
 
@@ -106,7 +106,7 @@ impl SpinLockArray {
     fn taken(&self, word: u64) -> Option<u64> {
         let Some(holder) = holder(word) else { return Some(word | self.me()) };
         // Only once the holder is fenced can neither its puts nor its release land any more.
-        let is_lost = self.spread.node().standing_of(holder) == Standing::ShutOut;
+        let is_lost = self.spread.node().status_of(holder) == MemberStatus::Evicted;
         (is_lost && !mutants::SPIN_HOLDER_KEPT.is_on()).then_some(DIED | self.me())
     }
 
@@ -120,7 +120,7 @@ impl SpinLockArray {
     ) -> Result<Result<SpinGuard<'a>, u64>> {
         let me = self.me();
         // A lock that was taken for a dropped future is released again.
-        let take = Settle::new(endpoint, endpoint.cas(word, from, taken), move |found| {
+        let take = CancelGuard::new(endpoint, endpoint.cas(word, from, taken), move |found| {
             if found == from {
                 release::add(&self.spread.object, endpoint, word, me.wrapping_neg());
             }
@@ -129,8 +129,8 @@ impl SpinLockArray {
         if found != from {
             return Ok(Err(found));
         }
-        let is_after_death = taken & DIED != 0;
-        Ok(Ok(SpinGuard { locks: self, endpoint, word, is_held: true, is_after_death, is_repaired: false }))
+        let is_poisoned = taken & DIED != 0;
+        Ok(Ok(SpinGuard { locks: self, endpoint, word, is_held: true, is_poisoned, is_repaired: false }))
     }
 }
 
@@ -235,7 +235,7 @@ impl SpinGuard<'_> {
             Err(error) if error.is_refused() => {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.is_held = true;
-                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.is_held = false;
                 release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
@@ -252,12 +252,12 @@ impl LockGuard for SpinGuard<'_> {
         released
     }
 
-    fn is_after_death(&self) -> bool {
-        self.is_after_death
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned
     }
 
-    fn repaired(&mut self) {
-        self.is_repaired = self.is_after_death;
+    fn clear_poison(&mut self) {
+        self.is_repaired = self.is_poisoned;
     }
 }
 

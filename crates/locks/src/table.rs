@@ -197,21 +197,21 @@ impl LockGuard for TableGuard<'_> {
         }
     }
 
-    fn is_after_death(&self) -> bool {
+    fn is_poisoned(&self) -> bool {
         match &self.0 {
-            Held::ALock(guard) => guard.is_after_death(),
-            Held::Spin(guard) => guard.is_after_death(),
-            Held::Mcs(guard) => guard.is_after_death(),
-            Held::Mutex(guard) => guard.is_after_death(),
+            Held::ALock(guard) => guard.is_poisoned(),
+            Held::Spin(guard) => guard.is_poisoned(),
+            Held::Mcs(guard) => guard.is_poisoned(),
+            Held::Mutex(guard) => guard.is_poisoned(),
         }
     }
 
-    fn repaired(&mut self) {
+    fn clear_poison(&mut self) {
         match &mut self.0 {
-            Held::ALock(guard) => guard.repaired(),
-            Held::Spin(guard) => guard.repaired(),
-            Held::Mcs(guard) => guard.repaired(),
-            Held::Mutex(guard) => guard.repaired(),
+            Held::ALock(guard) => guard.clear_poison(),
+            Held::Spin(guard) => guard.clear_poison(),
+            Held::Mcs(guard) => guard.clear_poison(),
+            Held::Mutex(guard) => guard.clear_poison(),
         }
     }
 }

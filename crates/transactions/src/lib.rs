@@ -70,7 +70,7 @@
 //!
 //! *If a transaction's node dies:* **a commit is not atomic against the death of its node**. Some of its cells may be
 //! written and others not, and the other nodes do not know which. The locks that it held record the death. Each next
-//! holder gets a warning by [`Transaction::is_after_death`], until one of them calls [`Transaction::repaired`]. A
+//! holder gets a warning by [`Transaction::is_poisoned`], until one of them calls [`Transaction::repaired`]. A
 //! holder that gets the warning has to repair the cells, by its knowledge of their contents. If an invariant spans many
 //! cells, as a sum does, the repair is a recount under the locks of all of them. A transaction that had only read
 //! leaves the same mark.
@@ -90,7 +90,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, R
 
 use farfield_core::Node;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, Opening, Regions};
+use farfield_core::toolkit::{Object, ObjectBuilder, Regions};
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_locks::{LockArray, LockGuard, LockOptions, LockTable, TableGuard};
 
@@ -187,8 +187,8 @@ impl Transactions {
         let mut regions = Regions::new(node);
         let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;
         let layout = format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind);
-        let opening = Opening::new(node, path, "Transactions").layout(&layout).regions(regions);
-        let object = opening.expect(move |_| vec![("cells".into(), bytes as u64)]).open()?;
+        let opening = ObjectBuilder::new(node, path, "Transactions").layout(&layout).regions(regions);
+        let object = opening.require_regions(move |_| vec![("cells".into(), bytes as u64)]).open()?;
         let bases = homes.into_iter().map(|home| object.remote(home, "cells")).collect::<Result<_>>()?;
         let locks = LockTable::open(node, &format!("{path}/locks"), locks, lock)?;
         Ok(Transactions { object, cells, bases, own, locks })
@@ -355,7 +355,7 @@ async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::R
     let deadline = endpoint.deadline();
     loop {
         match endpoint.put_value(cell, value).accepted() {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.wait_for_change(deadline).await,
             put => return put,
         }
     }
@@ -486,14 +486,14 @@ impl Transaction<'_> {
 
     /// Whether a holder of one of the locks may have died in the middle of a commit, and [`Transaction::repaired`] was
     /// not called since. If so, the cells under that lock may be half-written.
-    pub fn is_after_death(&self) -> bool {
-        self.guards.iter().any(|(_, guard)| guard.is_after_death())
+    pub fn is_poisoned(&self) -> bool {
+        self.guards.iter().any(|(_, guard)| guard.is_poisoned())
     }
 
     /// Declares that the cells are whole: once this transaction ends, later ones are not warned of a death. Without
     /// this call, the next one is warned, too.
-    pub fn repaired(&mut self) {
-        self.guards.iter_mut().for_each(|(_, guard)| guard.repaired());
+    pub fn clear_poison(&mut self) {
+        self.guards.iter_mut().for_each(|(_, guard)| guard.clear_poison());
     }
 
     /// The index of a cell among the named ones.

@@ -19,16 +19,16 @@ pub fn all() -> Vec<Scenario> {
 fn transfers() -> Scenario {
     const AMOUNT: u64 = 100;
     let about = "transfers under two locks keep the sum, and nobody waits in a circle";
-    Scenario::new("transactions/transfers", about, 2, |stage| {
+    Scenario::new("transactions/transfers", about, 2, |cluster| {
         let lock = LockOptions { kind: LockKind::ALock, alock: LOCKS };
         let options = TransactionOptions { cells: 2, locks: 2, lock };
-        let all = stage.on_each(move |node| Transactions::open(node, "accounts", options).map(Rc::new))?;
+        let all = cluster.on_each(move |node| Transactions::open(node, "accounts", options).map(Rc::new))?;
         for accounts in &all {
             accounts.own_cells().for_each(|(_, word)| word.store(AMOUNT));
         }
         for (node, amount) in [(0, 30), (1, 7)] {
             let accounts = Rc::clone(&all[node]);
-            stage.thread(node, "transfer", move |ep| {
+            cluster.thread(node, "transfer", move |ep| {
                 ep.block_on(async {
                     let cells = [node, 1 - node];
                     let mut transaction = accounts.begin(ep, &cells).await?;
@@ -40,7 +40,7 @@ fn transfers() -> Scenario {
                 })
             });
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             let held: Vec<u64> = all.iter().flat_map(|of| of.own_cells()).map(|(_, word)| word.load()).collect();
             assert_eq!(held, [AMOUNT - 23, AMOUNT + 23], "both transfers were done");
             Ok(())

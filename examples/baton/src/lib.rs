@@ -20,7 +20,7 @@
 //! without the fence the next holder could read old values (cells `NRW` before `NAW` on another node).
 //!
 //! *If the holder dies*, another node may take the baton once the members have evicted the dead one
-//! ([`Standing::ShutOut`]): from then on none of its puts, and no late pass, can land any more. *If the home dies*, the
+//! ([`MemberStatus::Evicted`]): from then on none of its puts, and no late pass, can land any more. *If the home dies*, the
 //! baton is lost with it; every call returns an error that names the home, and [`Node::reopen`](farfield::Node::reopen)
 //! opens another among the survivors.
 //!
@@ -34,8 +34,8 @@
 #![forbid(unsafe_code)]
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::toolkit::{ErrorContext, Object, Opening, Regions, Settle, release};
-use farfield::{Endpoint, ErrorKind, Node, NodeId, Result, Standing};
+use farfield::toolkit::{CancelGuard, ErrorContext, Object, ObjectBuilder, Regions, release};
+use farfield::{Endpoint, ErrorKind, MemberStatus, Node, NodeId, Result};
 
 pub mod load;
 pub mod mutants;
@@ -82,8 +82,8 @@ impl Baton {
             regions.alloc_words("baton", GroupKey::DATA, 1, &[0]).of(path)?;
         }
         let needs = move |peer| if peer == home { vec![("baton".into(), 8)] } else { vec![] };
-        let opening = Opening::new(node, path, "Baton").layout(&format!("home={home}")).regions(regions);
-        let object = opening.expect(needs).takes_in_returned().open()?;
+        let opening = ObjectBuilder::new(node, path, "Baton").layout(&format!("home={home}")).regions(regions);
+        let object = opening.require_regions(needs).takes_in_returned().open()?;
         let word = object.remote(home, "baton")?;
         Ok(Baton { object, word })
     }
@@ -100,7 +100,7 @@ impl Baton {
             let (free, term) = (found, (found >> HOLDER_BITS) + 1);
             let taken = term << HOLDER_BITS | self.me();
             // If the caller drops this future, a baton that was taken is passed on.
-            let take = Settle::new(endpoint, endpoint.cas(self.word, free, taken), |seen| {
+            let take = CancelGuard::new(endpoint, endpoint.cas(self.word, free, taken), |seen| {
                 if seen == free {
                     release::add(&self.object, endpoint, self.word, self.me().wrapping_neg());
                 }
@@ -129,17 +129,17 @@ impl Baton {
                 let (waited, missing) = (endpoint.now() - start, holder.into_iter().collect());
                 return Err(ErrorKind::Timeout { what: "the baton".into(), waited, missing }).of(self.object.path());
             }
-            endpoint.look_again(deadline).await;
+            endpoint.wait_for_change(deadline).await;
         }
     }
 
     /// Whether the others may take the baton from this holder.
     fn has_lost(&self, holder: NodeId) -> bool {
-        match self.object.node().standing_of(holder) {
-            Standing::ShutOut => !mutants::BATON_KEPT.is_on(),
+        match self.object.node().status_of(holder) {
+            MemberStatus::Evicted => !mutants::BATON_KEPT.is_on(),
             // Its last puts may still land.
-            Standing::Suspected | Standing::Dead => mutants::BATON_TAKEN_EARLY.is_on(),
-            Standing::Member | Standing::Departed => false,
+            MemberStatus::Suspected | MemberStatus::Dead => mutants::BATON_TAKEN_EARLY.is_on(),
+            MemberStatus::Member | MemberStatus::Departed => false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::toolkit::{ErrorContext, Object, Opening};
+use farfield::toolkit::{ErrorContext, Object, ObjectBuilder};
 use farfield::{Endpoint, Node, NodeId, Result};
 use farfield_cli::{Failure, Load, Log, Observed, Setup, Work};
 use rand::rngs::SmallRng;
@@ -73,11 +73,11 @@ fn open(setup: &Setup<'_>) -> Result<Box<dyn Work>> {
 
 /// A word on the keeper.
 fn open_sum(node: &Node, path: &str, keeper: NodeId) -> Result<Object> {
-    let mut opening = Opening::new(node, path, "Sum");
+    let mut opening = ObjectBuilder::new(node, path, "Sum");
     if node.id() == keeper {
         opening = opening.words("sum", node.alloc_words(GroupKey::DATA, 1, &[])?);
     }
-    opening.expect(move |peer| if peer == keeper { vec![("sum".into(), 8)] } else { vec![] }).open()
+    opening.require_regions(move |peer| if peer == keeper { vec![("sum".into(), 8)] } else { vec![] }).open()
 }
 
 impl Course {

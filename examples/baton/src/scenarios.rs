@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farfield::fabric::{DeathRule, RemotePtr};
 use farfield::{Endpoint, NodeId, Result};
 use farfield_check::parts::{comes_of_faults, patiently, word};
-use farfield_check::{Faults, Scenario, Stage};
+use farfield_check::{Cluster, Faults, Scenario};
 
 use crate::Baton;
 
@@ -18,22 +18,24 @@ pub fn all() -> Vec<Scenario> {
 
 /// The baton is on node 0, the word on node 1.
 fn pass() -> Scenario {
-    Scenario::new("baton/pass", "a holder sees the puts of the last one", 2, |stage| add_on(stage, &[0, 1], &[]))
+    Scenario::new("baton/pass", "a holder sees the puts of the last one", 2, |cluster| add_on(cluster, &[0, 1], &[]))
         .small()
         .kills(&["baton-no-fence"])
 }
 
 /// Node 2 may die at any time.
 fn holder_dies() -> Scenario {
-    Scenario::new("baton/holder-dies", "the baton is taken from the dead", 3, |stage| add_on(stage, &[0, 1, 2], &[2]))
-        .faults(Faults::new().crashes(1).of([2]))
-        .kills(&["baton-kept"])
+    Scenario::new("baton/holder-dies", "the baton is taken from the dead", 3, |cluster| {
+        add_on(cluster, &[0, 1, 2], &[2])
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["baton-kept"])
 }
 
 /// Node 2 may be cut off, so that the others evict it while it runs. If the cut is short, they may decide otherwise.
 fn holder_is_cut_off() -> Scenario {
     let about = "nothing of an evicted holder lands later";
-    Scenario::new("baton/holder-cut", about, 3, |stage| add_on(stage, &[0, 1, 2], &[0, 1, 2]))
+    Scenario::new("baton/holder-cut", about, 3, |cluster| add_on(cluster, &[0, 1, 2], &[0, 1, 2]))
         .rule(DeathRule::Majority)
         .faults(Faults::new().cuts(1).side([2]))
         .kills(&["baton-taken-early"])
@@ -41,12 +43,12 @@ fn holder_is_cut_off() -> Scenario {
 
 /// These nodes each add one to a word of node 1 while they hold the baton. Those that `may_fail` end early if a fault
 /// prevents it. To the others nothing happens but that they wait.
-fn add_on(stage: &Stage, nodes: &[usize], may_fail: &'static [usize]) -> Result<()> {
-    let batons = stage.on_each(|node| Baton::open(node, "baton", NodeId(0)).map(Rc::new))?;
-    let (sum, added) = (word(stage, 1, "sum")?, Rc::new(Cell::new(0)));
+fn add_on(cluster: &Cluster, nodes: &[usize], may_fail: &'static [usize]) -> Result<()> {
+    let batons = cluster.on_each(|node| Baton::open(node, "baton", NodeId(0)).map(Rc::new))?;
+    let (sum, added) = (word(cluster, 1, "sum")?, Rc::new(Cell::new(0)));
     for node in nodes.iter().copied() {
         let (baton, sum, added) = (Rc::clone(&batons[node]), sum.remote::<u64>(0), Rc::clone(&added));
-        stage.thread(node, "adds", move |ep| {
+        cluster.thread(node, "adds", move |ep| {
             match patiently(|| ep.block_on(add(&baton, ep, sum))) {
                 Ok(()) => added.set(added.get() + 1),
                 Err(error) if may_fail.contains(&node) && comes_of_faults(&error) => {}
@@ -56,7 +58,7 @@ fn add_on(stage: &Stage, nodes: &[usize], may_fail: &'static [usize]) -> Result<
         });
     }
     let all = nodes.len() as u64;
-    stage.finally(move || {
+    cluster.at_end(move || {
         let found = sum.word(0).load();
         // A failing node may have added without knowing it.
         assert!((added.get()..=all).contains(&found), "{found} of {} additions are there", added.get());

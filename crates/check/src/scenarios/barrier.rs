@@ -4,7 +4,7 @@ use farfield_core::fabric::GroupKey;
 use farfield_core::{Barrier, BarrierThread, Endpoint, Result};
 
 use super::keep;
-use crate::{Log, Scenario, Stage};
+use crate::{Cluster, Log, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -25,11 +25,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// Opens a barrier with `threads_per_node` threads on each node. Returns the threads' handles, node by node.
-fn barrier(stage: &Stage, threads_per_node: usize) -> Result<Vec<BarrierThread>> {
-    let barriers = stage.on_each(move |node| Barrier::open(node, "b", threads_per_node))?;
+fn barrier(cluster: &Cluster, threads_per_node: usize) -> Result<Vec<BarrierThread>> {
+    let barriers = cluster.on_each(move |node| Barrier::open(node, "b", threads_per_node))?;
     let each = barriers.iter().flat_map(|barrier| std::iter::repeat_n(barrier, threads_per_node));
     let threads = each.map(Barrier::thread).collect();
-    keep(stage, barriers);
+    keep(cluster, barriers);
     threads
 }
 
@@ -43,17 +43,17 @@ fn loopback() -> Scenario {
         "barrier/loopback",
         "a put and a store to one's own node are seen by another thread of it",
         1,
-        |stage| {
-            let mut threads = barrier(stage, 2)?;
-            let memory = stage.node(0).alloc(GroupKey::DATA, 16)?;
+        |cluster| {
+            let mut threads = barrier(cluster, 2)?;
+            let memory = cluster.node(0).alloc(GroupKey::DATA, 16)?;
             let (mut first, mut second) = (threads.remove(0), threads.remove(0));
             let written = memory.clone();
-            stage.thread(0, "first", move |ep| {
+            cluster.thread(0, "first", move |ep| {
                 ep.put_value(written.remote(0), 1u64).detach()?;
                 written.word(8).store(1);
                 ep.block_on(first.wait(ep))
             });
-            stage.thread(0, "second", move |ep| {
+            cluster.thread(0, "second", move |ep| {
                 ep.block_on(second.wait(ep))?;
                 assert_eq!(memory.word(8).load(), 1, "a store from before the barrier is not visible after it");
                 assert_eq!(memory.word(0).load(), 1, "a put from before the barrier is not visible after it");
@@ -72,19 +72,19 @@ fn detached_get() -> Scenario {
         "barrier/detached-get",
         "what a get brings that was not waited for is there after the barrier",
         2,
-        |stage| {
-            let mut threads = barrier(stage, 1)?;
-            let (cell, source) = (stage.node(0).alloc(GroupKey::DATA, 8)?, stage.node(1).alloc(GroupKey::DATA, 8)?);
+        |cluster| {
+            let mut threads = barrier(cluster, 1)?;
+            let (cell, source) = (cluster.node(0).alloc(GroupKey::DATA, 8)?, cluster.node(1).alloc(GroupKey::DATA, 8)?);
             source.word(0).store(1);
             let (mut reader, mut owner) = (threads.remove(0), threads.remove(0));
             let from = source.remote::<u64>(0);
-            stage.thread(0, "reader", move |ep| {
+            cluster.thread(0, "reader", move |ep| {
                 ep.get_span(from, cell.span(0, 8)).detach()?;
                 ep.block_on(reader.wait(ep))?;
                 assert_eq!(cell.word(0).load(), 1, "a get from before the barrier has not brought what was there");
                 Ok(())
             });
-            stage.thread(1, "owner", move |ep| {
+            cluster.thread(1, "owner", move |ep| {
                 ep.block_on(owner.wait(ep))?;
                 source.word(0).store(2);
                 Ok(())
@@ -109,13 +109,13 @@ fn rounds() -> Scenario {
 }
 
 fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {
-    Scenario::new(name, about, 2, move |stage| {
-        let threads = barrier(stage, 1)?;
+    Scenario::new(name, about, 2, move |cluster| {
+        let threads = barrier(cluster, 1)?;
         let memory =
-            stage.nodes().iter().map(|node| node.alloc(GroupKey::DATA, 8 * rounds)).collect::<Result<Vec<_>>>()?;
+            cluster.nodes().iter().map(|node| node.alloc(GroupKey::DATA, 8 * rounds)).collect::<Result<Vec<_>>>()?;
         for (me, mut thread) in threads.into_iter().enumerate() {
             let (mine, others) = (memory[me].clone(), memory[1 - me].clone());
-            stage.thread(me, "party", move |ep| {
+            cluster.thread(me, "party", move |ep| {
                 for word in 0..rounds {
                     ep.put_value(others.remote(8 * word), 1u64).detach()?;
                     ep.block_on(thread.wait(ep))?;
@@ -134,16 +134,16 @@ fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {
 /// barrier-no-fence, barrier-fence-late, barrier-round-early, and with node 0 as home barrier-fence-from-one.
 fn visible(name: &str, [writer, home, reader]: [usize; 3], home_has_arrived: bool) -> Scenario {
     let about = "a put to one node before the barrier is seen by a get after it, from a third node";
-    Scenario::new(name, about, 3, move |stage| {
-        let word = stage.node(home).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
-        for (me, mut thread) in barrier(stage, 1)?.into_iter().enumerate() {
+    Scenario::new(name, about, 3, move |cluster| {
+        let word = cluster.node(home).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+        for (me, mut thread) in barrier(cluster, 1)?.into_iter().enumerate() {
             if me == home && home_has_arrived {
-                let ep = stage.node(home).endpoint()?;
+                let ep = cluster.node(home).endpoint()?;
                 let alone = ep.block_on(thread.wait_deadline(&ep, ep.now()));
                 assert!(alone.is_err_and(|error| error.is_timeout()), "it passed alone");
                 continue;
             }
-            stage.thread(me, "party", move |ep| {
+            cluster.thread(me, "party", move |ep| {
                 if me == writer {
                     ep.put_value(word, 1).detach()?;
                 }
@@ -161,10 +161,10 @@ fn visible(name: &str, [writer, home, reader]: [usize; 3], home_has_arrived: boo
 /// Two threads on each node: the other thread of the putting node reads, by a queue pair that is not ordered with
 /// that of the put. For barrier-no-fence, barrier-fence-late, barrier-fence-from-one.
 fn threads() -> Scenario {
-    Scenario::new("barrier/threads", "a thread sees what another of its node has put elsewhere", 2, |stage| {
-        let word = stage.node(0).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
-        for (party, mut thread) in barrier(stage, 2)?.into_iter().enumerate() {
-            stage.thread(party / 2, "party", move |ep| {
+    Scenario::new("barrier/threads", "a thread sees what another of its node has put elsewhere", 2, |cluster| {
+        let word = cluster.node(0).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+        for (party, mut thread) in barrier(cluster, 2)?.into_iter().enumerate() {
+            cluster.thread(party / 2, "party", move |ep| {
                 if party == 2 {
                     ep.put_value(word, 1).detach()?;
                 }
@@ -204,13 +204,13 @@ fn assert_met(passing: &Passing, parties: usize) {
 /// Two nodes meet `rounds` times: the count of one round lets no thread pass the next. For barrier-last-row and
 /// barrier-round-early.
 fn meeting(name: &str, rounds: u64, wait: fn(&mut BarrierThread, &Endpoint) -> Result<()>) -> Scenario {
-    Scenario::new(name, "nobody passes before all have arrived", 2, move |stage| {
-        let passing = stage.log();
-        for (me, mut thread) in barrier(stage, 1)?.into_iter().enumerate() {
+    Scenario::new(name, "nobody passes before all have arrived", 2, move |cluster| {
+        let passing = cluster.log();
+        for (me, mut thread) in barrier(cluster, 1)?.into_iter().enumerate() {
             let passing = passing.clone();
-            stage.thread(me, "party", move |ep| pass(&passing, rounds, || wait(&mut thread, ep)));
+            cluster.thread(me, "party", move |ep| pass(&passing, rounds, || wait(&mut thread, ep)));
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_met(&passing, 2);
             Ok(())
         });
@@ -222,7 +222,7 @@ fn meeting(name: &str, rounds: u64, wait: fn(&mut BarrierThread, &Endpoint) -> R
 fn wait_twice(thread: &mut BarrierThread, ep: &Endpoint) -> Result<()> {
     ep.block_on(async {
         match thread.wait_deadline(ep, ep.now()).await {
-            Err(error) if error.is_timeout() => thread.wait_again(ep, ep.deadline()).await,
+            Err(error) if error.is_timeout() => thread.retry_wait(ep, ep.deadline()).await,
             result => result,
         }
     })
@@ -231,13 +231,13 @@ fn wait_twice(thread: &mut BarrierThread, ep: &Endpoint) -> Result<()> {
 /// Two threads on each of two nodes: some counts are stored, some are put. For barrier-last-row and
 /// barrier-round-early.
 fn meeting_of_threads() -> Scenario {
-    Scenario::new("barrier/meeting-of-threads", "no thread passes before all of all nodes have arrived", 2, |stage| {
-        let passing = stage.log();
-        for (party, mut thread) in barrier(stage, 2)?.into_iter().enumerate() {
+    Scenario::new("barrier/meeting-of-threads", "no thread passes before all of all nodes have arrived", 2, |cluster| {
+        let passing = cluster.log();
+        for (party, mut thread) in barrier(cluster, 2)?.into_iter().enumerate() {
             let passing = passing.clone();
-            stage.thread(party / 2, "party", move |ep| pass(&passing, 1, || ep.block_on(thread.wait(ep))));
+            cluster.thread(party / 2, "party", move |ep| pass(&passing, 1, || ep.block_on(thread.wait(ep))));
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_met(&passing, 4);
             Ok(())
         });

@@ -1,12 +1,12 @@
 //! Closing: memory is freed when all nodes have closed an object, and not before.
 
 use farfield_core::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey};
-use farfield_core::toolkit::{Object, Opening};
+use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{ErrorKind, Node, NodeId, Result};
 
 use crate::Faults;
 use crate::parts::patiently;
-use crate::scenario::{Scenario, Stage};
+use crate::scenario::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![one_works_on(), anew_at_once(), late(), detached(), suspected(), dies()]
@@ -16,7 +16,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 fn announce(node: &Node) -> Result<Object> {
     let word = node.alloc(GroupKey::SIGNAL, 8)?;
     word.word(0).store(u64::from(node.id().0) + 1);
-    Opening::new(node, "object", "Words").region("word", word).announce()
+    ObjectBuilder::new(node, "object", "Words").region("word", word).announce()
 }
 
 fn connect(node: &Node) -> Result<Object> {
@@ -26,8 +26,8 @@ fn connect(node: &Node) -> Result<Object> {
 }
 
 /// Connected on all nodes.
-fn opened(stage: &Stage) -> Result<Vec<Object>> {
-    stage.on_each(connect)
+fn opened(cluster: &Cluster) -> Result<Vec<Object>> {
+    cluster.on_each(connect)
 }
 
 /// Finds the word of another node.
@@ -49,10 +49,10 @@ fn one_works_on() -> Scenario {
         "close/one",
         "who has an object open works on when another closes it; then memory comes back",
         2,
-        |stage| {
-            for (at, object) in opened(stage)?.into_iter().enumerate() {
-                let node = stage.node(at);
-                stage.thread_that_drops(at, if at == 0 { "closes" } else { "works" }, move |ep| {
+        |cluster| {
+            for (at, object) in opened(cluster)?.into_iter().enumerate() {
+                let node = cluster.node(at);
+                cluster.thread_that_drops(at, if at == 0 { "closes" } else { "works" }, move |ep| {
                     if at == 1 {
                         finds(&object, ep, NodeId(0))?;
                         finds(&object, ep, NodeId(0))?;
@@ -69,11 +69,11 @@ fn one_works_on() -> Scenario {
 
 /// A late message about one opening is not taken for the next one. For `closing-late-taken`.
 fn anew_at_once() -> Scenario {
-    Scenario::new("close/anew", "an object that is opened again at once has memory of its own", 2, |stage| {
-        let meets = stage.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
-        for (at, object) in opened(stage)?.into_iter().enumerate() {
-            let (node, mine, theirs) = (stage.node(at), meets[at].clone(), meets[1 - at].remote::<u64>(0));
-            stage.thread_that_drops(at, "opens anew", move |ep| {
+    Scenario::new("close/anew", "an object that is opened again at once has memory of its own", 2, |cluster| {
+        let meets = cluster.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
+        for (at, object) in opened(cluster)?.into_iter().enumerate() {
+            let (node, mine, theirs) = (cluster.node(at), meets[at].clone(), meets[1 - at].remote::<u64>(0));
+            cluster.thread_that_drops(at, "opens anew", move |ep| {
                 drop(object);
                 // Waits until the other has dropped it, too.
                 ep.put_value(theirs, 1).wait()?;
@@ -95,10 +95,10 @@ fn anew_at_once() -> Scenario {
 
 /// Joins cross with closing: a joining node is connected to an open object, or to none, and all memory is freed.
 fn late() -> Scenario {
-    Scenario::new("close/late", "nodes come, open an object and close it, whatever crosses", 2, |stage| {
+    Scenario::new("close/late", "nodes come, open an object and close it, whatever crosses", 2, |cluster| {
         for at in 0..2 {
-            let starter = stage.starter();
-            stage.thread_without_endpoint(at, "comes", move || {
+            let starter = cluster.starter();
+            cluster.thread_without_endpoint(at, "comes", move || {
                 let node = starter.start(at)?;
                 drop(announce(&node)?);
                 comes_back(&node, &node.endpoint()?)
@@ -111,10 +111,10 @@ fn late() -> Scenario {
 
 /// A detached put may be in flight to memory that is freed: it does not change a later use of that memory.
 fn detached() -> Scenario {
-    Scenario::new("close/detached", "a put that is under way when memory comes back lands nowhere else", 2, |stage| {
-        for (at, object) in opened(stage)?.into_iter().enumerate() {
-            let node = stage.node(at);
-            stage.thread_that_drops(at, if at == 0 { "uses it again" } else { "puts" }, move |ep| {
+    Scenario::new("close/detached", "a put that is under way when memory comes back lands nowhere else", 2, |cluster| {
+        for (at, object) in opened(cluster)?.into_iter().enumerate() {
+            let node = cluster.node(at);
+            cluster.thread_that_drops(at, if at == 0 { "uses it again" } else { "puts" }, move |ep| {
                 if at == 1 {
                     ep.put_value(object.remote::<u64>(NodeId(0), "word")?, 7).detach()?;
                 }
@@ -135,9 +135,9 @@ fn detached() -> Scenario {
 /// A node that others suspect, or have decided to be dead, continues with its open objects, or gets an error:
 /// unreachable or fenced. For `closing-suspect-not-awaited`.
 fn suspected() -> Scenario {
-    Scenario::new("close/suspected", "who is suspected finds the memory of what it has open", 3, |stage| {
-        for (at, object) in opened(stage)?.into_iter().enumerate() {
-            stage.thread_that_drops(at, if at == 2 { "works" } else { "closes" }, move |ep| {
+    Scenario::new("close/suspected", "who is suspected finds the memory of what it has open", 3, |cluster| {
+        for (at, object) in opened(cluster)?.into_iter().enumerate() {
+            cluster.thread_that_drops(at, if at == 2 { "works" } else { "closes" }, move |ep| {
                 for _ in 0..2 {
                     if at != 2 {
                         continue;
@@ -159,10 +159,10 @@ fn suspected() -> Scenario {
 
 /// A node dies at any moment: its open objects keep no memory.
 fn dies() -> Scenario {
-    Scenario::new("close/dies", "the memory that a dead node has used comes back", 3, |stage| {
-        for (at, object) in opened(stage)?.into_iter().enumerate() {
-            let node = stage.node(at);
-            stage.thread_that_drops(at, "closes", move |ep| {
+    Scenario::new("close/dies", "the memory that a dead node has used comes back", 3, |cluster| {
+        for (at, object) in opened(cluster)?.into_iter().enumerate() {
+            let node = cluster.node(at);
+            cluster.thread_that_drops(at, "closes", move |ep| {
                 drop(object);
                 comes_back(&node, ep)
             });

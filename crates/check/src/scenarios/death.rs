@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Region, Word};
 use farfield_core::{
-    Barrier, BarrierThread, Error, Guard, Mutex, Node, NodeId, Result, RingBuffer, RingOptions, Standing,
+    Barrier, BarrierThread, Error, Guard, MemberStatus, Mutex, Node, NodeId, Result, RingBuffer, RingOptions,
 };
 
 use super::keep;
 use crate::Faults;
 use crate::parts::{comes_of_faults, goes_on, is_decided, patiently, unless_faults, word};
-use crate::scenario::{Scenario, Stage, crashed, stood_still};
+use crate::scenario::{Cluster, Scenario, crashed, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -33,23 +33,23 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// In the end, the remaining nodes agree on which of them remain.
-fn agree(stage: &Stage) {
-    let nodes: Vec<Node> = stage.nodes().to_vec();
+fn agree(cluster: &Cluster) {
+    let nodes: Vec<Node> = cluster.nodes().to_vec();
     // Suspicion is advisory, and local to each node. The execution may also end before the last node has reported an
     // eviction.
-    let decided = |node: &Node, of| match node.standing_of(of) {
-        Standing::Suspected => Standing::Member,
-        Standing::ShutOut => Standing::Dead,
+    let decided = |node: &Node, of| match node.status_of(of) {
+        MemberStatus::Suspected => MemberStatus::Member,
+        MemberStatus::Evicted => MemberStatus::Dead,
         standing => standing,
     };
-    stage.finally(move || {
+    cluster.at_end(move || {
         let left: Vec<&Node> = nodes.iter().filter(|node| goes_on(node)).collect();
         for node in &left {
-            let standings: Vec<Standing> = node.members().map(|member| decided(node, member)).collect();
-            let first: Vec<Standing> = node.members().map(|member| decided(left[0], member)).collect();
+            let standings: Vec<MemberStatus> = node.members().map(|member| decided(node, member)).collect();
+            let first: Vec<MemberStatus> = node.members().map(|member| decided(left[0], member)).collect();
             assert_eq!((node.epoch(), &standings), (left[0].epoch(), &first), "{} and {}", node.id(), left[0].id());
             for other in &left {
-                assert_eq!(standings[other.id().index()], Standing::Member, "{} goes on", other.id());
+                assert_eq!(standings[other.id().index()], MemberStatus::Member, "{} goes on", other.id());
             }
         }
         Ok(())
@@ -57,9 +57,9 @@ fn agree(stage: &Stage) {
 }
 
 /// Stays until the dead are evicted; it may be evicted itself.
-fn stays(stage: &Stage, node: usize) {
-    let nodes: Vec<Node> = stage.nodes().to_vec();
-    stage.thread(node, "stays", move |ep| {
+fn stays(cluster: &Cluster, node: usize) {
+    let nodes: Vec<Node> = cluster.nodes().to_vec();
+    cluster.thread(node, "stays", move |ep| {
         let look = || is_decided(&nodes[node]).then_some(());
         // The wait has no deadline, since the suspicion may come late: if none comes, the wait never ends, which is a
         // failure.
@@ -70,9 +70,9 @@ fn stays(stage: &Stage, node: usize) {
 
 /// A node that is cut off detects it, or is notified. The remaining nodes decide once.
 fn decided() -> Scenario {
-    Scenario::new("membership/decided", "three nodes, one cut off and one dead: who is left agrees", 3, |stage| {
-        (0..3).for_each(|node| stays(stage, node));
-        agree(stage);
+    Scenario::new("membership/decided", "three nodes, one cut off and one dead: who is left agrees", 3, |cluster| {
+        (0..3).for_each(|node| stays(cluster, node));
+        agree(cluster);
         Ok(())
     })
     .rule(DeathRule::Majority)
@@ -81,11 +81,11 @@ fn decided() -> Scenario {
 }
 
 fn decided_by_two() -> Scenario {
-    Scenario::new("membership/two", "of two that do not hear of each other, the lower goes on", 2, |stage| {
-        (0..2).for_each(|node| stays(stage, node));
-        agree(stage);
-        let nodes: Vec<Node> = stage.nodes().to_vec();
-        stage.finally(move || {
+    Scenario::new("membership/two", "of two that do not hear of each other, the lower goes on", 2, |cluster| {
+        (0..2).for_each(|node| stays(cluster, node));
+        agree(cluster);
+        let nodes: Vec<Node> = cluster.nodes().to_vec();
+        cluster.at_end(move || {
             let left = nodes.iter().filter(|node| goes_on(node)).count();
             assert!(left > 0 || crashed(0), "one goes on, unless it has crashed");
             Ok(())
@@ -99,18 +99,21 @@ fn decided_by_two() -> Scenario {
 
 /// A node leaves while another dies or is cut off.
 fn left() -> Scenario {
-    Scenario::new("membership/left", "a node leaves in good order, while another dies", 4, |stage| {
-        (0..3).for_each(|node| stays(stage, node));
-        let leaving = stage.node(3).clone();
-        stage.thread(3, "leaves", move |_| {
+    Scenario::new("membership/left", "a node leaves in good order, while another dies", 4, |cluster| {
+        (0..3).for_each(|node| stays(cluster, node));
+        let leaving = cluster.node(3).clone();
+        cluster.thread(3, "leaves", move |_| {
             leaving.clone().leave();
             Ok(())
         });
-        let nodes: Vec<Node> = stage.nodes().to_vec();
-        stage.finally(move || {
+        let nodes: Vec<Node> = cluster.nodes().to_vec();
+        cluster.at_end(move || {
             for node in nodes[..3].iter().filter(|node| goes_on(node)) {
-                let standing = node.standing_of(NodeId(3));
-                assert!(crashed(3) || standing == Standing::Departed || standing == Standing::ShutOut, "{standing:?}");
+                let standing = node.status_of(NodeId(3));
+                assert!(
+                    crashed(3) || standing == MemberStatus::Departed || standing == MemberStatus::Evicted,
+                    "{standing:?}"
+                );
             }
             Ok(())
         });
@@ -126,19 +129,19 @@ fn left() -> Scenario {
 fn returns() -> Scenario {
     const BACK: NodeId = NodeId(3);
     let meet = |node: &Node, ep: &Endpoint| -> Result<()> {
-        assert!(!node.survivors().contains(&NodeId(0)), "one life of a place at a time");
+        assert!(!node.live_members().contains(&NodeId(0)), "one life of a place at a time");
         let barrier = Barrier::open(node, "again", 1)?;
         ep.block_on(barrier.thread()?.wait(ep))
     };
-    Scenario::new("membership/returns", "a node dies, or is cut off, and another takes its place", 4, move |stage| {
+    Scenario::new("membership/returns", "a node dies, or is cut off, and another takes its place", 4, move |cluster| {
         // Whether it has given up: no node had died, or it was not admitted in time. Then the others may miss it, or
         // each other.
         let in_vain = Rc::new(Word::new(0));
-        let missed = stage.log::<NodeId>();
+        let missed = cluster.log::<NodeId>();
         for node in [1, 2] {
-            let (me, in_vain, missed) = (stage.node(node), Rc::clone(&in_vain), missed.clone());
-            stage.thread(node, "waits", move |ep| {
-                let has_come = || me.survivors().contains(&BACK).then_some(true);
+            let (me, in_vain, missed) = (cluster.node(node), Rc::clone(&in_vain), missed.clone());
+            cluster.thread(node, "waits", move |ep| {
+                let has_come = || me.live_members().contains(&BACK).then_some(true);
                 let look = || has_come().or_else(|| (in_vain.load() == 1).then_some(false));
                 if !ep.block_on(ep.wait_until(Instant::NEVER, look))? {
                     return Ok(());
@@ -149,16 +152,16 @@ fn returns() -> Scenario {
                 Ok(())
             });
         }
-        let starter = stage.starter();
+        let starter = cluster.starter();
         // It stays until all are done.
         let stays = Rc::new(RefCell::new(None));
         let (stayed, was_in_vain) = (Rc::clone(&stays), Rc::clone(&in_vain));
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert!(missed.take().is_empty() || was_in_vain.load() == 1, "all were there");
             drop(stayed.take());
             Ok(())
         });
-        stage.thread_without_endpoint(3, "returns", move || {
+        cluster.thread_without_endpoint(3, "returns", move || {
             match starter.start(3) {
                 Ok(me) => {
                     stays.replace(Some(me.clone()));
@@ -178,18 +181,18 @@ fn returns() -> Scenario {
 }
 
 /// Two words on two nodes are equal whenever the lock is free, unless a holder has died.
-fn pair(stage: &Stage) -> Result<()> {
-    let mutexes = stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
-    let words = [word(stage, 0, "x")?, word(stage, 2, "y")?];
+fn pair(cluster: &Cluster) -> Result<()> {
+    let mutexes = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
+    let words = [word(cluster, 0, "x")?, word(cluster, 2, "y")?];
     for (node, mutex) in mutexes.into_iter().enumerate() {
         let [x, y] = [words[0].remote::<u64>(0), words[1].remote::<u64>(0)];
-        stage.thread(node, "adds", move |ep| {
+        cluster.thread(node, "adds", move |ep| {
             let section = async |mut guard: Guard<'_>| -> Result<()> {
                 let (a, b) = (ep.get(x).await?, ep.get(y).await?);
                 let mut both = a;
-                if guard.is_after_death() {
+                if guard.is_poisoned() {
                     both = a.max(b);
-                    guard.repaired();
+                    guard.clear_poison();
                 } else {
                     assert_eq!(a, b, "it is half-written, and nobody says so");
                 }
@@ -200,7 +203,7 @@ fn pair(stage: &Stage) -> Result<()> {
             unless_faults(ep.block_on(async { section(mutex.lock(ep).await?).await })).map(drop)
         });
     }
-    agree(stage);
+    agree(cluster);
     Ok(())
 }
 
@@ -222,16 +225,16 @@ fn holder_is_cut_off() -> Scenario {
     )
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([1]))
-    .kills(&["membership-own-shut-out", "mutex-released-undecided"])
+    .kills(&["membership-own-eviction", "mutex-released-undecided"])
 }
 
 fn waiter_dies() -> Scenario {
-    Scenario::new("mutex/waiter-dies", "the turn of a dead waiter is passed over", 3, |stage| {
-        let mutexes = stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
-        let done = stage.log();
+    Scenario::new("mutex/waiter-dies", "the turn of a dead waiter is passed over", 3, |cluster| {
+        let mutexes = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
+        let done = cluster.log();
         for (node, mutex) in mutexes.into_iter().enumerate() {
             let done = done.clone();
-            stage.thread(node, "locks", move |ep| {
+            cluster.thread(node, "locks", move |ep| {
                 for _ in 0..2 {
                     ep.block_on(async { mutex.lock(ep).await?.unlock().await })?;
                 }
@@ -239,12 +242,12 @@ fn waiter_dies() -> Scenario {
                 Ok(())
             });
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             let done = done.take();
             assert!([0, 2].iter().all(|node| done.contains(node)) && (crashed(1) || done.contains(&1)));
             Ok(())
         });
-        agree(stage);
+        agree(cluster);
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([1]))
@@ -254,13 +257,13 @@ fn waiter_dies() -> Scenario {
 const RING_BYTES: usize = 64;
 
 /// Node 0 sends to the others. Each receives a prefix of the messages that were sent.
-fn stream(stage: &Stage, messages: u64) -> Result<()> {
+fn stream(cluster: &Cluster, messages: u64) -> Result<()> {
     let rings =
-        stage.on_each(|node| RingBuffer::open(node, "ring", RingOptions::broadcast(node, NodeId(0), RING_BYTES)))?;
-    let received = stage.log();
+        cluster.on_each(|node| RingBuffer::open(node, "ring", RingOptions::broadcast(node, NodeId(0), RING_BYTES)))?;
+    let received = cluster.log();
     for (node, ring) in rings.into_iter().enumerate() {
         let received = received.clone();
-        stage.thread(node, if node == 0 { "sends" } else { "receives" }, move |ep| {
+        cluster.thread(node, if node == 0 { "sends" } else { "receives" }, move |ep| {
             if node == 0 {
                 let mut sender = ring.sender()?;
                 for number in 1..=messages {
@@ -284,7 +287,7 @@ fn stream(stage: &Stage, messages: u64) -> Result<()> {
             Ok(())
         });
     }
-    stage.finally(move || {
+    cluster.at_end(move || {
         let received = received.take();
         for node in [1, 2] {
             let count = received.iter().find(|it| it.0 == node).map_or(0, |it| it.1);
@@ -292,32 +295,32 @@ fn stream(stage: &Stage, messages: u64) -> Result<()> {
         }
         Ok(())
     });
-    agree(stage);
+    agree(cluster);
     Ok(())
 }
 
 fn reader_dies() -> Scenario {
-    Scenario::new("ring/reader-dies", "a dead reader gives its room back, the other gets all", 3, |stage| {
-        stream(stage, 7)
+    Scenario::new("ring/reader-dies", "a dead reader gives its room back, the other gets all", 3, |cluster| {
+        stream(cluster, 7)
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["ring-dead-reader-awaited"])
 }
 
 fn writer_dies() -> Scenario {
-    Scenario::new("ring/writer-dies", "the stream ends after the last whole message, for good", 3, |stage| {
-        stream(stage, 3)
+    Scenario::new("ring/writer-dies", "the stream ends after the last whole message, for good", 3, |cluster| {
+        stream(cluster, 3)
     })
     .faults(Faults::new().crashes(1).of([0]))
 }
 
 /// The stream of a writer that is cut off ends when none of its puts can land any more.
 fn writer_is_cut_off() -> Scenario {
-    Scenario::new("ring/writer-cut", "the stream of a writer that is cut off ends for good", 3, |stage| {
-        let rings = stage
+    Scenario::new("ring/writer-cut", "the stream of a writer that is cut off ends for good", 3, |cluster| {
+        let rings = cluster
             .on_each(|node| RingBuffer::open(node, "ring", RingOptions::broadcast(node, NodeId(2), RING_BYTES)))?;
         for (node, ring) in rings.into_iter().enumerate() {
-            stage.thread(node, if node == 2 { "sends" } else { "receives" }, move |ep| {
+            cluster.thread(node, if node == 2 { "sends" } else { "receives" }, move |ep| {
                 if node == 2 {
                     let mut sender = ring.sender()?;
                     for number in 1..=2u64 {
@@ -342,7 +345,7 @@ fn writer_is_cut_off() -> Scenario {
                 Ok(())
             });
         }
-        agree(stage);
+        agree(cluster);
         Ok(())
     })
     .rule(DeathRule::Majority)
@@ -350,17 +353,17 @@ fn writer_is_cut_off() -> Scenario {
 }
 
 fn member_dies() -> Scenario {
-    Scenario::new("barrier/member-dies", "who waits for the dead is told, and the survivors meet again", 3, |stage| {
-        let barriers = stage.on_each(|node| Barrier::open(node, "all", 1))?;
+    Scenario::new("barrier/member-dies", "who waits for the dead is told, and the survivors meet again", 3, |cluster| {
+        let barriers = cluster.on_each(|node| Barrier::open(node, "all", 1))?;
         for (node, barrier) in barriers.into_iter().enumerate() {
-            let me = stage.node(node).clone();
-            stage.thread(node, "meets", move |ep| {
+            let me = cluster.node(node).clone();
+            cluster.thread(node, "meets", move |ep| {
                 let mut part = barrier.thread()?;
                 let assert_names_the_dead = |error: &Error| {
                     assert!(crashed(2) && error.is_gone() && error.node() == Some(NodeId(2)), "{error}");
                 };
                 for _ in 0..2 {
-                    let again = |part: &mut BarrierThread| ep.block_on(part.wait_again(ep, ep.deadline()));
+                    let again = |part: &mut BarrierThread| ep.block_on(part.retry_wait(ep, ep.deadline()));
                     let passed = ep.block_on(part.wait(ep)).or_else(|error| match error.is_timeout() {
                         true => patiently(|| again(&mut part)),
                         false => Err(error),
@@ -374,14 +377,14 @@ fn member_dies() -> Scenario {
                 loop {
                     match Barrier::open(&me, "again", 1).and_then(|again| ep.block_on(again.thread()?.wait(ep))) {
                         // Time has passed before the death was known: the others may still have it open.
-                        Err(error) if error.is_timeout() && (crashed(2) || stood_still()) => return Ok(()),
+                        Err(error) if error.is_timeout() && (crashed(2) || was_paused()) => return Ok(()),
                         Err(error) => assert_names_the_dead(&error),
                         Ok(()) => return Ok(()),
                     }
                 }
             });
         }
-        agree(stage);
+        agree(cluster);
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([2]))
@@ -395,9 +398,9 @@ fn member_is_cut_off() -> Scenario {
         "barrier/member-cut",
         "who passes, at once or at last, sees what the others have put to it",
         3,
-        |stage| {
-            let barriers = stage.on_each(|node| Barrier::open(node, "all", 1))?;
-            let words: Vec<Region> = stage
+        |cluster| {
+            let barriers = cluster.on_each(|node| Barrier::open(node, "all", 1))?;
+            let words: Vec<Region> = cluster
                 .nodes()
                 .iter()
                 .map(|node| {
@@ -408,7 +411,7 @@ fn member_is_cut_off() -> Scenario {
                 .collect::<Result<_>>()?;
             for (me, barrier) in barriers.into_iter().enumerate() {
                 let words = words.clone();
-                stage.thread(me, "meets", move |ep| {
+                cluster.thread(me, "meets", move |ep| {
                     let mut part = barrier.thread()?;
                     for round in 1..=2u64 {
                         for node in (0..3).filter(|node| *node != me) {
@@ -418,7 +421,7 @@ fn member_is_cut_off() -> Scenario {
                             )?;
                         }
                         let passed = ep.block_on(part.wait(ep)).or_else(|error| match error.is_timeout() {
-                            true => ep.block_on(part.wait_again(ep, ep.deadline())),
+                            true => ep.block_on(part.retry_wait(ep, ep.deadline())),
                             false => Err(error),
                         });
                         if unless_faults(passed)?.is_none() {
@@ -435,7 +438,7 @@ fn member_is_cut_off() -> Scenario {
                     Ok(())
                 });
             }
-            agree(stage);
+            agree(cluster);
             Ok(())
         },
     )
@@ -450,26 +453,26 @@ fn member_is_cut_off() -> Scenario {
 /// `mutex-death-unmarked`.
 fn holder_of_two_dies() -> Scenario {
     let about = "of a pair that a dead holder has put, the next one finds all, or is told that it may be half-written";
-    Scenario::new("mutex/holder-of-two-dies", about, 2, |stage| {
-        let mutexes = keep(stage, stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?);
-        let pair = [word(stage, 0, "x")?, word(stage, 0, "y")?];
+    Scenario::new("mutex/holder-of-two-dies", about, 2, |cluster| {
+        let mutexes = keep(cluster, cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?);
+        let pair = [word(cluster, 0, "x")?, word(cluster, 0, "y")?];
         let there = pair.each_ref().map(|word| word.remote::<u64>(0));
         let (holds, takes) = (Rc::clone(&mutexes), mutexes);
-        stage.thread(1, "holds", move |ep| {
+        cluster.thread(1, "holds", move |ep| {
             ep.block_on(async {
                 let guard = holds[1].lock(ep).await?;
                 there.into_iter().try_for_each(|word| ep.put_value(word, 1).detach())?;
                 guard.unlock().await
             })
         });
-        let node = stage.node(0);
-        stage.finally(move || {
+        let node = cluster.node(0);
+        cluster.at_end(move || {
             let ep = node.endpoint()?;
             ep.block_on(async {
                 let guard = takes[0].lock(&ep).await?;
                 let [x, y] = pair.each_ref().map(|word| word.word(0).load());
-                assert!(x == y || guard.is_after_death(), "it is half-written, and nobody says so");
-                assert!(!guard.is_after_death() || crashed(1), "nobody has died");
+                assert!(x == y || guard.is_poisoned(), "it is half-written, and nobody says so");
+                assert!(!guard.is_poisoned() || crashed(1), "nobody has died");
                 guard.unlock().await
             })
         });
@@ -482,19 +485,19 @@ fn holder_of_two_dies() -> Scenario {
 /// A node that has arrived and waits passes, or learns of the death. The node that may die announces its arrival, and
 /// does not wait.
 fn one_of_two_dies() -> Scenario {
-    Scenario::new("barrier/one-of-two-dies", "who waits for one that dies passes, or is told which", 2, |stage| {
-        let barriers = keep(stage, stage.on_each(|node| Barrier::open(node, "all", 1))?);
+    Scenario::new("barrier/one-of-two-dies", "who waits for one that dies passes, or is told which", 2, |cluster| {
+        let barriers = keep(cluster, cluster.on_each(|node| Barrier::open(node, "all", 1))?);
         let (mut waits, mut comes) = (barriers[0].thread()?, barriers[1].thread()?);
-        let ep = stage.node(0).endpoint()?;
+        let ep = cluster.node(0).endpoint()?;
         let alone = ep.block_on(waits.wait_deadline(&ep, ep.now()));
         assert!(alone.is_err_and(|error| error.is_timeout()), "it passed alone");
-        stage.thread(0, "waits", move |ep| {
-            if let Err(error) = patiently(|| ep.block_on(waits.wait_again(ep, ep.deadline()))) {
+        cluster.thread(0, "waits", move |ep| {
+            if let Err(error) = patiently(|| ep.block_on(waits.retry_wait(ep, ep.deadline()))) {
                 assert!(crashed(1) && error.is_gone() && error.node() == Some(NodeId(1)), "{error}");
             }
             Ok(())
         });
-        stage.thread(1, "comes", move |ep| match ep.block_on(comes.wait_deadline(ep, ep.now())) {
+        cluster.thread(1, "comes", move |ep| match ep.block_on(comes.wait_deadline(ep, ep.now())) {
             Err(error) if !error.is_timeout() => Err(error),
             _ => Ok(()),
         });

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Word};
-use farfield_core::toolkit::{Object, Opening};
+use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{AtomicVar, ErrorKind, Mutex, Node, NodeId, Result};
 
 use crate::Faults;
 use crate::parts::unless_faults;
 
-use crate::scenario::{Scenario, Stage};
+use crate::scenario::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![present(), coming(), third(), mismatch(), callbacks(), variable(), anew(), returned()]
@@ -21,10 +21,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// The objects that the nodes of an execution keep until its end, so that no node leaves while another connects.
 type Kept<T> = Rc<RefCell<Vec<T>>>;
 
-fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
+fn kept<T: 'static>(cluster: &Cluster) -> Kept<T> {
     let kept = Kept::default();
     let all = Rc::clone(&kept);
-    stage.finally(move || {
+    cluster.at_end(move || {
         all.take();
         Ok(())
     });
@@ -36,7 +36,7 @@ fn announce(node: &Node, layout: &str) -> Result<Object> {
     let word = node.alloc(GroupKey::SIGNAL, 8)?;
     word.word(0).store(u64::from(node.id().0) + 1);
     let expect = |_| vec![("word".into(), 8)];
-    Opening::new(node, "object", "Words").layout(layout).region("word", word).expect(expect).announce()
+    ObjectBuilder::new(node, "object", "Words").layout(layout).region("word", word).require_regions(expect).announce()
 }
 
 /// Opens the object, waits for the others, and finds their words.
@@ -52,9 +52,9 @@ fn connect(node: &Node) -> Result<Object> {
 }
 
 /// Opens the object on a node that runs, in a thread.
-fn connects(stage: &Stage, node: usize, kept: &Kept<Object>) {
-    let (kept, node) = (Rc::clone(kept), stage.node(node));
-    stage.thread_without_endpoint(node.id().index(), "opens", move || {
+fn connects(cluster: &Cluster, node: usize, kept: &Kept<Object>) {
+    let (kept, node) = (Rc::clone(kept), cluster.node(node));
+    cluster.thread_without_endpoint(node.id().index(), "opens", move || {
         let object = connect(&node)?;
         kept.borrow_mut().push(object);
         Ok(())
@@ -62,9 +62,9 @@ fn connects(stage: &Stage, node: usize, kept: &Kept<Object>) {
 }
 
 /// Starts a node and opens the object on it, in a thread.
-fn comes(stage: &Stage, node: usize, kept: &Kept<Object>) {
-    let (kept, starter) = (Rc::clone(kept), stage.starter());
-    stage.thread_without_endpoint(node, "comes", move || {
+fn comes(cluster: &Cluster, node: usize, kept: &Kept<Object>) {
+    let (kept, starter) = (Rc::clone(kept), cluster.starter());
+    cluster.thread_without_endpoint(node, "comes", move || {
         // The object keeps its node.
         let object = connect(&starter.start(node)?)?;
         kept.borrow_mut().push(object);
@@ -75,17 +75,17 @@ fn comes(stage: &Stage, node: usize, kept: &Kept<Object>) {
 /// Both nodes know each other: a join that arrives too early is ignored, and the last node to open is answered. For
 /// `join-not-answered`.
 fn present() -> Scenario {
-    Scenario::new("join/present", "two nodes that know each other open an object, in any order", 2, |stage| {
+    Scenario::new("join/present", "two nodes that know each other open an object, in any order", 2, |cluster| {
         let opened: Kept<Object> = Kept::default();
-        for node in stage.nodes() {
+        for node in cluster.nodes() {
             let opened = Rc::clone(&opened);
-            stage.thread_without_endpoint(node.id().index(), "opens", move || {
+            cluster.thread_without_endpoint(node.id().index(), "opens", move || {
                 let object = announce(&node, "one word")?;
                 opened.borrow_mut().push(object);
                 Ok(())
             });
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             for object in opened.take() {
                 for peer in object.node().others() {
                     object.remote::<u64>(peer, "word")?;
@@ -99,12 +99,12 @@ fn present() -> Scenario {
     .kills(&["join-not-answered"])
 }
 
-/// Opening against joining the session: an object that was opened before its peer is announced when the peer joins. For
+/// ObjectBuilder against joining the session: an object that was opened before its peer is announced when the peer joins. For
 /// `join-late-not-announced`, `join-not-answered`.
 fn coming() -> Scenario {
-    Scenario::new("join/coming", "two nodes come and open an object, in any order", 2, |stage| {
-        let kept = kept(stage);
-        (0..2).for_each(|node| comes(stage, node, &kept));
+    Scenario::new("join/coming", "two nodes come and open an object, in any order", 2, |cluster| {
+        let kept = kept(cluster);
+        (0..2).for_each(|node| comes(cluster, node, &kept));
         Ok(())
     })
     .late_nodes()
@@ -113,11 +113,11 @@ fn coming() -> Scenario {
 
 /// A node joins late, while two others know each other, or do not yet.
 fn third() -> Scenario {
-    Scenario::new("join/third", "a third node comes while two open an object", 3, |stage| {
-        (0..2).try_for_each(|node| stage.start(node).map(drop))?;
-        let kept = kept(stage);
-        (0..2).for_each(|node| connects(stage, node, &kept));
-        comes(stage, 2, &kept);
+    Scenario::new("join/third", "a third node comes while two open an object", 3, |cluster| {
+        (0..2).try_for_each(|node| cluster.start(node).map(drop))?;
+        let kept = kept(cluster);
+        (0..2).for_each(|node| connects(cluster, node, &kept));
+        comes(cluster, 2, &kept);
         Ok(())
     })
     .late_nodes()
@@ -125,11 +125,11 @@ fn third() -> Scenario {
 
 /// A difference is an error on both sides, no matter which side detects it.
 fn mismatch() -> Scenario {
-    Scenario::new("join/mismatch", "who opens an object differently is told so, and so is the other", 2, |stage| {
-        let kept = kept(stage);
+    Scenario::new("join/mismatch", "who opens an object differently is told so, and so is the other", 2, |cluster| {
+        let kept = kept(cluster);
         for (node, layout) in [(0, "one word"), (1, "another")] {
-            let (kept, starter) = (Rc::clone(&kept), stage.starter());
-            stage.thread_without_endpoint(node, "opens", move || {
+            let (kept, starter) = (Rc::clone(&kept), cluster.starter());
+            cluster.thread_without_endpoint(node, "opens", move || {
                 let node = starter.start(node)?;
                 let waited = announce(&node, layout)?.wait(node.timeout());
                 let error = waited.expect_err("it was opened differently on the other node");
@@ -147,14 +147,14 @@ fn mismatch() -> Scenario {
 /// Two joins and two answers may cross. Still each node learns of the other's regions once. It sees the other's join at
 /// most once, and at least one of them sees it.
 fn callbacks() -> Scenario {
-    Scenario::new("join/callbacks", "callbacks run once for each peer, whatever crosses", 2, |stage| {
-        let kept = kept(stage);
+    Scenario::new("join/callbacks", "callbacks run once for each peer, whatever crosses", 2, |cluster| {
+        let kept = kept(cluster);
         let counts: [[Arc<AtomicU32>; 2]; 2] = Default::default();
         for (at, [joined, connected]) in counts.clone().into_iter().enumerate() {
-            let (kept, starter) = (Rc::clone(&kept), stage.starter());
-            stage.thread_without_endpoint(at, "opens", move || {
+            let (kept, starter) = (Rc::clone(&kept), cluster.starter());
+            cluster.thread_without_endpoint(at, "opens", move || {
                 let node = starter.start(at)?;
-                let object = Opening::new(&node, "object", "Callbacks")
+                let object = ObjectBuilder::new(&node, "object", "Callbacks")
                     .on_join(move |_, _| _ = joined.fetch_add(1, Relaxed))
                     .on_connect(move |_, _| _ = connected.fetch_add(1, Relaxed))
                     .announce()?;
@@ -163,7 +163,7 @@ fn callbacks() -> Scenario {
                 Ok(())
             });
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             let [joined, connected] = [0, 1].map(|what| counts.each_ref().map(|counts| counts[what].load(Relaxed)));
             assert_eq!(connected, [1, 1], "how often each node was told that the other is connected");
             assert!(matches!(joined, [1, 0] | [0, 1] | [1, 1]), "how often each was told of a join: {joined:?}");
@@ -176,8 +176,8 @@ fn callbacks() -> Scenario {
 
 /// An object of the library, between a running node and one that joins late.
 fn variable() -> Scenario {
-    Scenario::new("join/variable", "a variable is shared with a node that comes late", 2, |stage| {
-        let (there, starter, kept) = (stage.start(0)?, stage.starter(), kept(stage));
+    Scenario::new("join/variable", "a variable is shared with a node that comes late", 2, |cluster| {
+        let (there, starter, kept) = (cluster.start(0)?, cluster.starter(), kept(cluster));
         let add = move |node: &Node| -> Result<()> {
             let variable = AtomicVar::open(node, "sum", NodeId(0))?;
             let ep = node.endpoint()?;
@@ -189,8 +189,8 @@ fn variable() -> Scenario {
             Ok(())
         };
         let adds = add.clone();
-        stage.thread_without_endpoint(0, "adds", move || adds(&there));
-        stage.thread_without_endpoint(1, "comes", move || add(&starter.start(1)?));
+        cluster.thread_without_endpoint(0, "adds", move || adds(&there));
+        cluster.thread_without_endpoint(1, "comes", move || add(&starter.start(1)?));
         Ok(())
     })
     .late_nodes()
@@ -198,13 +198,13 @@ fn variable() -> Scenario {
 
 /// An object that was dropped on all nodes and is opened anew: its peers' words are those of the new opening.
 fn anew() -> Scenario {
-    Scenario::new("join/anew", "an object that all have dropped can be opened anew", 2, |stage| {
-        let kept = kept(stage);
-        let dropped = stage.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
+    Scenario::new("join/anew", "an object that all have dropped can be opened anew", 2, |cluster| {
+        let kept = kept(cluster);
+        let dropped = cluster.on_each(|node| node.alloc(GroupKey::SIGNAL, 8))?;
         for at in 0..2 {
-            let (kept, node) = (Rc::clone(&kept), stage.node(at));
+            let (kept, node) = (Rc::clone(&kept), cluster.node(at));
             let (mine, theirs) = (dropped[at].clone(), dropped[1 - at].remote::<u64>(0));
-            stage.thread(at, "opens", move |ep| {
+            cluster.thread(at, "opens", move |ep| {
                 drop(connect(&node)?);
                 // Waits until the other has dropped it, too.
                 ep.put_value(theirs, 1).wait()?;
@@ -228,7 +228,7 @@ fn returned() -> Scenario {
     let add = |(sum, lock): &(AtomicVar, Mutex), ep: &Endpoint| -> Result<u64> {
         ep.block_on(async {
             let mut guard = lock.lock(ep).await?;
-            guard.repaired();
+            guard.clear_poison();
             let before = sum.load(ep).await?;
             sum.store(ep, before + 1).await?;
             guard.unlock().await?;
@@ -236,11 +236,11 @@ fn returned() -> Scenario {
         })
     };
     let about = "a node dies, and its next life joins a variable and a lock that the others have open, and close";
-    Scenario::new("join/returned", about, 4, move |stage| {
-        let mut opened = stage.on_each(open)?.into_iter();
+    Scenario::new("join/returned", about, 4, move |cluster| {
+        let mut opened = cluster.on_each(open)?.into_iter();
         let mut next = || opened.next().expect("one for each");
         let dies = next();
-        stage.thread_that_drops(0, "dies", move |ep| {
+        cluster.thread_that_drops(0, "dies", move |ep| {
             unless_faults(add(&dies, ep))?;
             drop(dies);
             Ok(())
@@ -249,15 +249,15 @@ fn returned() -> Scenario {
         let came = Rc::new(Word::new(0));
         for node in [1, 2] {
             let (stays, came) = (next(), Rc::clone(&came));
-            stage.thread_that_drops(node, "closes", move |ep| {
+            cluster.thread_that_drops(node, "closes", move |ep| {
                 ep.block_on(ep.wait_until(Instant::NEVER, || (came.load() != 0).then_some(())))?;
                 drop(stays);
                 Ok(())
             });
         }
-        let starter = stage.starter();
-        let kept = kept(stage);
-        stage.thread_without_endpoint(3, "returns", move || {
+        let starter = cluster.starter();
+        let kept = kept(cluster);
+        cluster.thread_without_endpoint(3, "returns", move || {
             let node = match starter.start(3) {
                 Ok(node) => node,
                 Err(error) if error.is_timeout() => {

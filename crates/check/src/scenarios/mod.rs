@@ -14,7 +14,7 @@ mod vars;
 
 use std::rc::Rc;
 
-use crate::{Scenario, Stage};
+use crate::{Cluster, Scenario};
 
 /// All of them, in the order in which they are searched.
 pub fn all() -> Vec<Scenario> {
@@ -47,10 +47,10 @@ pub fn with_slow(scenarios: impl IntoIterator<Item = Scenario>) -> Vec<Scenario>
 
 /// Keeps something that several threads use alive until all of them have ended: closing an object takes locks, and
 /// would only add to the search.
-fn keep<T: 'static>(stage: &Stage, value: T) -> Rc<T> {
+fn keep<T: 'static>(cluster: &Cluster, value: T) -> Rc<T> {
     let value = Rc::new(value);
     let kept = Rc::clone(&value);
-    stage.finally(move || {
+    cluster.at_end(move || {
         drop(kept);
         Ok(())
     });

@@ -15,7 +15,7 @@ use farfield_core::objects::mutex::BYPASS_MAX;
 use farfield_core::{Endpoint, Guard, Mutex, MutexArray, NodeId, Result};
 
 use crate::parts::{cut, word};
-use crate::scenario::{Scenario, Stage, choose};
+use crate::scenario::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -34,8 +34,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// Opens the lock on all nodes, with its word on node 0.
-fn open(stage: &Stage) -> Result<Vec<Rc<Mutex>>> {
-    stage.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))
+fn open(cluster: &Cluster) -> Result<Vec<Rc<Mutex>>> {
+    cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))
 }
 
 /// A critical section. It does not wait for the put: the release has to make it visible.
@@ -47,9 +47,9 @@ async fn add_one(ep: &Endpoint, guard: Guard<'_>, word: RemotePtr<u64>) -> Resul
 
 /// At the end the word counts the critical sections, and the lock is free, with no ticket left over. Otherwise
 /// newcomers could pass it for [`BYPASS_MAX`] times only.
-fn counts(stage: &Stage, mutex: &Rc<Mutex>, word: Region, sections: impl FnOnce() -> u64 + 'static) {
-    let (node, mutex) = (stage.node(0), Rc::clone(mutex));
-    stage.finally(move || {
+fn counts(cluster: &Cluster, mutex: &Rc<Mutex>, word: Region, sections: impl FnOnce() -> u64 + 'static) {
+    let (node, mutex) = (cluster.node(0), Rc::clone(mutex));
+    cluster.at_end(move || {
         assert_eq!(word.word(0).load(), sections(), "the sum of the increments under the lock");
         let ep = node.endpoint()?;
         for round in 0..BYPASS_MAX + 2 {
@@ -68,15 +68,15 @@ fn release() -> Scenario {
         "mutex/release",
         "what a holder puts on another node than the lock's is seen by the next",
         2,
-        |stage| {
-            let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        |cluster| {
+            let (mutexes, x) = (open(cluster)?, word(cluster, 1, "x")?);
             for (node, mutex) in mutexes.iter().cloned().enumerate() {
                 let x = x.remote::<u64>(0);
-                stage.thread(node, "adder", move |ep| {
+                cluster.thread(node, "adder", move |ep| {
                     ep.block_on(async { add_one(ep, mutex.lock(ep).await?, x).await })
                 });
             }
-            counts(stage, &mutexes[0], x, || 2);
+            counts(cluster, &mutexes[0], x, || 2);
             Ok(())
         },
     )
@@ -91,12 +91,12 @@ fn detached_get() -> Scenario {
         "mutex/detached-get",
         "what a holder gets without waiting is from before the next holder's writes",
         2,
-        |stage| {
-            let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
-            let cell = word(stage, 1, "cell")?;
+        |cluster| {
+            let (mutexes, x) = (open(cluster)?, word(cluster, 0, "x")?);
+            let cell = word(cluster, 1, "cell")?;
             let (reader, writer) = (Rc::clone(&mutexes[1]), Rc::clone(&mutexes[0]));
             let from = x.remote::<u64>(0);
-            stage.thread(1, "reader", move |ep| {
+            cluster.thread(1, "reader", move |ep| {
                 let seen = ep.block_on(async {
                     let guard = reader.lock(ep).await?;
                     let seen = ep.get(from).await?;
@@ -106,7 +106,7 @@ fn detached_get() -> Scenario {
                 assert_eq!(cell.word(0).load(), seen, "a get under the lock has read what the next holder wrote");
                 Ok(())
             });
-            stage.thread(0, "writer", move |ep| {
+            cluster.thread(0, "writer", move |ep| {
                 ep.block_on(async {
                     let guard = writer.lock(ep).await?;
                     ep.put_value(from, 1).detach()?;
@@ -127,12 +127,12 @@ fn third_node() -> Scenario {
         "mutex/third-node",
         "writes to three nodes, by CPU and NIC, are seen by the next holder",
         3,
-        |stage| {
-            let mutexes = open(stage)?;
-            let words = (0..3).map(|node| word(stage, node, "word")).collect::<Result<Vec<_>>>()?;
+        |cluster| {
+            let mutexes = open(cluster)?;
+            let words = (0..3).map(|node| word(cluster, node, "word")).collect::<Result<Vec<_>>>()?;
             for node in [1, 2] {
                 let (mutex, words) = (Rc::clone(&mutexes[node]), words.clone());
-                stage.thread(node, "writer", move |ep| {
+                cluster.thread(node, "writer", move |ep| {
                     ep.block_on(async {
                         let guard = mutex.lock(ep).await?;
                         let mut seen = [0; 3];
@@ -151,7 +151,7 @@ fn third_node() -> Scenario {
                     })
                 });
             }
-            counts(stage, &mutexes[0], words[0].clone(), || 2);
+            counts(cluster, &mutexes[0], words[0].clone(), || 2);
             Ok(())
         },
     )
@@ -161,11 +161,11 @@ fn third_node() -> Scenario {
 /// A waiter's compare-and-swap against a newcomer's, and its ticket's fetch-and-add against releases: node 0 takes the
 /// lock again and again while node 1 queues for it. For `mutex-turn-unchecked`, `mutex-released-by-put`.
 fn queue() -> Scenario {
-    Scenario::new("mutex/queue", "one who waits and newcomers who pass it are never inside at once", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
+    Scenario::new("mutex/queue", "one who waits and newcomers who pass it are never inside at once", 2, |cluster| {
+        let (mutexes, x) = (open(cluster)?, word(cluster, 0, "x")?);
         for (node, mutex) in mutexes.iter().cloned().enumerate() {
             let x = x.remote::<u64>(0);
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 ep.block_on(async {
                     if node == 0 {
                         mutex.lock(ep).await?.unlock().await?;
@@ -174,7 +174,7 @@ fn queue() -> Scenario {
                 })
             });
         }
-        counts(stage, &mutexes[0], x, || 2);
+        counts(cluster, &mutexes[0], x, || 2);
         Ok(())
     })
     .small()
@@ -185,10 +185,10 @@ fn queue() -> Scenario {
 /// ticket of its own. Guards are dropped as well as unlocked, which waits for the release in the middle of the other
 /// operation.
 fn window() -> Scenario {
-    Scenario::new("mutex/window", "several operations of one thread exclude each other", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 0, "x")?);
+    Scenario::new("mutex/window", "several operations of one thread exclude each other", 2, |cluster| {
+        let (mutexes, x) = (open(cluster)?, word(cluster, 0, "x")?);
         let (mutex, at) = (Rc::clone(&mutexes[1]), x.remote::<u64>(0));
-        stage.thread(1, "adder", move |ep| {
+        cluster.thread(1, "adder", move |ep| {
             let add = async |drops: bool| -> Result<()> {
                 let guard = mutex.lock(ep).await?;
                 let seen = ep.get(at).await?;
@@ -203,7 +203,7 @@ fn window() -> Scenario {
             ep.run_window(2, [add(true), add(false), add(true)], |result| ended = ended.clone().and(result));
             ended
         });
-        counts(stage, &mutexes[0], x, || 3);
+        counts(cluster, &mutexes[0], x, || 3);
         Ok(())
     })
     .small()
@@ -216,12 +216,12 @@ fn array() -> Scenario {
         "mutex/array",
         "the locks of an array exclude by themselves, and do not stand in each other's way",
         2,
-        |stage| {
-            let locks = stage.on_each(|node| MutexArray::open(node, "locks", 3))?;
-            let (x, inside) = (word(stage, 0, "x")?, word(stage, 0, "inside")?);
+        |cluster| {
+            let locks = cluster.on_each(|node| MutexArray::open(node, "locks", 3))?;
+            let (x, inside) = (word(cluster, 0, "x")?, word(cluster, 0, "inside")?);
             for (node, locks) in locks.into_iter().enumerate() {
                 let (x_at, inside) = (x.remote::<u64>(0), inside.clone());
-                stage.thread(node, "adder", move |ep| {
+                cluster.thread(node, "adder", move |ep| {
                     ep.block_on(async {
                         if node == 0 {
                             let guard = locks.lock(ep, 0).await?;
@@ -236,7 +236,7 @@ fn array() -> Scenario {
                     })
                 });
             }
-            stage.finally(move || {
+            cluster.at_end(move || {
                 assert_eq!(x.word(0).load(), 2, "the sum of the increments under the lock");
                 Ok(())
             });
@@ -248,13 +248,13 @@ fn array() -> Scenario {
 
 /// Trying against a holder and against a queue: it never waits, and takes a free lock only.
 fn trying() -> Scenario {
-    Scenario::new("mutex/trying", "who tries is excluded like who waits, and never waits", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+    Scenario::new("mutex/trying", "who tries is excluded like who waits, and never waits", 2, |cluster| {
+        let (mutexes, x) = (open(cluster)?, word(cluster, 1, "x")?);
         let sections = Rc::new(Cell::new(1));
         let (waits, tries) = (Rc::clone(&mutexes[0]), Rc::clone(&mutexes[1]));
         let (at, tried) = (x.remote::<u64>(0), Rc::clone(&sections));
-        stage.thread(0, "waits", move |ep| ep.block_on(async { add_one(ep, waits.lock(ep).await?, at).await }));
-        stage.thread(1, "tries", move |ep| {
+        cluster.thread(0, "waits", move |ep| ep.block_on(async { add_one(ep, waits.lock(ep).await?, at).await }));
+        cluster.thread(1, "tries", move |ep| {
             ep.block_on(async {
                 for _ in 0..2 {
                     if let Some(guard) = tries.try_lock(ep).await? {
@@ -265,7 +265,7 @@ fn trying() -> Scenario {
                 Ok(())
             })
         });
-        counts(stage, &mutexes[0], x, move || sections.get());
+        counts(cluster, &mutexes[0], x, move || sections.get());
         Ok(())
     })
     .small()
@@ -274,13 +274,13 @@ fn trying() -> Scenario {
 /// A waiter that has a ticket and does not run is passed at most [`BYPASS_MAX`] times: without a bound it could starve.
 /// For `mutex-unbounded-bypass`.
 fn bypass() -> Scenario {
-    Scenario::new("mutex/bypass", "newcomers pass one who waits a bounded number of times", 2, |stage| {
-        let mutexes = open(stage)?;
-        let (held, drawn, tried) = (word(stage, 1, "held")?, word(stage, 0, "drawn")?, word(stage, 1, "tried")?);
+    Scenario::new("mutex/bypass", "newcomers pass one who waits a bounded number of times", 2, |cluster| {
+        let mutexes = open(cluster)?;
+        let (held, drawn, tried) = (word(cluster, 1, "held")?, word(cluster, 0, "drawn")?, word(cluster, 1, "tried")?);
         let (passes, waits) = (Rc::clone(&mutexes[0]), Rc::clone(&mutexes[1]));
         let (tell_held, tell_drawn, tell_tried) =
             (held.remote::<u64>(0), drawn.remote::<u64>(0), tried.remote::<u64>(0));
-        stage.thread(0, "passes", move |ep| {
+        cluster.thread(0, "passes", move |ep| {
             ep.block_on(async {
                 let guard = passes.lock(ep).await?;
                 ep.put_value(tell_held, 1).detach()?;
@@ -297,7 +297,7 @@ fn bypass() -> Scenario {
                 ep.put_value(tell_tried, 1).await.map_err(Into::into)
             })
         });
-        stage.thread(1, "waits", move |ep| {
+        cluster.thread(1, "waits", move |ep| {
             ep.block_on(async {
                 ep.wait_until(Instant::NEVER, || (held.word(0).load() == 1).then_some(())).await?;
                 let mut lock = pin!(waits.lock(ep));
@@ -322,12 +322,12 @@ fn bypass() -> Scenario {
 /// A wait that times out at once leaves a ticket. When it is that ticket's turn, another thread has to pass it on: the
 /// next ticket follows it. For `mutex-ticket-lost`.
 fn deadline() -> Scenario {
-    Scenario::new("mutex/deadline", "who gives up waiting keeps nobody from the lock, itself included", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+    Scenario::new("mutex/deadline", "who gives up waiting keeps nobody from the lock, itself included", 2, |cluster| {
+        let (mutexes, x) = (open(cluster)?, word(cluster, 1, "x")?);
         let sections = Rc::new(Cell::new(2));
         for (node, mutex) in mutexes.iter().cloned().enumerate() {
             let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 ep.block_on(async {
                     if node == 1 {
                         match mutex.lock_deadline(ep, ep.now()).await {
@@ -342,7 +342,7 @@ fn deadline() -> Scenario {
                 })
             });
         }
-        counts(stage, &mutexes[0], x, move || sections.get());
+        counts(cluster, &mutexes[0], x, move || sections.get());
         Ok(())
     })
     .kills(&["mutex-ticket-lost"])
@@ -351,12 +351,12 @@ fn deadline() -> Scenario {
 /// Waits that time out at any moment, even early: a turn that arrives meanwhile is passed on. For `mutex-ticket-lost`,
 /// `mutex-turn-unchecked`.
 fn timeout() -> Scenario {
-    Scenario::new("mutex/timeout", "waits that end at any moment lose no turn and no increment", 2, |stage| {
-        let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+    Scenario::new("mutex/timeout", "waits that end at any moment lose no turn and no increment", 2, |cluster| {
+        let (mutexes, x) = (open(cluster)?, word(cluster, 1, "x")?);
         let sections = Rc::new(Cell::new(0));
         for (node, mutex) in mutexes.iter().cloned().enumerate() {
             let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
-            stage.thread(node, "adder", move |ep| {
+            cluster.thread(node, "adder", move |ep| {
                 ep.set_timeout(Duration::from_millis(50));
                 ep.block_on(async {
                     for _ in 0..2 {
@@ -372,7 +372,7 @@ fn timeout() -> Scenario {
                 })
             });
         }
-        counts(stage, &mutexes[0], x, move || sections.get());
+        counts(cluster, &mutexes[0], x, move || sections.get());
         Ok(())
     })
     .early_timeouts()
@@ -385,12 +385,12 @@ fn dropped() -> Scenario {
         "mutex/dropped",
         "an operation that is dropped at any moment holds nothing and has no turn",
         2,
-        |stage| {
-            let (mutexes, x) = (open(stage)?, word(stage, 1, "x")?);
+        |cluster| {
+            let (mutexes, x) = (open(cluster)?, word(cluster, 1, "x")?);
             let sections = Rc::new(Cell::new(2));
             for (node, mutex) in mutexes.iter().cloned().enumerate() {
                 let (x, sections) = (x.remote::<u64>(0), Rc::clone(&sections));
-                stage.thread(node, "adder", move |ep| {
+                cluster.thread(node, "adder", move |ep| {
                     ep.block_on(async {
                         if node == 1
                             && let Some(guard) = cut(choose(6), mutex.lock(ep)).await
@@ -402,7 +402,7 @@ fn dropped() -> Scenario {
                     })
                 });
             }
-            counts(stage, &mutexes[0], x, move || sections.get());
+            counts(cluster, &mutexes[0], x, move || sections.get());
             Ok(())
         },
     )

@@ -14,7 +14,7 @@ use farfield_core::{Endpoint, NodeId, Queue, QueueOptions, Result};
 use super::keep;
 use crate::Faults;
 use crate::parts::cut;
-use crate::scenario::{Log, Scenario, Stage, choose};
+use crate::scenario::{Cluster, Log, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -199,17 +199,17 @@ fn history(entries: Vec<Entry>) -> Vec<Event<QueueInput, QueueOutput>> {
 
 /// Runs a plan with values of a type.
 fn queue<V: Holds>(name: &str, about: &str, plan: Plan) -> Scenario {
-    Scenario::new(name, about, plan.nodes, move |stage| run::<V>(stage, plan))
+    Scenario::new(name, about, plan.nodes, move |cluster| run::<V>(cluster, plan))
 }
 
-fn run<V: Holds>(stage: &Stage, plan: Plan) -> Result<()> {
+fn run<V: Holds>(cluster: &Cluster, plan: Plan) -> Result<()> {
     let options =
         QueueOptions { batch_max: 2, enqueues_per_node: plan.enqueues, ..QueueOptions::new(NodeId(0), plan.capacity) };
-    let queues = stage.on_each(move |node| Queue::<V>::open(node, "q", options.clone()).map(Rc::new))?;
-    let queues = keep(stage, queues);
-    let log = stage.log();
+    let queues = cluster.on_each(move |node| Queue::<V>::open(node, "q", options.clone()).map(Rc::new))?;
+    let queues = keep(cluster, queues);
+    let log = cluster.log();
     let client = |id: usize, node: usize| Client { id: id as u32, queue: Rc::clone(&queues[node]), log: log.clone() };
-    let (first, ep) = (client(0, 0), stage.node(0).endpoint()?);
+    let (first, ep) = (client(0, 0), cluster.node(0).endpoint()?);
     ep.block_on(async {
         for what in plan.before {
             first.follow(&ep, *what).await?;
@@ -219,7 +219,7 @@ fn run<V: Holds>(stage: &Stage, plan: Plan) -> Result<()> {
     drop(ep);
     for (number, (node, window, script)) in plan.threads.iter().enumerate() {
         let client = client(number + 1, *node);
-        stage.thread(*node, "client", move |ep| {
+        cluster.thread(*node, "client", move |ep| {
             ep.set_timeout(Duration::from_millis(50));
             let mut ended = Ok(());
             let calls = script.iter().map(|what| client.follow(ep, *what));
@@ -227,8 +227,8 @@ fn run<V: Holds>(stage: &Stage, plan: Plan) -> Result<()> {
             ended
         });
     }
-    let (last, node) = (client(plan.threads.len() + 1, 0), stage.node(0));
-    stage.finally(move || {
+    let (last, node) = (client(plan.threads.len() + 1, 0), cluster.node(0));
+    cluster.at_end(move || {
         let ep = node.endpoint()?;
         while ep.block_on(last.follow(&ep, TryDequeue))?.is_some() {}
         let events = history(last.log.take());

@@ -8,7 +8,7 @@ use farfield_core::fabric::fault::{Faults, inject};
 use farfield_core::{Barrier, Endpoint, Mutex, NodeId, Queue, QueueOptions, Result, RingBuffer, RingOptions};
 
 use super::keep;
-use crate::{Scenario, Stage};
+use crate::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![copy(), message(), acknowledgement(), arrival(), values(), release()]
@@ -22,20 +22,20 @@ fn faulty(ep: &Endpoint) -> Result<(Endpoint, Faults)> {
 }
 
 /// A ring of the least capacity from node 0.
-fn ring(stage: &Stage, readers: &'static [u16]) -> Result<std::rc::Rc<Vec<RingBuffer>>> {
+fn ring(cluster: &Cluster, readers: &'static [u16]) -> Result<std::rc::Rc<Vec<RingBuffer>>> {
     let options = RingOptions::new(NodeId(0), readers.iter().map(|node| (NodeId(*node), 1)), 64);
-    Ok(keep(stage, stage.on_each(move |node| RingBuffer::open(node, "r", options.clone()))?))
+    Ok(keep(cluster, cluster.on_each(move |node| RingBuffer::open(node, "r", options.clone()))?))
 }
 
 /// The put of a message to one node is refused, and its head is not put either. The thread that waits for the readers
 /// puts both, in the same order: NRW → NRW against CR → CR, once more. For ring-head-over-hole, ring-repair-head-first,
 /// ring-behind-forgotten.
 fn copy() -> Scenario {
-    Scenario::new("ring/refused-copy", "a node that was refused a message gets it, whole", 2, |stage| {
-        let rings = ring(stage, &[0, 1])?;
+    Scenario::new("ring/refused-copy", "a node that was refused a message gets it, whole", 2, |cluster| {
+        let rings = ring(cluster, &[0, 1])?;
         for node in [0, 1] {
             let mut receiver = rings[node].receiver()?;
-            stage.thread(node, "reader", move |ep| {
+            cluster.thread(node, "reader", move |ep| {
                 let mut message = Vec::new();
                 ep.block_on(receiver.recv(ep, &mut message))?;
                 assert_eq!(message, [7; 8], "what was not sent has been received");
@@ -43,7 +43,7 @@ fn copy() -> Scenario {
             });
         }
         let mut sender = rings[0].sender()?;
-        stage.thread(0, "writer", move |ep| {
+        cluster.thread(0, "writer", move |ep| {
             let (ep, faults) = faulty(ep)?;
             faults.fail_after(0);
             assert!(sender.try_send(&ep, &[7; 8])?, "one of the readers has it");
@@ -58,10 +58,10 @@ fn copy() -> Scenario {
 /// The put of the head to the only reader is refused: the message was not sent, and the next message in its place is
 /// whole. For ring-refused-sent.
 fn message() -> Scenario {
-    Scenario::new("ring/refused-message", "a message that nobody was sent was not sent", 2, |stage| {
-        let rings = ring(stage, &[1])?;
+    Scenario::new("ring/refused-message", "a message that nobody was sent was not sent", 2, |cluster| {
+        let rings = ring(cluster, &[1])?;
         let mut receiver = rings[1].receiver()?;
-        stage.thread(1, "reader", move |ep| {
+        cluster.thread(1, "reader", move |ep| {
             let mut message = Vec::new();
             ep.block_on(receiver.recv(ep, &mut message))?;
             assert_eq!(message, [2; 8], "what was not sent has been received");
@@ -69,7 +69,7 @@ fn message() -> Scenario {
             Ok(())
         });
         let mut sender = rings[0].sender()?;
-        stage.thread(0, "writer", move |ep| {
+        cluster.thread(0, "writer", move |ep| {
             let (ep, faults) = faulty(ep)?;
             // The head behind the message.
             faults.fail_after(1);
@@ -85,56 +85,66 @@ fn message() -> Scenario {
 /// The put of an acknowledgement is refused: the message is the reader's nevertheless, and the room is given back by its next
 /// look. For ring-ack-once.
 fn acknowledgement() -> Scenario {
-    Scenario::new("ring/refused-acknowledgement", "room that could not be given back is given back later", 2, |stage| {
-        let rings = ring(stage, &[1])?;
-        let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
-        assert!(sender.try_send(&stage.node(0).endpoint()?, &[1; 48])?, "an empty ring has room");
-        stage.thread(1, "reader", move |ep| {
-            let (ep, faults) = faulty(ep)?;
-            let mut message = Vec::new();
-            faults.fail_after(0);
-            ep.block_on(receiver.recv(&ep, &mut message))?;
-            assert_eq!(message, [1; 48]);
-            ep.block_on(receiver.recv(&ep, &mut message))?;
-            assert_eq!(message, [2; 16]);
+    Scenario::new(
+        "ring/refused-acknowledgement",
+        "room that could not be given back is given back later",
+        2,
+        |cluster| {
+            let rings = ring(cluster, &[1])?;
+            let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
+            assert!(sender.try_send(&cluster.node(0).endpoint()?, &[1; 48])?, "an empty ring has room");
+            cluster.thread(1, "reader", move |ep| {
+                let (ep, faults) = faulty(ep)?;
+                let mut message = Vec::new();
+                faults.fail_after(0);
+                ep.block_on(receiver.recv(&ep, &mut message))?;
+                assert_eq!(message, [1; 48]);
+                ep.block_on(receiver.recv(&ep, &mut message))?;
+                assert_eq!(message, [2; 16]);
+                Ok(())
+            });
+            cluster.thread(0, "writer", move |ep| ep.block_on(sender.send(ep, &[2; 16])));
             Ok(())
-        });
-        stage.thread(0, "writer", move |ep| ep.block_on(sender.send(ep, &[2; 16])));
-        Ok(())
-    })
+        },
+    )
     .kills(&["ring-ack-once"])
 }
 
 /// For barrier-told-once.
 fn arrival() -> Scenario {
-    Scenario::new("barrier/refused-arrival", "a node that could not be told of an arrival is told again", 2, |stage| {
-        let barriers = keep(stage, stage.on_each(|node| Barrier::open(node, "b", 1))?);
-        for node in [0, 1] {
-            let mut thread = barriers[node].thread()?;
-            stage.thread(node, "waits", move |ep| {
-                let (ep, faults) = faulty(ep)?;
-                if node == 0 {
-                    faults.fail_after(0);
-                }
-                ep.block_on(thread.wait(&ep))
-            });
-        }
-        Ok(())
-    })
+    Scenario::new(
+        "barrier/refused-arrival",
+        "a node that could not be told of an arrival is told again",
+        2,
+        |cluster| {
+            let barriers = keep(cluster, cluster.on_each(|node| Barrier::open(node, "b", 1))?);
+            for node in [0, 1] {
+                let mut thread = barriers[node].thread()?;
+                cluster.thread(node, "waits", move |ep| {
+                    let (ep, faults) = faulty(ep)?;
+                    if node == 0 {
+                        faults.fail_after(0);
+                    }
+                    ep.block_on(thread.wait(&ep))
+                });
+            }
+            Ok(())
+        },
+    )
     .kills(&["barrier-told-once"])
 }
 
 /// The put of the values is refused, and the slot that would publish them is not filled. For queue-refused-published.
 fn values() -> Scenario {
-    Scenario::new("queue/refused-values", "values that were refused are not in the queue", 2, |stage| {
+    Scenario::new("queue/refused-values", "values that were refused are not in the queue", 2, |cluster| {
         let options = QueueOptions { batch_max: 1, ..QueueOptions::new(NodeId(1), 2) };
-        let queues = keep(stage, stage.on_each(move |node| Queue::<u64>::open(node, "q", options.clone()))?);
+        let queues = keep(cluster, cluster.on_each(move |node| Queue::<u64>::open(node, "q", options.clone()))?);
         let consumer = queues.clone();
-        stage.thread(1, "consumer", move |ep| {
+        cluster.thread(1, "consumer", move |ep| {
             assert_eq!(ep.block_on(consumer[1].dequeue(ep))?, 2, "what was not enqueued has been dequeued");
             Ok(())
         });
-        stage.thread(0, "producer", move |ep| {
+        cluster.thread(0, "producer", move |ep| {
             let (ep, faults) = faulty(ep)?;
             // After the two gets of the look.
             faults.fail_after(2);
@@ -149,11 +159,11 @@ fn values() -> Scenario {
 
 /// The fetch-and-add that releases is refused: the service thread does it. For mutex-release-refused.
 fn release() -> Scenario {
-    Scenario::new("mutex/refused-release", "a lock whose release was refused is released later", 2, |stage| {
-        let mutexes = keep(stage, stage.on_each(|node| Mutex::open(node, "m", NodeId(1)))?);
+    Scenario::new("mutex/refused-release", "a lock whose release was refused is released later", 2, |cluster| {
+        let mutexes = keep(cluster, cluster.on_each(|node| Mutex::open(node, "m", NodeId(1)))?);
         for node in [0, 1] {
             let mutexes = mutexes.clone();
-            stage.thread(node, "holder", move |ep| {
+            cluster.thread(node, "holder", move |ep| {
                 let (ep, faults) = faulty(ep)?;
                 let guard = ep.block_on(mutexes[node].lock(&ep))?;
                 if node == 0 {

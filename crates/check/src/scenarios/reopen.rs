@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use farfield_core::fabric::{DeathRule, Endpoint, GroupKey};
-use farfield_core::toolkit::{Object, Opening};
+use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{Barrier, ErrorKind, Node, NodeId, Result};
 
 use crate::Faults;
 use crate::parts::{comes_of_faults, goes_on};
-use crate::scenario::{Scenario, Stage, stood_still};
+use crate::scenario::{Cluster, Scenario, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![twice(), another_dies(), is_cut_off(), joined(), asked()]
@@ -18,10 +18,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// The objects that a node has reopened, kept to the end.
 type Kept<T> = Rc<RefCell<Vec<(u16, u64, T)>>>;
 
-fn kept<T: 'static>(stage: &Stage) -> Kept<T> {
+fn kept<T: 'static>(cluster: &Cluster) -> Kept<T> {
     let kept = Kept::default();
     let all = Rc::clone(&kept);
-    stage.finally(move || {
+    cluster.at_end(move || {
         all.take();
         Ok(())
     });
@@ -33,7 +33,7 @@ fn reopen(node: &Node, candidates: &[NodeId]) -> Result<(u64, Vec<NodeId>, Objec
     node.reopen_among("words", candidates, |again| {
         let word = node.alloc(GroupKey::SIGNAL, 8)?;
         word.word(0).store(again.generation());
-        let object = Opening::new(node, again.path(), "Words").region("word", word).announce()?;
+        let object = ObjectBuilder::new(node, again.path(), "Words").region("word", word).announce()?;
         object.wait(node.timeout())?;
         Ok((again.generation(), again.members().to_vec(), object))
     })
@@ -50,17 +50,17 @@ fn look(ep: &Endpoint, generation: u64, members: &[NodeId], object: &Object) -> 
     Ok(())
 }
 
-fn all(stage: &Stage) -> Vec<NodeId> {
-    stage.nodes().iter().map(Node::id).collect()
+fn all(cluster: &Cluster) -> Vec<NodeId> {
+    cluster.nodes().iter().map(Node::id).collect()
 }
 
 /// Messages of the first reopening arrive late, during the second.
 fn twice() -> Scenario {
-    Scenario::new("reopen/twice", "two nodes reopen an object, and again", 2, |stage| {
-        let (kept, all) = (kept(stage), all(stage));
-        for node in stage.nodes() {
+    Scenario::new("reopen/twice", "two nodes reopen an object, and again", 2, |cluster| {
+        let (kept, all) = (kept(cluster), all(cluster));
+        for node in cluster.nodes() {
             let (kept, all) = (Rc::clone(&kept), all.clone());
-            stage.thread_that_drops(node.id().index(), "reopens", move |ep| {
+            cluster.thread_that_drops(node.id().index(), "reopens", move |ep| {
                 for time in 1..=2 {
                     let (generation, members, object) = reopen(&node, &all)?;
                     assert_eq!((generation, &members), (time, &all));
@@ -79,12 +79,12 @@ const VICTIM: u16 = 2;
 
 /// All three reopen, and one may die or be cut off at any moment. The others end with the same generation. They may
 /// detect the fault late. Then they get an error: they have waited for the failed node in vain, or for each other.
-fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
-    let (ended, all): (Kept<Option<Object>>, _) = (Kept::default(), all(stage));
-    let in_vain = stage.log::<(u16, Vec<NodeId>)>();
-    for node in stage.nodes() {
+fn reopens(cluster: &Cluster, is_cut: bool) -> Result<()> {
+    let (ended, all): (Kept<Option<Object>>, _) = (Kept::default(), all(cluster));
+    let in_vain = cluster.log::<(u16, Vec<NodeId>)>();
+    for node in cluster.nodes() {
         let (ended, in_vain, all) = (Rc::clone(&ended), in_vain.clone(), all.clone());
-        stage.thread_that_drops(node.id().index(), "reopens", move |ep| {
+        cluster.thread_that_drops(node.id().index(), "reopens", move |ep| {
             let reopened = reopen(&node, &all);
             if !goes_on(&node) {
                 return Ok(());
@@ -102,8 +102,8 @@ fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
             Ok(())
         });
     }
-    let nodes = stage.nodes();
-    stage.finally(move || {
+    let nodes = cluster.nodes();
+    cluster.at_end(move || {
         let is_left = |node: u16| node != VICTIM && goes_on(&nodes[usize::from(node)]);
         let (ended, in_vain) = (ended.take(), in_vain.take());
         let generations: Vec<(u16, u64)> = ended.iter().map(|it| (it.0, it.1)).filter(|it| is_left(it.0)).collect();
@@ -111,7 +111,7 @@ fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
         for (node, missing) in in_vain.iter().filter(|it| is_left(it.0)) {
             // The last message may arrive too late, where a message or a thread was held up: one node has returned, and
             // another gives up waiting for it.
-            let has_ended = |node: &NodeId| (is_cut || stood_still()) && ended.iter().any(|it| it.0 == node.0);
+            let has_ended = |node: &NodeId| (is_cut || was_paused()) && ended.iter().any(|it| it.0 == node.0);
             let excused =
                 |node: &NodeId| node.0 == VICTIM || has_ended(node) || in_vain.iter().any(|other| other.0 == node.0);
             assert!(missing.iter().any(excused), "node {node} has waited in vain for {missing:?}, of {generations:?}");
@@ -123,8 +123,8 @@ fn reopens(stage: &Stage, is_cut: bool) -> Result<()> {
 
 /// The second death: another of the remaining nodes dies while they reopen. For `reopen-uncommitted`.
 fn another_dies() -> Scenario {
-    Scenario::new("reopen/another-dies", "three nodes reopen an object, and one dies meanwhile", 3, |stage| {
-        reopens(stage, false)
+    Scenario::new("reopen/another-dies", "three nodes reopen an object, and one dies meanwhile", 3, |cluster| {
+        reopens(cluster, false)
     })
     .faults(Faults::new().crashes(1).of([usize::from(VICTIM)]))
     .kills(&["reopen-uncommitted"])
@@ -133,22 +133,22 @@ fn another_dies() -> Scenario {
 /// The members decide by a majority, and one is cut off.
 fn is_cut_off() -> Scenario {
     let about = "three nodes reopen an object, and one is cut off meanwhile";
-    Scenario::new("reopen/member-cut", about, 3, |stage| reopens(stage, true))
+    Scenario::new("reopen/member-cut", about, 3, |cluster| reopens(cluster, true))
         .rule(DeathRule::Majority)
         .faults(Faults::new().cuts(1).side([usize::from(VICTIM)]))
 }
 
 /// One node knows nothing of the earlier generations.
 fn joined() -> Scenario {
-    Scenario::new("reopen/joined", "a node reopens what others have reopened without it", 3, |stage| {
-        let before = stage.on_each(|node| match node.id().0 {
+    Scenario::new("reopen/joined", "a node reopens what others have reopened without it", 3, |cluster| {
+        let before = cluster.on_each(|node| match node.id().0 {
             0 | 1 => reopen(node, &[NodeId(0), NodeId(1)]).map(Some),
             _ => Ok(None),
         })?;
-        let (kept, all) = (kept(stage), all(stage));
-        for (node, before) in stage.nodes().into_iter().zip(before) {
+        let (kept, all) = (kept(cluster), all(cluster));
+        for (node, before) in cluster.nodes().into_iter().zip(before) {
             let (kept, all) = (Rc::clone(&kept), all.clone());
-            stage.thread_that_drops(node.id().index(), "reopens", move |ep| {
+            cluster.thread_that_drops(node.id().index(), "reopens", move |ep| {
                 let (generation, members, object) = reopen(&node, &all)?;
                 assert_eq!((generation, &members), (2, &all));
                 look(ep, generation, &members, &object)?;
@@ -164,12 +164,12 @@ fn joined() -> Scenario {
 
 /// A waiter at an object that another node reopens gets an error.
 fn asked() -> Scenario {
-    Scenario::new("reopen/asked", "a barrier is reopened while a node waits at it", 2, |stage| {
-        let barriers = stage.on_each(|node| Barrier::open(node, "meet", 1))?;
-        let kept = kept(stage);
-        for (node, old) in stage.nodes().into_iter().zip(barriers) {
+    Scenario::new("reopen/asked", "a barrier is reopened while a node waits at it", 2, |cluster| {
+        let barriers = cluster.on_each(|node| Barrier::open(node, "meet", 1))?;
+        let kept = kept(cluster);
+        for (node, old) in cluster.nodes().into_iter().zip(barriers) {
             let kept = Rc::clone(&kept);
-            stage.thread_that_drops(node.id().index(), "meets", move |ep| {
+            cluster.thread_that_drops(node.id().index(), "meets", move |ep| {
                 let mut old = old.thread()?;
                 if node.id().0 == 0 {
                     let told = ep.block_on(old.wait(ep)).expect_err("the other never comes");

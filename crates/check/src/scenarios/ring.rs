@@ -5,7 +5,7 @@ use farfield_core::fabric::GroupKey;
 use farfield_core::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 use super::keep;
-use crate::{Scenario, Stage};
+use crate::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -69,23 +69,23 @@ type Message = Vec<u8>;
 
 /// Runs a plan. In the end every reader has received exactly the messages that were sent, in order.
 fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
-    Scenario::new(name, about, plan.nodes, move |stage| {
-        let (mut sender, mut readers) = ring(stage, "r", 0, plan.readers)?;
+    Scenario::new(name, about, plan.nodes, move |cluster| {
+        let (mut sender, mut readers) = ring(cluster, "r", 0, plan.readers)?;
         let mut before: Vec<Message> = Vec::new();
         for (number, len) in plan.before.iter().enumerate() {
             before.push(vec![number as u8 + 1; *len]);
-            assert!(sender.try_send(&stage.node(0).endpoint()?, &before[number])?, "no room at the start");
+            assert!(sender.try_send(&cluster.node(0).endpoint()?, &before[number])?, "no room at the start");
             for (reader, received) in readers.iter_mut().zip(plan.received) {
                 if number < *received {
-                    reader.wait_for_message(&stage.node(reader.node).endpoint()?)?;
+                    reader.wait_for_message(&cluster.node(reader.node).endpoint()?)?;
                 }
             }
         }
 
-        let done_reading = stage.log();
+        let done_reading = cluster.log();
         for (number, mut reader) in readers.into_iter().enumerate() {
             let done = done_reading.clone();
-            stage.thread_that_drops(reader.node, "reader", move |ep| {
+            cluster.thread_that_drops(reader.node, "reader", move |ep| {
                 (0..plan.waits).try_for_each(|_| reader.wait_for_message(ep))?;
                 (0..plan.looks).try_for_each(|_| reader.look_for_message(ep).map(drop))?;
                 done.push((number, reader));
@@ -93,9 +93,9 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
             });
         }
 
-        let done_writing = stage.log();
+        let done_writing = cluster.log();
         let done = done_writing.clone();
-        stage.thread_that_drops(0, "writer", move |ep| {
+        cluster.thread_that_drops(0, "writer", move |ep| {
             let mut messages = before;
             for (at, len) in plan.sends.iter().enumerate() {
                 let message = vec![(plan.before.len() + at) as u8 + 1; *len];
@@ -110,8 +110,8 @@ fn stream(name: &str, about: &str, plan: Plan) -> Scenario {
             Ok(())
         });
 
-        let nodes = stage.nodes();
-        stage.finally(move || {
+        let nodes = cluster.nodes();
+        cluster.at_end(move || {
             let (sender, sent) = done_writing.take().remove(0);
             for (number, mut reader) in done_reading.take() {
                 while reader.look_for_message(&nodes[reader.node].endpoint()?)? {}
@@ -153,14 +153,14 @@ impl Reader {
 
 /// A ring from a node: its sender, and its readers in the order of `readers`.
 fn ring(
-    stage: &Stage,
+    cluster: &Cluster,
     path: &'static str,
     writer: u16,
     readers: &'static [(u16, usize)],
 ) -> Result<(RingSender, Vec<Reader>)> {
     let on = readers.iter().map(|(node, count)| (NodeId(*node), *count));
     let options = RingOptions::new(NodeId(writer), on, CAPACITY);
-    let rings = keep(stage, stage.on_each(move |node| RingBuffer::open(node, path, options.clone()))?);
+    let rings = keep(cluster, cluster.on_each(move |node| RingBuffer::open(node, path, options.clone()))?);
     let nodes = readers.iter().flat_map(|(node, count)| std::iter::repeat_n(usize::from(*node), *count));
     let reader = |node: usize| Ok(Reader { node, receiver: rings[node].receiver()?, messages: Vec::new() });
     Ok((rings[usize::from(writer)].sender()?, nodes.map(reader).collect::<Result<_>>()?))
@@ -285,44 +285,49 @@ fn readers_on_two_nodes() -> Scenario {
 /// A send is an NRW of its endpoint like any other (Fig. 9a): an earlier put to the reader's node is visible when the
 /// message is.
 fn after_put() -> Scenario {
-    Scenario::new("ring/after-put", "what was put to the reader's node before a message is seen with it", 2, |stage| {
-        let (mut sender, mut readers) = ring(stage, "r", 0, &[(1, 1)])?;
-        let word = stage.node(1).alloc(GroupKey::DATA, 8)?;
-        let remote = word.remote::<u64>(0);
-        stage.thread(0, "writer", move |ep| {
-            ep.put_value(remote, 1).detach()?;
-            assert!(sender.try_send(ep, &[])?, "an empty ring has room");
+    Scenario::new(
+        "ring/after-put",
+        "what was put to the reader's node before a message is seen with it",
+        2,
+        |cluster| {
+            let (mut sender, mut readers) = ring(cluster, "r", 0, &[(1, 1)])?;
+            let word = cluster.node(1).alloc(GroupKey::DATA, 8)?;
+            let remote = word.remote::<u64>(0);
+            cluster.thread(0, "writer", move |ep| {
+                ep.put_value(remote, 1).detach()?;
+                assert!(sender.try_send(ep, &[])?, "an empty ring has room");
+                Ok(())
+            });
+            let mut reader = readers.remove(0);
+            cluster.thread(1, "reader", move |ep| {
+                reader.wait_for_message(ep)?;
+                assert_eq!(word.word(0).load(), 1, "the message is there, what was put before it is not");
+                Ok(())
+            });
             Ok(())
-        });
-        let mut reader = readers.remove(0);
-        stage.thread(1, "reader", move |ep| {
-            reader.wait_for_message(ep)?;
-            assert_eq!(word.word(0).load(), 1, "the message is there, what was put before it is not");
-            Ok(())
-        });
-        Ok(())
-    })
+        },
+    )
     .small()
 }
 
 /// Fig. 13: two rings, one each way. A message that was sent and fenced is found. So if two nodes send, fence and look,
 /// one of them finds the other's message.
 fn crossed() -> Scenario {
-    Scenario::new("ring/crossed", "of two that send, fence and look, one finds the other's message", 2, |stage| {
-        let (from_first, mut to_second) = ring(stage, "x", 0, &[(1, 1)])?;
-        let (from_second, mut to_first) = ring(stage, "y", 1, &[(0, 1)])?;
+    Scenario::new("ring/crossed", "of two that send, fence and look, one finds the other's message", 2, |cluster| {
+        let (from_first, mut to_second) = ring(cluster, "x", 0, &[(1, 1)])?;
+        let (from_second, mut to_first) = ring(cluster, "y", 1, &[(0, 1)])?;
         let parties = [(from_first, to_first.remove(0)), (from_second, to_second.remove(0))];
-        let found = [stage.log(), stage.log()];
+        let found = [cluster.log(), cluster.log()];
         for (me, (mut sender, mut reader)) in parties.into_iter().enumerate() {
             let found = found[me].clone();
-            stage.thread(me, "party", move |ep| {
+            cluster.thread(me, "party", move |ep| {
                 assert!(sender.try_send(ep, &[])?, "an empty ring has room");
                 ep.block_on(ep.global_fence([NodeId(0), NodeId(1)]))?;
                 found.push(reader.look_for_message(ep)?);
                 Ok(())
             });
         }
-        stage.finally(move || {
+        cluster.at_end(move || {
             let found = found.map(|found| found.take()[0]);
             assert_ne!(found, [false, false], "neither finds what the other sent before its fence");
             Ok(())
@@ -335,12 +340,12 @@ fn crossed() -> Scenario {
 /// A reader's work before its acknowledgement is done when the writer sees the acknowledgement: its NRW follows the
 /// reader's CRs and CWs.
 fn acknowledged() -> Scenario {
-    Scenario::new("ring/acknowledged", "an acknowledged message has been dealt with", 2, |stage| {
-        let (mut sender, readers) = ring(stage, "r", 0, &[(0, 1), (1, 1)])?;
-        let events = stage.log();
+    Scenario::new("ring/acknowledged", "an acknowledged message has been dealt with", 2, |cluster| {
+        let (mut sender, readers) = ring(cluster, "r", 0, &[(0, 1), (1, 1)])?;
+        let events = cluster.log();
         for Reader { node, mut receiver, .. } in readers {
             let events = events.clone();
-            stage.thread(node, "reader", move |ep| {
+            cluster.thread(node, "reader", move |ep| {
                 let mut message = Vec::new();
                 let mut look = || receiver.try_recv_unacknowledged(ep, &mut message).map(|found| found.then_some(()));
                 ep.block_on(ep.wait_until(ep.deadline(), || look().transpose()))??;
@@ -349,14 +354,14 @@ fn acknowledged() -> Scenario {
             });
         }
         let at_end = events.clone();
-        stage.thread(0, "writer", move |ep| {
+        cluster.thread(0, "writer", move |ep| {
             assert!(sender.try_send(ep, &[])?, "an empty ring has room");
             assert!(sender.is_acknowledged(ep, 0), "nothing is behind");
             ep.block_on(sender.wait_acknowledged(ep, sender.position(), ep.deadline()))?;
             events.push("acknowledged");
             Ok(())
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_eq!(at_end.take(), ["dealt with", "dealt with", "acknowledged"], "the writer was told too early");
             Ok(())
         });

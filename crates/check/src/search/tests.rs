@@ -44,7 +44,7 @@ enum Step {
     Serve,
     ServeNow,
     PeerState,
-    ShutOut,
+    Evicted,
     BeFenced,
     IsFenced,
 }
@@ -114,7 +114,7 @@ fn step_about_faults(rng: &mut SmallRng, rule: DeathRule) -> Step {
         3 => Step::PeerState,
         // Where the system decides deaths, no node does.
         _ if rule == DeathRule::System => Step::Serve,
-        4 => Step::ShutOut,
+        4 => Step::Evicted,
         5 => Step::BeFenced,
         _ => Step::IsFenced,
     }
@@ -139,7 +139,7 @@ fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) ->
             Step::Load(word) => read.push(own.word(word * 8).load()),
             Step::CpuAdd(word) => read.push(own.word(word * 8).fetch_add(16)),
             Step::Put(word, value) => ep.put_value(other.at(word), value).wait()?,
-            Step::PutLive(from, to) => ep.put_live(other.at(to), own.span(from * 8, 8)).wait()?,
+            Step::PutLive(from, to) => ep.put_from_region(other.at(to), own.span(from * 8, 8)).wait()?,
             Step::PutUnawaited(word, value) => unawaited.push(ep.put_value(other.at(word), value)),
             Step::Get(word) => read.push(ep.get(other.at(word)).wait()?),
             Step::Faa(word) => read.push(ep.faa(other.at(word), 32).wait()?),
@@ -177,8 +177,8 @@ fn perform(steps: &[Step], ep: &Endpoint, place: &Place, read: &mut Vec<u64>) ->
                 PeerState::Dead { .. } => 2,
                 other => panic!("{other:?}"),
             }),
-            Step::ShutOut => fabric.shut_out(peer, Duration::ZERO)?,
-            Step::BeFenced => fabric.fence(),
+            Step::Evicted => fabric.evict(peer, Duration::ZERO)?,
+            Step::BeFenced => fabric.fence_self(),
             Step::IsFenced => read.push(u64::from(fabric.is_fenced())),
         }
     }

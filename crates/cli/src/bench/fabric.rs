@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use clap::Args;
 use farfield::fabric::verbs::VerbsFabric;
 use farfield::fabric::{GroupKey, RemotePtr, Verb};
-use farfield::toolkit::Opening;
+use farfield::toolkit::ObjectBuilder;
 use farfield::{Barrier, Endpoint, Node};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use super::worker::{self, Workers};
-use crate::place::FabricChoice;
-use crate::tell;
+use crate::launch::FabricChoice;
+use crate::output;
 
 /// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
 #[derive(Args)]
@@ -58,7 +58,7 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
         Ok(())
     })?;
     let times = Times { handoff_ns, ..times.context("no result came")? };
-    tell::json(args.json.as_deref(), &mut io::stdout().lock(), &times)?;
+    output::json(args.json.as_deref(), &mut io::stdout().lock(), &times)?;
     eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
     let all = [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)];
     for (at, (name, ns)) in all.into_iter().enumerate() {
@@ -79,7 +79,7 @@ fn serve(args: &FabricArgs) -> Result<()> {
     let node = Node::from_environment()?;
     node.wait_for_all(Duration::from_secs(30))?;
     let memory = node.alloc(GroupKey::DATA, 64)?;
-    let cell = Opening::new(&node, "bench/cell", "BenchCell").region("cell", memory).announce()?;
+    let cell = ObjectBuilder::new(&node, "bench/cell", "BenchCell").region("cell", memory).announce()?;
     cell.wait(node.timeout())?;
     let barrier = Barrier::open(&node, "bench/end", 1)?;
     let (mut end, endpoint) = (barrier.thread()?, node.endpoint()?);

@@ -12,8 +12,8 @@ use farfield::{Barrier, ByteString, Endpoint, KvOptions, KvStore, Node, Value};
 use super::report::{Report, Setup, ThreadResult, publish};
 use super::worker::{self, Workers, say};
 use super::workload::{Distribution, KeyChooser, Keyspace, Operation, Operations, Workload};
-use crate::place::FabricChoice;
-use crate::tell;
+use crate::launch::FabricChoice;
+use crate::output;
 
 /// Serve YCSB workloads from a key-value store spread over several processes.
 ///
@@ -61,7 +61,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
     let keyspace = Keyspace::choose(args.keys);
     let handoff_ns = super::handoff::handoff_ns();
     let duration = Duration::from_secs_f64(args.seconds);
-    let (loading, bar) = (tell::counting("loading keys", keyspace.keys), tell::progress("measuring", duration));
+    let (loading, bar) = (output::counting("loading keys", keyspace.keys), output::progress("measuring", duration));
     let mut results: Vec<ThreadResult> = Vec::new();
     let mut loaded: HashMap<usize, u64> = HashMap::new();
     // The operations' own deadlines bound the loading; this limit is for unforeseen cases.

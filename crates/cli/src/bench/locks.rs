@@ -19,8 +19,8 @@ use self::plan::{Plan, Variant};
 use self::report::Results;
 use super::report::publish;
 use super::worker::{self, Workers};
-use crate::place::FabricChoice;
-use crate::tell;
+use crate::launch::FabricChoice;
+use crate::output;
 
 const HELP: &str = "\
 Each thread of each process repeats: draw a lock, take it, add one to the counter that it protects, release it. The lock is on the
@@ -147,7 +147,7 @@ fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
     let mut results = Results::default();
     // Each measurement ends when the last thread has got its lock, which may take as long as a call may wait.
     let limit = duration * 2 + Duration::from_secs(180);
-    let bar = tell::progress("measuring", duration);
+    let bar = output::progress("measuring", duration);
     Workers::start(plan.nodes, fabric, plan)?.run(limit, &bar, |node, word, more| results.take(node, word, more))?;
     Ok(results)
 }

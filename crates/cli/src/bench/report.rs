@@ -14,7 +14,7 @@ use hdrhistogram::serialization::{Deserializer as HistogramReader, Serializer as
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use super::workload::{Distribution, Workload};
-use crate::tell::{self, grouped};
+use crate::output::{self, grouped};
 
 /// How long operations took, in nanoseconds, to three significant digits; above a minute they count as a minute.
 #[derive(Clone, Debug, PartialEq)]
@@ -340,13 +340,13 @@ pub(crate) fn publish(
     json: Option<&Path>,
     tables: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    match tell::is_stdout(json) {
+    match output::is_stdout(json) {
         true => tables(&mut io::stderr().lock()),
         false => tables(&mut io::stdout().lock()),
     }
     .context("writing the report")?;
     let mut out = io::stdout().lock();
-    reports.iter().try_for_each(|report| tell::json(json, &mut out, report))
+    reports.iter().try_for_each(|report| output::json(json, &mut out, report))
 }
 
 /// `part` by `whole`, and zero for nothing.

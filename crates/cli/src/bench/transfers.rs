@@ -16,8 +16,8 @@ use self::report::{Report, Results};
 use super::report::publish;
 use super::worker::{self, Workers};
 use crate::doctor;
-use crate::place::FabricChoice;
-use crate::tell::{self, grouped};
+use crate::launch::FabricChoice;
+use crate::output::{self, grouped};
 
 const HELP: &str = "\
 Each thread of each process repeats: draw two accounts and an amount, take the locks of the two accounts, read both, and move the
@@ -133,7 +133,7 @@ fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
     let mut results = Results::default();
     // The last transfer may take as long as a call may wait, and so many accounts are first set and then added up.
     let limit = duration * 2 + Duration::from_secs(180 + plan.accounts / 1_000_000);
-    let bar = tell::progress(&plan.kind, duration);
+    let bar = output::progress(&plan.kind, duration);
     Workers::start(plan.nodes, fabric, plan)?.run(limit, &bar, |_, word, more| results.take(word, more))?;
     Ok(results)
 }

@@ -13,7 +13,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::place::FabricChoice;
+use crate::launch::FabricChoice;
 
 /// The environment variable with the plan for the processes that a benchmark starts.
 const PLAN: &str = "FARFIELD_BENCH_PLAN";

@@ -112,7 +112,7 @@ pub(super) enum Answer {
     Found(Option<u64>),
     Changed(bool),
     Value(u64),
-    Held { is_after_death: bool },
+    Held { is_poisoned: bool },
     Words([u64; 2]),
     Custom(Value),
 }
@@ -157,7 +157,7 @@ impl Failure {
 
     /// Whether a node that was needed is dead.
     pub fn is_death(&self) -> bool {
-        ["PeerDead", "Lost"].contains(&self.variant.as_str())
+        ["PeerDead", "ValueLost"].contains(&self.variant.as_str())
     }
 
     /// Whether a deadline passed.

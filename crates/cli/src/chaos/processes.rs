@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_proce
 use serde::{Deserialize, Serialize};
 
 use super::log::now_ns;
-use crate::place::{FabricChoice, SILENCE, variables};
+use crate::launch::{FabricChoice, SILENCE, variables};
 
 /// An order to a node.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -63,10 +63,10 @@ pub(super) enum Said {
     Beat {
         /// How many operations each of its threads has begun.
         begun: BTreeMap<String, u64>,
-        /// The dead that it knows to be shut out.
-        shut_out: BTreeSet<u16>,
+        /// The dead that it knows to be evicted.
+        evict: BTreeSet<u16>,
     },
-    /// It is shut out of the session.
+    /// It is evicted of the session.
     Fenced,
     /// It has seen a result that must not be.
     Violation(String),

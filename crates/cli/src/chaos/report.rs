@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::judge::Findings;
 use super::judge::pace::Recovery;
 use super::plan::Generation;
-use crate::tell::{append, grouped};
+use crate::output::{append, grouped};
 
 /// Violations that are printed; all are in the JSON.
 const SHOWN: usize = 5;

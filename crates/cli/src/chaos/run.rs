@@ -31,8 +31,8 @@ struct Present {
     node: u16,
     /// What each of its threads had begun when that last changed.
     begun: BTreeMap<String, (u64, Instant)>,
-    /// The dead that it knows to be shut out.
-    shut_out: BTreeSet<u16>,
+    /// The dead that it knows to be evicted.
+    evict: BTreeSet<u16>,
     is_stopped: bool,
     /// It has objects open. A newcomer has none at first.
     takes_part: bool,
@@ -50,7 +50,7 @@ pub(super) struct Director<'a> {
     present: BTreeMap<usize, Present>,
     /// Those that were killed in this generation, in the order of the story's deaths.
     killed: Vec<Gone>,
-    /// The places of those on the losing side of the link, which is cut; and of those that know that they are shut out.
+    /// The places of those on the losing side of the link, which is cut; and of those that know that they are evicted.
     cut_off: BTreeSet<usize>,
     fenced: BTreeSet<usize>,
     /// Places where a process was started and is not there yet.
@@ -261,7 +261,7 @@ impl Director<'_> {
         let now_ns = now_ns();
         for death in story.deaths.iter_mut().filter(|_| story.detection_ns > 0) {
             let is_asked = |it: &&Present| story.members.contains(&it.node) && !it.is_stopped;
-            let is_told = |it: &Present| it.shut_out.contains(&death.node);
+            let is_told = |it: &Present| it.evict.contains(&death.node);
             if self.present.values().filter(is_asked).all(is_told) {
                 continue;
             }
@@ -280,7 +280,7 @@ impl Director<'_> {
         while let missing = &self.cut_off - &self.fenced
             && !missing.is_empty()
         {
-            self.check_step("shut out", &missing, start)?;
+            self.check_step("eviction", &missing, start)?;
             if let Some(heard) = self.processes.hear(TICK) {
                 self.understand(heard)?;
             }
@@ -420,11 +420,11 @@ impl Director<'_> {
                 self.fenced.insert(heard.place);
             }
             Said::Fenced => {
-                bail!("{who} was shut out, and nobody had done anything to it; {}", self.last_words(heard.place))
+                bail!("{who} was evicted, and nobody had done anything to it; {}", self.last_words(heard.place))
             }
             Said::Here(node) => {
-                let (begun, shut_out) = (BTreeMap::new(), BTreeSet::new());
-                let present = Present { node: *node, begun, shut_out, is_stopped: false, takes_part: false };
+                let (begun, evict) = (BTreeMap::new(), BTreeSet::new());
+                let present = Present { node: *node, begun, evict, is_stopped: false, takes_part: false };
                 self.present.insert(heard.place, present);
                 self.coming.remove(&heard.place);
                 self.newcomers.push(heard.place);
@@ -432,9 +432,9 @@ impl Director<'_> {
             Said::Did(Step::Joined) => {
                 self.joining.remove(&heard.place);
             }
-            Said::Beat { begun, shut_out } => {
+            Said::Beat { begun, evict } => {
                 if let Some(present) = self.present.get_mut(&heard.place) {
-                    present.shut_out.clone_from(shut_out);
+                    present.evict.clone_from(evict);
                     for (thread, begun) in begun {
                         let latest = present.begun.entry(thread.clone()).or_insert((*begun, Instant::now()));
                         if latest.0 != *begun {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use farfield::mutants::{self, Mutant};
-use farfield::{Node, NodeId, Standing};
+use farfield::{MemberStatus, Node, NodeId};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::load::{self, Load, Place};
@@ -157,9 +157,9 @@ impl Crew {
             loop {
                 let begun = beating.begun().iter().map(count).collect();
                 let members = beating.stage().members.clone();
-                let shut_out = members.iter().filter(|member| node.standing_of(**member) == Standing::ShutOut);
-                let shut_out = shut_out.map(|member| member.0).collect();
-                say(&Said::Beat { begun, shut_out });
+                let evict = members.iter().filter(|member| node.status_of(**member) == MemberStatus::Evicted);
+                let evict = evict.map(|member| member.0).collect();
+                say(&Said::Beat { begun, evict });
                 if node.fabric().is_fenced() && !std::mem::replace(&mut is_fenced, true) {
                     say(&Said::Fenced);
                 }
@@ -237,7 +237,7 @@ impl Crew {
 fn wait_for_members(node: &Node, opening: &Opening, is_right: impl Fn(&[u16]) -> bool) -> Result<()> {
     let start = Instant::now();
     loop {
-        let present: Vec<u16> = node.survivors().iter().map(|node| node.0).collect();
+        let present: Vec<u16> = node.live_members().iter().map(|node| node.0).collect();
         if is_right(&present) {
             return Ok(());
         }

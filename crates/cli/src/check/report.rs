@@ -10,8 +10,8 @@ use farfield_check::{Finding, Scenario};
 use serde::Serialize;
 
 use super::search::Plan;
+use crate::output::{append, grouped};
 use crate::parts;
-use crate::tell::{append, grouped};
 
 /// Longer replay lines are put in a file.
 const LINE_MAX: usize = 4000;

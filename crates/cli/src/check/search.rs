@@ -25,7 +25,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::report::{self, Failing, Tally};
-use crate::tell;
+use crate::output;
 use farfield::mutants::{self, Mutant};
 
 /// Executions of a batch, where their number is given.
@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
             share,
             courses: courses.collect(),
             workers: Vec::new(),
-            bar: tell::bar("[{bar:30}] {percent:>3}%  {wide_msg}", count),
+            bar: output::bar("[{bar:30}] {percent:>3}%  {wide_msg}", count),
             is_drawn: false,
         }
     }
@@ -382,7 +382,7 @@ impl<'a> Search<'a> {
                 done.sum::<u64>() + reports().map(|r| r.executions).sum::<u64>()
             }
         });
-        let executions = tell::grouped(executions);
+        let executions = output::grouped(executions);
         self.bar.set_message(format!("{executions} executions, {speed:.1} M steps/s, {}", names.join(", ")));
     }
 }

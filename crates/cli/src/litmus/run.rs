@@ -26,7 +26,7 @@ use mowgli::report::{Answer, seen};
 use mowgli::run::{NotRunnable, Prepared, prepare, prepare_on_objects};
 use serde_json::json;
 
-use crate::tell;
+use crate::output;
 
 /// The fabric that a test runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -152,7 +152,7 @@ pub(super) fn main(
     json: Option<&Path>,
     out: &mut impl Write,
 ) -> Result<bool> {
-    let is_json = tell::is_stdout(json);
+    let is_json = output::is_stdout(json);
     let mut forbidden = Vec::new();
     for (file, text) in files {
         for (way, on) in ask.ways(file, text, models)?.iter().flat_map(|way| ask.on.iter().map(move |on| (way, on))) {
@@ -164,12 +164,12 @@ pub(super) fn main(
                         writeln!(out, "{file} is not run{over}: {why}\n")?;
                     }
                     let not_run = json!({ "file": file, "shipped": way.is_shipped, "not_run": why.to_string() });
-                    tell::json(json, out, &not_run)?;
+                    output::json(json, out, &not_run)?;
                     continue;
                 }
                 Err(_) => continue,
             };
-            let bar = tell::counting(&format!("{} on {}", prepared.test.name, on.name()), ask.iterations(*on));
+            let bar = output::counting(&format!("{} on {}", prepared.test.name, on.name()), ask.iterations(*on));
             let ran = Ran::of(prepared, *on, ask, &bar).with_context(|| format!("{file} on {}", on.name()))?;
             bar.finish_and_clear();
             if ran.forbidden().next().is_some() {
@@ -180,7 +180,7 @@ pub(super) fn main(
                 writeln!(out, "{ran}")?;
                 out.flush()?;
             }
-            tell::json(json, out, &ran.json())?;
+            output::json(json, out, &ran.json())?;
         }
     }
     if !forbidden.is_empty() {

@@ -12,7 +12,7 @@ use mowgli::model::Models;
 use serde_json::json;
 
 use super::run::{Ask, On, Ran};
-use crate::tell;
+use crate::output;
 
 /// The columns of the built-in models, from the bottom up; others follow.
 const ORDER: [&str; 10] = ["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw", "msw", "sv", "bal", "balp", "rbl"];
@@ -95,16 +95,16 @@ pub(super) fn main(
     json: Option<&Path>,
     out: &mut impl Write,
 ) -> Result<bool> {
-    let bar = tell::counting("tests", files.len() as u64);
+    let bar = output::counting("tests", files.len() as u64);
     let mut rows = Vec::new();
     for (file, text) in files {
         let row = Row::of(file, text, models, ask).with_context(|| file.clone())?;
-        tell::json(json, out, &row.json())?;
+        output::json(json, out, &row.json())?;
         rows.push(row);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    if !tell::is_stdout(json) {
+    if !output::is_stdout(json) {
         let is_coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
         print(&rows, ask, is_coloured, out)?;
     }

@@ -35,9 +35,9 @@ crate::mutants! {
     /// *Missing:* the count of a thread that waits again. Its fence had timed out because of a node that was cut off,
     /// and the thread had not arrived. It finds all others in the round before.
     ///
-    /// *Scenario:* 3 nodes, node 2 is cut off. All put to all, `wait`, `wait_again` after a timeout; a put value is
+    /// *Scenario:* 3 nodes, node 2 is cut off. All put to all, `wait`, `retry_wait` after a timeout; a put value is
     /// missing.
-    BARRIER_AGAIN_UNARRIVED = "barrier-again-unarrived" in "Barrier": "`wait_again` does not arrive after a wait that had not.";
+    BARRIER_AGAIN_UNARRIVED = "barrier-again-unarrived" in "Barrier": "`retry_wait` does not arrive after a wait that had not.";
 
     /// *Missing:* nothing of the memory model. A node that was not notified waits for ever.
     ///

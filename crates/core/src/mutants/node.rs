@@ -40,7 +40,7 @@ crate::mutants! {
     ///
     /// *Scenario:* 3 nodes, a cut. n1 holds a lock on n0, puts to n0 and n2, and is cut off; the others take the lock
     /// from it; the cut heals, and n1's puts land.
-    MEMBERSHIP_OWN_SHUT_OUT = "membership-own-shut-out" in "Membership": "A node does not wait until the others have shut out the dead.";
+    MEMBERSHIP_OWN_EVICTION = "membership-own-eviction" in "Membership": "A node does not wait until the others have evicted the dead.";
 
     /// *Missing:* that any two quorums intersect.
     ///
@@ -109,7 +109,7 @@ crate::mutants! {
     /// *Scenario:* 3 nodes have an object open; n0 suspects n2, and closes it. n2, which has it open, finds n0's memory
     /// freed.
     CLOSING_SUSPECT_NOT_AWAITED = "closing-suspect-not-awaited" in "Closing":
-        "A node that is suspected, or dead and not shut out, is not waited for.";
+        "A node that is suspected, or dead and not evicted, is not waited for.";
 
     /// *Missing:* the opening that a release belongs to.
     ///

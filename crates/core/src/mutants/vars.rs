@@ -67,7 +67,7 @@ crate::mutants! {
 
     /// *Missing:* as `owned-torn-accepted`, for a fetched value with a checksum.
     ///
-    /// *Scenario:* 2 nodes, owner n0, `T = [u64; 2]`, `Wholeness::Checksum`. n0: `store([1, 1])` ∥ n1: `pull()` is
+    /// *Scenario:* 2 nodes, owner n0, `T = [u64; 2]`, `TearCheck::Checksum`. n0: `store([1, 1])` ∥ n1: `pull()` is
     /// `[1, 0]` or `[0, 1]`.
     OWNED_SUM_IGNORED = "owned-sum-ignored" in "OwnedVar": "`pull` returns the value whatever its checksum says.";
 
@@ -128,7 +128,7 @@ pub(crate) fn pull<T: Plain>(endpoint: &Endpoint, from: RemotePtr<u64>) -> Resul
 
 /// [`OWNED_PUSH_LIVE`]: lead, value, trail, with the contents of the cells when each is read.
 pub(crate) fn push_live(endpoint: &Endpoint, to: RemotePtr<u64>, copy: &Region, words: usize) -> Result<()> {
-    endpoint.put_live(to, copy.span(0, 8)).detach()?;
-    endpoint.put_live(to.at(1), copy.span(8, words * 8)).detach()?;
-    endpoint.put_live(to.at(1 + words), copy.span(8 + words * 8, 8)).detach()
+    endpoint.put_from_region(to, copy.span(0, 8)).detach()?;
+    endpoint.put_from_region(to.at(1), copy.span(8, words * 8)).detach()?;
+    endpoint.put_from_region(to.at(1 + words), copy.span(8 + words * 8, 8)).detach()
 }

@@ -270,7 +270,7 @@ impl Builder {
 
     /// Sets how long a node on RDMA may be silent; half a second by default. After that the others suspect that it is
     /// dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same value.
-    pub fn silence(mut self, silence: Duration) -> Builder {
+    pub fn suspect_timeout(mut self, silence: Duration) -> Builder {
         self.config.hosts.silence = Some(silence);
         self
     }
@@ -376,7 +376,7 @@ impl Builder {
     /// - `FARFIELD_SECRET`, or `FARFIELD_SECRET_FILE`, the path of a file with the secret;
     /// - `FARFIELD_DEVICE`, one for all nodes, or several, which they use in turns;
     /// - `FARFIELD_GID_INDEX`;
-    /// - `FARFIELD_SILENCE_MS`, see [`Builder::silence`];
+    /// - `FARFIELD_SILENCE_MS`, see [`Builder::suspect_timeout`];
     /// - `FARFIELD_LIFE`, see [`Builder::life`].
     ///
     /// # Errors

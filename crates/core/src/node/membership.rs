@@ -19,7 +19,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use self::paxos::Proposal;
-use super::service::Standing;
+use super::service::MemberStatus;
 use crate::mutants;
 
 /// The delay between two nodes' proposals for the same suspicion. The first node is rarely disturbed.
@@ -64,12 +64,12 @@ pub(super) enum Message {
     /// A quorum has accepted this view.
     Decided { epoch: u64, view: View },
     /// The sender has evicted all nodes that were removed up to this epoch.
-    ShutOut { epoch: u64 },
+    Evicted { epoch: u64 },
     /// The sender has fenced itself and takes no further part.
     Fenced,
     /// To an admitted node: it is a member from this epoch on. It carries the members, the removed nodes, and the
     /// epochs up to which each member has evicted the removed ones.
-    Welcome { epoch: u64, members: BTreeSet<u16>, removed: BTreeMap<u16, Removed>, shut_out: BTreeMap<u16, u64> },
+    Welcome { epoch: u64, members: BTreeSet<u16>, removed: BTreeMap<u16, Removed>, evict: BTreeMap<u16, u64> },
 }
 
 /// An action that the machine requests.
@@ -117,15 +117,15 @@ pub(super) struct Membership {
     /// The number of this node's proposals since the last decision or suspicion.
     proposals: u32,
     /// The nodes that this one still has to evict; and the epoch up to which each member has evicted the removed ones.
-    to_shut_out: BTreeSet<u16>,
-    shut_out: BTreeMap<u16, u64>,
+    to_evict: BTreeSet<u16>,
+    evict: BTreeMap<u16, u64>,
     isolated_since: Option<Instant>,
     is_fenced: bool,
     rng: Rng,
     actions: Vec<Action>,
     has_changed: bool,
     /// The published changes of statuses that the pollers have not been told of.
-    pub(super) changed: Vec<(NodeId, Standing)>,
+    pub(super) changed: Vec<(NodeId, MemberStatus)>,
 }
 
 /// A majority; half of an even number, too, if it contains the lowest member. Any two quorums have a member in common.
@@ -160,8 +160,8 @@ impl Membership {
             proposal: None,
             propose_at: None,
             proposals: 0,
-            to_shut_out: BTreeSet::new(),
-            shut_out: BTreeMap::new(),
+            to_evict: BTreeSet::new(),
+            evict: BTreeMap::new(),
             isolated_since: None,
             is_fenced: false,
             rng,
@@ -191,35 +191,35 @@ impl Membership {
     }
 
     /// `None` for a node that was never a member.
-    pub(super) fn standing_of(&self, node: NodeId) -> Option<Standing> {
+    pub(super) fn status_of(&self, node: NodeId) -> Option<MemberStatus> {
         let is_expected = node.0 < self.places || self.members.contains(&node.0);
         Some(match self.removed.get(&node.0) {
             None if !is_expected => return None,
-            None if self.suspects.contains(&node.0) => Standing::Suspected,
-            None => Standing::Member,
-            Some(removed) if removed.departed => Standing::Departed,
-            Some(removed) if self.is_shut_out(node.0, removed.epoch) => Standing::ShutOut,
-            Some(_) => Standing::Dead,
+            None if self.suspects.contains(&node.0) => MemberStatus::Suspected,
+            None => MemberStatus::Member,
+            Some(removed) if removed.departed => MemberStatus::Departed,
+            Some(removed) if self.is_evicted(node.0, removed.epoch) => MemberStatus::Evicted,
+            Some(_) => MemberStatus::Dead,
         })
     }
 
     /// Whether no operation of a removed node can land anywhere any more.
-    fn is_shut_out(&self, node: u16, removed: u64) -> bool {
-        if mutants::MEMBERSHIP_OWN_SHUT_OUT.is_on() {
-            return self.has_shut_out_until(self.me) >= removed;
+    fn is_evicted(&self, node: u16, removed: u64) -> bool {
+        if mutants::MEMBERSHIP_OWN_EVICTION.is_on() {
+            return self.has_evicted_until(self.me) >= removed;
         }
         match self.rule {
             // A node that the system calls dead no longer writes anywhere, once one node has made sure of it.
-            DeathRule::System => !self.to_shut_out.contains(&node),
+            DeathRule::System => !self.to_evict.contains(&node),
             // Members removed since then are evicted themselves, or will be.
             DeathRule::Majority => {
-                !self.is_fenced && self.members.iter().all(|member| self.has_shut_out_until(*member) >= removed)
+                !self.is_fenced && self.members.iter().all(|member| self.has_evicted_until(*member) >= removed)
             }
         }
     }
 
-    fn has_shut_out_until(&self, member: u16) -> u64 {
-        self.shut_out.get(&member).copied().unwrap_or(0)
+    fn has_evicted_until(&self, member: u16) -> u64 {
+        self.evict.get(&member).copied().unwrap_or(0)
     }
 
     /// Whether this node is a member: admitted and not removed.
@@ -236,9 +236,9 @@ impl Membership {
         self.is_fenced
     }
 
-    /// The nodes that this node has to evict. The caller confirms each with [`Membership::has_shut_out`].
-    pub(super) fn to_shut_out(&self) -> Vec<NodeId> {
-        self.to_shut_out.iter().map(|node| NodeId(*node)).collect()
+    /// The nodes that this node has to evict. The caller confirms each with [`Membership::has_evicted`].
+    pub(super) fn to_evict(&self) -> Vec<NodeId> {
+        self.to_evict.iter().map(|node| NodeId(*node)).collect()
     }
 
     /// Whether anything has changed since the last call.
@@ -248,7 +248,7 @@ impl Membership {
 
     /// Whether the machine only waits for events.
     pub(super) fn is_calm(&self) -> bool {
-        self.actions.is_empty() && self.to_shut_out.is_empty() && !self.has_changed && self.next_tick().is_none()
+        self.actions.is_empty() && self.to_evict.is_empty() && !self.has_changed && self.next_tick().is_none()
     }
 
     /// Takes the requested actions.
@@ -346,16 +346,16 @@ impl Membership {
     }
 
     /// This node has closed everything that it had to close to a removed node.
-    pub(super) fn has_shut_out(&mut self, node: NodeId) {
-        self.has_changed |= self.to_shut_out.remove(&node.0);
-        self.report_shut_out();
+    pub(super) fn has_evicted(&mut self, node: NodeId) {
+        self.has_changed |= self.to_evict.remove(&node.0);
+        self.report_evicted();
     }
 
-    fn report_shut_out(&mut self) {
-        if self.to_shut_out.is_empty() && self.has_shut_out_until(self.me) < self.epoch {
-            self.shut_out.insert(self.me, self.epoch);
+    fn report_evicted(&mut self) {
+        if self.to_evict.is_empty() && self.has_evicted_until(self.me) < self.epoch {
+            self.evict.insert(self.me, self.epoch);
             if self.rule == DeathRule::Majority {
-                self.tell_others(Message::ShutOut { epoch: self.epoch });
+                self.tell_others(Message::Evicted { epoch: self.epoch });
             }
         }
     }
@@ -481,18 +481,18 @@ impl Membership {
             let departed = view.departed.contains(&node);
             self.removed.insert(node, Removed { epoch: self.epoch, departed });
             if !departed && node != self.me {
-                self.to_shut_out.insert(node);
+                self.to_evict.insert(node);
             }
         }
         // A joining node was open to no node until now, and learns of the removed nodes before any node learns of it.
-        newcomers.iter().for_each(|node| self.is_shut_out_by(*node, self.epoch));
+        newcomers.iter().for_each(|node| self.is_evicted_by(*node, self.epoch));
         self.forget_strangers();
         // Ballots keep increasing: a message from a ballot of an earlier epoch never counts for this one.
         (self.accepted, self.proposal, self.propose_at, self.proposals) = (None, None, None, 0);
         if !self.members.contains(&self.me) && !self.has_departed() {
             self.fence();
         }
-        self.report_shut_out();
+        self.report_evicted();
         // The sender of the decision may not get to send it to them.
         newcomers.into_iter().for_each(|node| self.welcome(node));
         self.let_in();
@@ -500,8 +500,8 @@ impl Membership {
 
     fn welcome(&mut self, node: u16) {
         if self.rule == DeathRule::Majority && self.is_member() && node != self.me {
-            let (members, removed, shut_out) = (self.members.clone(), self.removed.clone(), self.shut_out.clone());
-            let welcome = Message::Welcome { epoch: self.epoch, members, removed, shut_out };
+            let (members, removed, evict) = (self.members.clone(), self.removed.clone(), self.evict.clone());
+            let welcome = Message::Welcome { epoch: self.epoch, members, removed, evict };
             self.actions.push(Action::Send(NodeId(node), welcome));
         }
     }

@@ -24,8 +24,8 @@ pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use local::{local_session, local_session_with, on_each};
 pub use metrics::Metrics;
 pub use object::reopen::Reopening;
-pub use object::{Announcement, Hold, Object, Opening, Regions};
-pub use service::{PARTING_MAX, Poller, Progress, Standing};
+pub use object::{Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
+pub use service::{LEAVE_TIMEOUT, MemberStatus, Poller, Progress};
 
 use self::object::Memory;
 use self::service::Service;
@@ -167,13 +167,13 @@ impl Node {
     }
 
     /// The place of a node, from 0: the number that it was started with.
-    pub fn place_of(&self, node: NodeId) -> usize {
+    pub fn rank_of(&self, node: NodeId) -> usize {
         node.index() % self.nodes()
     }
 
     /// The configured name of a node's place, or the node's number.
     pub fn name_of(&self, node: NodeId) -> String {
-        let name = self.shared().config.names.get(self.place_of(node));
+        let name = self.shared().config.names.get(self.rank_of(node));
         name.cloned().unwrap_or_else(|| node.0.to_string())
     }
 
@@ -209,38 +209,38 @@ impl Node {
         self.shared().service.epoch()
     }
 
-    /// The membership status of a node. The state of a dead node may be recovered from [`Standing::ShutOut`] on.
+    /// The membership status of a node. The state of a dead node may be recovered from [`MemberStatus::Evicted`] on.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
     /// let nodes = farfield::local_session(2)?;
-    /// assert_eq!(nodes[0].standing_of(nodes[1].id()), farfield::Standing::Member);
+    /// assert_eq!(nodes[0].status_of(nodes[1].id()), farfield::MemberStatus::Member);
     /// # Ok(()) }
     /// ```
     ///
     /// # Panics
     /// If the session never had such a member, as indexing a slice does.
-    pub fn standing_of(&self, node: NodeId) -> Standing {
-        let standing = self.shared().service.standing_of(node);
+    pub fn status_of(&self, node: NodeId) -> MemberStatus {
+        let standing = self.shared().service.status_of(node);
         standing.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
     }
 
     /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
-    pub fn silence_of(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
+    pub fn fenced_error(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
         let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
         let may_land =
-            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.standing_of(node) != Standing::ShutOut;
+            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.status_of(node) != MemberStatus::Evicted;
         (!may_land).then_some(gone)
     }
 
     /// A global fence that continues past dead and departed nodes. It returns the nodes where this endpoint's puts may
     /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
-    /// members. This state ends: the members decide about a node that does not answer, and [`Node::silence_of`] then
+    /// members. This state ends: the members decide about a node that does not answer, and [`Node::fenced_error`] then
     /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
     ///
     /// # Errors
     /// A node refuses the fence for another reason than its death, its departure or its silence.
-    pub async fn fence_living(
+    pub async fn fence_live_nodes(
         &self,
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
@@ -248,9 +248,8 @@ impl Node {
         // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
         // node and the others may not have learned of it yet. The right to a further group is the application's:
         // without it nothing lands there.
-        let may_be_missed = |error: &fabric::Error| {
-            error.is_out_of_reach() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. })
-        };
+        let may_be_missed =
+            |error: &fabric::Error| error.is_unreachable() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. });
         let is_of_application = |error: &fabric::Error| match error.kind() {
             fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
             _ => false,
@@ -269,8 +268,8 @@ impl Node {
             match fence(endpoint, [node].into_iter(), deadline).await {
                 Err(error) if is_of_application(&error) => {}
                 Err(error) if !may_be_missed(&error) => return Err(error.into()),
-                Err(_) if self.silence_of(endpoint, node).is_none() => lost.push(node),
-                Err(_) => endpoint.forget_puts(node),
+                Err(_) if self.fenced_error(endpoint, node).is_none() => lost.push(node),
+                Err(_) => endpoint.clear_flush_state(node),
                 Ok(()) => {}
             }
         }
@@ -284,11 +283,11 @@ impl Node {
     /// # fn main() -> farfield::Result<()> {
     /// # let nodes = farfield::local_session(2)?;
     /// # let node = &nodes[0];
-    /// assert_eq!(node.survivors(), [nodes[0].id(), nodes[1].id()]);
+    /// assert_eq!(node.live_members(), [nodes[0].id(), nodes[1].id()]);
     /// # Ok(()) }
     /// ```
-    pub fn survivors(&self) -> Vec<NodeId> {
-        self.shared().survivors()
+    pub fn live_members(&self) -> Vec<NodeId> {
+        self.shared().live_members()
     }
 
     /// Opens an endpoint for one more thread.
@@ -327,7 +326,7 @@ impl Node {
     }
 
     /// Allocates zeroed memory of this node in a permission group, reachable by all peers. It stays allocated until
-    /// [`Node::free`], until the object that owns it frees it ([`Opening::region`]), or until the node leaves.
+    /// [`Node::free`], until the object that owns it frees it ([`ObjectBuilder::region`]), or until the node leaves.
     ///
     /// # Errors
     /// No memory is left.
@@ -427,7 +426,7 @@ impl Node {
     /// # Errors
     /// As [`Node::wait_for`].
     pub fn wait_for_all(&self, timeout: Duration) -> Result<()> {
-        self.wait_for(self.survivors(), timeout)
+        self.wait_for(self.live_members(), timeout)
     }
 
     /// How long blocking calls and the opening of an object wait if no deadline is given.
@@ -499,7 +498,7 @@ impl Shared {
         (0..self.fabric.nodes() as u16).filter(|node| self.is_gone(NodeId(*node))).collect()
     }
 
-    fn survivors(&self) -> Vec<NodeId> {
+    fn live_members(&self) -> Vec<NodeId> {
         self.service.known().filter(|node| !self.is_gone(*node)).collect()
     }
 
@@ -550,7 +549,7 @@ async fn fence(
 ) -> fabric::Result<()> {
     loop {
         match endpoint.global_fence(nodes.clone()).await {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.look_again(deadline).await,
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.wait_for_change(deadline).await,
             fenced => return fenced,
         }
     }

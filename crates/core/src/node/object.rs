@@ -1,4 +1,4 @@
-//! Opening objects: join and connect (LOCO appendix A.2).
+//! ObjectBuilder objects: join and connect (LOCO appendix A.2).
 //!
 //! Every participant opens an object under the same path. It first allocates its regions. Then it sends a *join* to
 //! each other participant, with its description of the object and the addresses of its regions. A node that has not
@@ -12,7 +12,7 @@
 //! describes how an opening ends, and when its memory is freed.
 //!
 //! A restarted node is a new node, and the others have opened their objects with its predecessor. It can still join an
-//! object that stores nothing on nodes other than its homes ([`Opening::takes_in_returned`]), if the homes are alive: the others
+//! object that stores nothing on nodes other than its homes ([`ObjectBuilder::takes_in_returned`]), if the homes are alive: the others
 //! need none of its memory. For any other object it receives the reason why it cannot join. It keeps waiting, because
 //! the others may be about to open the path anew, with it.
 
@@ -29,11 +29,11 @@ mod announcement;
 mod opening;
 pub(super) mod reopen;
 
-pub use self::announcement::Announcement;
 use self::announcement::Difference;
+pub use self::announcement::ObjectDescriptor;
 pub(super) use self::close::Memory;
 pub use self::close::{Hold, Regions};
-pub use self::opening::Opening;
+pub use self::opening::ObjectBuilder;
 use super::{Node, Shared, membership};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
@@ -42,9 +42,9 @@ use crate::mutants;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
     /// A node has opened an object.
-    Join { opening: u64, theirs: Announcement },
+    Join { opening: u64, theirs: ObjectDescriptor },
     /// The positive answer to the join with that number.
-    Connect { answers: u64, opening: u64, theirs: Announcement },
+    Connect { answers: u64, opening: u64, theirs: ObjectDescriptor },
     /// The negative answer: the difference, as described for the receiver.
     Refuse { answers: u64, path: String, differs: String },
     /// The answer to the join with that number from a restarted node: why it cannot join the open object.
@@ -133,12 +133,12 @@ impl Message {
     }
 }
 
-type Callback = Box<dyn Fn(NodeId, &Announcement) + Send + Sync>;
+type Callback = Box<dyn Fn(NodeId, &ObjectDescriptor) + Send + Sync>;
 type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
 
 /// An object that is open on this node, as the service thread sees it.
 pub(super) struct OpenObject {
-    own: Announcement,
+    own: ObjectDescriptor,
     /// Its number among those of this node.
     opening: u64,
     expect: Expect,
@@ -161,20 +161,20 @@ struct Callbacks {
 #[derive(Default)]
 struct State {
     /// The connected nodes: the number of the opening there, and its announcement.
-    connected: HashMap<NodeId, (u64, Announcement)>,
+    connected: HashMap<NodeId, (u64, ObjectDescriptor)>,
     /// The peers that have sent a join, with the number of the opening there.
     joined: HashMap<NodeId, u64>,
     /// The nodes that have it open without this restarted node, and why it cannot join there.
     outside: BTreeMap<NodeId, String>,
     /// Joins of restarted nodes, kept until the object is open.
-    waiting: BTreeMap<NodeId, (u64, Announcement)>,
+    waiting: BTreeMap<NodeId, (u64, ObjectDescriptor)>,
     mismatch: Option<(NodeId, String)>,
 }
 
 impl OpenObject {
     /// The announcement for a peer.
-    fn announcement(&self, shared: &Shared, to: NodeId) -> Announcement {
-        Announcement { expected: (self.expect)(to), gone: shared.gone(), ..self.own.clone() }
+    fn announcement(&self, shared: &Shared, to: NodeId) -> ObjectDescriptor {
+        ObjectDescriptor { expected: (self.expect)(to), gone: shared.gone(), ..self.own.clone() }
     }
 
     /// Announces the object to a node that has just come up.
@@ -188,7 +188,7 @@ impl OpenObject {
         Message::Join { opening: self.opening, theirs: self.announcement(shared, to) }.send(shared, to);
     }
 
-    fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &Announcement) -> bool {
+    fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &ObjectDescriptor) -> bool {
         let (gone, places) = (shared.gone(), shared.fabric.places() as u16);
         // One of the two was started after the other had opened it.
         let has_returned = !self.is_of(from) || !theirs.participants.contains(&shared.fabric.me().0);
@@ -278,7 +278,7 @@ impl OpenObject {
         self.changes.fetch_add(1);
     }
 
-    fn connect(&self, from: NodeId, opening: u64, theirs: Announcement, joined: bool) {
+    fn connect(&self, from: NodeId, opening: u64, theirs: ObjectDescriptor, joined: bool) {
         let (first, joined) = {
             let mut state = self.state.lock();
             // A join may arrive twice: when the peer comes up, and when this node opens the object at that moment.
@@ -294,7 +294,7 @@ impl OpenObject {
         self.changes.fetch_add(1);
     }
 
-    fn call(&self, callbacks: &[Callback], from: NodeId, theirs: &Announcement) {
+    fn call(&self, callbacks: &[Callback], from: NodeId, theirs: &ObjectDescriptor) {
         for callback in callbacks {
             callback(from, theirs);
         }
@@ -309,7 +309,7 @@ fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: S
     Message::Outside { answers, path, why }.send(shared, to);
 }
 
-/// An object that is open on this node: its regions, and those of the other participants. [`Opening`] opens it.
+/// An object that is open on this node: its regions, and those of the other participants. [`ObjectBuilder`] opens it.
 ///
 /// Dropping it closes it on this node. The others keep working with the memory of all nodes until they close it, too.
 /// Then pointers to this node's regions fail with [`Freed`](farfield_fabric::ErrorKind::Freed).
@@ -323,8 +323,8 @@ pub struct Object {
 
 impl Object {
     /// Opens an object and announces it. It does not wait for the others.
-    fn announce(opening: Opening) -> Result<Object> {
-        let Opening { node, path, kind, layout, participants, regions, expect, takes_in, callbacks } = opening;
+    fn announce(opening: ObjectBuilder) -> Result<Object> {
+        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks } = opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
         numbers.sort_unstable();
@@ -343,7 +343,7 @@ impl Object {
             node.fabric().label(memory.remote(), memory.bytes(), format_args!("{path}.{name}"));
             (name.to_string(), memory.remote().packed(), memory.bytes() as u64)
         };
-        let own = Announcement {
+        let own = ObjectDescriptor {
             path: path.clone(),
             kind: kind.into(),
             layout,
@@ -475,7 +475,7 @@ impl Object {
     /// # Errors
     /// The node has no such region, or is not connected.
     pub fn remote<T>(&self, node: NodeId, region: &str) -> Result<RemotePtr<T>> {
-        let find = |announcement: &Announcement| {
+        let find = |announcement: &ObjectDescriptor| {
             let found = announcement.regions.iter().find(|found| found.0 == region);
             found.map(|found| RemotePtr::from_packed(found.1))
         };

@@ -22,14 +22,14 @@ use crate::mutants;
 /// ```
 /// # fn main() -> farfield::Result<()> {
 /// use farfield::toolkit::{Poller, Progress};
-/// use farfield::{Endpoint, NodeId, Standing};
+/// use farfield::{Endpoint, NodeId, MemberStatus};
 ///
 /// struct Watch;
 /// impl Poller for Watch {
 ///     fn poll(&mut self, _: &Endpoint) -> Progress {
 ///         Progress::Idle // nothing to do but to watch
 ///     }
-///     fn standing_changed(&mut self, node: NodeId, standing: Standing) {
+///     fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
 ///         println!("{node} is {standing:?}");
 ///     }
 /// }
@@ -41,21 +41,21 @@ pub trait Poller: Send {
     /// Does the work that is possible now.
     fn poll(&mut self, endpoint: &Endpoint) -> Progress;
 
-    /// The membership status of a node has changed ([`Node::standing_of`](crate::Node::standing_of)): runs on the service
+    /// The membership status of a node has changed ([`Node::status_of`](crate::Node::status_of)): runs on the service
     /// thread, before the next [`Poller::poll`]. The statuses at registration are not repeated.
-    fn standing_changed(&mut self, node: NodeId, standing: Standing) {
+    fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
         let _ = (node, standing);
     }
 
     /// Whether others depend on its completion: then the node leaves only after it is done. If that takes longer than
-    /// [`PARTING_MAX`], the node exits as if it had died, and the others recover its state.
-    fn is_owed(&self) -> bool {
+    /// [`LEAVE_TIMEOUT`], the node exits as if it had died, and the others recover its state.
+    fn must_finish_before_leave(&self) -> bool {
         false
     }
 }
 
 /// The longest time that a leaving node takes for its pending work.
-pub const PARTING_MAX: Duration = Duration::from_secs(2);
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of a poller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,21 +85,21 @@ pub(super) struct Service {
     refused: LocalMutex<Vec<(NodeId, Error)>>,
     /// The number of nodes that the session has at a time.
     places: usize,
-    /// The published membership: the epoch, one more than the highest number of any member ever, the [`Standing`] of
+    /// The published membership: the epoch, one more than the highest number of any member ever, the [`MemberStatus`] of
     /// each, and whether this node is a member.
     epoch: Word,
     known: Word,
-    standings: Vec<Word>,
+    statuses: Vec<Word>,
     is_let_in: Word,
 }
 
 /// In place of a standing: there never was such a member.
 const NO_MEMBER: u64 = u64::MAX;
 
-/// The status of a node in its session, see [`Node::standing_of`](super::Node::standing_of).
+/// The status of a node in its session, see [`Node::status_of`](super::Node::status_of).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-pub enum Standing {
+pub enum MemberStatus {
     /// It is a member, whether it has joined yet or not.
     Member,
     /// It is a member, but has been silent for long. This is advice: it may be slow.
@@ -109,19 +109,24 @@ pub enum Standing {
     /// It was decided to be dead: operations on it fail. Its earlier puts may still land somewhere.
     Dead,
     /// It is dead, and none of its operations can land any more: its state may be recovered.
-    ShutOut,
+    Evicted,
 }
 
-impl Standing {
-    const ALL: [Standing; 5] =
-        [Standing::Member, Standing::Suspected, Standing::Departed, Standing::Dead, Standing::ShutOut];
+impl MemberStatus {
+    const ALL: [MemberStatus; 5] = [
+        MemberStatus::Member,
+        MemberStatus::Suspected,
+        MemberStatus::Departed,
+        MemberStatus::Dead,
+        MemberStatus::Evicted,
+    ];
 }
 
 impl Service {
     pub(super) fn new(places: usize, nodes: usize) -> Service {
-        let standing = |node| Word::new(if node < places { Standing::Member as u64 } else { NO_MEMBER });
-        let (known, standings) = (Word::new(places as u64), (0..nodes).map(standing).collect());
-        Service { places, known, standings, ..Service::default() }
+        let standing = |node| Word::new(if node < places { MemberStatus::Member as u64 } else { NO_MEMBER });
+        let (known, statuses) = (Word::new(places as u64), (0..nodes).map(standing).collect());
+        Service { places, known, statuses, ..Service::default() }
     }
 
     pub(super) fn is_let_in(&self) -> bool {
@@ -131,8 +136,8 @@ impl Service {
     /// The nodes that are or were members, whether they have joined yet or not.
     pub(super) fn known(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
         // Without restarted nodes, there is nothing to check.
-        let known = if self.standings.len() == self.places { self.places } else { self.known.load() as usize };
-        let is_known = |node: &usize| *node < self.places || self.standings[*node].load() != NO_MEMBER;
+        let known = if self.statuses.len() == self.places { self.places } else { self.known.load() as usize };
+        let is_known = |node: &usize| *node < self.places || self.statuses[*node].load() != NO_MEMBER;
         (0..known).filter(is_known).map(|node| NodeId(node as u16))
     }
 
@@ -140,22 +145,22 @@ impl Service {
         self.epoch.load()
     }
 
-    pub(super) fn standing_of(&self, node: NodeId) -> Option<Standing> {
-        let standing = self.standings.get(node.index())?.load();
-        Standing::ALL.into_iter().find(|it| *it as u64 == standing)
+    pub(super) fn status_of(&self, node: NodeId) -> Option<MemberStatus> {
+        let standing = self.statuses.get(node.index())?.load();
+        MemberStatus::ALL.into_iter().find(|it| *it as u64 == standing)
     }
 
     /// Whether a node was a member and is none any more.
     pub(super) fn is_removed(&self, node: NodeId) -> bool {
-        matches!(self.standing_of(node), Some(Standing::Departed | Standing::Dead | Standing::ShutOut))
+        matches!(self.status_of(node), Some(MemberStatus::Departed | MemberStatus::Dead | MemberStatus::Evicted))
     }
 
     /// Publishes a change of the membership. Called by the service thread.
     fn publish(&self, membership: &mut Membership) {
         // The epoch is first: a thread that sees a status sees the epoch that decided it, or a later one.
         self.epoch.store(membership.epoch());
-        for (index, word) in self.standings.iter().enumerate() {
-            let Some(standing) = membership.standing_of(NodeId(index as u16)) else { continue };
+        for (index, word) in self.statuses.iter().enumerate() {
+            let Some(standing) = membership.status_of(NodeId(index as u16)) else { continue };
             if word.load() != standing as u64 {
                 word.store(standing as u64);
                 membership.changed.push((NodeId(index as u16), standing));
@@ -165,7 +170,7 @@ impl Service {
             }
         }
         // Nodes that were removed before this one was admitted are evicted before it announces any memory.
-        if self.standings.len() > self.places && membership.is_member() && membership.to_shut_out().is_empty() {
+        if self.statuses.len() > self.places && membership.is_member() && membership.to_evict().is_empty() {
             self.is_let_in.store(1);
         }
     }
@@ -205,8 +210,8 @@ const SERVE_EVERY: u32 = 32;
 const SERVE_EVERY_BUSY: u32 = 4;
 /// A node that is stopped in the middle of a write cannot be evicted before it runs again: the time for one attempt,
 /// and the pause between two.
-const SHUT_OUT_MAX: Duration = Duration::from_millis(1);
-const SHUT_OUT_EVERY: Duration = Duration::from_millis(1);
+const EVICT_MAX: Duration = Duration::from_millis(1);
+const EVICT_EVERY: Duration = Duration::from_millis(1);
 /// The stream of the node's random number generator.
 const MEMBERSHIP_STREAM: u64 = u64::MAX;
 
@@ -264,19 +269,19 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     fabric.wait_ends();
     // Work that others wait for is finished first, as far as possible.
     pollers.append(&mut service.new_pollers.lock());
-    let parting = endpoint.now() + PARTING_MAX;
-    while pollers.iter().any(|poller| poller.is_owed()) && endpoint.now() < parting {
+    let parting = endpoint.now() + LEAVE_TIMEOUT;
+    while pollers.iter().any(|poller| poller.must_finish_before_leave()) && endpoint.now() < parting {
         pollers.retain_mut(|poller| poller.poll(endpoint) != Progress::Done);
         lead(shared, &mut membership); // some wait until others are decided to be dead
         report(&mut membership, &mut pollers);
         fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, &mut membership, event));
     }
-    let owes = pollers.iter().any(|poller| poller.is_owed());
+    let owes = pollers.iter().any(|poller| poller.must_finish_before_leave());
     // The others agree on its departure before it leaves: a departed node has no vote.
     if fabric.death_rule() == DeathRule::Majority && !owes {
         membership.depart(endpoint.now());
         while membership.is_member() && !membership.is_fenced() && endpoint.now() < parting {
-            let tick = lead(shared, &mut membership).unwrap_or(PARTING_MAX);
+            let tick = lead(shared, &mut membership).unwrap_or(LEAVE_TIMEOUT);
             fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
         }
         // It may be the only node that knows the decision.
@@ -287,8 +292,8 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     // The pollers' puts are visible before the goodbye.
     endpoint.flush();
     if owes {
-        tracing::warn!("{} leaves something undone after {PARTING_MAX:?}: it goes as if it had died", fabric.me());
-        fabric.abandon();
+        tracing::warn!("{} leaves something undone after {LEAVE_TIMEOUT:?}: it goes as if it had died", fabric.me());
+        fabric.leave_uncleanly();
     } else {
         fabric.leave();
     }
@@ -308,10 +313,10 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     membership.tick(now);
     // The decision is announced before any node is evicted: evicted nodes learn it, too.
     speak(shared, membership);
-    for node in membership.to_shut_out() {
-        match fabric.shut_out(node, SHUT_OUT_MAX) {
-            Ok(()) => membership.has_shut_out(node),
-            Err(why) => tracing::debug!("{node} is not shut out yet: {why}"),
+    for node in membership.to_evict() {
+        match fabric.evict(node, EVICT_MAX) {
+            Ok(()) => membership.has_evicted(node),
+            Err(why) => tracing::debug!("{node} is not evicted yet: {why}"),
         }
     }
     speak(shared, membership);
@@ -320,16 +325,16 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
         shared.forget_the_gone();
         tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
     }
-    match membership.to_shut_out().is_empty() {
+    match membership.to_evict().is_empty() {
         true => membership.next_tick().map(|at| at - now),
-        false => Some(SHUT_OUT_EVERY),
+        false => Some(EVICT_EVERY),
     }
 }
 
 /// Reports the changed statuses to the pollers.
 fn report(membership: &mut Membership, pollers: &mut [Box<dyn Poller>]) {
     for (node, standing) in std::mem::take(&mut membership.changed) {
-        pollers.iter_mut().for_each(|poller| poller.standing_changed(node, standing));
+        pollers.iter_mut().for_each(|poller| poller.status_changed(node, standing));
     }
 }
 
@@ -339,7 +344,7 @@ fn speak(shared: &Arc<Shared>, membership: &mut Membership) {
             Action::Send(to, message) => _ = Message::Membership(message).send(shared, to),
             Action::Fence => {
                 tracing::error!("this node, {}, was evicted from the session", shared.fabric.me());
-                shared.fabric.fence();
+                shared.fabric.fence_self();
             }
         }
     }
@@ -372,7 +377,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
             }
             PeerState::Dead { .. } => membership.died(node),
             // Its connection has broken, which does not prove its death.
-            PeerState::Up { .. } | PeerState::Absent => membership.suspect(node),
+            PeerState::Up { .. } | PeerState::NotJoined => membership.suspect(node),
         },
         ControlEvent::Suspected(node) => membership.suspect(node),
         ControlEvent::Trusted(node) => membership.trust(node),
@@ -441,14 +446,14 @@ mod tests {
     }
 
     /// The changed statuses, as they were reported.
-    struct Watch(Arc<LocalMutex<Vec<(NodeId, Standing)>>>);
+    struct Watch(Arc<LocalMutex<Vec<(NodeId, MemberStatus)>>>);
 
     impl Poller for Watch {
         fn poll(&mut self, _: &Endpoint) -> Progress {
             Progress::Idle
         }
 
-        fn standing_changed(&mut self, node: NodeId, standing: Standing) {
+        fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
             self.0.lock().push((node, standing));
         }
     }
@@ -459,16 +464,16 @@ mod tests {
         let start = |place| Node::builder().session(&session).node(place).nodes(3).start().expect("the node starts");
         let mut nodes: Vec<Node> = (0..3).map(start).collect();
         nodes[0].wait_for_all(Duration::from_secs(30)).expect("all start");
-        let seen: Arc<LocalMutex<Vec<(NodeId, Standing)>>> = Arc::default();
+        let seen: Arc<LocalMutex<Vec<(NodeId, MemberStatus)>>> = Arc::default();
         nodes[0].add_poller(Box::new(Watch(Arc::clone(&seen))));
         for leaving in [2, 1] {
             nodes.pop().expect("a node").leave();
             let mut looks = 0..30_000;
-            while seen.lock().last() != Some(&(NodeId(leaving), Standing::Departed)) {
+            while seen.lock().last() != Some(&(NodeId(leaving), MemberStatus::Departed)) {
                 looks.next().expect("it is reported in half a minute");
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        assert_eq!(*seen.lock(), [(NodeId(2), Standing::Departed), (NodeId(1), Standing::Departed)]);
+        assert_eq!(*seen.lock(), [(NodeId(2), MemberStatus::Departed), (NodeId(1), MemberStatus::Departed)]);
     }
 }

@@ -26,7 +26,7 @@ use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use crate::error::{ErrorContext, Result};
 use crate::mutants;
-use crate::node::{Node, Object, Opening, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// A word with a home, shared by all nodes.
 ///
@@ -55,8 +55,8 @@ impl AtomicVar {
             regions.alloc_words("value", GroupKey::DATA, 1, &[]).of(path)?;
         }
         let expect = move |peer| if peer == home { vec![("value".into(), 8)] } else { vec![] };
-        let opening = Opening::new(node, path, "AtomicVar").layout(&format!("home={}", home.0)).regions(regions);
-        let object = opening.expect(expect).takes_in_returned().open()?;
+        let opening = ObjectBuilder::new(node, path, "AtomicVar").layout(&format!("home={}", home.0)).regions(regions);
+        let object = opening.require_regions(expect).takes_in_returned().open()?;
         let word = object.remote(home, "value")?;
         Ok(AtomicVar { object, word })
     }

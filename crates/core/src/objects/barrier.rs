@@ -137,13 +137,13 @@ impl BarrierThread {
     /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
     /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
-    /// [`BarrierThread::wait_again`] continues.
+    /// [`BarrierThread::retry_wait`] continues.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.wait_deadline(endpoint, endpoint.deadline()).await
     }
 
     /// [`BarrierThread::wait`] with a deadline. After a timeout, continue the same round with
-    /// [`BarrierThread::wait_again`].
+    /// [`BarrierThread::retry_wait`].
     ///
     /// # Errors
     /// As `wait`.
@@ -152,10 +152,10 @@ impl BarrierThread {
         // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
         // any node. A dead or departed node may miss it, since no thread reads there any more.
         let Shared { path, node, .. } = &*self.barrier;
-        let lost = node.fence_living(endpoint, node.members().filter(is_fenced)).await.of(path)?;
+        let lost = node.fence_live_nodes(endpoint, node.members().filter(is_fenced)).await.of(path)?;
         if !lost.is_empty() {
             let start = endpoint.now();
-            let is_silent = |node_lost: &NodeId| node.silence_of(endpoint, *node_lost).is_some();
+            let is_silent = |node_lost: &NodeId| node.fenced_error(endpoint, *node_lost).is_some();
             let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
             if waited.is_err() {
                 let what = "earlier writes to become visible".into();
@@ -178,7 +178,7 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub async fn wait_again(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+    pub async fn retry_wait(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         match self.is_coming && !mutants::BARRIER_AGAIN_UNARRIVED.is_on() {
             // Otherwise it would find all rows at the round before.
             true => self.wait_deadline(endpoint, deadline).await,
@@ -201,7 +201,7 @@ impl BarrierThread {
     /// before: that node would wait for ever. Repeating one does no harm.
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
         // The wait reports a dead or departed peer, unless it had arrived before it left.
-        let told = self.row.send(endpoint).or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) });
+        let told = self.row.send(endpoint).or_else(|error| if error.is_unreachable() { Ok(()) } else { Err(error) });
         self.is_untold = told.is_err() && !mutants::BARRIER_TOLD_ONCE.is_on();
         told
     }

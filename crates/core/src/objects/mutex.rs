@@ -39,10 +39,10 @@
 //!
 //! # When a node dies
 //!
-//! *The holder's.* An operation that finds the lock held by a node that is [`Standing::ShutOut`] frees it, by a
+//! *The holder's.* An operation that finds the lock held by a node that is [`MemberStatus::Evicted`] frees it, by a
 //! compare-and-swap that also sets `died`. It does not do so earlier: until then, puts of the dead node may still
-//! land, and so may its release. The mark stays until a holder calls [`Guard::repaired`]. Until then
-//! [`Guard::is_after_death`] warns each holder that the protected data may be half-written. A holder that left
+//! land, and so may its release. The mark stays until a holder calls [`Guard::clear_poison`]. Until then
+//! [`Guard::is_poisoned`] warns each holder that the protected data may be half-written. A holder that left
 //! gracefully still holds the lock: an error names its node.
 //!
 //! *A waiter's.* Its turn is never taken. If a free lock has not been taken for [`STUCK_LONG`] and some node is dead
@@ -74,9 +74,9 @@ pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use self::state::{DIED, DRAW, State, Watch};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
-use crate::node::{Node, Object, Opening, Regions, Standing};
+use crate::node::{MemberStatus, Node, Object, ObjectBuilder, Regions};
 use crate::objects::release;
-use crate::objects::settle::Settle;
+use crate::objects::settle::CancelGuard;
 
 /// How often a waiter checks whether the holder's node is alive.
 const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -213,20 +213,20 @@ impl MutexArray {
         count: usize,
         homes: Vec<NodeId>,
         participants: Vec<NodeId>,
-        is_after_death: bool,
+        is_poisoned: bool,
     ) -> Result<MutexArray> {
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
         let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            let first = if is_after_death { DIED } else { 0 };
+            let first = if is_poisoned { DIED } else { 0 };
             regions.alloc_words("tickets", GroupKey::DATA, bytes / 8, &[first]).of(path)?;
         }
         let homes_too = homes.clone();
         let expect =
             move |peer| if homes_too.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] };
-        let opening = Opening::new(node, path, "MutexArray").layout(&format!("count={count}, homes={homes:?}"));
+        let opening = ObjectBuilder::new(node, path, "MutexArray").layout(&format!("count={count}, homes={homes:?}"));
         let opening = opening.participants(participants).regions(regions);
-        let object = opening.expect(expect).takes_in_returned().open()?;
+        let object = opening.require_regions(expect).takes_in_returned().open()?;
         let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
         Ok(MutexArray { object, bases, seen, refused: LocalMutex::default(), passed_over: LocalMutex::default() })
@@ -310,7 +310,7 @@ impl MutexArray {
             }
             if let Some(taken) = state.taken_by_ticket(number, me) {
                 let take = endpoint.cas(word, state.0, taken.0);
-                let found = Settle::new(endpoint, take, |found| {
+                let found = CancelGuard::new(endpoint, take, |found| {
                     if found == state.0 {
                         // The turn is used up with it: nothing is left to pass on.
                         waiting.number = None;
@@ -399,7 +399,7 @@ impl MutexArray {
     /// Draws a ticket. Returns its number, and the state with it.
     async fn draw(&self, endpoint: &Endpoint, index: usize) -> fabric::Result<(u64, State)> {
         let word = self.word(index);
-        let drawn = Settle::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
+        let drawn = CancelGuard::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
             drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
         });
         let drawn = State(drawn.await?);
@@ -418,9 +418,9 @@ impl MutexArray {
         let node = self.object.node();
         match state.holder() {
             // Only now can neither its puts nor its release land any more.
-            Some(holder) => (node.standing_of(holder) == Standing::ShutOut).then(|| state.freed_from_the_dead()),
+            Some(holder) => (node.status_of(holder) == MemberStatus::Evicted).then(|| state.freed_from_the_dead()),
             None => {
-                let is_gone = |member| matches!(node.standing_of(member), Standing::ShutOut | Standing::Departed);
+                let is_gone = |member| matches!(node.status_of(member), MemberStatus::Evicted | MemberStatus::Departed);
                 // This covers all members ever: a restarted node may wait behind its own predecessor, too.
                 let is_lost = node.members().any(is_gone) && !mutants::MUTEX_TURN_KEPT.is_on();
                 (!state.nobody_waits() && is_lost).then(|| state.passed_over())
@@ -468,8 +468,8 @@ impl MutexArray {
 
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
         self.seen[index].store(taken.0);
-        let is_after_death = taken.has_died();
-        Guard { locks: self, endpoint, word, index, held: true, is_after_death, is_repaired: false }
+        let is_poisoned = taken.has_died();
+        Guard { locks: self, endpoint, word, index, held: true, is_poisoned, is_repaired: false }
     }
 
     /// A compare-and-swap that takes the lock. If it succeeds after its future was dropped, it is undone.
@@ -481,7 +481,7 @@ impl MutexArray {
         taken: State,
     ) -> impl Future<Output = fabric::Result<u64>> + 'a {
         let me = self.me();
-        Settle::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
+        CancelGuard::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
             if found == from.0 {
                 release::add(&self.object, endpoint, word, me.wrapping_neg());
             }

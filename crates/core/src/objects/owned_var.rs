@@ -47,11 +47,11 @@ use zerocopy::IntoBytes;
 
 use crate::error::{ErrorContext, ErrorKind, Missed, Result};
 use crate::mutants;
-use crate::node::{Node, Object, Opening, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// How a value larger than a word is kept whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Wholeness {
+pub enum TearCheck {
     /// A version before and after it.
     #[default]
     Guards,
@@ -117,12 +117,12 @@ enum Image {
 }
 
 impl Image {
-    fn of<T: Plain>(wholeness: Wholeness) -> Image {
+    fn of<T: Plain>(wholeness: TearCheck) -> Image {
         let words = size_of::<T>() / 8;
         match (words, wholeness) {
             (1, _) => Image::Word,
-            (_, Wholeness::Guards) => Image::Guards { words },
-            (_, Wholeness::Checksum) => Image::Checksum { words },
+            (_, TearCheck::Guards) => Image::Guards { words },
+            (_, TearCheck::Checksum) => Image::Checksum { words },
         }
     }
 
@@ -167,14 +167,14 @@ impl<T: Plain> OwnedVar<T> {
     /// # Errors
     /// A node that is missing, dead or departed, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, owner: NodeId) -> Result<OwnedVar<T>> {
-        OwnedVar::open_with(node, path, owner, Wholeness::default())
+        OwnedVar::open_with(node, path, owner, TearCheck::default())
     }
 
     /// [`OwnedVar::open`] with a choice of how the value is kept whole.
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: Wholeness) -> Result<OwnedVar<T>> {
+    pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: TearCheck) -> Result<OwnedVar<T>> {
         let var = OwnedVar::announce(node, path, owner, node.members_for(path), wholeness)?;
         var.connected(node)?;
         Ok(var)
@@ -185,7 +185,7 @@ impl<T: Plain> OwnedVar<T> {
         path: &str,
         owner: NodeId,
         participants: Vec<NodeId>,
-        wholeness: Wholeness,
+        wholeness: TearCheck,
     ) -> Result<OwnedVar<T>> {
         let () = Self::WORDS;
         let image = Image::of::<T>(wholeness);
@@ -193,8 +193,9 @@ impl<T: Plain> OwnedVar<T> {
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, bytes).of(path)?;
         let layout = format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0);
-        let opening = Opening::new(node, path, "OwnedVar").layout(&layout).participants(participants);
-        let object = opening.regions(regions).expect(move |_| vec![("copy".into(), bytes as u64)]).announce()?;
+        let opening = ObjectBuilder::new(node, path, "OwnedVar").layout(&layout).participants(participants);
+        let object =
+            opening.regions(regions).require_regions(move |_| vec![("copy".into(), bytes as u64)]).announce()?;
         let shared = Shared { object, owner, image, copy, writer_taken: Word::new(0), _type: PhantomData };
         Ok(OwnedVar(Arc::new(shared)))
     }
@@ -298,7 +299,7 @@ impl<T: Plain> OwnedVar<T> {
         let shared = &self.0;
         let look = || {
             self.try_load().map(Ok).or_else(|| {
-                let gone = shared.object.node().silence_of(endpoint, shared.owner);
+                let gone = shared.object.node().fenced_error(endpoint, shared.owner);
                 let gone = gone.filter(|_| !mutants::OWNED_DEAD_AWAITED.is_on())?;
                 // An earlier put of the owner may have landed since.
                 Some(self.try_load().ok_or(gone))
@@ -348,7 +349,7 @@ impl<T: Plain> OwnedVar<T> {
                     let trail = endpoint.get(from.at(1 + words)).await.of(path)?;
                     let value = endpoint.get_torn(from.at(1).cast::<T>()).await.of(path)?;
                     let lead = endpoint.get(from).await.of(path)?;
-                    if let Some(value) = value.whole_if(|_| lead == trail) {
+                    if let Some(value) = value.validate(|_| lead == trail) {
                         return Ok(value);
                     }
                 }
@@ -369,7 +370,7 @@ impl<T: Plain> OwnedVar<T> {
                 .waiting_for("an untorn value from its owner")
                 .of(path);
             }
-            endpoint.look_again(deadline).await;
+            endpoint.wait_for_change(deadline).await;
         }
     }
 }

@@ -95,7 +95,7 @@ use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
 use self::steps::{Begun, Filling, Spares, Taking};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
-use crate::node::{Node, Object, Opening, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::kv::Value;
 use crate::objects::participants::Participants;
 
@@ -167,7 +167,7 @@ impl Hint {
 }
 
 impl<V: Value> Queue<V> {
-    /// Opens the queue among the members of the session ([`Node::survivors`]), and waits for them to do so.
+    /// Opens the queue among the members of the session ([`Node::live_members`]), and waits for them to do so.
     ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
@@ -215,8 +215,8 @@ impl<V: Value> Queue<V> {
             false => vec![],
         };
         let layout = format!("{options:?}, values of {} words", V::words(value_bytes_max));
-        let opening = Opening::new(node, path, "Queue").layout(&layout).participants(participants.iter());
-        let object = opening.regions(regions).expect(expect).open()?;
+        let opening = ObjectBuilder::new(node, path, "Queue").layout(&layout).participants(participants.iter());
+        let object = opening.regions(regions).require_regions(expect).open()?;
         let region = object.remote::<u64>(home, "slots")?;
         let hint = |offset| Hint { word: region.byte_add(offset as u64), seen: Word::new(0) };
         let first_spare = (capacity + rank * enqueues_per_node) as u64;

@@ -7,14 +7,14 @@ use crate::mutants;
 use crate::node::{Node, Object, Poller, Progress};
 
 /// A release that waits until no live node can read the memory of the lost ones.
-struct Owed<R> {
+struct DeferredRelease<R> {
     node: Node,
     lost: Vec<NodeId>,
     release: R,
 }
 
-impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
-    fn is_owed(&self) -> bool {
+impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for DeferredRelease<R> {
+    fn must_finish_before_leave(&self) -> bool {
         true
     }
 
@@ -22,7 +22,7 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for Owed<R> {
         if self.node.fabric().is_fenced() {
             return Progress::Done; // the survivors take it from this node
         }
-        self.lost.retain(|lost| self.node.silence_of(endpoint, *lost).is_none());
+        self.lost.retain(|lost| self.node.fenced_error(endpoint, *lost).is_none());
         if !self.lost.is_empty() {
             return Progress::Idle;
         }
@@ -45,7 +45,7 @@ pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
         let _open = &open;
         add_once(endpoint, word, addend)
     };
-    node.add_poller(Box::new(Owed { node: node.for_service(), lost: Vec::new(), release }));
+    node.add_poller(Box::new(DeferredRelease { node: node.for_service(), lost: Vec::new(), release }));
 }
 
 /// Tries to add to a word, for a [`Poller`]. It waits one round trip, so that the addition has landed if the node leaves
@@ -74,12 +74,12 @@ pub async fn fence_holder(
 ) -> Result<Vec<NodeId>> {
     let orders = |node| endpoint.is_ordered_before(RemotePtr::new(node, GroupKey::SIGNAL, 0));
     let fenced = node.members().filter(|node| !is_spared(*node) || !orders(*node));
-    let lost = node.fence_living(endpoint, fenced).await?;
+    let lost = node.fence_live_nodes(endpoint, fenced).await?;
     // The release overtakes gets that are under way (NRR before NAR, and before NRW, is not kept).
     if !mutants::MUTEX_READ_OVERTAKEN.is_on() {
         endpoint.wait_for_reads(node.members().filter(|node| is_spared(*node))).await;
     }
-    if lost.is_empty() { Ok(lost) } else { node.fence_living(endpoint, node.members()).await }
+    if lost.is_empty() { Ok(lost) } else { node.fence_live_nodes(endpoint, node.members()).await }
 }
 
 /// Leaves a release to the service thread, which does it once the `lost` nodes are evicted or have left: a holder's puts
@@ -98,6 +98,6 @@ pub fn release_later(
 ) -> fabric::Result<()> {
     // A dead node will be evicted soon. The caller learns of a silent one.
     let silent = lost.iter().find(|lost| endpoint.check_alive(**lost).is_ok()).copied();
-    node.add_poller(Box::new(Owed { node: node.for_service(), lost, release }));
+    node.add_poller(Box::new(DeferredRelease { node: node.for_service(), lost, release }));
     silent.map_or(Ok(()), |node| Err(fabric::ErrorKind::Unreachable { node }.into()))
 }

@@ -44,7 +44,7 @@
 //! reader that is stopped, and not dead, keeps its room: then [`RingSender::try_send`] returns `false`.
 //!
 //! *The writer's.* Readers get all complete messages, which are those with a head, and then an error that names the
-//! writer. For a dead writer this happens when it is [`Standing::ShutOut`](crate::Standing::ShutOut): before, another
+//! writer. For a dead writer this happens when it is [`MemberStatus::Evicted`](crate::MemberStatus::Evicted): before, another
 //! message may still land.
 //!
 //! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers
@@ -69,7 +69,7 @@ use self::receive::Tail;
 use self::send::RemoteCopy;
 pub use self::send::RingSender;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, Opening, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// The participants of a ring buffer, and its size.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ pub struct RingOptions {
 impl RingOptions {
     /// A ring from `writer` to one reader on every other member of the session.
     pub fn broadcast(node: &Node, writer: NodeId, capacity_bytes: usize) -> RingOptions {
-        RingOptions::broadcast_among(&node.survivors(), writer, capacity_bytes)
+        RingOptions::broadcast_among(&node.live_members(), writer, capacity_bytes)
     }
 
     /// A ring from `writer` to one reader on every other one of these nodes.
@@ -203,8 +203,8 @@ impl RingBuffer {
             }
             expected
         };
-        let opening = Opening::new(node, path, "RingBuffer").layout(&format!("{options:?}"));
-        let object = opening.participants(participants).regions(regions).expect(expect).announce()?;
+        let opening = ObjectBuilder::new(node, path, "RingBuffer").layout(&format!("{options:?}"));
+        let object = opening.participants(participants).regions(regions).require_regions(expect).announce()?;
         let (sender_taken, receivers_taken) = (Word::new(0), Word::new(0));
         Ok(RingBuffer(Arc::new(Shared { object, options, ring, head, tails, sender_taken, receivers_taken })))
     }

@@ -14,12 +14,12 @@ use crate::mutants;
 /// ```
 /// # fn main() -> farfield::Result<()> {
 /// use farfield::fabric::GroupKey;
-/// use farfield::toolkit::Settle;
+/// use farfield::toolkit::CancelGuard;
 /// let node = farfield::Node::builder().session("doc-settle").start()?;
 /// let (ep, words) = (node.endpoint()?, node.alloc_words(GroupKey::DATA, 1, &[])?);
 /// let flag = words.remote(0);
 /// // If the caller drops the future after the exchange, the flag is cleared again.
-/// let take = Settle::new(&ep, ep.cas(flag, 0, 1), |found| {
+/// let take = CancelGuard::new(&ep, ep.cas(flag, 0, 1), |found| {
 ///     if found == 0 {
 ///         let _ = ep.faa(flag, u64::MAX).detach();
 ///     }
@@ -27,22 +27,22 @@ use crate::mutants;
 /// assert_eq!(ep.block_on(take)?, 0);
 /// # Ok(()) }
 /// ```
-pub struct Settle<'a, F: FnMut(u64)> {
+pub struct CancelGuard<'a, F: FnMut(u64)> {
     op: Option<Op<'a, u64>>,
     endpoint: &'a Endpoint,
     undo: F,
 }
 
-impl<'a, F: FnMut(u64)> Settle<'a, F> {
+impl<'a, F: FnMut(u64)> CancelGuard<'a, F> {
     /// Awaits `op`; `undo` gets the word that the atomic has found, if the future is dropped.
     pub fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, undo: F) -> Self {
-        Settle { op: Some(op), endpoint, undo }
+        CancelGuard { op: Some(op), endpoint, undo }
     }
 }
 
-impl<F: FnMut(u64)> Unpin for Settle<'_, F> {}
+impl<F: FnMut(u64)> Unpin for CancelGuard<'_, F> {}
 
-impl<F: FnMut(u64)> Future for Settle<'_, F> {
+impl<F: FnMut(u64)> Future for CancelGuard<'_, F> {
     type Output = fabric::Result<u64>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -56,7 +56,7 @@ impl<F: FnMut(u64)> Future for Settle<'_, F> {
     }
 }
 
-impl<F: FnMut(u64)> Drop for Settle<'_, F> {
+impl<F: FnMut(u64)> Drop for CancelGuard<'_, F> {
     fn drop(&mut self) {
         if let Some(op) = self.op.take()
             && let Ok(found) = self.endpoint.block_on(op)

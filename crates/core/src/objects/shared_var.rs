@@ -32,7 +32,7 @@ use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
 use crate::error::{ErrorContext, Missed, Result};
 use crate::mutants;
-use crate::node::{Node, Object, Opening, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// A replicated word of type `T` (8 bytes).
 ///
@@ -68,9 +68,9 @@ impl<T: Plain> SharedVar<T> {
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
         let participants = node.members_for(path);
-        let opening = Opening::new(node, path, "SharedVar").layout(core::any::type_name::<T>());
+        let opening = ObjectBuilder::new(node, path, "SharedVar").layout(core::any::type_name::<T>());
         let opening = opening.participants(participants.iter().copied()).regions(regions);
-        let object = opening.expect(|_| vec![("copy".into(), 8)]).open()?;
+        let object = opening.require_regions(|_| vec![("copy".into(), 8)]).open()?;
         let copies = participants.into_iter().map(|peer| object.remote(peer, "copy")).collect::<Result<_>>()?;
         Ok(SharedVar { object, copy, copies, _type: PhantomData })
     }
@@ -111,7 +111,8 @@ impl<T: Plain> SharedVar<T> {
         // This node's own copy is the source.
         let is_other = |node: &NodeId| *node != endpoint.me();
         let pointers = nodes.into_iter().filter(is_other).filter_map(copy_of).map(|index| self.copies[index]);
-        let puts: Vec<_> = pointers.map(|copy| (copy.node(), endpoint.put_live(copy, self.copy.span(0, 8)))).collect();
+        let puts: Vec<_> =
+            pointers.map(|copy| (copy.node(), endpoint.put_from_region(copy, self.copy.span(0, 8)))).collect();
         if mutants::SHARED_PUSH_NOT_AWAITED.is_on() {
             return Ok(());
         }

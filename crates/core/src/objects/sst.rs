@@ -8,8 +8,8 @@
 use farfield_fabric::{NodeId, Plain};
 
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, Opening};
-use crate::objects::owned_var::{OwnedVar, OwnedWriter, Wholeness};
+use crate::node::{Node, Object, ObjectBuilder};
+use crate::objects::owned_var::{OwnedVar, OwnedWriter, TearCheck};
 
 /// A table of rows of type `T`, each with its owner.
 ///
@@ -51,11 +51,11 @@ impl<T: Plain> Sst<T> {
 
     pub(crate) fn open_among(node: &Node, path: &str, owners: &[NodeId], participants: Vec<NodeId>) -> Result<Sst<T>> {
         let layout = format!("{}, owners={owners:?}", core::any::type_name::<T>());
-        let opening = Opening::new(node, path, "Sst").layout(&layout);
+        let opening = ObjectBuilder::new(node, path, "Sst").layout(&layout);
         let table = opening.participants(participants.iter().copied()).announce()?;
         // All rows are announced before the first wait: one exchange in total, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
-            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, participants.clone(), Wholeness::Guards)
+            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, participants.clone(), TearCheck::Guards)
         };
         let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
         table.connected(&node.endpoint()?, node.timeout())?;

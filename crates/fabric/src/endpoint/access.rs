@@ -81,7 +81,7 @@ impl Endpoint {
     ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, bell: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
-    /// ep.put_unfenced(bell, 1).await?;
+    /// ep.put_untracked(bell, 1).await?;
     /// assert!(!ep.has_unflushed(bell.node()));
     /// # Ok(()) }
     /// ```
@@ -89,13 +89,13 @@ impl Endpoint {
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline]
-    pub fn put_unfenced(&self, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
+    pub fn put_untracked(&self, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
         match &self.inner {
             Inner::Shm(_, marks) => {
                 let others = marks.has_unflushed(dst.node());
                 let put = self.put_value(dst, value);
                 if !others {
-                    marks.put_unfenced(dst.node());
+                    marks.put_untracked(dst.node());
                 }
                 put
             }
@@ -103,7 +103,7 @@ impl Endpoint {
                 let others = state.marks.has_unflushed_by(dst.cast());
                 let put = self.put_value(dst, value);
                 if !others {
-                    state.marks.put_unfenced(dst.cast(), state.issued.get());
+                    state.marks.put_untracked(dst.cast(), state.issued.get());
                 }
                 put
             }
@@ -172,7 +172,7 @@ impl Endpoint {
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline]
-    pub fn put_live<T: Plain>(&self, dst: RemotePtr<T>, src: Span<'_>) -> Op<'_, ()> {
+    pub fn put_from_region<T: Plain>(&self, dst: RemotePtr<T>, src: Span<'_>) -> Op<'_, ()> {
         let len = src.bytes();
         match &self.inner {
             Inner::Shm(lane, marks) => {
@@ -212,7 +212,7 @@ impl Endpoint {
     /// ```
     /// # use farfield_fabric::*;
     /// # async fn f(ep: &Endpoint, at: RemotePtr<[u64; 2]>) -> Result<()> {
-    /// let pair = ep.get_torn(at).await?.whole_if(|pair| pair[0] == pair[1]);
+    /// let pair = ep.get_torn(at).await?.validate(|pair| pair[0] == pair[1]);
     /// assert!(pair.is_none_or(|pair| pair[0] == pair[1]));
     /// # Ok(()) }
     /// ```

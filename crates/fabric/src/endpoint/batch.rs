@@ -77,9 +77,9 @@ impl<'e> Batch<'e> {
         self.add(dst.node(), |endpoint| endpoint.put_value(dst, value))
     }
 
-    /// Adds a put of shared cells, see [`Endpoint::put_live`].
-    pub fn put_live<T: Plain>(self, dst: RemotePtr<T>, src: Span<'_>) -> Self {
-        self.add(dst.node(), |endpoint| endpoint.put_live(dst, src))
+    /// Adds a put of shared cells, see [`Endpoint::put_from_region`].
+    pub fn put_from_region<T: Plain>(self, dst: RemotePtr<T>, src: Span<'_>) -> Self {
+        self.add(dst.node(), |endpoint| endpoint.put_from_region(dst, src))
     }
 
     /// Adds a put of a buffer.

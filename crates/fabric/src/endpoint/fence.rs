@@ -62,7 +62,7 @@ impl Endpoint {
 
     /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out
     /// from now on.
-    pub fn forget_puts(&self, node: NodeId) {
+    pub fn clear_flush_state(&self, node: NodeId) {
         match &self.inner {
             Inner::Shm(_, marks) => marks.read(node, true),
             Inner::Dyn(state) => state.marks.forget(node),
@@ -176,7 +176,7 @@ impl Endpoint {
     }
 
     /// Waits until all puts of this endpoint are visible, or their targets dead or departed. This includes puts that
-    /// no fence waits for: see [`Endpoint::put_unfenced`].
+    /// no fence waits for: see [`Endpoint::put_untracked`].
     pub fn flush(&self) {
         let nodes = (0..self.fabric.nodes()).map(|index| NodeId(index as u16));
         // An error means a dead or departed target, where there is nothing left to see.

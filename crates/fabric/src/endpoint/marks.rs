@@ -85,7 +85,7 @@ impl Marks {
     }
 
     /// The operation of that number puts what no fence has to wait for.
-    pub(super) fn put_unfenced(&self, place: RemotePtr<u8>, number: u64) {
+    pub(super) fn put_untracked(&self, place: RemotePtr<u8>, number: u64) {
         self.with(place, |mark| {
             // Every put before it is flushed, so a later fence has this one to wait for, or nothing.
             if mark.last.get() == number {
@@ -179,7 +179,7 @@ impl ShmMarks {
     }
 
     /// The put to the node that was just made, before which none was unflushed, is none that a fence has to wait for.
-    pub(super) fn put_unfenced(&self, node: NodeId) {
+    pub(super) fn put_untracked(&self, node: NodeId) {
         if let Some(mark) = self.0.get(node.index()) {
             mark.unflushed.set(false);
             mark.unfenced.set(true);

@@ -396,7 +396,7 @@ impl Endpoint {
             PeerState::Left => Err(ErrorKind::PeerLeft { node }.into()),
             // On other fabrics a fenced node learns it from its next operation.
             _ if matches!(self.inner, Inner::Shm(..)) && self.fabric.is_fenced() => Err(ErrorKind::Fenced.into()),
-            PeerState::Absent | PeerState::Up { .. } => Ok(()),
+            PeerState::NotJoined | PeerState::Up { .. } => Ok(()),
         }
     }
 }

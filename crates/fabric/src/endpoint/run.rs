@@ -119,13 +119,13 @@ impl Endpoint {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());
                 }
             }
-            self.look_again(deadline).await;
+            self.wait_for_change(deadline).await;
         }
     }
 
     /// Lets the endpoint's other operations run, and then continues in any case.
     ///
-    /// To wait for something use [`Endpoint::wait_until`] or [`Endpoint::look_again`]. In a simulation time stands
+    /// To wait for something use [`Endpoint::wait_until`] or [`Endpoint::wait_for_change`]. In a simulation time stands
     /// still while a thread can run, so a loop of pauses never ends.
     pub async fn pause(&self) {
         let mut paused = false;
@@ -149,12 +149,12 @@ impl Endpoint {
     /// # async fn f(ep: &Endpoint, asked: RemotePtr<u64>, answered: RemotePtr<u64>) -> Result<()> {
     /// let deadline = ep.deadline();
     /// while ep.get(answered).await? != ep.get(asked).await? && ep.now() < deadline {
-    ///     ep.look_again(deadline).await;
+    ///     ep.wait_for_change(deadline).await;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn look_again(&self, until: Instant) {
+    pub async fn wait_for_change(&self, until: Instant) {
         let before = self.changes.get();
         poll_fn(|cx| {
             if self.changes.get() != before {

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use super::card::Card;
 use super::groups::OwnGroup;
+use super::node_header::NodeHeader;
 use super::{NODES_MAX, ShmFabric, ShmOptions, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
@@ -326,7 +326,7 @@ impl Control {
             match Conn::connect(&self.directory.socket_path(*node)) {
                 Ok(Some(conn)) if conn.send(&self.greeting, &[]) == SendOutcome::Sent => link.conn = Some(conn),
                 // It may have died before it was there at all.
-                _ => return !self.directory.is_gone(*node, Card::is_alive),
+                _ => return !self.directory.is_gone(*node, NodeHeader::is_alive),
             }
             true
         });
@@ -388,7 +388,7 @@ impl Control {
             return;
         }
         let card = match self.directory.open_peer(u32::from(node.0)) {
-            Ok(Some(card)) if card.len() == Card::file_bytes() => Ok(card),
+            Ok(Some(card)) if card.len() == NodeHeader::file_bytes() => Ok(card),
             Ok(Some(_)) => Err("its card has another length".to_string()),
             Ok(None) => Err("its card is gone".to_string()),
             Err(why) => Err(why.to_string()),
@@ -430,7 +430,7 @@ impl Control {
     fn look_for_deaths(&self, fabric: &ShmFabric, event: &mut dyn FnMut(ControlEvent)) {
         for (index, peer) in fabric.memory.known_peers().iter().enumerate() {
             let Some(peer) = peer.get() else { continue };
-            let life = peer.as_ref().map(|card| Card::of(card).life.word().load(Ordering::Acquire));
+            let life = peer.as_ref().map(|card| NodeHeader::of(card).life.word().load(Ordering::Acquire));
             if life.is_some_and(liveness::is_alive) {
                 continue;
             }

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::card::{Card, Mark};
+use super::node_header::{Mark, NodeHeader};
 
 use super::{Memory, RESERVED_BYTES, ShmFabric, lock, system};
 use crate::error::{ErrorKind, Result};
@@ -114,8 +114,12 @@ impl OwnGroup {
 
 impl Memory {
     /// The card of a node, if it is known.
-    fn card(&self, node: NodeId) -> Option<&Card> {
-        if node.index() == self.own.0.node() as usize { Some(self.own.card()) } else { self.peer(node).map(Card::of) }
+    fn card(&self, node: NodeId) -> Option<&NodeHeader> {
+        if node.index() == self.own.0.node() as usize {
+            Some(self.own.card())
+        } else {
+            self.peer(node).map(NodeHeader::of)
+        }
     }
 
     /// The pending writes, as far as is known, after a full fence on every core.

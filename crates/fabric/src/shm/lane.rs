@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::Arc;
 
 use super::LanePlace;
-use super::card::{DoorBell, TAKEN};
+use super::node_header::{DoorBell, TAKEN};
 use super::window::{Window, Windows};
 use crate::error::Code;
 use crate::lane::{Completions, DynLane, Status, Verb, WorkRequest};
@@ -116,7 +116,11 @@ impl ShmLane {
         if fits(window.len.load(Ordering::Relaxed)) {
             return Ok((address, generation));
         }
-        if fits(self.windows.look_again(index, window)?) { Ok((address, generation)) } else { Err(Code::OutOfBounds) }
+        if fits(self.windows.wait_for_change(index, window)?) {
+            Ok((address, generation))
+        } else {
+            Err(Code::OutOfBounds)
+        }
     }
 
     /// Does a write under this lane's mark, which `revoke` waits for.

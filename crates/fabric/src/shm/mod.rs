@@ -5,11 +5,11 @@
 //!   the small file by which nodes see each other's life, sleep and rights. `control`: the messages between nodes.
 //!   `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
 
-mod card;
 mod control;
 mod gone;
 mod groups;
 mod lane;
+mod node_header;
 mod options;
 mod reach;
 #[cfg(test)]
@@ -25,9 +25,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use self::card::{Card, DoorBell, LANES_MAX, SILENT, TAKEN};
 use self::control::Control;
 use self::groups::OwnGroup;
+use self::node_header::{DoorBell, LANES_MAX, NodeHeader, SILENT, TAKEN};
 use self::reach::{LanePlace, Memory, OwnCard};
 use self::waiting::{REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP_MAX, SPINS, WaitersBell, YIELDS, announce};
 use self::window::{Attach, Windows};
@@ -40,8 +40,8 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
 use crate::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
 use crate::sys::generations::reserve_for;
+use crate::sys::incarnations::{Entry, Places};
 use crate::sys::liveness;
-use crate::sys::lives::{Entry, Places};
 use crate::sys::memory::Mapping;
 use crate::sys::session::SessionDir;
 
@@ -102,10 +102,11 @@ impl ShmFabric {
         register_membarrier().map_err(|why| system("membarrier")(&why))?;
 
         let directory = SessionDir::open(session).map_err(|why| session_error(&why))?;
-        directory.sweep(Card::is_alive).map_err(|why| session_error(&why))?;
+        directory.sweep(NodeHeader::is_alive).map_err(|why| session_error(&why))?;
         let of = Places { places: places as u32, numbers: NODES_MAX as u32 };
-        let Entry { claim, gone, here, living } =
-            directory.enter(u32::from(place), of, Card::file(), Card::is_alive).map_err(|why| session_error(&why))?;
+        let Entry { claim, gone, here, living } = directory
+            .enter(u32::from(place), of, NodeHeader::file(), NodeHeader::is_alive)
+            .map_err(|why| session_error(&why))?;
         let me = NodeId(claim.node() as u16);
         let seed = options.seed.unwrap_or_else(rand::random);
         let own = Arc::new(OwnCard(claim));
@@ -198,7 +199,7 @@ impl ShmFabric {
         let Some(mapped) = self.memory.peer(peer) else {
             return Err(ErrorKind::NotConnected { node: peer }.into());
         };
-        let card = Card::of(mapped);
+        let card = NodeHeader::of(mapped);
         // `len_now` is the length of the memory as its owner announces it; the owner has grown the memory before.
         let said = card.group_bytes.0[usize::from(key.0)].load(Ordering::Acquire);
         let mapping = Mapping::attach(parts, reserve).map_err(|why| system("memory of a peer")(&why))?;
@@ -207,7 +208,7 @@ impl ShmFabric {
         let attach = Attach {
             base: mapping.base(),
             life: card.life.word(),
-            right: Card::right(mapped, key, self.me),
+            right: NodeHeader::right(mapped, key, self.me),
             bell: bell_of(card, bell),
             len_now: &card.group_bytes.0[usize::from(key.0)],
             generations: generations.base(),
@@ -242,7 +243,7 @@ impl ShmFabric {
 
     /// Fences this node's threads. When it returns, none of them writes any more.
     fn fence_threads(&self) {
-        self.fence();
+        self.fence_self();
         // A thread that sets its mark after this finds that it has no right; the other threads' writes complete.
         if heavy_fence().is_err() {
             std::process::abort(); // the end of the writes could not be known
@@ -271,7 +272,7 @@ impl ShmFabric {
         let mut lanes = self.memory.own.card().lanes.load(Ordering::Relaxed) as usize;
         for peer in self.memory.known_peers() {
             let Some(Some(card)) = peer.get() else { continue };
-            let card = Card::of(card);
+            let card = NodeHeader::of(card);
             if liveness::is_alive(card.life.word().load(Ordering::Relaxed)) {
                 lanes += card.lanes.load(Ordering::Relaxed) as usize;
             }
@@ -292,7 +293,7 @@ impl Drop for FenceOnPanic<'_> {
     }
 }
 
-fn bell_of(card: &Card, bell: Bell) -> &DoorBell {
+fn bell_of(card: &NodeHeader, bell: Bell) -> &DoorBell {
     match bell {
         Bell::Silent => &SILENT,
         Bell::Waiters => &card.waiters,
@@ -367,7 +368,7 @@ impl Fabric for ShmFabric {
             self.memory.own.card()
         } else {
             match self.memory.peer(peer) {
-                Some(card) => Card::of(card),
+                Some(card) => NodeHeader::of(card),
                 None => return Ok(()), // it was never seen here, so it has written nothing
             }
         };
@@ -405,14 +406,14 @@ impl Fabric for ShmFabric {
         DeathRule::System
     }
 
-    fn shut_out(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()> {
         let groups = lock(&self.groups).len();
         (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
     }
 
     /// Only dead nodes are fenced on shared memory: those whose service thread has died, while other threads of theirs
     /// still run.
-    fn fence(&self) {
+    fn fence_self(&self) {
         self.fenced.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
         self.memory.close_windows();
@@ -441,9 +442,9 @@ impl Fabric for ShmFabric {
             self.memory.own.card()
         } else {
             match self.memory.peers.get(peer.index()).and_then(OnceLock::get) {
-                Some(Some(card)) => Card::of(card),
+                Some(Some(card)) => NodeHeader::of(card),
                 Some(None) => return PeerState::Left,
-                None => return PeerState::Absent,
+                None => return PeerState::NotJoined,
             }
         };
         let incarnation = card.incarnation.load(Ordering::Relaxed);
@@ -462,7 +463,7 @@ impl Fabric for ShmFabric {
         self.control.goodbye();
     }
 
-    fn abandon(&self) {
+    fn leave_uncleanly(&self) {
         self.fence_threads();
         self.control.goodbye(); // the life word goes to zero without `left`
     }

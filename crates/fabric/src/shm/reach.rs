@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::card::Card;
 use super::gone::Gone;
+use super::node_header::NodeHeader;
 use super::window::Windows;
 use super::{lock, system};
 use crate::error::Result;
@@ -47,8 +47,8 @@ impl OwnCard {
         self.0.card()
     }
 
-    pub(super) fn card(&self) -> &Card {
-        Card::of(self.mapping())
+    pub(super) fn card(&self) -> &NodeHeader {
+        NodeHeader::of(self.mapping())
     }
 }
 
@@ -76,7 +76,7 @@ impl Drop for LanePlace {
 
 impl Memory {
     pub(super) fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
-        Card::right(self.own.mapping(), key, peer)
+        NodeHeader::right(self.own.mapping(), key, peer)
     }
 
     /// Makes sure that the rights of a peer are there, before it reads them, or this node does.
@@ -86,7 +86,7 @@ impl Memory {
     pub(super) fn admit(&self, peer: NodeId) -> Result<()> {
         let mut admitted = lock(&self.admitted);
         if !admitted.contains(&peer) {
-            self.own.0.reserve(Card::rights_of(peer)).map_err(|why| system("the rights of a peer")(&why))?;
+            self.own.0.reserve(NodeHeader::rights_of(peer)).map_err(|why| system("the rights of a peer")(&why))?;
             admitted.insert(peer);
         }
         Ok(())

@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::card::DoorBell;
 use super::lane;
+use super::node_header::DoorBell;
 use super::reach::Memory;
 use crate::alarm::NodeBell;
 use crate::sys::fence::{futex_wait, heavy_fence};

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::card::{DoorBell, SILENT, TAKEN};
 use super::lock;
+use super::node_header::{DoorBell, SILENT, TAKEN};
 use crate::error::Code;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
@@ -118,7 +118,7 @@ impl Windows {
     /// # Errors
     /// [`Code::Device`] if the kernel does not map the memory that was added since.
     #[cold]
-    pub(super) fn look_again(&self, index: usize, window: &Window) -> Result<u64, Code> {
+    pub(super) fn wait_for_change(&self, index: usize, window: &Window) -> Result<u64, Code> {
         let mapped = lock(&self.mapped);
         if window.is_closed() {
             return Err(Code::Unreachable); // since the caller has looked; `window.len` bytes of its memory are kept
@@ -145,7 +145,7 @@ impl Windows {
 
     /// The same for those on one peer, which is dead or has left.
     pub(super) fn close_peer(&self, peer: NodeId) {
-        // Holds the lock, so that `look_again` finds the window closed, or has recorded before how much of it is used.
+        // Holds the lock, so that `wait_for_change` finds the window closed, or has recorded before how much of it is used.
         let mapped = lock(&self.mapped);
         mapped.peers.range(windows_of(peer)).for_each(|(index, _)| self.all[*index].close());
     }
@@ -167,7 +167,7 @@ impl Windows {
             // In this order: a read of memory that is no longer the peer's finds its generation changed after that
             // (`Place::held`).
             // SAFETY: no thread writes there, by the caller's promise; reads find entries for as much memory as there
-            // was, and one more, and zeros wherever a lane has known of memory (`look_again`).
+            // was, and one more, and zeros wherever a lane has known of memory (`wait_for_change`).
             let done = retired.file(entries).and_then(|file| unsafe {
                 generations.vacate(entries, Some(file))?;
                 memory.vacate(used as usize, None)
@@ -184,7 +184,7 @@ impl Windows {
     /// As for [`attach`](Windows::attach), but only the memory that existed when it was attached must be mapped.
     pub(super) unsafe fn attach_peer(&self, index: usize, attach: &Attach<'_>, mappings: [Mapping; 2]) {
         lock(&self.mapped).peers.insert(index, mappings);
-        // SAFETY: the caller's promise; later memory is mapped before it is used (`look_again`).
+        // SAFETY: the caller's promise; later memory is mapped before it is used (`wait_for_change`).
         unsafe { self.attach(index, attach) };
     }
 

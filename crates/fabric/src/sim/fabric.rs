@@ -8,10 +8,10 @@ use foldhash::fast::FixedState;
 
 use super::heap;
 use super::lane::SimLane;
-use super::looks::{CLOCK, inbox_key, mix, peer_key};
 use super::record::What;
 use super::state::Pending;
 use super::threads::{Turn, World, choose, with_world};
+use super::wait_set::{CLOCK, inbox_key, mix, peer_key};
 use super::world::{Inner, RESERVED_WORDS};
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
@@ -157,7 +157,7 @@ impl Fabric for SimFabric {
             let state = &mut inner.nodes[self.me.index()];
             let key = u8::try_from(state.groups).ok().map(GroupKey)?;
             state.groups += 1;
-            state.rights.push((0..nodes).map(|peer| state.shut_out >> peer & 1 == 0).collect());
+            state.rights.push((0..nodes).map(|peer| state.evict >> peer & 1 == 0).collect());
             Some(key)
         });
         let limit = GroupKey::COUNT_MAX;
@@ -278,14 +278,14 @@ impl Fabric for SimFabric {
         self.at(|world| world.inner.borrow().death_rule).unwrap_or(DeathRule::System)
     }
 
-    fn shut_out(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
+    fn evict(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
         self.check_member(peer)?;
         self.at(|world| {
             let me = self.me.0;
             // First it is dead here, and later its rights are revoked: in between its writes still land.
             if world.point(Pending::Write(peer_key(peer.0))) != Turn::Unwinding {
                 let mut inner = world.inner.borrow_mut();
-                inner.nodes[self.me.index()].shut_out |= 1 << peer.0;
+                inner.nodes[self.me.index()].evict |= 1 << peer.0;
                 for lane in inner.lanes_of(me) {
                     inner.cut_short(lane, peer.0, Code::Unreachable);
                 }
@@ -298,7 +298,7 @@ impl Fabric for SimFabric {
                 }
                 if let Some(current) = inner.current {
                     inner.acted(current, u64::from(peer.0));
-                    inner.note(current, What::ShutOut { peer });
+                    inner.note(current, What::Evicted { peer });
                 }
             }
             Ok(())
@@ -306,7 +306,7 @@ impl Fabric for SimFabric {
         .unwrap_or_else(|| Err(SimFabric::over()))
     }
 
-    fn fence(&self) {
+    fn fence_self(&self) {
         self.at(|world| {
             if world.point(Pending::Write(peer_key(self.me.0))) != Turn::Unwinding {
                 let mut inner = world.inner.borrow_mut();
@@ -350,7 +350,7 @@ impl Fabric for SimFabric {
                 PeerState::Dead { incarnation } => {
                     return Err(ErrorKind::PeerDead { node: to, incarnation }.into());
                 }
-                PeerState::Absent => return Err(ErrorKind::NotConnected { node: to }.into()),
+                PeerState::NotJoined => return Err(ErrorKind::NotConnected { node: to }.into()),
             }
             let content = FixedState::default().hash_one(message);
             if let Some(current) = inner.current {
@@ -417,7 +417,7 @@ impl Fabric for SimFabric {
             let state = inner.peer_state(self.me.0, peer.0);
             if let Some(current) = inner.current {
                 let seen = match state {
-                    PeerState::Absent => 0,
+                    PeerState::NotJoined => 0,
                     PeerState::Up { incarnation } => 1 + 2 * incarnation,
                     PeerState::Left => 2,
                     PeerState::Dead { .. } => 4,
@@ -444,9 +444,9 @@ impl Fabric for SimFabric {
         });
     }
 
-    fn abandon(&self) {
+    fn leave_uncleanly(&self) {
         // To the others it looks like leaving: only faults that a scenario asks for make the dead.
-        self.fence();
+        self.fence_self();
         self.leave();
     }
 

@@ -23,9 +23,9 @@ use mowgli::machine::{Completion, Crossing, Step, Thread as Cpu};
 
 use super::choice::Candidate;
 use super::fault_kinds::{Fault, Faults, contains, nodes_of};
-use super::looks::{inbox_key, mix, peer_key};
 use super::record::What;
 use super::state::{Pending, Phase};
+use super::wait_set::{inbox_key, mix, peer_key};
 use super::world::Inner;
 use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule};
@@ -158,7 +158,7 @@ impl Inner {
         let Some(faults) = &self.faults else { return 0 };
         let mut digest = faults.digest();
         for node in &self.nodes {
-            digest = mix(digest, node.shut_out);
+            digest = mix(digest, node.evict);
             digest = mix(digest, node.heap.digest());
             let bits = [node.fenced, node.joined, node.left, node.wake].into_iter();
             let bits = bits.chain(node.knows.iter().copied()).chain(node.rights.iter().flatten().copied());
@@ -313,7 +313,7 @@ impl Inner {
             let node = &self.nodes[usize::from(observer)];
             let is_here = node.joined && !node.left && !self.is_crashed(observer);
             let peers = observer != peer && node.knows[usize::from(peer)] && !self.nodes[usize::from(peer)].left;
-            is_here && peers && !contains(node.shut_out, peer)
+            is_here && peers && !contains(node.evict, peer)
         })
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use mowgli::machine::Thread as Cpu;
 
 use super::arena::NODE_BYTES;
-use super::looks::mix;
+use super::wait_set::mix;
 use super::world::Inner;
 use crate::ptr::GroupKey;
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, is_let_go};

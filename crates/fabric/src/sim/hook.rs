@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::looks::{Key, cell_key, mix};
 use super::record::{Cell, What};
 use super::state::Pending;
 use super::threads::{Turn, World, own_cell, with_world};
+use super::wait_set::{Key, cell_key, mix};
 use mowgli::machine::Loc;
 
 use crate::hook::Hooks;
@@ -34,7 +34,7 @@ enum Place {
     Own(usize),
 }
 
-fn place_of(world: &World, word: &AtomicU64) -> Place {
+fn rank_of(world: &World, word: &AtomicU64) -> Place {
     let address = core::ptr::from_ref(word) as usize;
     match world.arena.place(address) {
         Some((node, word)) => Place::Region(Loc { node, word }),
@@ -54,7 +54,7 @@ fn region_key(loc: Loc) -> Key {
 /// A load, if a simulation runs here.
 #[cold]
 fn load(word: &AtomicU64) -> Option<u64> {
-    with_world(|world| match place_of(world, word) {
+    with_world(|world| match rank_of(world, word) {
         Place::Region(loc) => match world.point(Pending::Read(region_key(loc))) {
             Turn::Mine(me) => {
                 if world.is_elsewhere(me, loc.node) {
@@ -90,7 +90,7 @@ fn load(word: &AtomicU64) -> Option<u64> {
 #[cold]
 fn glance(word: &AtomicU64) -> Option<u64> {
     with_world(|world| {
-        let Place::Own(address) = place_of(world, word) else { return None };
+        let Place::Own(address) = rank_of(world, word) else { return None };
         let key = key_of(world, address);
         let (value, mut inner) = (word.load(Ordering::Acquire), world.inner.borrow_mut());
         if let Some(me) = inner.current.filter(|_| !world.is_torn_down()) {
@@ -105,7 +105,7 @@ fn glance(word: &AtomicU64) -> Option<u64> {
 /// A store; whether a simulation runs here and has done it.
 #[cold]
 fn store(word: &AtomicU64, value: u64) -> bool {
-    with_world(|world| match place_of(world, word) {
+    with_world(|world| match rank_of(world, word) {
         // An unwinding thread changes no memory.
         Place::Region(_) if world.is_torn_down() => {}
         Place::Region(loc) => {
@@ -163,7 +163,7 @@ fn fetch_add(word: &AtomicU64, addend: u64) -> Option<u64> {
 }
 
 fn modify(word: &AtomicU64, new_of: impl Fn(u64) -> u64) -> Option<u64> {
-    with_world(|world| match place_of(world, word) {
+    with_world(|world| match rank_of(world, word) {
         Place::Region(loc) => {
             let turn = world.point(Pending::Write(region_key(loc)));
             let mine = match turn {

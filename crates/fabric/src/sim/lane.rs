@@ -7,10 +7,10 @@ use foldhash::HashMap;
 use mowgli::machine::{Loc, Operation, Source, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
-use super::looks::{Told, cell_key, completions_key};
 use super::record::What;
 use super::state::Pending;
 use super::threads::with_world;
+use super::wait_set::{Told, cell_key, completions_key};
 use super::{SimFabric, heap};
 use crate::error::Code;
 use crate::fabric::PeerState;
@@ -129,7 +129,7 @@ impl SimLane {
             let (address, generation) = heap::split(offset);
             let (first, end) = (address / 8, address.saturating_add(len as u64).div_ceil(8));
             match node.heap.generation(first).cmp(&generation) {
-                // Across a cut a node that was shut out has not heard that its object was closed.
+                // Across a cut a node that was evicted has not heard that its object was closed.
                 Ordering::Greater if inner.is_cut(me, peer) => return Err(Code::Unreachable),
                 Ordering::Greater => return Err(Code::Freed),
                 Ordering::Less => return Err(Code::OutOfBounds),

@@ -29,11 +29,11 @@ mod faults;
 mod heap;
 pub(crate) mod hook;
 mod lane;
-mod looks;
 mod record;
 mod schedule;
 mod state;
 mod threads;
+mod wait_set;
 mod world;
 
 pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View};
@@ -41,4 +41,4 @@ pub use fabric::SimFabric;
 pub use fault_kinds::{Fault, Faults};
 pub use mowgli::machine::Loc;
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, fail, note, run, stood_still};
+pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, fail, note, run, was_paused};

@@ -68,8 +68,8 @@ pub enum What {
     Elapsed,
     /// A fault, or a consequence of one.
     Fault { fault: Fault },
-    /// A peer was shut out.
-    ShutOut { peer: NodeId },
+    /// A peer was evicted.
+    Evicted { peer: NodeId },
     /// Something to say.
     Note { text: String },
 }

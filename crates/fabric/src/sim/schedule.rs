@@ -51,10 +51,10 @@ impl Inner {
             Some(deadline) => deadline,
             // A thread reads the clock without a deadline for its wait.
             None if !early
-                && self.blind_jumps < BLIND_JUMPS_MAX
+                && self.unbounded_time_jumps < BLIND_JUMPS_MAX
                 && self.threads.iter().any(|thread| waits(thread) && thread.reads_clock) =>
             {
-                self.blind_jumps += 1;
+                self.unbounded_time_jumps += 1;
                 self.now_ns + BLIND_JUMP_NS
             }
             None => return false,

@@ -6,7 +6,7 @@ use mowgli::machine::{Thread as Cpu, Words};
 use smallvec::SmallVec;
 
 use super::heap::Heap;
-use super::looks::{Interest, Key, mix};
+use super::wait_set::{Interest, Key, mix};
 use crate::error::Code;
 use crate::fabric::ControlEvent;
 use crate::lane::Local;
@@ -85,7 +85,7 @@ pub(super) struct NodeState {
     pub(super) left: bool,
     pub(super) incarnation: u64,
     /// The peers that it has evicted, as bits.
-    pub(super) shut_out: u64,
+    pub(super) evict: u64,
     /// Whether it was evicted itself, and knows it.
     pub(super) fenced: bool,
     /// The peers that have joined, as this node knows.

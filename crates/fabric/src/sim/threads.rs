@@ -12,10 +12,10 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use super::arena::Arena;
 use super::choice::{Choice, Chooser, Failure, FailureKind};
 use super::fault_kinds::Faults;
-use super::looks::Key;
 use super::record::{Cell, Event, What};
 use super::schedule::Decided;
 use super::state::{Pending, Phase};
+use super::wait_set::Key;
 use super::world::Inner;
 use crate::error::{ErrorKind, Result};
 use crate::fabric::DeathRule;
@@ -563,7 +563,7 @@ pub fn crashed(node: NodeId) -> bool {
 }
 
 /// Whether a NIC has stalled or a thread was paused in this execution, so that time may have passed with work left.
-pub fn stood_still() -> bool {
+pub fn was_paused() -> bool {
     with_world(|world| world.inner.borrow().has_stood_still()) == Some(true)
 }
 

@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, pair_of};
 use super::faults::FaultState;
 use super::heap::Heap;
-use super::looks::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
 use super::record::{Cell, Event, What};
 use super::state::{LaneState, NodeState, Pending, Phase, ThreadState};
 use super::threads::Settings;
+use super::wait_set::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
 use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule, PeerState};
 use crate::ptr::{GroupKey, NodeId};
@@ -27,7 +27,7 @@ pub(super) struct Inner {
     pub(super) own_names: HashMap<usize, u32>,
     pub(super) own_digest: u64,
     pub(super) now_ns: u64,
-    pub(super) blind_jumps: u32,
+    pub(super) unbounded_time_jumps: u32,
     pub(super) nudges: u32,
     pub(super) nudges_in_a_row: u32,
     pub(super) early_jumps: u32,
@@ -70,7 +70,7 @@ impl Inner {
             joined: false,
             left: false,
             incarnation: 1,
-            shut_out: 0,
+            evict: 0,
             fenced: false,
             knows: vec![false; nodes],
             inbox: (0..nodes).map(|_| VecDeque::new()).collect(),
@@ -92,7 +92,7 @@ impl Inner {
             own_names: HashMap::new(),
             own_digest: 0,
             now_ns: START_NS,
-            blind_jumps: 0,
+            unbounded_time_jumps: 0,
             nudges: 0,
             nudges_in_a_row: 0,
             early_jumps: 0,
@@ -226,12 +226,12 @@ impl Inner {
     }
 
     pub(super) fn peer_state(&self, me: u16, peer: u16) -> PeerState {
-        let Some(state) = self.nodes.get(usize::from(peer)) else { return PeerState::Absent };
+        let Some(state) = self.nodes.get(usize::from(peer)) else { return PeerState::NotJoined };
         if !state.joined || (me != peer && !self.nodes[usize::from(me)].knows[usize::from(peer)]) {
-            PeerState::Absent
+            PeerState::NotJoined
         } else if state.left {
             PeerState::Left
-        } else if self.nodes[usize::from(me)].shut_out >> peer & 1 == 1 || self.is_known_dead(peer) {
+        } else if self.nodes[usize::from(me)].evict >> peer & 1 == 1 || self.is_known_dead(peer) {
             PeerState::Dead { incarnation: state.incarnation }
         } else {
             PeerState::Up { incarnation: state.incarnation }

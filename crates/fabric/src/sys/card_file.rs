@@ -122,7 +122,7 @@ pub(super) enum Opened {
     Absent,
     /// Its creator is at work, or died at it.
     Unfinished,
-    Card(CardMapping, OwnedFd),
+    NodeHeader(CardMapping, OwnedFd),
 }
 
 pub(super) fn open_card(path: &Path) -> Result<Opened, SessionError> {
@@ -156,7 +156,7 @@ pub(super) fn open_card(path: &Path) -> Result<Opened, SessionError> {
     // Acquire: pairs with the store of the magic by the creator.
     match card.u64_at(0).load(Ordering::Acquire) {
         0 => Ok(Opened::Unfinished),
-        MAGIC if card.u64_at(16).load(Ordering::Relaxed) == len as u64 => Ok(Opened::Card(card, fd)),
+        MAGIC if card.u64_at(16).load(Ordering::Relaxed) == len as u64 => Ok(Opened::NodeHeader(card, fd)),
         MAGIC => Err(bad(format!("its length is {len} instead of {}", card.u64_at(16).load(Ordering::Relaxed)))),
         other => Err(bad(format!("it starts with {other:#x}"))),
     }
@@ -177,7 +177,7 @@ pub(super) fn judge(path: &Path, is_alive: &impl Fn(&CardMapping) -> bool) -> Re
         Opened::Absent => return Ok(State::Absent),
         // Headers are written under the lock that we hold: the creator died at it.
         Opened::Unfinished => return Ok(State::Leftover),
-        Opened::Card(card, fd) => (card, fd),
+        Opened::NodeHeader(card, fd) => (card, fd),
     };
     if card.boot_id() != boot_id()? {
         return Ok(State::Leftover);

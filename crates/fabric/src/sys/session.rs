@@ -151,10 +151,10 @@ impl SessionDir {
     pub(crate) fn open_peer(&self, node: u32) -> Result<Option<CardMapping>, SessionError> {
         let path = self.card_path(node);
         match open_card(&path)? {
-            Opened::Card(card, _) if card.version() != VERSION => {
+            Opened::NodeHeader(card, _) if card.version() != VERSION => {
                 Err(SessionError::OtherVersion { path, version: card.version(), pid: card.pid() })
             }
-            Opened::Card(card, _) => Ok(Some(card)),
+            Opened::NodeHeader(card, _) => Ok(Some(card)),
             Opened::Absent | Opened::Unfinished => Ok(None),
         }
     }

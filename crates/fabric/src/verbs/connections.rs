@@ -292,13 +292,13 @@ impl Connections {
     }
 
     pub(super) fn peer_state(&self, node: NodeId) -> PeerState {
-        let Some(word) = self.states.get(node.index()) else { return PeerState::Absent };
+        let Some(word) = self.states.get(node.index()) else { return PeerState::NotJoined };
         let incarnation = word.incarnation.load(Ordering::Relaxed);
         match word.state.load(Ordering::Acquire) {
             UP | LOST => PeerState::Up { incarnation },
             LEFT => PeerState::Left,
             DEAD => PeerState::Dead { incarnation },
-            _ => PeerState::Absent,
+            _ => PeerState::NotJoined,
         }
     }
 

@@ -296,7 +296,7 @@ struct FenceOnPanic<'f>(&'f VerbsFabric);
 impl Drop for FenceOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.abandon();
+            self.0.leave_uncleanly();
         }
     }
 }
@@ -371,12 +371,12 @@ impl Fabric for VerbsFabric {
         DeathRule::Majority
     }
 
-    fn shut_out(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
-        self.connections.shut_out(peer);
+    fn evict(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
+        self.connections.evict(peer);
         Ok(())
     }
 
-    fn fence(&self) {
+    fn fence_self(&self) {
         self.connections.fence();
     }
 
@@ -413,9 +413,9 @@ impl Fabric for VerbsFabric {
         self.connections.close();
     }
 
-    fn abandon(&self) {
-        self.fence();
-        self.connections.control().abandon();
+    fn leave_uncleanly(&self) {
+        self.fence_self();
+        self.connections.control().leave_uncleanly();
         self.connections.close();
     }
 

@@ -587,7 +587,7 @@ impl Drop for VerbsLane {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(Duration::from_millis(1));
-                self.look_for_the_lost();
+                self.reap_stalled_pairs();
             }
         }
         // Queue pairs are dropped first: while one exists, the device may touch memory that the operations keep.

@@ -235,7 +235,7 @@ pub struct PeerMemory {
     groups: [OnceLock<Box<Table>>; GroupKey::COUNT_MAX],
     /// A bit for each group to which this node has no right.
     revoked: [AtomicU64; GroupKey::COUNT_MAX / 64],
-    is_out_of_reach: AtomicBool,
+    is_unreachable: AtomicBool,
     /// How often memory was freed.
     changes: AtomicU64,
 }
@@ -247,18 +247,18 @@ impl PeerMemory {
         Arc::new(PeerMemory {
             groups: [const { OnceLock::new() }; GroupKey::COUNT_MAX],
             revoked: [const { AtomicU64::new(0) }; GroupKey::COUNT_MAX / 64],
-            is_out_of_reach: AtomicBool::new(false),
+            is_unreachable: AtomicBool::new(false),
             changes: AtomicU64::new(0),
         })
     }
 
     /// The transport has given up on the peer.
     pub(super) fn give_up(&self) {
-        self.is_out_of_reach.store(true, Ordering::Release);
+        self.is_unreachable.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_out_of_reach(&self) -> bool {
-        self.is_out_of_reach.load(Ordering::Acquire)
+    pub(super) fn is_unreachable(&self) -> bool {
+        self.is_unreachable.load(Ordering::Acquire)
     }
 
     /// The peer has revoked or given the right to a group.

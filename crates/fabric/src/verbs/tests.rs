@@ -657,7 +657,7 @@ fn a_device_that_says_nothing_for_far_too_long_loses_its_queue_pair() {
         }
         assert_eq!(rig.status(put), Status::Failed(Code::Unreachable));
         assert_eq!(rig.result(word), Some(Err(Code::Unreachable)));
-        assert!(rig.stub.state().destroyed == 1 && rig.memory.is_out_of_reach());
+        assert!(rig.stub.state().destroyed == 1 && rig.memory.is_unreachable());
     }
 }
 

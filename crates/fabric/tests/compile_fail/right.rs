@@ -49,9 +49,9 @@ fn right(endpoint: &Endpoint, at: RemotePtr<u64>, slot: &Slot<[u64; 2]>) -> Resu
     endpoint.block_on(batch.post())?;
     let buf = endpoint.get_into(at, buf).wait()?;
     let value: u64 = endpoint.get(at).wait()?;
-    let pair: Option<[u64; 2]> = slot.read().whole_if(|pair| pair[0] == pair[1]);
+    let pair: Option<[u64; 2]> = slot.read().validate(|pair| pair[0] == pair[1]);
     let torn = endpoint.block_on(endpoint.get_torn(at.cast::<[u64; 2]>()))?;
-    let whole: Option<[u64; 2]> = torn.whole_if(|pair| pair[0] == value + buf[0]);
+    let whole: Option<[u64; 2]> = torn.validate(|pair| pair[0] == value + buf[0]);
     let _ = (pair, whole);
     Ok(())
 }

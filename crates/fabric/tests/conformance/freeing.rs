@@ -17,7 +17,7 @@ fn all_kinds(endpoint: &Endpoint, own: &Region, place: RemotePtr<u64>) -> Vec<(&
     vec![
         ("put", endpoint.put(place, &buf()).wait()),
         ("put_owned", endpoint.put_owned(place, buf()).wait().map(drop)),
-        ("put_live", endpoint.put_live(place, span).wait()),
+        ("put_from_region", endpoint.put_from_region(place, span).wait()),
         ("get_into", endpoint.get_into(place, buf()).wait().map(drop)),
         ("get_span", endpoint.get_span(place, span).wait()),
         ("put_value", endpoint.put_value(place, 0xbad).wait()),

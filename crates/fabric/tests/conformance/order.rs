@@ -71,7 +71,7 @@ pub(crate) fn messages_pass_into_local_copies(harness: &Harness) {
     let writer = |endpoint: &Endpoint, round: usize| {
         drop(endpoint.put_value(z.remote(round), 1u64));
         x_here.store(round, 1);
-        drop(endpoint.put_live(x_there.remote(round), x_here.0.span(64 * round, 8)));
+        drop(endpoint.put_from_region(x_there.remote(round), x_here.0.span(64 * round, 8)));
         0
     };
     let reader = |_: &Endpoint, round: usize| {
@@ -120,7 +120,7 @@ pub(crate) fn store_buffering_with_a_local_store_and_every_get(harness: &Harness
     let nodes = harness.session(2);
     let rounds = harness.rounds(2_500);
     let forms: [Read; 4] = [
-        |endpoint, word, _, _| endpoint.block_on(endpoint.get_torn(word)).unwrap().whole_if(|_| true).unwrap(),
+        |endpoint, word, _, _| endpoint.block_on(endpoint.get_torn(word)).unwrap().validate(|_| true).unwrap(),
         |endpoint, word, mut buf, _| {
             let into = &mut buf;
             endpoint.block_on(endpoint.get_each(&[word], 1, into)).unwrap();
@@ -177,7 +177,7 @@ pub(crate) fn store_buffering_with_sources_of_puts(harness: &Harness) {
     let side = |me: usize, own: &Lines, other: &Lines, endpoint: &Endpoint, round: usize| {
         own.store(round, 1);
         let to = sent[me].remote::<u64>(0);
-        drop(endpoint.put_live(to, other.0.span(64 * round, 8)));
+        drop(endpoint.put_from_region(to, other.0.span(64 * round, 8)));
         endpoint.get(to).wait().unwrap()
     };
     let first = |endpoint: &Endpoint, round| side(0, &x, &y, endpoint, round);
@@ -195,7 +195,7 @@ pub(crate) fn store_buffering_through_a_copy_and_a_global_fence(harness: &Harnes
     let side = |own: &[Lines], me: usize, other: &[Lines], endpoint: &Endpoint, round: usize| {
         let peer = 1 - me;
         own[me].store(round, 1);
-        drop(endpoint.put_live(own[peer].remote(round), own[me].0.span(64 * round, 8)));
+        drop(endpoint.put_from_region(own[peer].remote(round), own[me].0.span(64 * round, 8)));
         endpoint.block_on(endpoint.global_fence([NodeId(peer as u16)])).unwrap();
         other[me].load(round)
     };
@@ -233,7 +233,7 @@ pub(crate) fn a_get_is_complete_when_waited_for(harness: &Harness) {
             drop(endpoint.put(at, &buf));
             assert_eq!(endpoint.get(at).wait().unwrap(), value);
             let whole = endpoint.block_on(endpoint.get_torn(at.cast::<[u64; 32]>())).unwrap();
-            assert!(whole.whole_if(|words| words.iter().all(|word| *word == value)).is_some());
+            assert!(whole.validate(|words| words.iter().all(|word| *word == value)).is_some());
             let into = endpoint.get_into(at, endpoint.buf::<u64>(32).unwrap()).wait().unwrap();
             assert!(into.iter().all(|word| *word == value), "{into:?}");
             endpoint.get_span(at, cells.span(0, 256)).wait().unwrap();

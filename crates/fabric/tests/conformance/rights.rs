@@ -58,7 +58,7 @@ pub(crate) fn rights_are_per_peer_and_per_group(harness: &Harness) {
     assert_eq!(endpoints[2].faa(guarded, 1).wait().unwrap(), 3);
     // A lane opened after the revoke has no more rights than those before.
     assert!(matches!(refused(nodes[0].endpoint().faa(guarded, 1).wait()).kind(), ErrorKind::Revoked { .. }));
-    // The own node can be shut out, too.
+    // The own node can be evicted, too.
     nodes[2].fabric.revoke(NodeId(2), key, SOON).unwrap();
     assert!(matches!(refused(endpoints[2].faa(guarded, 1).wait()).kind(), ErrorKind::Revoked { .. }));
 }
@@ -205,7 +205,7 @@ pub(crate) fn a_right_is_handed_from_writer_to_writer(harness: &Harness) {
             fabric.permit(new, key).unwrap();
             endpoint.put_value(turns[new.index()].remote(0), round).wait().unwrap();
             soon(&endpoint, "the new one has written", || done.word(0).load() == round);
-            assert_eq!(log.word(0).load(), round, "the old one has written after it was shut out");
+            assert_eq!(log.word(0).load(), round, "the old one has written after it was evicted");
         }
         [0, 1].into_iter().for_each(|writer| fabric.revoke(NodeId(writer), key, SOON).unwrap());
     };

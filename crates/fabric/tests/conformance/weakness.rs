@@ -47,7 +47,7 @@ pub(crate) fn a_later_change_is_not_sent_after_the_wait(harness: &Harness) {
             if round % 2 == 1 {
                 drop(endpoint.put_value(other.remote::<u64>(0), 9));
             }
-            endpoint.put_live(z.remote(round), x.0.span(64 * round, 8)).wait().unwrap();
+            endpoint.put_from_region(z.remote(round), x.0.span(64 * round, 8)).wait().unwrap();
             x.store(round, 1);
             assert_eq!(flushed(endpoint, &z, round), 0);
         }
@@ -80,7 +80,7 @@ pub(crate) fn a_fence_orders_a_get_before_a_put_of_its_result(harness: &Harness)
         for round in 0..rounds {
             drop(endpoint.get_span(one.remote::<u64>(0), x.0.span(64 * round, 8)));
             drop(endpoint.remote_fence(NodeId(1)));
-            drop(endpoint.put_live(w.remote(round), x.0.span(64 * round, 8)));
+            drop(endpoint.put_from_region(w.remote(round), x.0.span(64 * round, 8)));
             assert_eq!(flushed(endpoint, &w, round), 1);
         }
     });
@@ -92,7 +92,7 @@ pub(crate) fn reachable_live_change(harness: &Harness) {
     reachable([1], || {
         let (x, z) = (Lines::at(&nodes[0], TRY), Lines::at(&nodes[1], TRY));
         let body = |endpoint: &Endpoint, round: usize| {
-            drop(endpoint.put_live(z.remote(round), x.0.span(64 * round, 8)));
+            drop(endpoint.put_from_region(z.remote(round), x.0.span(64 * round, 8)));
             x.store(round, 1);
             flushed(endpoint, &z, round)
         };
@@ -125,12 +125,12 @@ pub(crate) fn reachable_store_buffering_without_global_fence(harness: &Harness) 
         let y: Vec<_> = nodes.iter().map(|node| Lines::at(node, TRY)).collect();
         let first = |endpoint: &Endpoint, round: usize| {
             x[0].store(round, 1);
-            endpoint.put_live(x[1].remote(round), x[0].0.span(64 * round, 8)).wait().unwrap();
+            endpoint.put_from_region(x[1].remote(round), x[0].0.span(64 * round, 8)).wait().unwrap();
             y[0].load(round)
         };
         let second = |endpoint: &Endpoint, round: usize| {
             y[1].store(round, 1);
-            endpoint.put_live(y[0].remote(round), y[1].0.span(64 * round, 8)).wait().unwrap();
+            endpoint.put_from_region(y[0].remote(round), y[1].0.span(64 * round, 8)).wait().unwrap();
             x[1].load(round)
         };
         litmus(TRY, [(&nodes[0], &first), (&nodes[1], &second)])
@@ -160,7 +160,7 @@ pub(crate) fn reachable_put_of_a_result_not_there_yet(harness: &Harness) {
         let (x, w) = (Lines::at(&nodes[0], TRY), Lines::at(&nodes[1], TRY));
         let body = |endpoint: &Endpoint, round: usize| {
             drop(endpoint.get_span(one.remote::<u64>(0), x.0.span(64 * round, 8)));
-            drop(endpoint.put_live(w.remote(round), x.0.span(64 * round, 8)));
+            drop(endpoint.put_from_region(w.remote(round), x.0.span(64 * round, 8)));
             flushed(endpoint, &w, round)
         };
         litmus(TRY, [(&nodes[0], &body)])

@@ -83,7 +83,7 @@ pub(crate) fn batches_land_in_order(harness: &Harness) {
             let batch = endpoint
                 .batch(NodeId(1))
                 .put(region.remote(0), &buf)
-                .put_live(region.remote::<u64>(64), source.span(0, 8))
+                .put_from_region(region.remote::<u64>(64), source.span(0, 8))
                 .put_value(region.remote(128), value);
             endpoint.block_on(batch.post()).unwrap();
         }

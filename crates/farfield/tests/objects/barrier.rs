@@ -103,7 +103,7 @@ fn a_missing_node_is_named_and_waited_for_again() {
                 }
                 for (part, thread) in parts.iter_mut().enumerate() {
                     let endpoint = &endpoints[part % 3];
-                    endpoint.block_on(thread.wait_again(endpoint, endpoint.now() + SOON)).unwrap();
+                    endpoint.block_on(thread.retry_wait(endpoint, endpoint.now() + SOON)).unwrap();
                 }
             });
         }

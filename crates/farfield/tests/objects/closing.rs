@@ -1,7 +1,7 @@
 //! Closing objects: an object's memory is freed once all nodes that announced it to each other have closed it.
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey};
-use farfield::toolkit::{Object, Opening};
+use farfield::toolkit::{Object, ObjectBuilder};
 use farfield::{
     ALockArray, ALockOptions, AtomicVar, Barrier, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind,
     LockOptions, LockTable, McsLockArray, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
@@ -85,7 +85,7 @@ fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
 fn words(node: &Node, path: &str) -> Result<Object> {
     let word = node.alloc(GroupKey::DATA, 64)?;
     word.word(0).store(u64::from(node.id().0) + 1);
-    let object = Opening::new(node, path, "Words").region("word", word).announce()?;
+    let object = ObjectBuilder::new(node, path, "Words").region("word", word).announce()?;
     object.wait(node.timeout())?;
     Ok(object)
 }
@@ -135,7 +135,7 @@ fn openings_that_come_to_nothing_give_their_memory_back() {
     assert!(matches!(refused(words(first, "taken")).kind(), ErrorKind::AlreadyOpen));
     assert_eq!(first.metrics().memory_bytes, 64);
     drop(open);
-    drop(Opening::new(first, "never", "Words").region("word", first.alloc(GroupKey::DATA, 64).unwrap()));
+    drop(ObjectBuilder::new(first, "never", "Words").region("word", first.alloc(GroupKey::DATA, 64).unwrap()));
     comes_back(&nodes);
     // The other node opens it differently.
     std::thread::scope(|scope| {
@@ -147,7 +147,7 @@ fn openings_that_come_to_nothing_give_their_memory_back() {
 
 fn words_of_one(node: &Node, path: &str) -> Object {
     let word = node.alloc(GroupKey::DATA, 64).unwrap();
-    Opening::new(node, path, "Words").participants([node.id()]).region("word", word).announce().unwrap()
+    ObjectBuilder::new(node, path, "Words").participants([node.id()]).region("word", word).announce().unwrap()
 }
 
 /// An abandoned ticket is passed on even if its node has closed the lock. Then all memory is freed.

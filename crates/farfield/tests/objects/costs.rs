@@ -5,7 +5,7 @@ use std::future::Future;
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
     ALock, ALockOptions, AtomicVar, Barrier, Endpoint, KvOptions, KvStore, LockArray, LockGuard, McsLockArray, Mutex,
-    OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray, Wholeness,
+    OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray, TearCheck,
 };
 
 use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, session};
@@ -67,7 +67,7 @@ fn variables_cost_what_they_say() {
 
     let words = scene.open(|node| OwnedVar::<u64>::open(node, "word", scene.id(0)));
     let guards = scene.open(|node| OwnedVar::<[u64; 5]>::open(node, "guards", scene.id(0)));
-    let sums = scene.open(|node| OwnedVar::<[u64; 5]>::open_with(node, "sums", scene.id(0), Wholeness::Checksum));
+    let sums = scene.open(|node| OwnedVar::<[u64; 5]>::open_with(node, "sums", scene.id(0), TearCheck::Checksum));
     let (mut word, mut guard, mut sum) =
         (words[0].writer().unwrap(), guards[0].writer().unwrap(), sums[0].writer().unwrap());
     let local = async {

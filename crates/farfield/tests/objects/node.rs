@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex as Log};
 use std::time::Duration;
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, PeerState};
-use farfield::toolkit::{Opening, Poller, Progress};
+use farfield::toolkit::{ObjectBuilder, Poller, Progress};
 use farfield::{
-    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, Mutex, Node, NodeId, OwnedVar, RingBuffer,
-    RingOptions, SharedVar, Sst, Standing, Wholeness,
+    AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, MemberStatus, Mutex, Node, NodeId, OwnedVar,
+    RingBuffer, RingOptions, SharedVar, Sst, TearCheck,
 };
 
 use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, on_each_fabric, over, refused, session};
@@ -52,7 +52,7 @@ fn who_has_not_come_is_named() {
     let error = refused(first.wait_for_all(SHORT));
     assert!(error.to_string().contains("blocked by node 1, node 2: check that they run"), "{error}");
     assert_eq!(missing(error), [NodeId(1), NodeId(2)]);
-    assert_eq!(first.state_of(NodeId(2)), PeerState::Absent);
+    assert_eq!(first.state_of(NodeId(2)), PeerState::NotJoined);
     let second = start(&name, 2, 3, Over::Shm);
     first.wait_for([NodeId(2)], SOON).unwrap();
     assert_eq!(missing(refused(second.wait_for_all(SHORT))), [NodeId(1)]);
@@ -118,10 +118,10 @@ fn differences_are_errors_on_both_sides() {
     let custom = |bytes: usize, expected: u64, participants: &'static [u16]| {
         open(move |node| {
             let region = node.alloc(GroupKey::DATA, bytes)?;
-            let opening = Opening::new(node, "x", "Custom")
+            let opening = ObjectBuilder::new(node, "x", "Custom")
                 .region("cells", region)
                 .participants(participants.iter().map(|node| NodeId(*node)))
-                .expect(move |_| vec![("cells".into(), expected)]);
+                .require_regions(move |_| vec![("cells".into(), expected)]);
             let object = opening.announce()?;
             object.wait(SOON)
         })
@@ -141,8 +141,8 @@ fn differences_are_errors_on_both_sides() {
         ("its layout", open(|node| SharedVar::<u64>::open(node, "x")), open(|node| SharedVar::<i64>::open(node, "x"))),
         (
             "its layout",
-            open(|node| OwnedVar::<[u64; 2]>::open_with(node, "x", NodeId(0), Wholeness::Guards)),
-            open(|node| OwnedVar::<[u64; 2]>::open_with(node, "x", NodeId(0), Wholeness::Checksum)),
+            open(|node| OwnedVar::<[u64; 2]>::open_with(node, "x", NodeId(0), TearCheck::Guards)),
+            open(|node| OwnedVar::<[u64; 2]>::open_with(node, "x", NodeId(0), TearCheck::Checksum)),
         ),
         (
             "its layout",
@@ -215,9 +215,10 @@ fn a_name_is_opened_once_at_a_time() {
         for path in ["", "x".repeat(513).as_str()] {
             assert!(matches!(refused(SharedVar::<u64>::open(&scene.nodes[0], path)).kind(), ErrorKind::Config { .. }));
         }
-        let stranger = Opening::new(&scene.nodes[0], "x", "Custom").participants([NodeId(0), NodeId(7)]).announce();
+        let stranger =
+            ObjectBuilder::new(&scene.nodes[0], "x", "Custom").participants([NodeId(0), NodeId(7)]).announce();
         assert!(refused(stranger).to_string().contains("node 7, a participant, was never a member"));
-        let outside = Opening::new(&scene.nodes[0], "x", "Custom").participants([NodeId(1)]).announce();
+        let outside = ObjectBuilder::new(&scene.nodes[0], "x", "Custom").participants([NodeId(1)]).announce();
         assert!(refused(outside).to_string().contains("not one of its participants"));
     });
 }
@@ -241,13 +242,13 @@ fn callbacks_run_once_for_each_peer() {
                     let region = node.alloc(GroupKey::DATA, 64).unwrap();
                     let note = |what| {
                         let calls = Arc::clone(calls);
-                        move |from: NodeId, theirs: &farfield::toolkit::Announcement| {
+                        move |from: NodeId, theirs: &farfield::toolkit::ObjectDescriptor| {
                             assert_eq!((theirs.path.as_str(), theirs.kind.as_str()), ("x", "Custom"));
                             assert_eq!(theirs.regions[0].0, "cells");
                             calls.lock().unwrap().push((what, me, from.0));
                         }
                     };
-                    let opening = Opening::new(&node, "x", "Custom").region("cells", region);
+                    let opening = ObjectBuilder::new(&node, "x", "Custom").region("cells", region);
                     let object = opening.on_join(note("join")).on_connect(note("connect")).announce().unwrap();
                     object.wait(SOON).unwrap();
                     for peer in node.others() {
@@ -344,7 +345,7 @@ fn a_service_thread_that_panics_takes_its_node_along() {
     scene.nodes[1].add_poller(Box::new(Panics));
     let dead = eventually("it is dead", || here.check_alive(scene.id(1)).err());
     assert!(matches!(dead.kind(), FabricError::PeerDead { node, .. } if *node == scene.id(1)), "{dead}");
-    eventually("it is shut out", || (scene.nodes[0].standing_of(scene.id(1)) == Standing::ShutOut).then_some(()));
+    eventually("it is evicted", || (scene.nodes[0].status_of(scene.id(1)) == MemberStatus::Evicted).then_some(()));
     let error = there.block_on(vars[1].store(&there, 2)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Fabric(cause) if matches!(cause.kind(), FabricError::Fenced)), "{error}");
     assert_eq!(here.block_on(vars[0].load(&here)).unwrap(), 1);

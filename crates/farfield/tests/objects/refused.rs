@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use farfield::fabric::fault::{Faults, inject};
 use farfield::fabric::weak::weaken;
 use farfield::fabric::{EndpointOptions, GroupKey};
-use farfield::objects::owned_var::Wholeness;
+use farfield::objects::owned_var::TearCheck;
 use farfield::{
     Barrier, Endpoint, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable, Node,
     NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar, TransactionOptions,
@@ -187,7 +187,7 @@ fn who_waits_for_readers_gives_them_what_they_were_refused() {
 fn a_push_names_whom_it_does_not_reach() {
     on_each_fabric("refused pushes", 3, |scene| {
         let owner = scene.id(0);
-        for (at, wholeness) in [Wholeness::Guards, Wholeness::Checksum].into_iter().enumerate() {
+        for (at, wholeness) in [TearCheck::Guards, TearCheck::Checksum].into_iter().enumerate() {
             let path = format!("value-{at}");
             let vars = scene.open(|node| OwnedVar::<[u64; 20]>::open_with(node, &path, owner, wholeness));
             let (mut writer, pushing) = (vars[0].writer().unwrap(), Faulty::new(scene, 0));
@@ -211,7 +211,7 @@ fn a_push_names_whom_it_does_not_reach() {
                 pushing.endpoint.block_on(pushing.endpoint.global_fence(scene.nodes[0].others())).unwrap();
                 assert!(vars.iter().all(|var| var.try_load() == Some(related(number))), "{nth}");
             });
-            assert_eq!(torn, if wholeness == Wholeness::Guards { 2 } else { 0 }, "the trails of two copies");
+            assert_eq!(torn, if wholeness == TearCheck::Guards { 2 } else { 0 }, "the trails of two copies");
         }
         let vars = scene.open(|node| SharedVar::<u64>::open(node, "shared"));
         let pushing = Faulty::new(scene, 0);
@@ -240,7 +240,7 @@ fn a_push_without_memory_leaves_the_old_value_whole() {
         let build = over(fabric, 2);
         let nodes = local_session_with(2, |node| build(node).pool_bytes_max(4 << 10)).unwrap();
         let scene = Scene { nodes, over: fabric, threads: 1 };
-        for (path, wholeness) in [("guards", Wholeness::Guards), ("sum", Wholeness::Checksum)] {
+        for (path, wholeness) in [("guards", TearCheck::Guards), ("sum", TearCheck::Checksum)] {
             let vars = scene.open(|node| OwnedVar::<[u64; 20]>::open_with(node, path, scene.id(0), wholeness));
             let (mut writer, endpoint) = (vars[0].writer().unwrap(), scene.endpoint(0));
             let fence = || endpoint.block_on(endpoint.global_fence(scene.nodes[0].others())).unwrap();

@@ -167,12 +167,12 @@ fn what_is_not_committed_is_not_written() {
             assert_eq!(a.block_on(transaction.read_all(&[4, 8, 3, 4])).unwrap(), [8, AMOUNT, 8, 8]);
             assert_eq!(a.block_on(transaction.read(3)).unwrap(), 8);
             assert_eq!(values(&all), [AMOUNT; 9]);
-            assert!(!transaction.is_after_death());
+            assert!(!transaction.is_poisoned());
             drop(transaction);
             let mut transaction = b.block_on(all[1].begin(&b, &[3, 4])).unwrap();
             assert_eq!(b.block_on(transaction.read_all(&[3, 4])).unwrap(), [AMOUNT; 2]);
             transaction.write(3, 9).unwrap();
-            transaction.repaired();
+            transaction.clear_poison();
             b.block_on(transaction.abort()).unwrap();
             assert_eq!(values(&all), [AMOUNT; 9]);
             let mut transaction = a.block_on(all[0].begin(&a, &[3, 4])).unwrap();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use farfield::{AtomicVar, ErrorKind, OwnedVar, SharedVar, Sst, Wholeness};
+use farfield::{AtomicVar, ErrorKind, OwnedVar, SharedVar, Sst, TearCheck};
 
 use crate::harness::{Scene, SetsAtEnd, everywhere, on_each_fabric, refused, related};
 
@@ -170,7 +170,7 @@ fn after_a_push_and_a_fence_one_of_two_sees_the_other() {
 // ---- OwnedVar --------------------------------------------------------------------------------------------------
 
 /// The owner stores and pushes as fast as it can; on every node readers load and pull.
-fn never_torn_never_backwards<const N: usize>(scene: &Scene, wholeness: Wholeness)
+fn never_torn_never_backwards<const N: usize>(scene: &Scene, wholeness: TearCheck)
 where
     [u64; N]: farfield::fabric::Plain + PartialEq + std::fmt::Debug + Sync,
 {
@@ -241,19 +241,19 @@ where
 
 #[test]
 fn a_word_is_never_seen_torn_or_backwards() {
-    everywhere("a word", 3, |scene| never_torn_never_backwards::<1>(scene, Wholeness::Guards));
+    everywhere("a word", 3, |scene| never_torn_never_backwards::<1>(scene, TearCheck::Guards));
 }
 
 #[test]
 fn values_with_guards_are_never_seen_torn_or_backwards() {
-    everywhere("guards, 2 words", 3, |scene| never_torn_never_backwards::<2>(scene, Wholeness::Guards));
-    everywhere("guards, 24 words", 3, |scene| never_torn_never_backwards::<24>(scene, Wholeness::Guards));
+    everywhere("guards, 2 words", 3, |scene| never_torn_never_backwards::<2>(scene, TearCheck::Guards));
+    everywhere("guards, 24 words", 3, |scene| never_torn_never_backwards::<24>(scene, TearCheck::Guards));
 }
 
 #[test]
 fn values_with_a_checksum_are_never_seen_torn_or_backwards() {
-    everywhere("checksum, 2 words", 3, |scene| never_torn_never_backwards::<2>(scene, Wholeness::Checksum));
-    everywhere("checksum, 24 words", 3, |scene| never_torn_never_backwards::<24>(scene, Wholeness::Checksum));
+    everywhere("checksum, 2 words", 3, |scene| never_torn_never_backwards::<2>(scene, TearCheck::Checksum));
+    everywhere("checksum, 24 words", 3, |scene| never_torn_never_backwards::<24>(scene, TearCheck::Checksum));
 }
 
 /// There is one writer, on the owner.

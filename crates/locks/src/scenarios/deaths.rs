@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_check::parts::{comes_of_faults, patiently};
-use farfield_check::{Faults, Scenario, Stage, crashed};
-use farfield_core::{Endpoint, Node, Result, Standing};
+use farfield_check::{Cluster, Faults, Scenario, crashed};
+use farfield_core::{Endpoint, MemberStatus, Node, Result};
 use farfield_fabric::{DeathRule, Instant, NodeId, Word};
 
 use super::{Counter, open, open_mcs, open_mcs_for};
@@ -17,29 +17,29 @@ use crate::{LockArray, LockGuard, McsGuard, SpinLockArray};
 /// Each thread locks and unlocks twice, even if another dies. The live ones complete in the end. Each stays inside for
 /// a while.
 fn users<L: LockArray + 'static>(
-    stage: &Stage,
+    cluster: &Cluster,
     locks: Vec<Rc<L>>,
     threads: &'static [usize],
     stays: Duration,
 ) -> Result<()> {
-    let x = Counter::new(stage, 0)?;
-    let (done, inside) = (stage.log(), Rc::new(Cell::new(None::<usize>)));
+    let x = Counter::new(cluster, 0)?;
+    let (done, inside) = (cluster.log(), Rc::new(Cell::new(None::<usize>)));
     let told = Rc::new(Cell::new(0));
     for node in threads {
         let (locks, x, done) = (Rc::clone(&locks[*node]), x.clone(), done.clone());
         let (inside, told) = (Rc::clone(&inside), Rc::clone(&told));
-        stage.thread(*node, "locks", move |ep| {
+        cluster.thread(*node, "locks", move |ep| {
             for _ in 0..2 {
                 let mut guard = patiently(|| ep.block_on(locks.lock(ep, 0)))?;
                 // A dead holder stays inside, and the next holder learns of its death.
                 let left = inside.replace(Some(*node));
-                assert!(left.is_none_or(|left| crashed(left) && guard.is_after_death()), "{left:?} is inside, too");
-                assert!(!guard.is_after_death() || (1..3).any(crashed), "nobody has died");
-                told.set(told.get() + u32::from(guard.is_after_death()));
+                assert!(left.is_none_or(|left| crashed(left) && guard.is_poisoned()), "{left:?} is inside, too");
+                assert!(!guard.is_poisoned() || (1..3).any(crashed), "nobody has died");
+                told.set(told.get() + u32::from(guard.is_poisoned()));
                 // Long enough for others to notice a death.
                 let _ = ep.block_on(ep.wait_until(ep.now() + stays, || None::<()>));
                 ep.block_on(x.add(ep))?;
-                guard.repaired();
+                guard.clear_poison();
                 inside.set(None);
                 ep.block_on(guard.unlock())?;
             }
@@ -47,7 +47,7 @@ fn users<L: LockArray + 'static>(
             Ok(())
         });
     }
-    stage.finally(move || {
+    cluster.at_end(move || {
         let done = done.take();
         for node in threads {
             assert!(crashed(*node) || done.contains(node), "node {node} has had its turns");
@@ -62,10 +62,10 @@ fn users<L: LockArray + 'static>(
 }
 
 pub(super) fn spin_holder_dies() -> Scenario {
-    Scenario::new("spin/holder-dies", "a lock is taken from the dead", 3, |stage| {
+    Scenario::new("spin/holder-dies", "a lock is taken from the dead", 3, |cluster| {
         users(
-            stage,
-            stage.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?,
+            cluster,
+            cluster.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?,
             &[0, 1, 2],
             Duration::ZERO,
         )
@@ -75,16 +75,16 @@ pub(super) fn spin_holder_dies() -> Scenario {
 }
 
 pub(super) fn mcs_user_dies() -> Scenario {
-    Scenario::new("mcs/user-dies", "the queue goes on without the dead", 3, |stage| {
-        users(stage, open_mcs(stage)?, &[0, 1, 2], Duration::ZERO)
+    Scenario::new("mcs/user-dies", "the queue goes on without the dead", 3, |cluster| {
+        users(cluster, open_mcs(cluster)?, &[0, 1, 2], Duration::ZERO)
     })
     .faults(Faults::new().crashes(1).of([1]))
 }
 
 /// Node 1 has two operations in the queue when it dies, and others are between them and behind them.
 pub(super) fn stuck_twice() -> Scenario {
-    Scenario::new("mcs/stuck-twice", "of several that are behind the dead, one at a time goes on", 3, |stage| {
-        users(stage, open_mcs(stage)?, &[1, 0, 1, 2], Duration::from_millis(100))
+    Scenario::new("mcs/stuck-twice", "of several that are behind the dead, one at a time goes on", 3, |cluster| {
+        users(cluster, open_mcs(cluster)?, &[1, 0, 1, 2], Duration::from_millis(100))
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["mcs-tail-first"])
@@ -94,9 +94,9 @@ pub(super) fn stuck_twice() -> Scenario {
 /// takes the lock again with the same descriptor: then it is behind the waiter that reads.
 pub(super) fn used_again() -> Scenario {
     let about = "what is read of the others is read of one use of their descriptors";
-    Scenario::new("mcs/used-again", about, 4, |stage| {
-        let locks = open_mcs(stage)?;
-        let nodes: Vec<Node> = stage.nodes().to_vec();
+    Scenario::new("mcs/used-again", about, 4, |cluster| {
+        let locks = open_mcs(cluster)?;
+        let nodes: Vec<Node> = cluster.nodes().to_vec();
         // How many have entered the queue, and how many gets the last one has posted.
         let (came, looks) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
         let inside = Rc::new(Cell::new(None::<usize>));
@@ -104,15 +104,15 @@ pub(super) fn used_again() -> Scenario {
             let left = inside.replace(Some(ep.me().index()));
             assert!(left.is_none_or(|left| left == 1 && crashed(1)), "{left:?} is inside, too");
             let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
-            guard.repaired();
+            guard.clear_poison();
             inside.set(None);
         };
         for (turn, node) in [0, 2, 1, 3].into_iter().enumerate() {
             let (locks, node) = (Rc::clone(&locks[node]), nodes[node].clone());
             let (came, looks, enter) = (Rc::clone(&came), Rc::clone(&looks), enter.clone());
-            stage.thread(node.id().index(), ["leads", "follows", "dies", "looks"][turn], move |ep| {
+            cluster.thread(node.id().index(), ["leads", "follows", "dies", "looks"][turn], move |ep| {
                 let waits_for = |come: &Word, count: usize| {
-                    let is_dead = || node.standing_of(NodeId(1)) != Standing::Member;
+                    let is_dead = || node.status_of(NodeId(1)) != MemberStatus::Member;
                     let come = || (come.load() >= count as u64 || is_dead()).then_some(());
                     ep.block_on(ep.wait_until(Instant::NEVER, come))
                 };
@@ -153,9 +153,9 @@ pub(super) fn used_again() -> Scenario {
 /// However many attempts there are, they use up only one descriptor.
 pub(super) fn home_is_cut_off() -> Scenario {
     let about = "attempts to lock what is out of reach use up no more than one operation";
-    Scenario::new("mcs/home-cut", about, 3, |stage| {
-        let locks = Rc::clone(&open_mcs_for(stage, 2)?[1]);
-        stage.thread(1, "locks", move |ep| {
+    Scenario::new("mcs/home-cut", about, 3, |cluster| {
+        let locks = Rc::clone(&open_mcs_for(cluster, 2)?[1]);
+        cluster.thread(1, "locks", move |ep| {
             for _ in 0..4 {
                 match ep.block_on(async { locks.lock(ep, 0).await?.unlock().await }) {
                     Err(error) if !comes_of_faults(&error) => return Err(error),
@@ -172,7 +172,7 @@ pub(super) fn home_is_cut_off() -> Scenario {
 }
 
 fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize], stays: Duration) -> Scenario {
-    Scenario::new(name, about, nodes, move |stage| users(stage, open(stage)?, threads, stays))
+    Scenario::new(name, about, nodes, move |cluster| users(cluster, open(cluster)?, threads, stays))
 }
 
 /// The remote queue has only the dead one: the local head detects that.

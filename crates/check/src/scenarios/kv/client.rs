@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 
 use super::{VICTIM, a_moment};
 use crate::parts::comes_of_faults;
-use crate::scenario::{Log, Stage, crashed};
+use crate::scenario::{Cluster, Log, crashed};
 
 /// A value of two words, which a reader may find torn.
 pub(super) type Pair = [u64; 2];
@@ -97,14 +97,14 @@ pub(super) enum Answer<T> {
 impl Client {
     /// Opens a store on all nodes, in which node `.0` has inserted key `.1` with value `.2`. Returns a client for each
     /// node.
-    pub(super) fn open(stage: &Stage, options: KvOptions, there: &[(usize, u64, u64)]) -> Result<Vec<Client>> {
-        let log = stage.log();
-        let opened = stage.on_each(move |node| {
+    pub(super) fn open(cluster: &Cluster, options: KvOptions, there: &[(usize, u64, u64)]) -> Result<Vec<Client>> {
+        let log = cluster.log();
+        let opened = cluster.on_each(move |node| {
             let kv = Rc::new(Store::open(node, "kv", options.clone())?);
             Ok(Client { id: u32::from(node.id().0), kv, log: log.clone(), heard_at: Rc::new([]) })
         })?;
         let (clients, there) = (opened.clone(), there.to_vec());
-        stage.on_each(move |node| {
+        cluster.on_each(move |node| {
             let ep = node.endpoint()?;
             for (_, key, value) in there.iter().filter(|(home, ..)| *home == node.id().index()) {
                 assert_eq!(ep.block_on(clients[node.id().index()].insert(&ep, *key, *value))?, Answer::Is(true));
@@ -137,7 +137,7 @@ impl Client {
                 self.log.push(Entry::Refused { call: at });
                 Ok(Answer::Full)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Lost { .. }) => {
+            Err(error) if matches!(error.kind(), ErrorKind::ValueLost { .. }) => {
                 let by_the_dead = error.node() == Some(VICTIM) && crashed(VICTIM.index());
                 assert!(by_the_dead || self.may_be_cut_off(), "{error}");
                 // An earlier change may have taken effect.
@@ -220,9 +220,9 @@ pub(super) fn whole(pair: Pair) -> u64 {
 
 /// At the end no operation is in flight: all nodes find the same values, and as many keys as there are. The history
 /// with these last gets is linearizable.
-pub(super) fn linearizable(stage: &Stage, clients: &[Client], keys: &[u64]) {
-    let (nodes, clients, keys) = (stage.nodes(), clients.to_vec(), keys.to_vec());
-    stage.finally(move || {
+pub(super) fn linearizable(cluster: &Cluster, clients: &[Client], keys: &[u64]) {
+    let (nodes, clients, keys) = (cluster.nodes(), clients.to_vec(), keys.to_vec());
+    cluster.at_end(move || {
         let mut there = 0;
         for key in &keys {
             let ep = nodes[0].endpoint()?;
@@ -273,10 +273,10 @@ pub(super) fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) 
 }
 
 /// After [`linearizable`]: the keys can be deleted, and then node 0 has all its slots again, each of them once.
-pub(super) fn all_slots_come_back(stage: &Stage, clients: &[Client], keys: &[u64]) {
+pub(super) fn all_slots_come_back(cluster: &Cluster, clients: &[Client], keys: &[u64]) {
     // All stores stay open, because a node that has closed the store acknowledges nothing.
-    let (node, clients, keys) = (stage.node(0), clients.to_vec(), keys.to_vec());
-    stage.finally(move || {
+    let (node, clients, keys) = (cluster.node(0), clients.to_vec(), keys.to_vec());
+    cluster.at_end(move || {
         let (ep, client) = (node.endpoint()?, &clients[0]);
         ep.block_on(async {
             for key in &keys {

@@ -10,14 +10,14 @@ use super::client::{Answer, Client, Entry, history_of_heard, keys, tiny};
 use crate::Faults;
 use crate::parts::is_decided;
 use crate::parts::word;
-use crate::scenario::{Scenario, Stage, choose, crashed};
+use crate::scenario::{Cluster, Scenario, choose, crashed};
 
 /// A node dies in the middle of any operation: of `NRW`s of its value, of its tracker's messages to each other node, or
 /// of its locks' releases. Values on node 0 are never lost. Those on the dead node are, until they are inserted again.
 /// The survivors agree.
 pub(super) fn dies() -> Scenario {
     let about = "a node's death loses what lay there, and nothing else; what it did is done, or not";
-    Scenario::new("kv/dies", about, 3, |stage| goes(stage, Placement::Inserter, false))
+    Scenario::new("kv/dies", about, 3, |cluster| node_failure(cluster, Placement::Inserter, false))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
         .kills(&["kv-dead-not-settled", "kv-not-redone"])
 }
@@ -25,7 +25,7 @@ pub(super) fn dies() -> Scenario {
 /// The same where the dead node has put its values to the others, and they theirs to it.
 pub(super) fn dies_by_hash() -> Scenario {
     let about = "the same, with values placed by hash";
-    Scenario::new("kv/dies-by-hash", about, 3, |stage| goes(stage, Placement::Hash, false))
+    Scenario::new("kv/dies-by-hash", about, 3, |cluster| node_failure(cluster, Placement::Hash, false))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
         .kills(&["kv-dead-not-repaired"])
 }
@@ -35,7 +35,7 @@ pub(super) fn dies_by_hash() -> Scenario {
 /// node that may have learned of its answers found nothing newer.
 pub(super) fn is_cut_off() -> Scenario {
     let about = "who is cut off loses what lay there, and nothing else; what it did is done, or not";
-    Scenario::new("kv/cut", about, 3, |stage| goes(stage, Placement::Inserter, true))
+    Scenario::new("kv/cut", about, 3, |cluster| node_failure(cluster, Placement::Inserter, true))
         .rule(DeathRule::Majority)
         .faults(Faults::new().cuts(1).side([VICTIM.index()]))
 }
@@ -43,27 +43,27 @@ pub(super) fn is_cut_off() -> Scenario {
 /// The same where the node that is cut off has put its values to the others, and they theirs to it.
 pub(super) fn is_cut_off_by_hash() -> Scenario {
     let about = "the same, with values placed by hash";
-    Scenario::new("kv/cut-by-hash", about, 3, |stage| goes(stage, Placement::Hash, true))
+    Scenario::new("kv/cut-by-hash", about, 3, |cluster| node_failure(cluster, Placement::Hash, true))
         .rule(DeathRule::Majority)
         .faults(Faults::new().cuts(1).side([VICTIM.index()]))
 }
 
 /// Any operations of three nodes, one of which may die, or be cut off.
-fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
+fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result<()> {
     // The first key is never on the victim: by its hash, or because the victim does not insert it.
     let keys = keys([|hash| hash % 3 == 0, |hash| hash % 3 == u64::from(VICTIM.0)]);
     let [kept, lost] = keys;
     let options = KvOptions { placement, locks: 3, slots_per_node: 6, ..tiny() };
-    let mut clients = Client::open(stage, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
+    let mut clients = Client::open(cluster, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
     if is_cut {
-        let words = (0..3).map(|node| Ok((node, word(stage, node, "heard")?.remote::<u64>(0))));
+        let words = (0..3).map(|node| Ok((node, word(cluster, node, "heard")?.remote::<u64>(0))));
         let words = words.collect::<Result<Vec<_>>>()?;
         for (node, client) in clients.iter_mut().enumerate() {
             client.heard_at = words.iter().copied().filter(|(other, _)| *other != node).collect();
         }
     }
     for (node, client) in clients.iter().cloned().enumerate() {
-        stage.thread(node, "mixed", move |ep| {
+        cluster.thread(node, "mixed", move |ep| {
             for round in 1..=2 {
                 let (key, value) = (keys[choose(2)], 10 * round + node as u64);
                 let may_insert = key != kept || placement == Placement::Hash || node != VICTIM.index();
@@ -80,8 +80,8 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
             Ok(())
         });
     }
-    let nodes = stage.nodes().to_vec();
-    stage.finally(move || {
+    let nodes = cluster.nodes().to_vec();
+    cluster.at_end(move || {
         for node in nodes.iter().filter(|_| is_cut) {
             let ep = node.endpoint()?;
             ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
@@ -94,7 +94,7 @@ fn goes(stage: &Stage, placement: Placement, is_cut: bool) -> Result<()> {
             let ep = nodes[first].endpoint()?;
             // The holder of the key's lock has repaired the operations that were cut short.
             match ep.block_on(clients[first].kv.modify(&ep, &key, |_| None)) {
-                Err(error) if !matches!(error.kind(), ErrorKind::Lost { .. }) => return Err(error),
+                Err(error) if !matches!(error.kind(), ErrorKind::ValueLost { .. }) => return Err(error),
                 _ => {}
             }
             let mut found = Vec::new();

@@ -6,7 +6,7 @@ use farfield_core::history::{Event, Model};
 use farfield_core::{AtomicVar, Endpoint, NodeId, Result, history};
 
 use super::super::keep;
-use crate::{Log, Scenario, Stage, choose};
+use crate::{Cluster, Log, Scenario, choose};
 pub(super) use Call::{Add, Exchange, Load, Store, Swap};
 
 /// A call on an [`AtomicVar`].
@@ -95,11 +95,11 @@ impl Calls {
 }
 
 /// A variable with its home on node 0. The history is judged when all threads have ended, followed by a load by node 1.
-fn atomic_var(stage: &Stage) -> Result<(Rc<Vec<AtomicVar>>, Calls)> {
-    let vars = Rc::new(stage.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?);
-    let calls = Calls(stage.log());
-    let (last, at_end) = (stage.node(1), (Rc::clone(&vars), calls.clone()));
-    stage.finally(move || {
+fn atomic_var(cluster: &Cluster) -> Result<(Rc<Vec<AtomicVar>>, Calls)> {
+    let vars = Rc::new(cluster.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?);
+    let calls = Calls(cluster.log());
+    let (last, at_end) = (cluster.node(1), (Rc::clone(&vars), calls.clone()));
+    cluster.at_end(move || {
         let (vars, calls) = at_end;
         calls.make(u32::MAX, Load, &vars[1], &last.endpoint()?)?;
         calls.assert_linearizable();
@@ -113,11 +113,11 @@ fn atomic_var(stage: &Stage) -> Result<(Rc<Vec<AtomicVar>>, Calls)> {
 /// later than it is complete. For atomic-add-by-put and atomic-store-by-put.
 pub(super) fn atomic_pairs() -> Vec<Scenario> {
     let pair = |name: &str, about: &str, home: &'static [Call], away: &'static [Call]| {
-        Scenario::new(name, about, 2, move |stage| {
-            let (vars, history) = atomic_var(stage)?;
+        Scenario::new(name, about, 2, move |cluster| {
+            let (vars, history) = atomic_var(cluster)?;
             for (node, calls) in [home, away].into_iter().enumerate() {
                 let (vars, history) = (Rc::clone(&vars), history.clone());
-                stage.thread(node, "user", move |ep| {
+                cluster.thread(node, "user", move |ep| {
                     calls.iter().try_for_each(|call| history.make(node as u32, *call, &vars[node], ep))
                 });
             }
@@ -139,12 +139,12 @@ pub(super) fn atomic_pairs() -> Vec<Scenario> {
 /// Any two calls of three users, two of them on the home: all that can come between a get, an NAR and its NAW. For
 /// atomic-add-by-put and atomic-store-by-put.
 pub(super) fn atomic_any() -> Scenario {
-    Scenario::new("atomic/any", "any calls of three users come one after the other", 2, |stage| {
-        let (vars, history) = atomic_var(stage)?;
+    Scenario::new("atomic/any", "any calls of three users come one after the other", 2, |cluster| {
+        let (vars, history) = atomic_var(cluster)?;
         for (user, node) in [0, 0, 1].into_iter().enumerate() {
             let (vars, history) = (Rc::clone(&vars), history.clone());
             let mine = 10 * (user as u64 + 1);
-            stage.thread(node, "user", move |ep| {
+            cluster.thread(node, "user", move |ep| {
                 for _ in 0..2 {
                     let call = [Load, Add(1), Exchange(0, mine), Swap(mine), Store(mine)][choose(5)];
                     history.make(user as u32, call, &vars[node], ep)?;
@@ -158,11 +158,11 @@ pub(super) fn atomic_any() -> Scenario {
 
 /// A waiter reads repeatedly (NRR after NRR, each awaited): it returns, with the value that was written.
 pub(super) fn atomic_wait_change() -> Scenario {
-    Scenario::new("atomic/wait-change", "who waits for a change sees it", 2, |stage| {
-        let vars = keep(stage, stage.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?);
+    Scenario::new("atomic/wait-change", "who waits for a change sees it", 2, |cluster| {
+        let vars = keep(cluster, cluster.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?);
         let (writer, waiter) = (Rc::clone(&vars), vars);
-        stage.thread(0, "writer", move |ep| ep.block_on(writer[0].fetch_add(ep, 7)).map(drop));
-        stage.thread(1, "waiter", move |ep| {
+        cluster.thread(0, "writer", move |ep| ep.block_on(writer[0].fetch_add(ep, 7)).map(drop));
+        cluster.thread(1, "waiter", move |ep| {
             let seen = ep.block_on(waiter[1].wait_change(ep, 0, ep.deadline()))?;
             assert_eq!(seen, 7, "a value that nobody wrote");
             Ok(())

@@ -8,19 +8,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_core::fabric::{DeathRule, Instant, Plain};
-use farfield_core::{AtomicVar, Error, Node, NodeId, OwnedVar, Result, SharedVar, Sst, Standing, Wholeness};
+use farfield_core::{AtomicVar, Error, MemberStatus, Node, NodeId, OwnedVar, Result, SharedVar, Sst, TearCheck};
 
 use super::atomic::{Add, Call, Calls, Exchange, Load, Store, Swap};
 use super::owned::{Seen, name_of, opened};
 use super::{N0, N1, N2, keep, shared};
 use crate::Faults;
 use crate::parts::{comes_of_faults, goes_on, is_decided, patiently};
-use crate::scenario::{Log, Scenario, Stage, crashed, stood_still};
+use crate::scenario::{Cluster, Log, Scenario, crashed, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = vec![atomic_cut_short(), atomic_home_dies(), atomic_home_is_cut_off()];
     all.extend([shared_cut_short(), shared_pusher_dies(), shared_pusher_is_cut_off(), shared_reader_dies()]);
-    all.extend([owned_cut_short(Wholeness::Guards), owned_cut_short(Wholeness::Checksum)]);
+    all.extend([owned_cut_short(TearCheck::Guards), owned_cut_short(TearCheck::Checksum)]);
     all.extend(owned_owner_goes());
     all.extend([owned_reader_dies(), sst_owner_dies(), sst_owner_is_cut_off()]);
     all
@@ -37,8 +37,8 @@ enum Goes {
 use Goes::{Dies, IsCutOff};
 
 impl Goes {
-    fn scenario(self, name: &str, about: &str, nodes: usize, body: fn(&Stage, Goes) -> Result<()>) -> Scenario {
-        let scenario = Scenario::new(name, about, nodes, move |stage| body(stage, self));
+    fn scenario(self, name: &str, about: &str, nodes: usize, body: fn(&Cluster, Goes) -> Result<()>) -> Scenario {
+        let scenario = Scenario::new(name, about, nodes, move |cluster| body(cluster, self));
         match self {
             Dies(node) => scenario.faults(Faults::new().crashes(1).of([node])),
             IsCutOff => scenario.rule(DeathRule::Majority).faults(Faults::new().cuts(1).side([0])),
@@ -57,10 +57,10 @@ impl Goes {
     /// Checks that this fault may cause the error, and that the error names the dead node.
     fn excuses(self, error: &Error) {
         match self {
-            Dies(_) if error.is_timeout() && stood_still() => {}
+            Dies(_) if error.is_timeout() && was_paused() => {}
             Dies(node) => assert!(crashed(node) && error.is_gone() && names(error, node), "{error}"),
             IsCutOff => {
-                assert!(comes_of_faults(error) && (error.node().is_some() || !error.is_out_of_reach()), "{error}")
+                assert!(comes_of_faults(error) && (error.node().is_some() || !error.is_unreachable()), "{error}")
             }
         }
     }
@@ -102,12 +102,12 @@ fn told<T>(left: &[usize], node: usize, result: Result<T>) -> Option<T> {
 
 /// Calls on a word that is stored on a node that may die. Those with an answer take effect one after the other; those
 /// without may have happened. After a call has failed, all later ones fail.
-fn atomic(stage: &Stage, goes: Goes, users: &[(usize, &'static [Call])]) -> Result<()> {
-    let vars = keep(stage, stage.on_each(|node| AtomicVar::open(node, "v", N0))?);
-    let history = Calls(stage.log());
+fn atomic(cluster: &Cluster, goes: Goes, users: &[(usize, &'static [Call])]) -> Result<()> {
+    let vars = keep(cluster, cluster.on_each(|node| AtomicVar::open(node, "v", N0))?);
+    let history = Calls(cluster.log());
     for (user, (node, calls)) in users.iter().copied().enumerate() {
         let (vars, history) = (Rc::clone(&vars), history.clone());
-        stage.thread(node, "user", move |ep| {
+        cluster.thread(node, "user", move |ep| {
             let mut has_failed = false;
             for call in calls {
                 match history.make(user as u32, *call, &vars[node], ep) {
@@ -121,8 +121,8 @@ fn atomic(stage: &Stage, goes: Goes, users: &[(usize, &'static [Call])]) -> Resu
             Ok(())
         });
     }
-    let nodes = stage.nodes();
-    stage.finally(move || {
+    let nodes = cluster.nodes();
+    cluster.at_end(move || {
         let left = those_left(&nodes)?;
         for node in &left {
             told(&left, 0, history.make(100 + *node as u32, Load, &vars[*node], &nodes[*node].endpoint()?));
@@ -136,35 +136,35 @@ fn atomic(stage: &Stage, goes: Goes, users: &[(usize, &'static [Call])]) -> Resu
 /// `NAR → NAW` of a node when the word's home dies.
 fn atomic_cut_short() -> Scenario {
     let about = "an addition to a word whose home dies is done, or not; an error stays one";
-    let body = |stage: &Stage, goes| atomic(stage, goes, &[(0, &[Add(1)]), (1, &[Add(1), Load])]);
+    let body = |cluster: &Cluster, goes| atomic(cluster, goes, &[(0, &[Add(1)]), (1, &[Add(1), Load])]);
     Dies(0).scenario("atomic/cut-short", about, 2, body).small()
 }
 
 fn atomic_home_dies() -> Scenario {
-    Dies(0).scenario("atomic/home-dies", "calls to a word whose home dies are done, or not", 3, |stage, goes| {
-        atomic(stage, goes, &[(0, &[Add(1)]), (1, &[Store(10), Add(2)]), (2, &[Exchange(10, 20), Load])])?;
-        waits_for_change(stage, goes)
+    Dies(0).scenario("atomic/home-dies", "calls to a word whose home dies are done, or not", 3, |cluster, goes| {
+        atomic(cluster, goes, &[(0, &[Add(1)]), (1, &[Store(10), Add(2)]), (2, &[Exchange(10, 20), Load])])?;
+        waits_for_change(cluster, goes)
     })
 }
 
 /// A node that is cut off may use its own word until it learns of its eviction.
 fn atomic_home_is_cut_off() -> Scenario {
-    IsCutOff.scenario("atomic/home-cut", "calls to a word that is cut off are done, or not", 3, |stage, goes| {
-        atomic(stage, goes, &[(0, &[Add(1), Load]), (1, &[Swap(10), Load]), (2, &[Add(2), Load])])?;
-        waits_for_change(stage, goes)
+    IsCutOff.scenario("atomic/home-cut", "calls to a word that is cut off are done, or not", 3, |cluster, goes| {
+        atomic(cluster, goes, &[(0, &[Add(1), Load]), (1, &[Swap(10), Load]), (2, &[Add(2), Load])])?;
+        waits_for_change(cluster, goes)
     })
 }
 
 /// A thread that waits for a word's first change sees it, or gets an error that names the dead node.
-fn waits_for_change(stage: &Stage, goes: Goes) -> Result<()> {
-    let vars = keep(stage, stage.on_each(|node| AtomicVar::open(node, "waited-for", N0))?);
+fn waits_for_change(cluster: &Cluster, goes: Goes) -> Result<()> {
+    let vars = keep(cluster, cluster.on_each(|node| AtomicVar::open(node, "waited-for", N0))?);
     let writes = Rc::clone(&vars);
-    stage.thread(2, "writes", move |ep| {
+    cluster.thread(2, "writes", move |ep| {
         let written = ep.block_on(writes[2].fetch_add(ep, 7));
         written.map_or_else(|error| goes.excuses(&error), drop);
         Ok(())
     });
-    stage.thread(1, "waits", move |ep| {
+    cluster.thread(1, "waits", move |ep| {
         match goes.patiently(|| ep.block_on(vars[1].wait_change(ep, 0, ep.deadline()))) {
             Ok(seen) => assert_eq!(seen, 7, "a value that nobody wrote"),
             Err(error) => goes.excuses(&error),
@@ -178,12 +178,12 @@ fn waits_for_change(stage: &Stage, goes: Goes) -> Result<()> {
 
 /// Node 0 pushes versions of `x`. All others load their copies, and pull versions of `y`, which node 0 only stores. The
 /// remaining nodes use `x` again in the end.
-fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> {
-    let vars = shared::<2>(stage)?;
-    let nodes = stage.nodes();
+fn pushes(cluster: &Cluster, goes: Goes, versions: u64, pulls: usize) -> Result<()> {
+    let vars = shared::<2>(cluster)?;
+    let nodes = cluster.nodes();
     let is_fenced = Rc::new(Cell::new(false));
     let (pushed, fenced, others) = (Rc::clone(&vars), Rc::clone(&is_fenced), nodes[0].others().collect::<Vec<_>>());
-    stage.thread(0, "pushes", move |ep| {
+    cluster.thread(0, "pushes", move |ep| {
         let [x, y] = &pushed[0];
         let push_all = async || {
             for version in 1..=versions {
@@ -199,10 +199,10 @@ fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> 
         }
         Ok(())
     });
-    let last: Log<(usize, u64)> = stage.log();
+    let last: Log<(usize, u64)> = cluster.log();
     for node in 1..nodes.len() {
         let (vars, last) = (Rc::clone(&vars), last.clone());
-        stage.thread(node, "reads", move |ep| {
+        cluster.thread(node, "reads", move |ep| {
             let [x, y] = &vars[node];
             let (mut loaded, mut pulled) = (Seen::up_to(versions), Seen::up_to(versions));
             (0..2).for_each(|_| loaded.word(x.load()));
@@ -219,7 +219,7 @@ fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> 
             Ok(())
         });
     }
-    stage.finally(move || {
+    cluster.at_end(move || {
         for (node, last) in last.take() {
             let mut seen = Seen { newest: versions, last };
             seen.word(vars[node][0].load());
@@ -250,26 +250,26 @@ fn pushes(stage: &Stage, goes: Goes, versions: u64, pulls: usize) -> Result<()> 
 /// `NRW` of a push from a node that dies, and `NRR` of a pull from that node.
 fn shared_cut_short() -> Scenario {
     let about = "a word that is pushed and pulled while its node dies is one that it has stored";
-    Dies(0).scenario("shared/cut-short", about, 2, |stage, goes| pushes(stage, goes, 1, 1)).small()
+    Dies(0).scenario("shared/cut-short", about, 2, |cluster, goes| pushes(cluster, goes, 1, 1)).small()
 }
 
 fn shared_pusher_dies() -> Scenario {
     let about = "copies of the survivors stay when who pushes dies, and can be used again";
-    Dies(0).scenario("shared/pusher-dies", about, 3, |stage, goes| pushes(stage, goes, 2, 2))
+    Dies(0).scenario("shared/pusher-dies", about, 3, |cluster, goes| pushes(cluster, goes, 2, 2))
 }
 
 fn shared_pusher_is_cut_off() -> Scenario {
     let about = "copies of those who are left stay when who pushes is cut off, and can be used again";
-    IsCutOff.scenario("shared/pusher-cut", about, 3, |stage, goes| pushes(stage, goes, 2, 2))
+    IsCutOff.scenario("shared/pusher-cut", about, 3, |cluster, goes| pushes(cluster, goes, 2, 2))
 }
 
 /// A push names the dead node in its error, and all other nodes get the value.
 fn shared_reader_dies() -> Scenario {
     let about = "a push to one that dies names it, and the others get it";
-    Dies(1).scenario("shared/reader-dies", about, 3, |stage, goes| {
-        let vars: Rc<Vec<[SharedVar<u64>; 1]>> = shared(stage)?;
+    Dies(1).scenario("shared/reader-dies", about, 3, |cluster, goes| {
+        let vars: Rc<Vec<[SharedVar<u64>; 1]>> = shared(cluster)?;
         let [pushed, read, at_end] = [(); 3].map(|()| Rc::clone(&vars));
-        stage.thread(0, "pushes", move |ep| {
+        cluster.thread(0, "pushes", move |ep| {
             let [x] = &pushed[0];
             for version in 1..=3 {
                 x.store(version);
@@ -279,12 +279,12 @@ fn shared_reader_dies() -> Scenario {
             }
             Ok(())
         });
-        stage.thread(2, "reads", move |_| {
+        cluster.thread(2, "reads", move |_| {
             let mut seen = Seen::up_to(3);
             (0..3).for_each(|_| seen.word(read[2][0].load()));
             Ok(())
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_eq!(at_end[2][0].load(), 3, "the last push was lost");
             Ok(())
         });
@@ -333,13 +333,13 @@ struct Found {
 
 /// Node 0 owns a value, and pushes versions of it. The first of several is fenced. A push that is cut short leaves each
 /// copy old, new or torn, and a torn copy is never returned as a value.
-fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u64, waits: bool) -> Result<()> {
-    let vars = keep(stage, stage.on_each(move |node| OwnedVar::<V>::open_with(node, "v", N0, wholeness))?);
-    let nodes = stage.nodes();
+fn owns<V: Version>(cluster: &Cluster, goes: Goes, wholeness: TearCheck, versions: u64, waits: bool) -> Result<()> {
+    let vars = keep(cluster, cluster.on_each(move |node| OwnedVar::<V>::open_with(node, "v", N0, wholeness))?);
+    let nodes = cluster.nodes();
     let (mut writer, others) = (vars[0].writer()?, nodes[0].others().collect::<Vec<_>>());
     let fenced = Rc::new(Cell::new(0));
     let is_fenced = Rc::clone(&fenced);
-    stage.thread(0, "owner", move |ep| {
+    cluster.thread(0, "owner", move |ep| {
         for version in 1..=versions {
             writer.store(V::of(version));
             ep.block_on(writer.push(ep)).unwrap_or_else(|error| goes.excuses(&error));
@@ -352,10 +352,10 @@ fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u
         }
         Ok(())
     });
-    let found: Log<Found> = stage.log();
+    let found: Log<Found> = cluster.log();
     for node in 1..nodes.len() {
         let (var, found, me) = (vars[node].clone(), found.clone(), nodes[node].clone());
-        stage.thread(node, "reads", move |ep| {
+        cluster.thread(node, "reads", move |ep| {
             let (mut seen, mut pulled, mut is_torn) = (Seen::up_to(versions), Seen::up_to(versions), false);
             var.try_load().into_iter().for_each(|value| value.seen(&mut seen));
             if waits {
@@ -372,7 +372,7 @@ fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u
                     Err(error) => goes.excuses(&error),
                 }
             }
-            let is_over = me.standing_of(N0) == Standing::ShutOut;
+            let is_over = me.status_of(N0) == MemberStatus::Evicted;
             let mut look = || {
                 var.try_load().map(|value| {
                     value.seen(&mut seen);
@@ -384,7 +384,7 @@ fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u
             Ok(())
         });
     }
-    stage.finally(move || {
+    cluster.at_end(move || {
         let left = those_left(&nodes)?;
         for Found { node, mut seen, is_torn, rest } in found.take() {
             let value = vars[node].try_load().map(|value| {
@@ -413,23 +413,23 @@ fn owns<V: Version>(stage: &Stage, goes: Goes, wholeness: Wholeness, versions: u
 
 /// `NRW`s of the parts of a value, of which only the first land, and of the last only some words. For
 /// `owned-dead-awaited`.
-fn owned_cut_short(wholeness: Wholeness) -> Scenario {
+fn owned_cut_short(wholeness: TearCheck) -> Scenario {
     let about = "a push that ends in the middle leaves the old value, the new one, or none";
     let body = match wholeness {
-        Wholeness::Guards => |stage: &Stage, goes| owns::<[u64; 2]>(stage, goes, Wholeness::Guards, 1, false),
-        Wholeness::Checksum => |stage: &Stage, goes| owns::<[u64; 2]>(stage, goes, Wholeness::Checksum, 1, false),
+        TearCheck::Guards => |cluster: &Cluster, goes| owns::<[u64; 2]>(cluster, goes, TearCheck::Guards, 1, false),
+        TearCheck::Checksum => |cluster: &Cluster, goes| owns::<[u64; 2]>(cluster, goes, TearCheck::Checksum, 1, false),
     };
     let scenario = Dies(0).scenario(&name_of(wholeness, "cut-short"), about, 2, body).small();
-    scenario.kills(if wholeness == Wholeness::Guards { &["owned-dead-awaited"] } else { &[] })
+    scenario.kills(if wholeness == TearCheck::Guards { &["owned-dead-awaited"] } else { &[] })
 }
 
 /// An owner of every kind of image dies, or is cut off.
 fn owned_owner_goes() -> Vec<Scenario> {
-    type Body = fn(&Stage, Goes) -> Result<()>;
+    type Body = fn(&Cluster, Goes) -> Result<()>;
     let images: [(&str, Body); 3] = [
-        ("word", |stage, goes| owns::<u64>(stage, goes, Wholeness::Guards, 2, true)),
-        ("guards", |stage, goes| owns::<[u64; 2]>(stage, goes, Wholeness::Guards, 2, true)),
-        ("checksum", |stage, goes| owns::<[u64; 2]>(stage, goes, Wholeness::Checksum, 2, true)),
+        ("word", |cluster, goes| owns::<u64>(cluster, goes, TearCheck::Guards, 2, true)),
+        ("guards", |cluster, goes| owns::<[u64; 2]>(cluster, goes, TearCheck::Guards, 2, true)),
+        ("checksum", |cluster, goes| owns::<[u64; 2]>(cluster, goes, TearCheck::Checksum, 2, true)),
     ];
     let of_image = |(image, body): (&str, Body)| {
         let about = "copies stay when their owner dies: each whole, or torn for good";
@@ -445,23 +445,23 @@ fn owned_owner_goes() -> Vec<Scenario> {
 /// For `owned-push-ends-at-dead`.
 fn owned_reader_dies() -> Scenario {
     let about = "a push to one that dies names it, and the others get it";
-    let scenario = Dies(1).scenario("owned/reader-dies", about, 3, |stage, goes| {
-        let vars = opened(stage, Wholeness::Guards)?;
+    let scenario = Dies(1).scenario("owned/reader-dies", about, 3, |cluster, goes| {
+        let vars = opened(cluster, TearCheck::Guards)?;
         let (reader, at_end) = (Rc::clone(&vars), Rc::clone(&vars));
         let mut writer = vars[0].writer()?;
-        stage.thread(0, "owner", move |ep| {
+        cluster.thread(0, "owner", move |ep| {
             for version in 1..=3 {
                 writer.store([version; 2]);
                 ep.block_on(writer.push(ep)).unwrap_or_else(|error| goes.excuses(&error));
             }
             Ok(())
         });
-        stage.thread(2, "reads", move |_| {
+        cluster.thread(2, "reads", move |_| {
             let mut seen = Seen::up_to(3);
             (0..2).filter_map(|_| reader[2].try_load()).for_each(|value| seen.pair(value));
             Ok(())
         });
-        stage.finally(move || {
+        cluster.at_end(move || {
             assert_eq!(at_end[2].try_load(), Some([3; 2]), "the last push is not there, or not whole");
             Ok(())
         });
@@ -473,14 +473,14 @@ fn owned_reader_dies() -> Scenario {
 // ---- Sst ----------------------------------------------------------------------------------------------------------
 
 /// Each node pushes versions of its row, and reads all rows. The failing node does not disturb the rows of the others.
-fn rows(stage: &Stage, goes: Goes) -> Result<()> {
+fn rows(cluster: &Cluster, goes: Goes) -> Result<()> {
     const VERSIONS: u64 = 2;
-    let tables = keep(stage, stage.on_each(|node| Sst::<[u64; 2]>::open(node, "t"))?);
-    let last: Log<(usize, [u64; 3])> = stage.log();
+    let tables = keep(cluster, cluster.on_each(|node| Sst::<[u64; 2]>::open(node, "t"))?);
+    let last: Log<(usize, [u64; 3])> = cluster.log();
     for me in 0..3 {
         let (tables, last) = (Rc::clone(&tables), last.clone());
         let mut writer = tables[me].writer(me)?;
-        stage.thread(me, "owner", move |ep| {
+        cluster.thread(me, "owner", move |ep| {
             let mut seen = [(); 3].map(|()| Seen::up_to(VERSIONS));
             for version in 1..=VERSIONS {
                 writer.store([version; 2]);
@@ -498,8 +498,8 @@ fn rows(stage: &Stage, goes: Goes) -> Result<()> {
             Ok(())
         });
     }
-    let nodes = stage.nodes();
-    stage.finally(move || {
+    let nodes = cluster.nodes();
+    cluster.at_end(move || {
         let left = those_left(&nodes)?;
         for (node, last) in last.take().into_iter().filter(|(node, _)| left.contains(node)) {
             for (row, last) in last.into_iter().enumerate() {

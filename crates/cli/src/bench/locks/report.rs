@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Budgets, Case, Plan};
 use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
-use crate::place::FabricChoice;
-use crate::tell::grouped;
+use crate::launch::FabricChoice;
+use crate::output::grouped;
 
 /// The results of one thread in one round of a measurement.
 #[derive(Debug, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use farfield::fabric::{GroupKey, Region, RemotePtr};
 use farfield::mutants::{self, Mutant};
-use farfield::toolkit::{Object, Opening};
+use farfield::toolkit::{Object, ObjectBuilder};
 use farfield::{Barrier, BarrierThread, Endpoint, LockArray, LockGuard, LockTable, Node};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -185,7 +185,7 @@ impl Table {
             .collect();
         let most = ranks.into_iter().max().unwrap_or(1).max(1);
         let memory = node.alloc(GroupKey::DATA, most * COUNTER_BYTES)?;
-        let opening = Opening::new(node, &format!("counters/{number}"), "BenchCounters");
+        let opening = ObjectBuilder::new(node, &format!("counters/{number}"), "BenchCounters");
         let opened = opening.region("counters", memory.clone()).announce()?;
         opened.wait(node.timeout())?;
         let counter = |(index, offset): (usize, usize)| -> Result<Counter> {

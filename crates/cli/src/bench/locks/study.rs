@@ -10,7 +10,7 @@ use super::report::{self, Report};
 use super::{LocksArgs, plot, run};
 use crate::bench::handoff;
 use crate::bench::report::publish;
-use crate::tell::grouped;
+use crate::output::grouped;
 
 /// The kind with budgets.
 const ALOCK: &str = "alock";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AMOUNT, Plan, TransfersArgs};
 use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
-use crate::tell::grouped;
+use crate::output::grouped;
 
 /// The results of one thread.
 #[derive(Debug, Serialize, Deserialize)]

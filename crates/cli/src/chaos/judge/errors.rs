@@ -108,8 +108,10 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     }
     let was_killed = |node: &u16| story.death_of(*node).is_some_and(|killed_ns| killed_ns <= at_ns);
     match failure.variant.as_str() {
-        "PeerDead" | "Lost" => match failure.nodes[..] {
-            _ if failure.variant == "Lost" && !matches!(call.op, Op::Kv { .. }) => Some("nothing can be lost".into()),
+        "PeerDead" | "ValueLost" => match failure.nodes[..] {
+            _ if failure.variant == "ValueLost" && !matches!(call.op, Op::Kv { .. }) => {
+                Some("nothing can be lost".into())
+            }
             // An operation that sends to all nodes may name several.
             ref nodes if !nodes.is_empty() && nodes.iter().all(was_killed) => None,
             _ => Some("that node has not been killed".into()),

@@ -177,7 +177,7 @@ fn events_of(call: &Call, op: KvOp, is_told: bool) -> Vec<Event<Input, Output>> 
         Some((_, Ok(Answer::Found(found)))) => Some(Output::Found(*found)),
         Some((_, Ok(Answer::Changed(changed)))) => Some(Output::Changed(*changed)),
         Some((_, Ok(_))) => Some(Output::Done),
-        Some((_, Err(failure))) if failure.variant == "Lost" => {
+        Some((_, Err(failure))) if failure.variant == "ValueLost" => {
             // Whatever the operation was, it has found the key lost.
             let named = failure.nodes.first().copied().unwrap_or(u16::MAX);
             events.push(event(KvOp::Get, Some(Output::Lost(named))));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn lost(begin_ns: u64) -> Call {
-        on_key(0, begin_ns, KvOp::Get, Err(Failure { variant: "Lost".into(), ..death_of(2) }))
+        on_key(0, begin_ns, KvOp::Get, Err(Failure { variant: "ValueLost".into(), ..death_of(2) }))
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(found(judge, meanwhile.to_vec()), [""; 0], "absent while it is inserted again");
         let others_not_yet = [&meanwhile[..], &[lost(1350)]].concat();
         assert_eq!(found(judge, others_not_yet), [""; 0], "others do not know of that yet");
-        let update = on_key(0, 1100, KvOp::Update(8), Err(Failure { variant: "Lost".into(), ..death_of(2) }));
+        let update = on_key(0, 1100, KvOp::Update(8), Err(Failure { variant: "ValueLost".into(), ..death_of(2) }));
         assert_eq!(found(judge, vec![inserted_by(2), update.clone()]), [""; 0]);
         assert_eq!(found(judge, vec![inserted_by(1), update]).len(), 1, "it says that what is there is lost");
     }

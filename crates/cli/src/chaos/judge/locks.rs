@@ -13,7 +13,7 @@ struct Holding {
     from_ns: u64,
     /// None if its node was killed first.
     to_ns: Option<u64>,
-    is_after_death: bool,
+    is_poisoned: bool,
     seen: Option<[u64; 2]>,
     /// The words that it was about to write.
     written: Option<[u64; 2]>,
@@ -27,10 +27,10 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
     for call in calls {
         // A holder that cannot reach the words to repair leaves the repair to the next holder, which learns of the
         // death, too.
-        let is_out_of_reach = |failure: &Failure| {
+        let is_unreachable = |failure: &Failure| {
             failure.variant == "Unreachable" && matches!(call.op, Op::Look { .. } | Op::Change { .. })
         };
-        if call.failure().is_some_and(|it| it.1.is_death() || is_out_of_reach(it.1)) {
+        if call.failure().is_some_and(|it| it.1.is_death() || is_unreachable(it.1)) {
             gone_ns = gone_ns.min(call.begin_ns);
         }
         let (Op::Lock { turn, .. } | Op::Look { turn, .. } | Op::Change { turn, .. } | Op::Unlock { turn, .. }) =
@@ -42,9 +42,9 @@ fn holdings_of(calls: &[&Call]) -> (Vec<Holding>, u64) {
         let node = call.node;
         let mut this = holdings.iter_mut().rev().find(|it| (it.node, it.turn) == (node, turn));
         match (&call.op, call.success(), &mut this) {
-            (Op::Lock { .. }, Some((from_ns, Answer::Held { is_after_death })), _) => {
-                let is_after_death = *is_after_death;
-                holdings.push(Holding { node, turn, from_ns, to_ns: None, is_after_death, seen: None, written: None });
+            (Op::Lock { .. }, Some((from_ns, Answer::Held { is_poisoned })), _) => {
+                let is_poisoned = *is_poisoned;
+                holdings.push(Holding { node, turn, from_ns, to_ns: None, is_poisoned, seen: None, written: None });
             }
             (Op::Look { .. }, Some((_, Answer::Words(words))), Some(this)) => this.seen = Some(*words),
             (Op::Change { to, .. }, _, Some(this)) => this.written = Some(*to),
@@ -94,10 +94,10 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 continue;
             }
             if died_holding {
-                findings.verify("deaths of holders told", now.is_after_death, || {
+                findings.verify("deaths of holders told", now.is_poisoned, || {
                     format!("{kind}/{lock}: its holder died, and node {} was not told", now.node)
                 });
-            } else if now.is_after_death {
+            } else if now.is_poisoned {
                 // A death during the acquisition or the release: the lock was held, or not. Each death is reported
                 // once: the holder that learns of it repairs the protected words.
                 told_of_others += 1;
@@ -138,7 +138,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                 let is_right = |at: usize| match (died_holding, before.and_then(|before| before.written)) {
                     (true, Some(begun)) => [words[at], begun[at]].contains(&seen[at]),
                     // The words of a holder that is not in the log are unknown.
-                    _ => seen[at] == words[at] || now.is_after_death,
+                    _ => seen[at] == words[at] || now.is_poisoned,
                 };
                 findings.verify("states under locks", is_right(0) && is_right(1), || {
                     format!("{kind}/{lock}: node {} found {seen:?}, after {words:?}", now.node)
@@ -158,11 +158,11 @@ mod tests {
     use super::*;
 
     /// A whole holding.
-    fn holding(node: u16, from_ns: u64, is_after_death: bool, from: [u64; 2], to: [u64; 2]) -> Vec<Call> {
+    fn holding(node: u16, from_ns: u64, is_poisoned: bool, from: [u64; 2], to: [u64; 2]) -> Vec<Call> {
         let (lock, turn) = (0, from_ns);
         let done = |at_ns| Some((at_ns, Ok(Answer::Done)));
         vec![
-            call(node, from_ns - 5, Op::Lock { lock, turn }, Some((from_ns, Ok(Answer::Held { is_after_death })))),
+            call(node, from_ns - 5, Op::Lock { lock, turn }, Some((from_ns, Ok(Answer::Held { is_poisoned })))),
             call(node, from_ns, Op::Look { lock, turn }, Some((from_ns + 1, Ok(Answer::Words(from))))),
             call(node, from_ns + 1, Op::Change { lock, turn, from, to }, done(from_ns + 2)),
             call(node, from_ns + 9, Op::Unlock { lock, turn }, done(from_ns + 10)),

@@ -53,7 +53,7 @@ impl BarrierLoad {
     /// The remaining members open the barrier anew. Its name contains their numbers, for the log.
     fn open_among_survivors(&mut self, log: &mut Recorder) -> Result<(), Failure> {
         // Newcomers belong to the session, but not to this generation's barriers.
-        let survivors = self.node.survivors();
+        let survivors = self.node.live_members();
         let left: Vec<NodeId> = self.members.iter().copied().filter(|member| survivors.contains(member)).collect();
         let barrier = log.open(&self.node, &self.path, |path| Barrier::open_among(&self.node, path, 1, &left))?;
         let thread = log.open(&self.node, "the part in barrier", |_| barrier.thread())?;
@@ -94,7 +94,7 @@ impl BarrierLoad {
             false => log.call(op, endpoint, thread.wait(endpoint), |()| Answer::Done),
             true => {
                 // The time counts from the log entry on.
-                let again = async { thread.wait_again(endpoint, endpoint.deadline()).await };
+                let again = async { thread.retry_wait(endpoint, endpoint.deadline()).await };
                 log.call(op, endpoint, again, |()| Answer::Done)
             }
         };

@@ -116,7 +116,7 @@ impl Load for KvLoad {
         let log = &*log;
         let these = calls.iter().map(|(key, op)| async { (*key, self.call(log, *key, *op).await) });
         self.endpoint.run_window(count, these, |(key, done)| {
-            lost.extend(done.is_err_and(|failure| failure.variant == "Lost").then_some(key));
+            lost.extend(done.is_err_and(|failure| failure.variant == "ValueLost").then_some(key));
         });
         for key in lost {
             // Inserts the key again, as the error suggests. (Not always, so that other threads find it lost, too.)

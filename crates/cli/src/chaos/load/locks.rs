@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfield::fabric::{GroupKey, RemotePtr};
-use farfield::toolkit::{Object, Opening};
+use farfield::toolkit::{Object, ObjectBuilder};
 use farfield::{ALockOptions, Endpoint, LockArray, LockGuard, LockOptions, LockTable, TableGuard};
 use rand::RngExt;
 use rand::rngs::SmallRng;
@@ -55,13 +55,13 @@ impl LocksLoad {
             let second = if number < members { home } else { homes[(at + 1) % homes.len()] };
             let (number, locks) = (number as u16, Arc::clone(&locks));
             pairs.push(place.open(&format!("pair/{number}"), |node, path| {
-                let mut opening = Opening::new(node, path, "Pair");
+                let mut opening = ObjectBuilder::new(node, path, "Pair");
                 if [home, second].contains(&node.id()) {
                     opening = opening.region("words", node.alloc(GroupKey::DATA, 16)?);
                 }
                 let needs =
                     move |peer| if [home, second].contains(&peer) { vec![("words".into(), 16)] } else { vec![] };
-                let object = opening.expect(needs).announce()?;
+                let object = opening.require_regions(needs).announce()?;
                 object.wait(node.timeout())?;
                 let words = [object.remote(home, "words")?, object.remote::<u64>(second, "words")?.at(1)];
                 Ok(Pair { number, locks, words, object })
@@ -75,12 +75,12 @@ impl Pair {
     /// Takes the lock, adds one to both words, and releases it.
     async fn add(&self, log: &Recorder, endpoint: &Endpoint, turn: u64, linger: Duration) -> Result<(), Failure> {
         let lock = self.number;
-        let held = |guard: &TableGuard<'_>| Answer::Held { is_after_death: guard.is_after_death() };
+        let held = |guard: &TableGuard<'_>| Answer::Held { is_poisoned: guard.is_poisoned() };
         let take = self.locks.lock(endpoint, usize::from(lock));
         let mut guard = log.call_among(Op::Lock { lock, turn }, endpoint, take, held).await?;
-        let changed = self.change(log, endpoint, turn, guard.is_after_death(), linger).await;
+        let changed = self.change(log, endpoint, turn, guard.is_poisoned(), linger).await;
         if changed.is_ok() {
-            guard.repaired();
+            guard.clear_poison();
         }
         let unlock = log.call_among(Op::Unlock { lock, turn }, endpoint, guard.unlock(), |()| Answer::Done);
         changed.and(unlock.await)
@@ -91,7 +91,7 @@ impl Pair {
         log: &Recorder,
         endpoint: &Endpoint,
         turn: u64,
-        is_after_death: bool,
+        is_poisoned: bool,
         linger: Duration,
     ) -> Result<(), Failure> {
         let lock = self.number;
@@ -101,7 +101,7 @@ impl Pair {
             Ok([first.await.map_err(named)?, second.await.map_err(named)?])
         };
         let from = log.call_among(Op::Look { lock, turn }, endpoint, look, |words| Answer::Words(*words)).await?;
-        let to = match is_after_death {
+        let to = match is_poisoned {
             // Repaired: both words are as if the dead holder had completed.
             true => [from[0].max(from[1]) + 1; 2],
             false => from.map(|word| word + 1),

@@ -1,6 +1,6 @@
 //! Counters that all add to, words and larger values that one node pushes to all.
 
-use farfield::{AtomicVar, Endpoint, NodeId, OwnedVar, OwnedWriter, SharedVar, Wholeness};
+use farfield::{AtomicVar, Endpoint, NodeId, OwnedVar, OwnedWriter, SharedVar, TearCheck};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -43,7 +43,7 @@ impl VarsLoad {
             counters
                 .push((owner, place.open(&format!("counter/{owner}"), |it, path| AtomicVar::open(it, path, owner))?));
             let word = place.open(&format!("word/{owner}"), SharedVar::open)?;
-            let wholeness = if index % 2 == 0 { Wholeness::Guards } else { Wholeness::Checksum };
+            let wholeness = if index % 2 == 0 { TearCheck::Guards } else { TearCheck::Checksum };
             let open = |node: &_, path: &_| OwnedVar::open_with(node, path, owner, wholeness);
             let wide: OwnedVar<Wide> = place.open(&format!("wide/{owner}"), open)?;
             if owner == me {

@@ -2,7 +2,7 @@
 //!
 //! The CPU's accesses are plain: `Word::load` and `Word::store` compile to `mov`, since acquire and release need no
 //! more on x86. So a store stays in the store buffer while later loads execute, and the compiler keeps them in order.
-//! The NIC reads and writes the words in place: `put_live` sends the contents at the time of its read, `get_span`
+//! The NIC reads and writes the words in place: `put_from_region` sends the contents at the time of its read, `get_span`
 //! lands in the word.
 //!
 //! A remote read-modify-write brings its old value to the endpoint, not to a word. The thread stores it when the
@@ -200,7 +200,7 @@ impl<'s> Calls<'s> {
     fn rest(&mut self, time_max: Duration) -> Result<bool> {
         let Pace::Spinning { spins, stop, .. } = self.pace else {
             let is_late = self.endpoint.now() >= self.waits_until;
-            self.endpoint.block_on(self.endpoint.look_again(self.waits_until));
+            self.endpoint.block_on(self.endpoint.wait_for_change(self.waits_until));
             return Ok(!is_late);
         };
         self.spins += 1;
@@ -309,7 +309,7 @@ impl Memory for Calls<'_> {
         let node = self.node_of(to);
         self.brings_first(node)?;
         let (layout, instance) = (self.layout, self.instance);
-        let op = self.endpoint.put_live(layout.remote(to, instance), layout.span(from, instance));
+        let op = self.endpoint.put_from_region(layout.remote(to, instance), layout.span(from, instance));
         self.posted(id, node, Operation::Move(op))
     }
 

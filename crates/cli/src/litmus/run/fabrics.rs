@@ -22,7 +22,7 @@ use rand::{RngExt, SeedableRng};
 use super::calls::{Calls, Elsewhere, GIVEN_UP_MAX, Layout, Pace};
 use super::objects::{Objects, Parts};
 use super::{Ask, Counts, On};
-use crate::place::{FabricChoice, SILENCE};
+use crate::launch::{FabricChoice, SILENCE};
 
 /// Instances of a batch.
 const BATCH: usize = 256;
@@ -51,7 +51,7 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
         }
         On::Verbs => {
             let device = VerbsOptions { patience: silence, ..ask.device.clone() };
-            builder.hosts(hosts.clone()).device(device).silence(silence)
+            builder.hosts(hosts.clone()).device(device).suspect_timeout(silence)
         }
     });
     nodes.context("starting the nodes")

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result};
 use farfield::{
     Barrier, BarrierThread, Endpoint, Node, NodeId, OwnedVar, OwnedWriter, RingBuffer, RingOptions, RingReceiver,
-    RingSender, SharedVar, Wholeness,
+    RingSender, SharedVar, TearCheck,
 };
 use mowgli::litmus::Value;
 use mowgli::run::{ObjectKind, Plan};
@@ -65,7 +65,7 @@ impl Objects {
                         }
                     }
                     ObjectKind::Owned { owner, .. } => {
-                        let wholeness = if instance % 2 == 0 { Wholeness::Guards } else { Wholeness::Checksum };
+                        let wholeness = if instance % 2 == 0 { TearCheck::Guards } else { TearCheck::Checksum };
                         Opened::Owned(OwnedVar::open_with(node, &path, NodeId(*owner as u16), wholeness)?)
                     }
                     ObjectKind::Barrier(_) | ObjectKind::Fetched => Opened::Nothing,

@@ -109,7 +109,7 @@ fn scenario(name: &str, plan: &Plan, ended: impl Fn(Option<Vec<Value>>) + Send +
             });
         }
         let (plan, ended) = (Arc::clone(&plan), Arc::clone(&ended));
-        stage.finally(move || {
+        stage.at_end(move || {
             let registers = registers.borrow();
             let register = |thread: usize, at: usize| registers[thread][at].clone();
             let instance = chosen.get().copied().unwrap_or(0);

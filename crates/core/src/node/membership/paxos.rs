@@ -40,9 +40,9 @@ impl Membership {
                 self.suspect(from);
                 return;
             }
-            Message::ShutOut { epoch } => return self.is_shut_out_by(from.0, epoch),
-            Message::Welcome { epoch, members, removed, shut_out } => {
-                return self.enter(epoch, members, removed, shut_out);
+            Message::Evicted { epoch } => return self.is_evicted_by(from.0, epoch),
+            Message::Welcome { epoch, members, removed, evict } => {
+                return self.enter(epoch, members, removed, evict);
             }
         };
         // It belongs to another instance: decided here, or not begun. (A node that is behind gets the decisions from
@@ -73,12 +73,12 @@ impl Membership {
                 self.promised = self.promised.max(ballot);
                 self.proposal = None;
             }
-            Message::Decided { .. } | Message::ShutOut { .. } | Message::Fenced | Message::Welcome { .. } => {}
+            Message::Decided { .. } | Message::Evicted { .. } | Message::Fenced | Message::Welcome { .. } => {}
         }
     }
 
-    pub(super) fn is_shut_out_by(&mut self, member: u16, epoch: u64) {
-        let until = self.shut_out.entry(member).or_default();
+    pub(super) fn is_evicted_by(&mut self, member: u16, epoch: u64) {
+        let until = self.evict.entry(member).or_default();
         *until = epoch.max(*until);
         self.has_changed = true;
     }
@@ -90,18 +90,18 @@ impl Membership {
         epoch: u64,
         members: BTreeSet<u16>,
         removed: BTreeMap<u16, Removed>,
-        shut_out: BTreeMap<u16, u64>,
+        evict: BTreeMap<u16, u64>,
     ) {
         if self.is_member() || self.removed.contains_key(&self.me) || !members.contains(&self.me) {
             return; // repeated
         }
         (self.epoch, self.has_changed) = (epoch, true);
         (self.members, self.removed) = (members, removed);
-        shut_out.into_iter().for_each(|(member, epoch)| self.is_shut_out_by(member, epoch));
+        evict.into_iter().for_each(|(member, epoch)| self.is_evicted_by(member, epoch));
         let dead = self.removed.iter().filter(|(_, removed)| !removed.departed);
-        self.to_shut_out = dead.map(|(node, _)| *node).collect();
+        self.to_evict = dead.map(|(node, _)| *node).collect();
         self.forget_strangers();
-        self.report_shut_out();
+        self.report_evicted();
         self.learn_early();
     }
 

@@ -77,7 +77,7 @@ impl Session {
         }
         // An admitted node announces its memory when it has evicted all nodes removed before.
         let machine = self.machine(me);
-        self.open[me] |= machine.is_member() && machine.to_shut_out.is_empty();
+        self.open[me] |= machine.is_member() && machine.to_evict.is_empty();
     }
 
     /// Performs one random event. Faults occur only if `faults`; otherwise each reachable node is trusted.
@@ -112,12 +112,12 @@ impl Session {
                 if !self.runs(me) {
                     return;
                 }
-                let to_shut_out = self.machine(me).to_shut_out();
+                let to_evict = self.machine(me).to_evict();
                 let takes_a_while = self.rng.random_range(0..3) != 0;
                 let node = NodeId(other as u16);
-                if let (false, Some(dead)) = (takes_a_while, to_shut_out.first()) {
+                if let (false, Some(dead)) = (takes_a_while, to_evict.first()) {
                     self.closed[me].insert(dead.0);
-                    self.machine(me).has_shut_out(*dead);
+                    self.machine(me).has_evicted(*dead);
                     self.act(me);
                 } else if me != other && self.runs(other) && self.side[me] == self.side[other] {
                     match self.heard.insert((me, other)) {
@@ -158,8 +158,8 @@ impl Session {
             same.for_each(|other| assert_eq!((&one.members, &one.removed), (&other.members, &other.removed)));
         }
         for (me, node) in self.begun().filter(|(me, _)| self.runs(*me)) {
-            let is_shut_out = |dead: &&u16| node.standing_of(NodeId(**dead)) == Some(Standing::ShutOut);
-            for dead in node.removed.keys().filter(is_shut_out) {
+            let is_evicted = |dead: &&u16| node.status_of(NodeId(**dead)) == Some(MemberStatus::Evicted);
+            for dead in node.removed.keys().filter(is_evicted) {
                 // Nothing of the dead node lands on a node that continues. Those are the nodes that this one takes for
                 // members. Later members are fewer, or open their memory to others only.
                 for member in node.members.iter().filter(|member| self.runs(usize::from(**member))) {
@@ -172,7 +172,7 @@ impl Session {
 }
 
 #[test]
-fn whatever_happens_all_decide_the_same_and_recover_only_what_is_shut_out() {
+fn whatever_happens_all_decide_the_same_and_recover_only_evicted_nodes() {
     let (mut removed, mut fenced, mut departed, mut returned) = (0, 0, 0, 0);
     for seed in 0..3000 {
         let count = 2 + seed as usize % 4;
@@ -196,11 +196,11 @@ fn whatever_happens_all_decide_the_same_and_recover_only_what_is_shut_out() {
             assert!(node.members.iter().all(|member| session.runs(usize::from(*member))), "seed {seed}: {node:?}");
             let dead = node.removed.iter().filter(|(_, removed)| !removed.departed).map(|(dead, _)| NodeId(*dead));
             assert!(
-                { dead }.all(|dead| node.standing_of(dead) == Some(Standing::ShutOut)),
+                { dead }.all(|dead| node.status_of(dead) == Some(MemberStatus::Evicted)),
                 "seed {seed}: node {me} waits for ever"
             );
         }
-        removed += session.begun().map(|(_, node)| node.to_shut_out.len() + node.removed.len()).sum::<usize>();
+        removed += session.begun().map(|(_, node)| node.to_evict.len() + node.removed.len()).sum::<usize>();
         fenced += session.begun().filter(|(_, node)| node.is_fenced).count();
         departed += session.begun().filter(|(_, node)| node.has_departed()).count();
         returned += session.begun().filter(|(me, node)| *me >= count && !node.members.is_empty()).count();
@@ -225,11 +225,11 @@ fn what_the_system_calls_dead_needs_no_vote() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (1, vec![NodeId(1), NodeId(2)]));
-    assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![NodeId(0)], Some(Standing::Dead)));
-    node.has_shut_out(NodeId(0));
-    assert_eq!((node.to_shut_out(), node.standing_of(NodeId(0))), (vec![], Some(Standing::ShutOut)));
+    assert_eq!((node.to_evict(), node.status_of(NodeId(0))), (vec![NodeId(0)], Some(MemberStatus::Dead)));
+    node.has_evicted(NodeId(0));
+    assert_eq!((node.to_evict(), node.status_of(NodeId(0))), (vec![], Some(MemberStatus::Evicted)));
     node.left(NodeId(2));
-    assert_eq!((node.epoch(), node.to_shut_out(), node.standing_of(NodeId(2))), (2, vec![], Some(Standing::Departed)));
+    assert_eq!((node.epoch(), node.to_evict(), node.status_of(NodeId(2))), (2, vec![], Some(MemberStatus::Departed)));
     assert!(node.has_changed() && node.is_calm());
 }
 
@@ -329,14 +329,14 @@ fn a_first_life_that_comes_late_learns_what_was_decided() {
         session.machine(3).receive(NodeId(0), message);
     }
     assert_eq!(session.machine(3).epoch(), 1);
-    assert_eq!(session.machine(3).to_shut_out(), [NodeId(2)]);
+    assert_eq!(session.machine(3).to_evict(), [NodeId(2)]);
 }
 
 #[test]
 fn who_returns_is_let_in_when_the_life_before_is_over() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.came(NodeId(3));
-    assert_eq!((node.epoch(), node.standing_of(NodeId(3))), (0, None));
+    assert_eq!((node.epoch(), node.status_of(NodeId(3))), (0, None));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (2, [1, 2, 3].map(NodeId).into()));
     // The restarted node knows the dead nodes from the fabric, and learns of the other restarted ones.
@@ -344,8 +344,8 @@ fn who_returns_is_let_in_when_the_life_before_is_over() {
     back.finds(&[0, 2], &[NodeId(1)]);
     back.came(NodeId(5));
     assert_eq!(back.members().collect::<Vec<_>>(), [1, 3, 5].map(NodeId));
-    assert_eq!(back.standing_of(NodeId(0)), Some(Standing::Departed));
-    assert_eq!((back.standing_of(NodeId(4)), back.to_shut_out()), (None, vec![]));
+    assert_eq!(back.status_of(NodeId(0)), Some(MemberStatus::Departed));
+    assert_eq!((back.status_of(NodeId(4)), back.to_evict()), (None, vec![]));
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn who_starts_late_knows_those_that_have_returned() {
     late.finds(&[0], &[NodeId(1), NodeId(2), NodeId(3)]);
     assert_eq!(late.members().collect::<Vec<_>>(), [1, 2, 3].map(NodeId));
     late.came(NodeId(3));
-    assert_eq!((late.epoch(), late.standing_of(NodeId(0))), (0, Some(Standing::Departed)));
+    assert_eq!((late.epoch(), late.status_of(NodeId(0))), (0, Some(MemberStatus::Departed)));
 }
 
 #[test]

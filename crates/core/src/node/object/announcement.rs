@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A node's description of an object, and the addresses of its part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Announcement {
+pub struct ObjectDescriptor {
     /// `kv/locks/3`: `/` separates sub-objects.
     pub path: String,
     /// The type of object.
@@ -21,10 +21,10 @@ pub struct Announcement {
     pub gone: Vec<u16>,
 }
 
-impl Announcement {
+impl ObjectDescriptor {
     /// Whether the participants differ only by nodes that one of the two knows to be dead or departed, and by their
     /// replacements. Then one of the two has not learned of this yet, and will open the object anew.
-    pub(super) fn is_of_another_epoch(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
+    pub(super) fn is_of_another_epoch(&self, theirs: &ObjectDescriptor, gone: &[u16], places: u16) -> bool {
         let differs = |node: &&u16| self.participants.contains(node) != theirs.participants.contains(node);
         let differing: Vec<u16> =
             self.participants.iter().chain(&theirs.participants).filter(differs).copied().collect();
@@ -34,14 +34,14 @@ impl Announcement {
     }
 
     /// Whether the participants differ at most by dead or departed nodes and by restarted ones.
-    pub(super) fn differs_by_lives(&self, theirs: &Announcement, gone: &[u16], places: u16) -> bool {
+    pub(super) fn differs_by_lives(&self, theirs: &ObjectDescriptor, gone: &[u16], places: u16) -> bool {
         let is_common = |node: &u16| self.participants.contains(node) && theirs.participants.contains(node);
         let is_past = |node: &u16| *node >= places || gone.contains(node) || theirs.gone.contains(node);
         self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
     }
 
     /// The first difference from another node's announcement, if any.
-    pub(super) fn differs(&self, theirs: &Announcement) -> Option<Difference> {
+    pub(super) fn differs(&self, theirs: &ObjectDescriptor) -> Option<Difference> {
         if self.kind != theirs.kind {
             return Difference::new("its type", &self.kind, &theirs.kind);
         }
@@ -55,12 +55,12 @@ impl Announcement {
     }
 
     /// The first difference from another node's announcement besides the participants, if any.
-    pub(super) fn differs_otherwise(&self, theirs: &Announcement) -> Option<Difference> {
+    pub(super) fn differs_otherwise(&self, theirs: &ObjectDescriptor) -> Option<Difference> {
         let participants = self.participants.clone();
-        self.differs(&Announcement { participants, ..theirs.clone() })
+        self.differs(&ObjectDescriptor { participants, ..theirs.clone() })
     }
 
-    fn differs_in_regions(&self, theirs: &Announcement) -> Option<Difference> {
+    fn differs_in_regions(&self, theirs: &ObjectDescriptor) -> Option<Difference> {
         let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
         let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
         unfit.and_then(|(name, bytes)| {

@@ -33,7 +33,7 @@ use std::sync::{Arc, Weak};
 use farfield_fabric::{Endpoint, GroupKey, NodeId, PeerState, Region, RemotePtr, Words};
 use serde::{Deserialize, Serialize};
 
-use super::super::service::{Poller, Progress, Standing};
+use super::super::service::{MemberStatus, Poller, Progress};
 use super::super::{Node, Shared};
 use crate::error::Result;
 use crate::mutants;
@@ -194,9 +194,9 @@ impl Shared {
         if self.fabric.peer_state(node) == PeerState::Left {
             return true;
         }
-        match self.service.standing_of(node) {
-            Some(Standing::Departed | Standing::ShutOut) => true,
-            Some(Standing::Suspected | Standing::Dead) => mutants::CLOSING_SUSPECT_NOT_AWAITED.is_on(),
+        match self.service.status_of(node) {
+            Some(MemberStatus::Departed | MemberStatus::Evicted) => true,
+            Some(MemberStatus::Suspected | MemberStatus::Dead) => mutants::CLOSING_SUSPECT_NOT_AWAITED.is_on(),
             _ => false,
         }
     }
@@ -341,18 +341,18 @@ impl Memory {
     }
 }
 
-/// The regions of an object that is being opened ([`Opening::regions`](super::Opening::regions)). If it is never
+/// The regions of an object that is being opened ([`ObjectBuilder::regions`](super::ObjectBuilder::regions)). If it is never
 /// announced, they are freed at once.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
 /// use farfield::fabric::GroupKey;
-/// use farfield::toolkit::{Opening, Regions};
+/// use farfield::toolkit::{ObjectBuilder, Regions};
 /// let node = farfield::Node::builder().session("doc-regions").start()?;
 /// let mut regions = Regions::new(&node);
 /// let inbox = regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
 /// let scratch = regions.alloc_own(GroupKey::DATA, 64)?; // no other node learns its address
-/// let object = Opening::new(&node, "app/mail", "Mail").regions(regions).open()?;
+/// let object = ObjectBuilder::new(&node, "app/mail", "Mail").regions(regions).open()?;
 /// assert_eq!(object.remote::<u8>(node.id(), "inbox")?, inbox.remote(0));
 /// # drop((object, scratch)); Ok(()) }
 /// ```

@@ -2,7 +2,7 @@
 
 use farfield_fabric::{NodeId, Region, Words};
 
-use super::{Announcement, Callbacks, Expect, Object, Regions};
+use super::{Callbacks, Expect, Object, ObjectDescriptor, Regions};
 use crate::error::Result;
 use crate::node::Node;
 
@@ -14,7 +14,7 @@ use crate::node::Node;
 /// let nodes = farfield::local_session(2)?;
 /// let open = |node: &farfield::Node| {
 ///     let cells = node.alloc(GroupKey::SIGNAL, 64)?;
-///     farfield::toolkit::Opening::new(node, "app/cells", "Cells").layout("one line").region("cells", cells).announce()
+///     farfield::toolkit::ObjectBuilder::new(node, "app/cells", "Cells").layout("one line").region("cells", cells).announce()
 /// };
 /// let (a, b) = (open(&nodes[0])?, open(&nodes[1])?);
 /// a.wait(nodes[0].timeout())?;
@@ -24,7 +24,7 @@ use crate::node::Node;
 /// # Ok(()) }
 /// ```
 #[must_use = "nothing is opened before `announce`"]
-pub struct Opening {
+pub struct ObjectBuilder {
     pub(super) node: Node,
     pub(super) path: String,
     pub(super) kind: &'static str,
@@ -37,11 +37,11 @@ pub struct Opening {
     pub(super) callbacks: Callbacks,
 }
 
-impl Opening {
+impl ObjectBuilder {
     /// Describes an object of type `kind` at `path`. Its participants are all members of the session, or of the
     /// generation of the path ([`Node::reopen`]).
-    pub fn new(node: &Node, path: &str, kind: &'static str) -> Opening {
-        Opening {
+    pub fn new(node: &Node, path: &str, kind: &'static str) -> ObjectBuilder {
+        ObjectBuilder {
             node: node.clone(),
             path: path.into(),
             kind,
@@ -55,13 +55,13 @@ impl Opening {
     }
 
     /// Sets the sizes and options that all participants must agree on.
-    pub fn layout(mut self, layout: &str) -> Opening {
+    pub fn layout(mut self, layout: &str) -> ObjectBuilder {
         self.layout = layout.into();
         self
     }
 
     /// Sets the nodes that take part.
-    pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Opening {
+    pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> ObjectBuilder {
         self.participants = Some(nodes.into_iter().collect());
         self
     }
@@ -69,34 +69,37 @@ impl Opening {
     /// Adds a region of this node that peers may ask for by name. From now on the region belongs to this object alone.
     /// It is freed when all nodes that received its address have closed the object, and at once if this opening is
     /// never announced.
-    pub fn region(mut self, name: &'static str, region: Region) -> Opening {
+    pub fn region(mut self, name: &'static str, region: Region) -> ObjectBuilder {
         self.regions.add(name, region);
         self
     }
 
     /// Sets the regions of this node, announced and private ones, in place of those that were added before. They
-    /// belong to this object alone, as with [`Opening::region`].
-    pub fn regions(mut self, regions: Regions) -> Opening {
+    /// belong to this object alone, as with [`ObjectBuilder::region`].
+    pub fn regions(mut self, regions: Regions) -> ObjectBuilder {
         self.regions = regions;
         self
     }
 
-    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`Opening::region`] does with
+    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`ObjectBuilder::region`] does with
     /// memory.
-    pub fn words(mut self, name: &'static str, words: Words) -> Opening {
+    pub fn words(mut self, name: &'static str, words: Words) -> ObjectBuilder {
         self.regions.add_words(name, words);
         self
     }
 
     /// Sets the regions that this node needs of a peer, with their sizes in bytes.
-    pub fn expect(mut self, of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static) -> Opening {
+    pub fn require_regions(
+        mut self,
+        of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static,
+    ) -> ObjectBuilder {
         self.expect = Box::new(of);
         self
     }
 
     /// Lets restarted nodes join the object while it is open, as additional nodes or in place of a dead or departed
     /// one. The object must be stored on live nodes only, and must need no memory of a joining node. Without this
-    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`Opening::on_join`] reports the
+    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`ObjectBuilder::on_join`] reports the
     /// joining node.
     ///
     /// ```
@@ -106,24 +109,24 @@ impl Opening {
     /// let home = node.id();
     /// let count = node.alloc_words(GroupKey::DATA, 1, &[])?; // on the home only
     /// let expect = move |peer| if peer == home { vec![("count".to_string(), 8)] } else { vec![] };
-    /// let opening = farfield::toolkit::Opening::new(&node, "app/count", "Count").words("count", count).expect(expect);
+    /// let opening = farfield::toolkit::ObjectBuilder::new(&node, "app/count", "Count").words("count", count).require_regions(expect);
     /// let object = opening.takes_in_returned().announce()?;
     /// # drop(object); Ok(()) }
     /// ```
-    pub fn takes_in_returned(mut self) -> Opening {
+    pub fn takes_in_returned(mut self) -> ObjectBuilder {
         self.takes_in = true;
         self
     }
 
     /// Adds a callback that the service thread runs when it has accepted a peer's join: once, unless the peer opens the
     /// object anew. Of two participants, at least the first to open the object sees the other's join.
-    pub fn on_join(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
+    pub fn on_join(mut self, callback: impl Fn(NodeId, &ObjectDescriptor) + Send + Sync + 'static) -> ObjectBuilder {
         self.callbacks.on_join.push(Box::new(callback));
         self
     }
 
     /// Adds a callback that the service thread runs once for each peer, when its regions are known.
-    pub fn on_connect(mut self, callback: impl Fn(NodeId, &Announcement) + Send + Sync + 'static) -> Opening {
+    pub fn on_connect(mut self, callback: impl Fn(NodeId, &ObjectDescriptor) + Send + Sync + 'static) -> ObjectBuilder {
         self.callbacks.on_connect.push(Box::new(callback));
         self
     }
@@ -139,7 +142,7 @@ impl Opening {
     /// Opens the object and waits for all other participants, as long as the node's timeout.
     ///
     /// # Errors
-    /// As [`Opening::announce`] and [`Object::wait`].
+    /// As [`ObjectBuilder::announce`] and [`Object::wait`].
     pub fn open(self) -> Result<Object> {
         let timeout = self.node.timeout();
         let object = self.announce()?;

@@ -254,7 +254,7 @@ impl Node {
     ///
     /// | object | after it was reopened |
     /// |---|---|
-    /// | `Mutex`, `MutexArray`, all other locks | free; `is_after_death` warns the first holder of each that the protected data may be half-written |
+    /// | `Mutex`, `MutexArray`, all other locks | free; `is_poisoned` warns the first holder of each that the protected data may be half-written |
     /// | `Queue` | empty |
     /// | `RingBuffer` | starts anew: receivers drain the old one first |
     /// | `AtomicVar`, `SharedVar`, `OwnedVar`, `Sst`, `Transactions` | zero |
@@ -281,8 +281,8 @@ impl Node {
     /// let locks = farfield::on_each(&nodes, reopen)?;
     /// let ep = nodes[0].endpoint()?;
     /// let mut guard = ep.block_on(locks[0].lock(&ep))?;
-    /// assert!(guard.is_after_death());
-    /// guard.repaired();
+    /// assert!(guard.is_poisoned());
+    /// guard.clear_poison();
     /// # Ok(()) }
     /// ```
     ///
@@ -329,7 +329,7 @@ impl Node {
     /// The default participants of an object of that path: the members of the generation that is being opened, or all
     /// members of the session.
     pub fn members_for(&self, path: &str) -> Vec<NodeId> {
-        self.shared().service.reopenings.members_of(path).unwrap_or_else(|| self.survivors())
+        self.shared().service.reopenings.members_of(path).unwrap_or_else(|| self.live_members())
     }
 
     /// Whether the object at that path is being reopened, so that the data which it protects may be half-written.
@@ -383,7 +383,7 @@ impl<'a> Caller<'a> {
                 Ok(opened) => opened,
                 Err(error) => {
                     let is_lost = members.iter().any(|node| self.node.shared().is_gone(NodeId(*node)));
-                    let is_lost = is_lost || error.is_out_of_reach();
+                    let is_lost = is_lost || error.is_unreachable();
                     if self.check_fenced().is_ok() && (is_lost || self.is_overtaken()) {
                         tracing::info!("{}: generation {generation} came to nothing: {error}", self.path);
                         continue;
@@ -477,7 +477,7 @@ impl<'a> Caller<'a> {
     /// The members in this node's current view, in order.
     fn members(&self) -> Vec<u16> {
         let is_candidate = |node: &NodeId| self.candidates.is_none_or(|nodes| nodes.contains(node));
-        self.node.survivors().into_iter().filter(is_candidate).map(|node| node.0).collect()
+        self.node.live_members().into_iter().filter(is_candidate).map(|node| node.0).collect()
     }
 
     /// The other members whose latest call differs from the expected one.

@@ -54,7 +54,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// that this one cannot change.
     async fn wait_silent(&self, endpoint: &Endpoint, node: NodeId) -> Result<()> {
         let start = endpoint.now();
-        let is_silent = || self.object.node().silence_of(endpoint, node).map(drop);
+        let is_silent = || self.object.node().fenced_error(endpoint, node).map(drop);
         let waited = endpoint.wait_until(endpoint.deadline(), is_silent).await;
         waited.or_else(|_| {
             let what = "all members to evict a dead node".into();

@@ -3,8 +3,8 @@
 use farfield_fabric::{Endpoint, Instant};
 
 use super::codec::{Key, Value};
-use super::death::Entered;
 use super::index::hash_of;
+use super::recovery::Entered;
 use super::{KvStore, Look};
 use crate::error::{Error, ErrorContext, Result};
 use crate::mutants;
@@ -61,7 +61,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let home = self.home_of_stripe(stripe);
         if let Some(entered) = self.deaths.enter(home) {
             match self.locks.lock_deadline(endpoint, stripe, deadline).await {
-                Ok(guard) if !guard.is_after_death() => return Ok(Locked { guard, entered }),
+                Ok(guard) if !guard.is_poisoned() => return Ok(Locked { guard, entered }),
                 Ok(_) => {}
                 Err(error) if self.is_lost_with(&error, home) => {}
                 Err(error) => return Err(error),
@@ -100,7 +100,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             };
             let moved = home != first && !self.deaths.is_repaired(stripe, lock);
             let locked = Locked { guard, entered };
-            if !moved && !locked.guard.is_after_death() {
+            if !moved && !locked.guard.is_poisoned() {
                 return Ok(locked);
             }
             if let Some(locked) = self.repair(locked, lock, deadline).await? {
@@ -151,7 +151,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 Err(error) => return Err(error),
             }
         }
-        locked.guard.repaired();
+        locked.guard.clear_poison();
         Ok(Some(locked))
     }
 }

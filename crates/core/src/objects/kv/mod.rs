@@ -61,7 +61,7 @@
 //!
 //! # When a node dies
 //!
-//! - **Its values are lost.** Operations on such a key fail with [`ErrorKind::Lost`], until it is inserted again:
+//! - **Its values are lost.** Operations on such a key fail with [`ErrorKind::ValueLost`], until it is inserted again:
 //!   `insert` and `upsert` treat it as absent, `delete` removes it. [`Placement::Hash`] uses the next node instead.
 //!   The dead node's share of the others' slots is lost with it. A delete in progress clears a bit there first: a
 //!   reader may have missed the key meanwhile, and may then find it lost, until it is deleted or inserted.
@@ -90,11 +90,11 @@
 
 mod changes;
 mod codec;
-mod death;
 mod get_many;
 mod index;
 mod locks;
 mod options;
+mod recovery;
 mod slots;
 mod tracker;
 mod unfinished;
@@ -105,15 +105,15 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
 pub use self::codec::{ByteString, Key, Value};
-use self::death::Deaths;
 use self::index::{Entry, Index};
 pub use self::options::{KvOptions, Placement};
+use self::recovery::Deaths;
 use self::slots::{Layout, Slots};
 use self::tracker::Tracker;
 use self::values::Look;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
-use crate::node::{Node, Object, Opening, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
 
@@ -162,7 +162,7 @@ const WINDOW: usize = 64;
 const INDEX_KEYS_MAX: usize = 1 << 22;
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// Opens the store among the members of the session ([`Node::survivors`]), and waits for them to do so.
+    /// Opens the store among the members of the session ([`Node::live_members`]), and waits for them to do so.
     ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
@@ -205,8 +205,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         };
         let options_here =
             format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>());
-        let opening = Opening::new(node, path, "KvStore").layout(&options_here).participants(participants.iter());
-        let object = opening.regions(regions).expect(expect).open()?;
+        let opening = ObjectBuilder::new(node, path, "KvStore").layout(&options_here).participants(participants.iter());
+        let object = opening.regions(regions).require_regions(expect).open()?;
         let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
         let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
@@ -342,7 +342,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`], or a timeout: a writer stopped during its update of the value.
+    /// [`ErrorKind::ValueLost`], or a timeout: a writer stopped during its update of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
         let mut since = None;
@@ -395,7 +395,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`], a value that is too long, or a timeout.
+    /// [`ErrorKind::ValueLost`], a value that is too long, or a timeout.
     pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
@@ -444,7 +444,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`KvStore::insert`], or [`ErrorKind::Lost`]: the old value cannot be read.
+    /// As [`KvStore::insert`], or [`ErrorKind::ValueLost`]: the old value cannot be read.
     pub async fn modify(
         &self,
         endpoint: &Endpoint,
@@ -522,7 +522,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     fn lost_by(&self, error: impl Into<Error>) -> Error {
         let error = error.into();
         let error = match error.node() {
-            Some(node) if error.is_gone() => ErrorKind::Lost { node }.into(),
+            Some(node) if error.is_gone() => ErrorKind::ValueLost { node }.into(),
             _ => error,
         };
         error.of(self.object.path())

@@ -123,13 +123,13 @@ impl Slots {
 
     /// Whether this node hands out that slot.
     pub(super) fn is_ours(&self, slot: RemotePtr<u64>) -> bool {
-        self.place_of(slot).is_some_and(|(rank, number)| self.shares[rank].contains(&number))
+        self.rank_of(slot).is_some_and(|(rank, number)| self.shares[rank].contains(&number))
     }
 
     /// Takes back a slot of ours. The caller knows that no index leads to it any more.
     pub(super) fn free(&self, slot: RemotePtr<u64>) {
         debug_assert!(self.is_ours(slot));
-        if let Some((rank, number)) = self.place_of(slot) {
+        if let Some((rank, number)) = self.rank_of(slot) {
             self.homes[rank].lock().free.push(number);
         }
     }
@@ -140,7 +140,7 @@ impl Slots {
     }
 
     /// The rank of a slot's node, and the slot's number there.
-    fn place_of(&self, slot: RemotePtr<u64>) -> Option<(usize, usize)> {
+    fn rank_of(&self, slot: RemotePtr<u64>) -> Option<(usize, usize)> {
         let rank = self.participants.rank_of(slot.node())?;
         let offset = slot.offset().saturating_sub(self.bases[rank].offset());
         Some((rank, offset as usize / (self.layout.words * 8)))

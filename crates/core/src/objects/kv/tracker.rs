@@ -15,8 +15,8 @@ use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
 
 use super::KvOptions;
 use super::codec::Key;
-use super::death::Deaths;
 use super::index::{Entry, Index};
+use super::recovery::Deaths;
 use super::slots::Slots;
 use crate::error::Result;
 use crate::mutants;
@@ -192,7 +192,7 @@ impl<K: Key> Tracker<K> {
 struct Behind(Arc<Sending>);
 
 impl Poller for Behind {
-    fn is_owed(&self) -> bool {
+    fn must_finish_before_leave(&self) -> bool {
         true
     }
 
@@ -200,7 +200,7 @@ impl Poller for Behind {
         let sender = self.0.sender.lock();
         // The members decide about a node that does not answer.
         match sender.ring.try_flush(&sender.endpoint) {
-            Err(error) if !error.is_out_of_reach() => Progress::Idle,
+            Err(error) if !error.is_unreachable() => Progress::Idle,
             _ => Progress::Done,
         }
     }

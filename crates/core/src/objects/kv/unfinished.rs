@@ -17,9 +17,9 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, Region};
 
 use super::codec::Key;
-use super::death::Staying;
 use super::index::{Entry, Index};
 use super::locks::Locked;
+use super::recovery::Staying;
 use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
 use crate::mutants;
@@ -64,7 +64,7 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
         let endpoint = guard.endpoint();
         // Where that fails it may land later, as long as the slot's node is not out for good.
         let fenced = match mutants::KV_HAND_OVER_UNFENCED.is_on() {
-            false => endpoint.block_on(self.node.fence_living(endpoint, [self.entry.slot.node()].into_iter())),
+            false => endpoint.block_on(self.node.fence_live_nodes(endpoint, [self.entry.slot.node()].into_iter())),
             true => Ok(Vec::new()),
         };
         let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
@@ -102,7 +102,7 @@ impl<K: Key> Unfinished<K> {
         if !self.cleared {
             // If the slot's node is evicted or has left, no node reads it any more.
             if self.may_land {
-                self.cleared = node.silence_of(endpoint, entry.slot.node()).is_some();
+                self.cleared = node.fenced_error(endpoint, entry.slot.node()).is_some();
                 return self.cleared;
             }
             let meta = Meta { counter: entry.counter, valid: false }.packed();
@@ -159,7 +159,7 @@ impl<K: Key> Poller for Unfinished<K> {
         }
     }
 
-    fn is_owed(&self) -> bool {
+    fn must_finish_before_leave(&self) -> bool {
         true
     }
 }

@@ -167,7 +167,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             // The writer of the value holds the key's lock. If it has died, the next holder makes the value whole.
             self.lock(endpoint, key).await?.unlock().await?;
         }
-        endpoint.look_again((now + TORN_LONG).min(since + endpoint.timeout())).await;
+        endpoint.wait_for_change((now + TORN_LONG).min(since + endpoint.timeout())).await;
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ struct Abandoned {
 }
 
 impl Poller for Abandoned {
-    fn is_owed(&self) -> bool {
+    fn must_finish_before_leave(&self) -> bool {
         true
     }
 

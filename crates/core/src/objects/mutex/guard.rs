@@ -18,9 +18,9 @@ use crate::objects::release::{fence_holder, release_later};
 /// let (ep, lock) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
 /// ep.block_on(async {
 ///     let mut guard = lock.lock(&ep).await?;
-///     if guard.is_after_death() {
+///     if guard.is_poisoned() {
 ///         // … check and repair what the lock protects …
-///         guard.repaired();
+///         guard.clear_poison();
 ///     }
 ///     guard.unlock().await
 /// })?;
@@ -37,7 +37,7 @@ pub struct Guard<'a> {
     pub(super) index: usize,
     pub(super) held: bool,
     /// The mark, and whether the release removes it.
-    pub(super) is_after_death: bool,
+    pub(super) is_poisoned: bool,
     pub(super) is_repaired: bool,
 }
 
@@ -90,7 +90,7 @@ impl Guard<'_> {
                 // before.
                 let node = self.locks.object.node();
                 self.held = true;
-                node.fence_living(self.endpoint, [home].into_iter()).await.of(path)?;
+                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.held = false;
                 release::add_later(&self.locks.object, self.word, me.wrapping_neg());
                 return fenced.map(drop).of(path);
@@ -116,16 +116,16 @@ impl Guard<'_> {
 }
 
 impl<'a> Guard<'a> {
-    /// Whether a holder has died while it held the lock, and [`Guard::repaired`] has not been called since: the
+    /// Whether a holder has died while it held the lock, and [`Guard::clear_poison`] has not been called since: the
     /// protected data may be half-written. The dead node's earlier puts are visible, or never will be.
-    pub fn is_after_death(&self) -> bool {
-        self.is_after_death
+    pub fn is_poisoned(&self) -> bool {
+        self.is_poisoned
     }
 
     /// Declares that the protected data is whole: the next holder is not warned of a death. Without this call, the
     /// next one is warned, too.
-    pub fn repaired(&mut self) {
-        self.is_repaired = self.is_after_death;
+    pub fn clear_poison(&mut self) {
+        self.is_repaired = self.is_poisoned;
     }
 
     /// The endpoint of the holder. Its puts before the release are visible to the next holder.

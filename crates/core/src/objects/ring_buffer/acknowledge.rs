@@ -23,7 +23,7 @@ impl Acknowledgements {
     /// it has not read it.
     fn counts(&self, endpoint: &Endpoint, reader: NodeId) -> bool {
         let node = self.shared.object.node();
-        node.silence_of(endpoint, reader).is_none() || mutants::RING_DEAD_READER_AWAITED.is_on()
+        node.fenced_error(endpoint, reader).is_none() || mutants::RING_DEAD_READER_AWAITED.is_on()
     }
 
     /// The tails, with their readers' nodes.

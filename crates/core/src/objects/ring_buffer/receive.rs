@@ -82,7 +82,7 @@ impl RingReceiver {
     /// Checks whether another message may still arrive, although there is none now.
     fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
         let shared = &*self.shared;
-        match shared.object.node().silence_of(endpoint, shared.options.writer) {
+        match shared.object.node().fenced_error(endpoint, shared.options.writer) {
             // It may have sent its last messages just before it died or left.
             Some(gone) if shared.head.word(0).load() <= self.position => Err(gone).of(shared.object.path()),
             Some(_) => Ok(()),
@@ -129,7 +129,7 @@ impl RingReceiver {
             (Tail::Local(_), None) => Ok(()),
             (Tail::Remote(tail), _) => match endpoint.put_value(*tail, position).detach() {
                 // An unreachable writer reuses no space.
-                Err(error) if !error.is_out_of_reach() => Err(error).of(self.shared.object.path()),
+                Err(error) if !error.is_unreachable() => Err(error).of(self.shared.object.path()),
                 _ => Ok(()),
             },
         }

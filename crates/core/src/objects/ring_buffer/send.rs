@@ -9,7 +9,7 @@ use super::acknowledge::Acknowledgements;
 use super::{Shared, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Missed, Result};
 use crate::mutants;
-use crate::node::Standing;
+use crate::node::MemberStatus;
 
 /// The one writer of a ring buffer.
 pub struct RingSender {
@@ -157,7 +157,7 @@ impl RingSender {
             match sent {
                 Ok(()) => is_sent = true,
                 Err(error) if error.is_gone() => some_gone = true,
-                Err(error) if error.is_out_of_reach() => {}
+                Err(error) if error.is_unreachable() => {}
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
@@ -184,17 +184,17 @@ impl RingSender {
         // To one node, in this order: message, then head. A refused put leaves a hole, so the head is not put.
         let send_head = || match mutants::RING_HEAD_LIVE.is_on() {
             false => endpoint.put_value(copy.head, self.head).detach(),
-            true => endpoint.put_live(copy.head, head.span(0, 8)).detach(),
+            true => endpoint.put_from_region(copy.head, head.span(0, 8)).detach(),
         };
         if mutants::RING_HEAD_FIRST.is_on() {
             let _ = send_head();
         }
-        let mut sent = endpoint.put_live(copy.ring.byte_add(at as u64), ring.span(at, first)).detach();
+        let mut sent = endpoint.put_from_region(copy.ring.byte_add(at as u64), ring.span(at, first)).detach();
         if bytes > first {
             if mutants::RING_HEAD_BEFORE_WRAPPED.is_on() {
                 let _ = send_head();
             }
-            sent = sent.and_then(|()| endpoint.put_live(copy.ring, ring.span(0, bytes - first)).detach());
+            sent = sent.and_then(|()| endpoint.put_from_region(copy.ring, ring.span(0, bytes - first)).detach());
         }
         if mutants::RING_HEAD_OVER_HOLE.is_on() {
             sent = Ok(());
@@ -367,7 +367,7 @@ impl RingSender {
 impl Drop for RingSender {
     fn drop(&mut self) {
         let is_member =
-            |node| matches!(self.shared.object.node().standing_of(node), Standing::Member | Standing::Suspected);
+            |node| matches!(self.shared.object.node().status_of(node), MemberStatus::Member | MemberStatus::Suspected);
         let behind = self.copies.iter().filter(|copy| copy.sent.get() != self.head).map(|copy| copy.head.node());
         for node in behind.filter(|node| is_member(*node)) {
             let path = self.shared.object.path();

@@ -61,7 +61,7 @@ impl Connections {
         self.control.serve(timeout, &mut |what| happened.push(what));
         let mut board = self.lock();
         happened.into_iter().for_each(|what| self.handle(&mut board, what, &mut news));
-        let is_lost = |(_, peer): &(&NodeId, &Peer)| peer.is_linked && peer.memory.is_out_of_reach();
+        let is_lost = |(_, peer): &(&NodeId, &Peer)| peer.is_linked && peer.memory.is_unreachable();
         let lost: Vec<NodeId> = board.peers.iter().filter(is_lost).map(|(node, _)| *node).collect();
         lost.into_iter().for_each(|node| self.lose(&mut board, node, "the device has given up on it", &mut news));
         self.pass(&mut board);

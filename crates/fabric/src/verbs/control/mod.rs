@@ -285,7 +285,7 @@ impl Control {
     }
 
     /// Exits without a goodbye. The service thread calls it as its last act.
-    pub fn abandon(&self) {
+    pub fn leave_uncleanly(&self) {
         drop(self.go());
     }
 

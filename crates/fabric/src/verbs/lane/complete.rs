@@ -23,7 +23,7 @@ impl VerbsLane {
         }
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(POLLS_PER_LOOK) {
-            self.look_for_the_lost();
+            self.reap_stalled_pairs();
         }
     }
 
@@ -177,7 +177,7 @@ impl VerbsLane {
 
     /// Looks for queue pairs whose work does not end, although they have ended, or for far too long: destroying them ends it.
     #[cold]
-    pub(super) fn look_for_the_lost(&mut self) {
+    pub(super) fn reap_stalled_pairs(&mut self) {
         let now = Instant::now();
         // After a long pause nothing is known of the time between.
         let has_looked = now - core::mem::replace(&mut self.looked, now) < FLUSH_TIME;

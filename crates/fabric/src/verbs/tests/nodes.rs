@@ -294,7 +294,7 @@ fn the_right_of_the_own_node_is_taken_and_given_whether_it_was_used_or_not() {
         assert_eq!(nodes[0].queue_pairs(), (1, 1), "in place of the one before");
     }
     assert_eq!(nodes[0].stub.state().posted.len(), 0);
-    fabric.fence();
+    fabric.fence_self();
     assert_eq!(refused(unused.check_word(word)), ErrorKind::Fenced);
     for endpoint in [&used, &unused] {
         assert_eq!(refused(endpoint.put_value(word, 1).wait()), ErrorKind::Fenced);
@@ -344,7 +344,7 @@ fn the_first_use_of_the_own_node_races_with_what_forbids_it() {
             assert_eq!(region.word(0).load(), settled, "an operation landed after revoke {round}");
             fabric.permit(NodeId(0), key).unwrap();
         }
-        fabric.fence();
+        fabric.fence_self();
         is_fenced.store(true, Ordering::Release);
         let (done, refusals) = workers.into_iter().fold((0, 0), |all, worker| {
             let (done, refusals) = worker.join().unwrap();

@@ -137,7 +137,7 @@ fn random_sessions_use_what_is_there_and_give_all_back() {
             })
             .collect();
         let mut wires: BTreeMap<(NodeId, NodeId), VecDeque<Said>> = BTreeMap::new();
-        // From when on a death is known, and the dead shut out.
+        // From when on a death is known, and the dead evicted.
         let (mut silent, steps) = (BTreeSet::new(), 400);
         for step in 0..steps + 2000 {
             let is_ending = step >= steps;

@@ -37,7 +37,7 @@ impl Node {
                     RUN => serving.serve(Duration::from_millis(20), &mut |event| heard.lock().unwrap().push(event)),
                     STOP => std::thread::sleep(Duration::from_millis(1)),
                     LEAVE => return serving.goodbye(),
-                    _ => return serving.abandon(),
+                    _ => return serving.leave_uncleanly(),
                 }
             }
         });

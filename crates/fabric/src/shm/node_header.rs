@@ -35,7 +35,7 @@ const HEADER_BYTES: usize = crate::sys::card_file::CARD_HEADER_BYTES;
 
 /// The contents of the card behind its header.
 #[repr(C, align(64))]
-pub(crate) struct Card {
+pub(crate) struct NodeHeader {
     pub(crate) life: LifeCell,
     /// 1 once the node has left in good order.
     pub(crate) left: AtomicU32,
@@ -46,20 +46,20 @@ pub(crate) struct Card {
     pub(crate) incarnation: AtomicU64,
     pub(crate) group_bytes: GroupBytes,
     pub(crate) marks: [Mark; LANES_MAX],
-    // `rights` follow: see `Card::rights_of`.
+    // `rights` follow: see `NodeHeader::rights_of`.
 }
 
 // The drawing above. Fields begin cache lines through the alignment of their neighbours; none may ask for more than the
 // header's 64 bytes.
 const _: () = {
     use core::mem::offset_of;
-    assert!(align_of::<Card>() == HEADER_BYTES);
-    assert!(HEADER_BYTES + offset_of!(Card, left) == 128);
-    assert!(HEADER_BYTES + offset_of!(Card, waiters) == 192);
-    assert!(HEADER_BYTES + offset_of!(Card, lanes) == 320);
-    assert!(HEADER_BYTES + offset_of!(Card, group_bytes) == 384);
-    assert!(HEADER_BYTES + offset_of!(Card, marks) == 2432);
-    assert!(HEADER_BYTES + size_of::<Card>() == 18816);
+    assert!(align_of::<NodeHeader>() == HEADER_BYTES);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, left) == 128);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, waiters) == 192);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, lanes) == 320);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, group_bytes) == 384);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, marks) == 2432);
+    assert!(HEADER_BYTES + size_of::<NodeHeader>() == 18816);
 };
 
 /// A right that was taken.
@@ -84,7 +84,7 @@ pub(crate) struct DoorBell {
 pub(crate) static SILENT: CachePadded<DoorBell> =
     CachePadded::new(DoorBell { sleepers: AtomicU32::new(0), ring: AtomicU32::new(0) });
 
-impl Card {
+impl NodeHeader {
     /// Whether the node of a card lives. Works for cards of any version.
     pub(crate) fn is_alive(mapping: &CardMapping) -> bool {
         if mapping.len() < HEADER_BYTES + size_of::<LifeCell>() {
@@ -98,17 +98,17 @@ impl Card {
 
     /// The size of a card file: its length, and how much of it is there from the start.
     pub(crate) fn file() -> CardFile {
-        CardFile { bytes: Card::file_bytes(), there: Card::rights_of(NodeId(0)).start }
+        CardFile { bytes: NodeHeader::file_bytes(), there: NodeHeader::rights_of(NodeId(0)).start }
     }
 
     /// The length of a card file.
     pub(crate) fn file_bytes() -> usize {
-        Card::rights_of(NodeId(NODES_MAX as u16)).start
+        NodeHeader::rights_of(NodeId(NODES_MAX as u16)).start
     }
 
     /// The place of the rights of a peer in the file.
     pub(crate) fn rights_of(peer: NodeId) -> Range<usize> {
-        let start = HEADER_BYTES + size_of::<Card>() + peer.index() * GroupKey::COUNT_MAX;
+        let start = HEADER_BYTES + size_of::<NodeHeader>() + peer.index() * GroupKey::COUNT_MAX;
         start..start + GroupKey::COUNT_MAX
     }
 
@@ -116,9 +116,9 @@ impl Card {
     ///
     /// # Panics
     /// If the file is shorter than a card; the rendezvous layer has checked its length.
-    pub(crate) fn of(mapping: &CardMapping) -> &Card {
-        assert!(mapping.len() >= HEADER_BYTES + size_of::<Card>(), "the card file has the length of a card");
-        let at = mapping.base().wrapping_add(HEADER_BYTES).cast::<Card>();
+    pub(crate) fn of(mapping: &CardMapping) -> &NodeHeader {
+        assert!(mapping.len() >= HEADER_BYTES + size_of::<NodeHeader>(), "the card file has the length of a card");
+        let at = mapping.base().wrapping_add(HEADER_BYTES).cast::<NodeHeader>();
         assert!(at.is_aligned());
         // SAFETY: in bounds and aligned by the assertions; the file was zeroed when it was made, every field is an
         // atomic for which any bytes are valid, and the mapping outlives the reference.
@@ -127,7 +127,7 @@ impl Card {
 
     /// The right of `peer` to a group: [`TAKEN`], or it may access it.
     pub(crate) fn right(mapping: &CardMapping, group: GroupKey, peer: NodeId) -> &AtomicU8 {
-        let offset = Card::rights_of(peer).start + usize::from(group.0);
+        let offset = NodeHeader::rights_of(peer).start + usize::from(group.0);
         assert!(peer.index() < NODES_MAX && offset < mapping.len(), "a right of a member");
         // SAFETY: in bounds by the assertion; a byte-sized atomic needs no alignment; the mapping outlives the borrow.
         unsafe { &*mapping.base().wrapping_add(offset).cast::<AtomicU8>() }

@@ -217,7 +217,7 @@ impl Deaths {
 
     /// Whether a node is dead or departed, and none of its operations can land any more.
     fn is_silent(&self, endpoint: &Endpoint, node: NodeId) -> bool {
-        self.node.silence_of(endpoint, node).is_some()
+        self.node.fenced_error(endpoint, node).is_some()
     }
 
     pub(super) fn is_settled(&self, node: usize) -> bool {
