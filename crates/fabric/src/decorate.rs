@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, Words};
-use crate::lane::{DynLane, Lane};
+use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// Wraps each lane of a fabric.
-type Wrap = Box<dyn Fn(Box<dyn DynLane>) -> Box<dyn DynLane> + Send + Sync>;
+type Wrap = Box<dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync>;
 
 /// A fabric with wrapped lanes.
 struct Decorated {
@@ -29,8 +29,8 @@ impl Fabric for Decorated {
     fn name(&self) -> String {
         format!("{}({})", self.label, self.inner.name())
     }
-    fn open_lane(&self, background: bool) -> Result<Lane> {
-        Ok(Lane::Dyn((self.wrap)(self.inner.open_lane(background)?.into_dyn())))
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
+        Ok((self.wrap)(self.inner.open_lane(background)?))
     }
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         Arc::clone(&self.inner).spawn_service(name, body)

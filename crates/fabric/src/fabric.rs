@@ -32,7 +32,7 @@ pub trait Fabric: Any + Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany) when the node's lanes are used up.
-    fn open_lane(&self, background: bool) -> Result<Lane>;
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>>;
 
     /// Creates a permission group of this node. The first three exist from the start: see [`GroupKey`].
     ///

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::decorate::decorate;
 use crate::error::Code;
 use crate::fabric::Fabric;
-use crate::lane::{DynLane, Status, WorkRequest};
+use crate::lane::{Lane, Status, WorkRequest};
+use crate::pool::BufferMemory;
 use crate::ptr::NodeId;
-use crate::verbs::BufferStore;
 
 /// Which operations of a faulty fabric fail.
 ///
@@ -61,18 +61,18 @@ impl Faults {
     }
 }
 
-/// A fabric whose operations fail as `faults` says: they are refused at posting, as [`DynLane`] describes. It is the
+/// A fabric whose operations fail as `faults` says: they are refused at posting, as [`Lane`] describes. It is the
 /// outermost decorator: the others count each accepted operation as posted.
 pub fn inject(inner: Arc<dyn Fabric>, faults: Faults) -> Arc<dyn Fabric> {
     let wrap = move |inner| {
         let (faults, peers) = (faults.clone(), Vec::new());
-        Box::new(FaultLane { inner, faults, peers }) as Box<dyn DynLane>
+        Box::new(FaultLane { inner, faults, peers }) as Box<dyn Lane>
     };
     decorate(inner, "fault", Box::new(wrap))
 }
 
 struct FaultLane {
-    inner: Box<dyn DynLane>,
+    inner: Box<dyn Lane>,
     faults: Faults,
     /// By number of node.
     peers: Vec<Peer>,
@@ -95,7 +95,7 @@ impl Peer {
 
 impl crate::lane::sealed::Sealed for FaultLane {}
 
-impl DynLane for FaultLane {
+impl Lane for FaultLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         if self.faults.is_cut(request.peer()) {
             return Err(Code::Injected);
@@ -103,7 +103,7 @@ impl DynLane for FaultLane {
         self.inner.check(request)
     }
 
-    fn store(&self) -> Option<Arc<BufferStore>> {
+    fn store(&self) -> Option<Arc<dyn BufferMemory>> {
         self.inner.store()
     }
 

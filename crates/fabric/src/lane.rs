@@ -5,42 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Code;
-use crate::pool::Block;
+use crate::pool::{Block, BufferMemory};
 use crate::ptr::{NodeId, RemotePtr};
-use crate::shm::ShmLane;
-use crate::verbs::{BufferStore, VerbsLane};
 
-/// The private lane of one endpoint: a queue pair to each peer and a completion queue.
-///
-/// Shared memory is inlined, and costs one predicted branch. RDMA has a short path for single words, which is called
-/// directly. All else, decorators included, is behind one dynamic call.
-pub enum Lane {
-    /// Shared memory: operations complete as they are issued.
-    Shm(ShmLane),
-    /// RDMA.
-    Verbs(Box<VerbsLane>),
-    /// Any other fabric.
-    Dyn(Box<dyn DynLane>),
-}
+/// An operation on a word that a lane has posted by its short path: the number of the place where its result lands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WordTicket(pub(crate) u8);
 
-impl Lane {
-    /// The lane behind the dynamic interface, for decorators.
-    pub fn into_dyn(self) -> Box<dyn DynLane> {
-        match self {
-            Lane::Shm(lane) => Box::new(lane),
-            Lane::Verbs(lane) => lane,
-            Lane::Dyn(lane) => lane,
-        }
-    }
-
-    /// As [`DynLane::store`].
-    pub(crate) fn store(&self) -> Option<Arc<BufferStore>> {
-        match self {
-            Lane::Shm(_) => None,
-            Lane::Verbs(lane) => lane.store(),
-            Lane::Dyn(lane) => lane.store(),
-        }
-    }
+/// The target of an operation on a word, and the facts that the endpoint needs when it has ended.
+#[derive(Clone, Copy)]
+pub(crate) struct WordOrigin {
+    pub(crate) remote: RemotePtr<u8>,
+    /// The puts that it flushes.
+    pub(crate) flushes: u64,
 }
 
 /// The kind of an operation.
@@ -124,7 +101,7 @@ pub enum Status {
     Failed(Code),
 }
 
-/// A lane of a fabric other than shared memory, or of a decorator.
+/// The private lane of one endpoint: a queue pair to each peer and a completion queue.
 ///
 /// A work id is a peer and a sequence number, which `post` returns and `status` takes. Completions may be out of
 /// order: a complete operation does not imply that an earlier one is complete.
@@ -139,7 +116,7 @@ pub enum Status {
 ///
 /// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and report
 /// `Done` only when nothing touches the local memory any more.
-pub trait DynLane: Send + sealed::Sealed {
+pub trait Lane: Any + Send + sealed::Sealed {
     /// Checks whether the request would be refused now, without executing it.
     ///
     /// # Errors
@@ -150,8 +127,8 @@ pub trait DynLane: Send + sealed::Sealed {
     /// request is refused, its status reports this when `post` returns.
     fn post(&mut self, request: WorkRequest) -> u64;
 
-    /// Begins a batch to the peer: requests to it may be held back until [`doorbell`](DynLane::doorbell) or
-    /// [`ring`](DynLane::ring). Batches may be nested.
+    /// Begins a batch to the peer: requests to it may be held back until [`doorbell`](Lane::doorbell) or
+    /// [`ring`](Lane::ring). Batches may be nested.
     fn hold(&mut self, _peer: NodeId) {}
 
     /// Ends a batch to the peer: its requests start now at the latest.
@@ -166,7 +143,7 @@ pub trait DynLane: Send + sealed::Sealed {
     }
 
     /// The source of buffers for its operations, if they must be in registered memory.
-    fn store(&self) -> Option<Arc<BufferStore>> {
+    fn store(&self) -> Option<Arc<dyn BufferMemory>> {
         None
     }
 
@@ -203,7 +180,7 @@ pub(crate) unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Bookkeeping of completions that a [`DynLane`] can use: a high-water mark for each peer, and the failures. An operation
+/// Bookkeeping of completions that a [`Lane`] can use: a high-water mark for each peer, and the failures. An operation
 /// that completes before an earlier one, by another queue pair, counts as complete with that one.
 #[derive(Default)]
 pub(crate) struct Completions {

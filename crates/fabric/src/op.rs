@@ -10,11 +10,10 @@ use zerocopy::IntoBytes;
 use crate::endpoint::Buf;
 use crate::endpoint::{Awaits, Endpoint};
 use crate::error::{Code, Result};
-use crate::lane::Status;
+use crate::lane::{Status, WordTicket};
 use crate::local::Instant;
 use crate::pool::Block;
 use crate::ptr::{Plain, RemotePtr};
-use crate::verbs::WordTicket;
 
 /// A posted operation whose result is a `T`.
 ///

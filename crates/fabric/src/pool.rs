@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{ErrorKind, Result};
 use crate::ptr::Plain;
-use crate::verbs::{BufferStore, Piece};
 
 /// A piece of registered memory with a count of the operations that still use it.
 pub(crate) struct Block {
@@ -28,13 +27,30 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 /// The memory of blocks. If a device needs registered memory, slabs are pieces of its node's registered memory
-/// ([`BufferStore`]). A slab of other memory is registered as a whole, with the first operation on one of its blocks.
+/// ([`BufferMemory`]). A slab of other memory is registered as a whole, with the first operation on one of its blocks.
 pub(crate) struct Slab {
     start: NonNull<u8>,
     bytes: usize,
     /// How it was allocated, if it is not a piece of a store.
     layout: Option<Layout>,
     registration: OnceLock<Registration>,
+}
+
+/// The source of slabs, where a device needs registered memory.
+pub trait BufferMemory: Send + Sync {
+    /// At least `bytes` bytes that begin with a page. Their contents are what an earlier user left, or zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoBufferMemory`].
+    fn take(self: Arc<Self>, bytes: usize) -> Result<Piece>;
+}
+
+/// Registered memory of a [`BufferMemory`].
+pub struct Piece {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) bytes: usize,
+    /// The local key by which the device knows it, and the owner that gets the memory back.
+    pub(crate) registration: Registration,
 }
 
 /// The registration of a slab with a device.
@@ -64,9 +80,8 @@ impl Slab {
 
     /// Memory that is registered already.
     pub(crate) fn of_piece(piece: Piece) -> Arc<Slab> {
-        let (start, bytes, key) = (piece.start(), piece.bytes(), piece.key());
-        let registration = OnceLock::from(Registration { key, keep: Box::new(piece) });
-        Arc::new(Slab { start, bytes, layout: None, registration })
+        let Piece { start, bytes, registration } = piece;
+        Arc::new(Slab { start, bytes, layout: None, registration: OnceLock::from(registration) })
     }
 
     /// The block of `bytes` bytes at `offset`. The caller gives no byte to two blocks.
@@ -167,11 +182,11 @@ pub(crate) struct Pool {
     allocated_bytes: Cell<usize>,
     limit_bytes: usize,
     /// The source of slabs, if the device needs registered memory.
-    store: Option<Arc<BufferStore>>,
+    store: Option<Arc<dyn BufferMemory>>,
 }
 
 impl Pool {
-    pub(crate) fn new(limit_bytes: usize, store: Option<Arc<BufferStore>>) -> Pool {
+    pub(crate) fn new(limit_bytes: usize, store: Option<Arc<dyn BufferMemory>>) -> Pool {
         Pool {
             free: std::array::from_fn(|_| RefCell::new(Vec::new())),
             parked: RefCell::new(Vec::new()),
@@ -218,7 +233,7 @@ impl Pool {
 
     fn slab(&self, bytes: usize) -> Result<Arc<Slab>> {
         Ok(match &self.store {
-            Some(store) => Slab::of_piece(store.take(bytes)?),
+            Some(store) => Slab::of_piece(Arc::clone(store).take(bytes)?),
             None => Slab::new(bytes),
         })
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::decorate::decorate;
 use crate::error::Code;
 use crate::fabric::Fabric;
-use crate::lane::{DynLane, Status, Verb, WorkRequest};
+use crate::lane::{Lane, Status, Verb, WorkRequest};
 use crate::local::LocalMutex;
+use crate::pool::BufferMemory;
 use crate::ptr::{NodeId, RemotePtr};
-use crate::verbs::BufferStore;
 
 /// One posted operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,23 +34,23 @@ impl Record {
 
 /// A fabric that records into `record` what its endpoints post.
 pub fn record(inner: Arc<dyn Fabric>, record: Record) -> Arc<dyn Fabric> {
-    let wrap = move |inner| Box::new(RecordLane { inner, record: record.clone() }) as Box<dyn DynLane>;
+    let wrap = move |inner| Box::new(RecordLane { inner, record: record.clone() }) as Box<dyn Lane>;
     decorate(inner, "record", Box::new(wrap))
 }
 
 struct RecordLane {
-    inner: Box<dyn DynLane>,
+    inner: Box<dyn Lane>,
     record: Record,
 }
 
 impl crate::lane::sealed::Sealed for RecordLane {}
 
-impl DynLane for RecordLane {
+impl Lane for RecordLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.inner.check(request)
     }
 
-    fn store(&self) -> Option<Arc<BufferStore>> {
+    fn store(&self) -> Option<Arc<dyn BufferMemory>> {
         self.inner.store()
     }
 

@@ -24,7 +24,7 @@ use crate::cell::memory_fence;
 use crate::decorate::decorate;
 use crate::error::{Code, Result};
 use crate::fabric::Fabric;
-use crate::lane::{Completions, DynLane, Local, Status, Verb, WorkRequest, copy_words};
+use crate::lane::{Completions, Lane, Local, Status, Verb, WorkRequest, copy_words};
 use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId};
 
@@ -52,7 +52,7 @@ pub fn weaken(inner: Arc<dyn Fabric>, seed: u64) -> Result<Arc<dyn Fabric>> {
     inner.spawn(format!("weak-nic-{}", inner.me().0), Box::new(run))?;
     let wrap = move |inner| {
         let rng = SmallRng::from_rng(&mut *lock(&seeds));
-        Box::new(WeakLane::new(inner, &nic, rng)) as Box<dyn DynLane>
+        Box::new(WeakLane::new(inner, &nic, rng)) as Box<dyn Lane>
     };
     Ok(decorate(inner, "weak", Box::new(wrap)))
 }
@@ -98,7 +98,7 @@ struct WeakLane {
 
 /// The queue pairs of one lane.
 struct Pairs {
-    inner: Box<dyn DynLane>,
+    inner: Box<dyn Lane>,
     pairs: Vec<Pair>,
     completed: Vec<(NodeId, u64, Result<(), Code>)>,
 }
@@ -229,10 +229,10 @@ impl Pairs {
 }
 
 /// Does the next subevent of an operation.
-fn advance(inner: &mut dyn DynLane, operation: &mut Operation, rng: &mut SmallRng) {
+fn advance(inner: &mut dyn Lane, operation: &mut Operation, rng: &mut SmallRng) {
     let request = &operation.request;
     let (verb, len) = (request.verb, request.len);
-    let refused = |inner: &mut dyn DynLane, part: WorkRequest| {
+    let refused = |inner: &mut dyn Lane, part: WorkRequest| {
         let (peer, sequence) = (part.peer(), inner.post(part));
         inner.poll();
         match inner.status(peer, sequence) {
@@ -330,7 +330,7 @@ fn pieces(len: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
 }
 
 impl WeakLane {
-    fn new(inner: Box<dyn DynLane>, nic: &Arc<Nic>, rng: SmallRng) -> WeakLane {
+    fn new(inner: Box<dyn Lane>, nic: &Arc<Nic>, rng: SmallRng) -> WeakLane {
         let pairs = Pairs { inner, pairs: Vec::new(), completed: Vec::new() };
         let shared = Arc::new(Shared { pairs: Mutex::new(pairs), closed: AtomicBool::new(false) });
         lock(&nic.lanes).push(Arc::clone(&shared));
@@ -347,7 +347,7 @@ impl Drop for WeakLane {
 
 impl crate::lane::sealed::Sealed for WeakLane {}
 
-impl DynLane for WeakLane {
+impl Lane for WeakLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         lock(&self.shared.pairs).inner.check(request)
     }

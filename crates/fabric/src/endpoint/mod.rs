@@ -2,6 +2,7 @@
 //! and interleaves them, `batch` has ordered batches, and `words` has the short path of RDMA for single words.
 
 mod access;
+mod any_lane;
 mod batch;
 mod buf;
 mod counts;
@@ -13,12 +14,12 @@ mod run;
 mod words;
 
 use core::cell::{Cell, RefCell};
-use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::any_lane::{AnyLane, OtherLane, ShmLane};
 pub use self::batch::Batch;
 pub use self::buf::Buf;
 use self::counts::Counters;
@@ -30,11 +31,10 @@ pub use self::quorum::Quorum;
 use self::run::WaitScope;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Waiting};
-use crate::lane::{DynLane, Lane, Status, Verb};
+use crate::lane::{Status, Verb};
 use crate::local::Instant;
 use crate::pool::{Block, Pool, SMALLEST_BYTES};
 use crate::ptr::{NodeId, Plain, RemotePtr};
-use crate::verbs::VerbsLane;
 
 /// One thread's private access to the fabric. It may be moved to another thread, but not shared:
 ///
@@ -67,7 +67,7 @@ pub struct Endpoint {
 }
 
 enum Inner {
-    Shm(crate::shm::ShmLane, ShmMarks),
+    Shm(ShmLane, ShmMarks),
     Dyn(DynState),
 }
 
@@ -80,31 +80,6 @@ struct DynState {
     marks: Marks,
     /// The number of operations so far.
     issued: Cell<u64>,
-}
-
-/// A lane of any fabric but shared memory.
-enum OtherLane {
-    Verbs(Box<VerbsLane>),
-    Dyn(Box<dyn DynLane>),
-}
-
-impl Deref for OtherLane {
-    type Target = dyn DynLane;
-    fn deref(&self) -> &Self::Target {
-        match self {
-            OtherLane::Verbs(lane) => &**lane,
-            OtherLane::Dyn(lane) => &**lane,
-        }
-    }
-}
-
-impl DerefMut for OtherLane {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        match self {
-            OtherLane::Verbs(lane) => &mut **lane,
-            OtherLane::Dyn(lane) => &mut **lane,
-        }
-    }
 }
 
 impl DynState {
@@ -176,10 +151,9 @@ impl Endpoint {
         let nodes = fabric.nodes();
         let lane = fabric.open_lane(options.background)?;
         let store = lane.store();
-        let inner = match lane {
-            Lane::Shm(lane) => Inner::Shm(lane, ShmMarks::new(nodes)),
-            Lane::Verbs(lane) => Inner::Dyn(DynState::new(OtherLane::Verbs(lane), nodes)),
-            Lane::Dyn(lane) => Inner::Dyn(DynState::new(OtherLane::Dyn(lane), nodes)),
+        let inner = match AnyLane::of(lane) {
+            AnyLane::Shm(lane) => Inner::Shm(*lane, ShmMarks::new(nodes)),
+            AnyLane::Other(lane) => Inner::Dyn(DynState::new(lane, nodes)),
         };
         Ok(Endpoint {
             inner,

@@ -3,12 +3,12 @@
 
 use core::cell::RefMut;
 
-use super::{DynState, Endpoint, Inner, OtherLane};
+use super::any_lane::{OtherLane, VerbsLane};
+use super::{DynState, Endpoint, Inner};
 use crate::error::{Code, Result};
-use crate::lane::{Local, Verb, WorkRequest};
+use crate::lane::{Local, Verb, WordOrigin, WordTicket, WorkRequest};
 use crate::op::Op;
 use crate::ptr::RemotePtr;
-use crate::verbs::{VerbsLane, WordOrigin, WordTicket};
 
 /// Polls of a wait before it becomes an ordinary one: about as many as a round trip of hardware takes.
 const POLLS: u32 = 100;

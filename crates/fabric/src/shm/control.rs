@@ -14,9 +14,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use super::ShmFabric;
 use super::groups::OwnGroup;
+use super::limits::{NODES_MAX, lock};
 use super::node_header::NodeHeader;
-use super::{NODES_MAX, ShmFabric, ShmOptions, lock};
+use super::options::ShmOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
 use crate::local::Instant;

@@ -7,7 +7,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{ShmFabric, lock};
+use super::ShmFabric;
+use super::limits::lock;
 use crate::ptr::NodeId;
 use crate::sys::fence::heavy_fence;
 

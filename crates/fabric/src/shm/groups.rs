@@ -13,7 +13,9 @@ use std::sync::{Arc, Weak};
 
 use super::node_header::{Mark, NodeHeader};
 
-use super::{Memory, RESERVED_BYTES, ShmFabric, lock, system};
+use super::ShmFabric;
+use super::limits::{RESERVED_BYTES, lock, system};
+use super::reach::Memory;
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Bell, Region};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};

@@ -13,11 +13,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::Arc;
 
-use super::LanePlace;
 use super::node_header::{DoorBell, TAKEN};
+use super::reach::LanePlace;
 use super::window::{Window, Windows};
 use crate::error::Code;
-use crate::lane::{Completions, DynLane, Status, Verb, WorkRequest};
+use crate::lane::{Completions, Lane, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
 use crate::space::GRANULE_BYTES;
 use crate::sys::{fence::futex_wake_all, liveness};
@@ -419,7 +419,7 @@ unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
 /// The lane behind the dynamic interface, for decorators: an operation is complete when `post` returns.
 impl crate::lane::sealed::Sealed for ShmLane {}
 
-impl DynLane for ShmLane {
+impl Lane for ShmLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         let place = self.place(request.remote, request.len)?;
         if request.verb == Verb::RemoteFence {

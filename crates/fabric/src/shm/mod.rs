@@ -1,7 +1,7 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group. `card`:
+//! - `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group. `node_header`:
 //!   the small file by which nodes see each other's life, sleep and rights. `control`: the messages between nodes.
 //!   `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
 
@@ -9,6 +9,7 @@ mod control;
 mod gone;
 mod groups;
 mod lane;
+mod limits;
 mod node_header;
 mod options;
 mod reach;
@@ -17,17 +18,18 @@ mod tests;
 mod waiting;
 mod window;
 
-pub use self::options::ShmOptions;
-pub use crate::sys::pages::HugePages;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-pub use lane::ShmLane;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use self::control::Control;
 use self::groups::OwnGroup;
+pub use self::lane::ShmLane;
+pub use self::limits::{LAYOUT, NODES_MAX, PLACES_MAX};
+use self::limits::{lock, system};
 use self::node_header::{DoorBell, LANES_MAX, NodeHeader, SILENT, TAKEN};
+pub use self::options::ShmOptions;
 use self::reach::{LanePlace, Memory, OwnCard};
 use self::waiting::{REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP_MAX, SPINS, WaitersBell, YIELDS, announce};
 use self::window::{Attach, Windows};
@@ -43,17 +45,8 @@ use crate::sys::generations::reserve_for;
 use crate::sys::incarnations::{Entry, Places};
 use crate::sys::liveness;
 use crate::sys::memory::Mapping;
+pub use crate::sys::pages::HugePages;
 use crate::sys::session::SessionDir;
-
-/// The layout that all processes of a session must share. It changes with any change to the card, to the control
-/// messages or to their meaning.
-pub const LAYOUT: &str = concat!("farfield-shm-6/", env!("CARGO_PKG_VERSION"));
-
-/// The most nodes of one session on one host at a time.
-pub const PLACES_MAX: usize = 256;
-/// The most numbers of nodes of one session on one host, of those that were there before included. The last one that a pointer
-/// could name stays free: a lock's word names its holder by one more.
-pub const NODES_MAX: usize = NodeId::COUNT_MAX - 1;
 
 /// One node on shared memory.
 pub struct ShmFabric {
@@ -71,17 +64,6 @@ pub struct ShmFabric {
     fenced: AtomicBool,
     alarm: Alarm,
 }
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn system(what: &'static str) -> impl Fn(&dyn core::fmt::Display) -> Error {
-    move |why| ErrorKind::System { what, why: why.to_string() }.into()
-}
-
-/// Bytes at the start of each group that no region gets. Global fences read the first word.
-const RESERVED_BYTES: usize = 64;
 
 impl ShmFabric {
     /// Joins a session. It does not wait for the peers, which appear as they start.
@@ -318,14 +300,14 @@ impl Fabric for ShmFabric {
         NODES_MAX
     }
 
-    fn open_lane(&self, background: bool) -> Result<Lane> {
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
         let Some(index) = lock(&self.free_lanes).pop() else {
             return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
         };
         let threads = u32::from(!background);
         self.memory.own.card().lanes.fetch_add(threads, Ordering::Relaxed);
         let place = LanePlace { memory: Arc::clone(&self.memory), index, threads, free: Arc::clone(&self.free_lanes) };
-        Ok(Lane::Shm(ShmLane::new(Arc::clone(&self.memory.windows), place)))
+        Ok(Box::new(ShmLane::new(Arc::clone(&self.memory.windows), place)))
     }
 
     fn create_group(&self, bell: Bell) -> Result<GroupKey> {

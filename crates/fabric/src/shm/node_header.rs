@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
-use super::NODES_MAX;
+use super::limits::NODES_MAX;
 use crate::sys::card_file::{CardFile, CardMapping};
 use crate::sys::liveness::{LifeCell, is_alive};
 use crate::{GroupKey, NodeId};

@@ -1,6 +1,6 @@
 //! The options of a node on shared memory.
 
-use super::LAYOUT;
+use super::limits::LAYOUT;
 use crate::sys::pages::HugePages;
 
 /// How a node joins a session on shared memory.

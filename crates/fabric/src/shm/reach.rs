@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::gone::Gone;
+use super::limits::{lock, system};
 use super::node_header::NodeHeader;
 use super::window::Windows;
-use super::{lock, system};
 use crate::error::Result;
 use crate::ptr::{GroupKey, NodeId};
 use crate::sys::card_file::CardMapping;

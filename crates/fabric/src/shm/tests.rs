@@ -1,13 +1,13 @@
 //! Two nodes of this process: their lanes and mappings are looked at from inside.
 
+use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use super::{HugePages, ShmFabric, ShmOptions};
+use super::{HugePages, ShmFabric, ShmLane, ShmOptions};
 use crate::fabric::{ControlEvent, Fabric};
-use crate::lane::Lane;
 use crate::local::Thread;
 use crate::sys::generations::reserve_for;
 use crate::{Code, Endpoint, EndpointOptions, ErrorKind, GroupKey, NodeId};
@@ -101,9 +101,9 @@ fn memory_of_a_node_that_is_gone_is_given_back_when_nobody_writes_to_it() {
         let [stays, goes] = Peer::pair(&session, pages);
         let region = goes.fabric.alloc(GroupKey::DATA, 8 << 20).expect("memory");
         let (word, last) = (region.remote::<u64>(0), region.remote::<u64>((8 << 20) - 8));
-        let lanes = [(); 2].map(|()| match stays.fabric.open_lane(false) {
-            Ok(Lane::Shm(lane)) => lane,
-            _ => unreachable!("a lane on shared memory"),
+        let lanes = [(); 2].map(|()| {
+            let lane: Box<dyn Any> = stays.fabric.open_lane(false).expect("a lane");
+            lane.downcast::<ShmLane>().expect("a lane on shared memory")
         });
         [word, last].iter().for_each(|place| lanes[0].put_value(*place, 7u64).expect("it is there"));
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::lock;
+use super::limits::lock;
 use super::node_header::{DoorBell, SILENT, TAKEN};
 use crate::error::Code;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};

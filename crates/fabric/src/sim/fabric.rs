@@ -139,7 +139,7 @@ impl Fabric for SimFabric {
         self.nodes
     }
 
-    fn open_lane(&self, _background: bool) -> Result<Lane> {
+    fn open_lane(&self, _background: bool) -> Result<Box<dyn Lane>> {
         let open = self.at(|world| {
             let inner = world.inner.borrow();
             inner.lanes.iter().filter(|lane| lane.in_use && lane.node == self.me.0).count()
@@ -147,7 +147,7 @@ impl Fabric for SimFabric {
         if open.ok_or_else(SimFabric::over)? >= LANES_MAX {
             return Err(ErrorKind::TooMany { what: "endpoints of one node", limit: LANES_MAX }.into());
         }
-        Ok(Lane::Dyn(Box::new(SimLane::open(self.clone()))))
+        Ok(Box::new(SimLane::open(self.clone())))
     }
 
     fn create_group(&self, _bell: Bell) -> Result<GroupKey> {

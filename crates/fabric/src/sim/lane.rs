@@ -14,7 +14,7 @@ use super::wait_set::{Told, cell_key, completions_key};
 use super::{SimFabric, heap};
 use crate::error::Code;
 use crate::fabric::PeerState;
-use crate::lane::{DynLane, Local, Status, Verb, WorkRequest};
+use crate::lane::{Lane, Local, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// One endpoint's lane.
@@ -281,7 +281,7 @@ fn write_words(local: &Local, words: &[u64], len: usize) {
 
 impl crate::lane::sealed::Sealed for SimLane {}
 
-impl DynLane for SimLane {
+impl Lane for SimLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.place(request.remote, request.len).map(|_| ())
     }

@@ -318,13 +318,13 @@ impl Fabric for VerbsFabric {
         self.nodes
     }
 
-    fn open_lane(&self, background: bool) -> Result<Lane> {
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
         let mut lane = self.connections.open_lane()?;
         if !background {
             self.lanes.fetch_add(1, Ordering::Relaxed);
             lane.keep(Box::new(Counted(Arc::clone(&self.lanes))));
         }
-        Ok(Lane::Verbs(Box::new(lane)))
+        Ok(Box::new(lane))
     }
 
     fn create_group(&self, _bell: Bell) -> Result<GroupKey> {

@@ -12,7 +12,7 @@
 //! - **Memory that the peer frees** gets no new request: a waiting request is checked again when it is posted, and
 //!   posted requests are counted, so that the freeing node can wait until they have ended (`connections/freeing.rs`). A
 //!   late request fails alone, even if it was accepted: its object was closed everywhere, so none depends on it.
-//! - **An accepted request fails together with all later ones** ([`DynLane`]). A request that the device refuses while
+//! - **An accepted request fails together with all later ones** ([`Lane`]). A request that the device refuses while
 //!   it is posted fails alone. A request that had to wait was accepted, and its caller may no longer check it: if the
 //!   device refuses it, the queue pair is ended.
 //! - **Local memory.** Short puts are copied into the work request. For the rest, pool blocks are in slabs of the
@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 use farfield_verbs_sys::*;
 
 use self::words::{Route, Words};
-pub(crate) use self::words::{WordOrigin, WordTicket};
 use super::connections::OwnNode;
 use super::device::Device;
 use super::error::VerbsError;
@@ -42,8 +41,8 @@ use super::registration::MemoryRegion;
 use super::status::{Refusal, refusal_of};
 use super::store::BufferStore;
 use crate::error::{Code, Result};
-use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
-use crate::pool::{Block, SMALLEST_BYTES, Slab};
+use crate::lane::{Keep, Lane, Local, Status, Verb, WorkRequest};
+use crate::pool::{Block, BufferMemory, SMALLEST_BYTES, Slab};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::Allocation;
 
@@ -166,7 +165,7 @@ impl VerbsLane {
     /// The device has no more completion queues, or no more memory can be registered.
     pub fn open(store: &Arc<BufferStore>) -> Result<VerbsLane> {
         let device = store.device();
-        let own = Slab::of_piece(store.take(Words::BYTES + SMALLEST_BYTES)?);
+        let own = Slab::of_piece(Arc::clone(store).take(Words::BYTES + SMALLEST_BYTES)?);
         let port = LanePort {
             device: Arc::clone(device),
             completions: Arc::new(CompletionQueue::new(device, COMPLETIONS)?),
@@ -219,7 +218,7 @@ impl VerbsLane {
 
     /// A block of registered memory, for a word.
     pub(super) fn new_block(&self) -> Result<Arc<Block>, Code> {
-        let piece = self.store.take(SMALLEST_BYTES).map_err(|_| Code::NoBufferMemory)?;
+        let piece = Arc::clone(&self.store).take(SMALLEST_BYTES).map_err(|_| Code::NoBufferMemory)?;
         Ok(Slab::of_piece(piece).block(0, SMALLEST_BYTES))
     }
 
@@ -498,7 +497,7 @@ impl VerbsLane {
 
 impl crate::lane::sealed::Sealed for VerbsLane {}
 
-impl DynLane for VerbsLane {
+impl Lane for VerbsLane {
     fn check(&mut self, request: &WorkRequest) -> Result<(), Code> {
         self.take_arrivals();
         match self.place(request) {
@@ -546,8 +545,8 @@ impl DynLane for VerbsLane {
         }
     }
 
-    fn store(&self) -> Option<Arc<BufferStore>> {
-        Some(Arc::clone(&self.store))
+    fn store(&self) -> Option<Arc<dyn BufferMemory>> {
+        Some(self.store.clone())
     }
 
     fn ring(&mut self) {

@@ -23,7 +23,7 @@ use super::store::BufferStore;
 use super::tests::{PEER, request, span_request};
 use crate::error::Code;
 use crate::fabric::Region;
-use crate::lane::{DynLane, Status, Verb, WorkRequest};
+use crate::lane::{Lane, Status, Verb, WorkRequest};
 use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 

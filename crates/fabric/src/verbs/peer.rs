@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::lane::WordTicket;
 use super::memory::PeerMemory;
 use super::post::Work;
 use super::queue::{DEPTH, QueuePair};
 use crate::error::Code;
-use crate::lane::{Failures, Keep, Status, Verb};
+use crate::lane::{Failures, Keep, Status, Verb, WordTicket};
 use crate::ptr::{GroupKey, NodeId};
 
 #[derive(Default)]

@@ -12,7 +12,6 @@
 //!
 //! The lock is taken when a pool takes or gives back a slab, and never by an operation.
 
-use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +21,7 @@ use super::device::Device;
 use super::pages::{AddressRange, GIB};
 use super::registration::MemoryRegion;
 use crate::error::{ErrorKind, Result};
+use crate::pool::{BufferMemory, Piece, Registration};
 
 const PAGE_BYTES: usize = 4096;
 const CHUNK_BYTES_MIN: usize = 2 << 20;
@@ -86,11 +86,24 @@ impl BufferStore {
         &self.device
     }
 
-    /// At least `bytes` bytes that begin with a page. Their contents are what an earlier user left, or zero.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoBufferMemory`].
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Piece> {
+    /// A chunk of at least so many pages.
+    fn grow(&self, chunks: &[Chunk], pages: usize) -> Result<Chunk, String> {
+        let total: usize = chunks.iter().map(|chunk| chunk.pages * PAGE_BYTES).sum();
+        let device_max = usize::try_from(self.device.info().region_bytes_max).unwrap_or(usize::MAX).max(PAGE_BYTES);
+        let most = CHUNK_BYTES_MAX.min(1 << device_max.ilog2());
+        let least = pages.checked_mul(PAGE_BYTES).ok_or("no machine has that much")?;
+        let mut bytes = total.next_power_of_two().max(CHUNK_BYTES_MIN).min(most).max(least);
+        loop {
+            match Chunk::register(&self.device, bytes) {
+                Err(_) if bytes > least => bytes /= 2,
+                result => return result,
+            }
+        }
+    }
+}
+
+impl BufferMemory for BufferStore {
+    fn take(self: Arc<Self>, bytes: usize) -> Result<Piece> {
         let exhausted = |why: String| ErrorKind::NoBufferMemory { asked_bytes: bytes, why };
         let Some(pages) = bytes.div_ceil(PAGE_BYTES).max(1).checked_next_power_of_two() else {
             return Err(exhausted("no machine has that much".into()).into());
@@ -111,56 +124,21 @@ impl BufferStore {
         // SAFETY: the page is in the chunk, which is in the range.
         let start = unsafe { range.base().add(page * PAGE_BYTES) };
         let key = region.local_key();
-        Ok(Piece { store: Arc::clone(self), chunk, page, order, start, key })
-    }
-
-    /// A chunk of at least so many pages.
-    fn grow(&self, chunks: &[Chunk], pages: usize) -> Result<Chunk, String> {
-        let total: usize = chunks.iter().map(|chunk| chunk.pages * PAGE_BYTES).sum();
-        let device_max = usize::try_from(self.device.info().region_bytes_max).unwrap_or(usize::MAX).max(PAGE_BYTES);
-        let most = CHUNK_BYTES_MAX.min(1 << device_max.ilog2());
-        let least = pages.checked_mul(PAGE_BYTES).ok_or("no machine has that much")?;
-        let mut bytes = total.next_power_of_two().max(CHUNK_BYTES_MIN).min(most).max(least);
-        loop {
-            match Chunk::register(&self.device, bytes) {
-                Err(_) if bytes > least => bytes /= 2,
-                result => return result,
-            }
-        }
+        drop(chunks);
+        let taken = Taken { store: self, chunk, page, order };
+        Ok(Piece { start, bytes: PAGE_BYTES << order, registration: Registration { key, keep: Box::new(taken) } })
     }
 }
 
-/// Memory of a store, which gets it back when this is dropped.
-pub(crate) struct Piece {
+/// Memory that was taken from a store, which gets it back when this is dropped.
+struct Taken {
     store: Arc<BufferStore>,
     chunk: usize,
     page: usize,
     order: usize,
-    start: NonNull<u8>,
-    key: u32,
 }
 
-// SAFETY: an address and numbers; nothing here reads or writes memory.
-unsafe impl Send for Piece {}
-// SAFETY: as above.
-unsafe impl Sync for Piece {}
-
-impl Piece {
-    pub(crate) fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        PAGE_BYTES << self.order
-    }
-
-    /// The local key by which the device knows it.
-    pub(crate) fn key(&self) -> u32 {
-        self.key
-    }
-}
-
-impl Drop for Piece {
+impl Drop for Taken {
     fn drop(&mut self) {
         let mut chunks = self.store.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         chunks[self.chunk].give_back(self.page, self.order);
@@ -184,33 +162,32 @@ mod tests {
         for _ in 0..2000 {
             if pieces.is_empty() || pieces.len() < 60 && rng.random_bool(0.6) {
                 let bytes = PAGE_BYTES << rng.random_range(0..7);
-                let piece = store.take(bytes).unwrap();
-                assert!(piece.bytes() == bytes && piece.start().as_ptr().align_offset(PAGE_BYTES) == 0);
+                let piece = Arc::clone(&store).take(bytes).unwrap();
+                assert!(piece.bytes == bytes && piece.start.as_ptr().align_offset(PAGE_BYTES) == 0);
                 pieces.push(piece);
             } else {
                 pieces.swap_remove(rng.random_range(0..pieces.len()));
             }
-            let mut ranges: Vec<_> =
-                pieces.iter().map(|piece| (piece.start().as_ptr() as usize, piece.bytes())).collect();
+            let mut ranges: Vec<_> = pieces.iter().map(|piece| (piece.start.as_ptr() as usize, piece.bytes)).collect();
             ranges.sort_unstable();
             assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "two overlap");
         }
         let registered = stub.state().registered.clone();
         pieces.clear();
         // All of the first chunk is one piece again, so its whole length needs no other.
-        let whole = store.take(CHUNK_BYTES_MIN).unwrap();
-        assert_eq!((whole.key(), &stub.state().registered), (1, &registered));
+        let whole = Arc::clone(&store).take(CHUNK_BYTES_MIN).unwrap();
+        assert_eq!((whole.registration.key, &stub.state().registered), (1, &registered));
     }
 
     #[test]
     fn chunks_double_up_to_what_the_device_takes() {
         let stub = Stub::new(true, |info, _| info.region_bytes_max = 12 << 20);
         let store = BufferStore::new(&stub.device);
-        let pieces: Vec<_> = (0..12).map(|_| store.take(2 << 20).unwrap()).collect();
+        let pieces: Vec<_> = (0..12).map(|_| Arc::clone(&store).take(2 << 20).unwrap()).collect();
         assert_eq!(stub.state().registered, [2 << 20, 2 << 20, 4 << 20, 8 << 20, 8 << 20]);
         // A larger request has a chunk of its own, or the device refuses.
         drop(pieces);
-        let _large = store.take(16 << 20).unwrap();
+        let _large = Arc::clone(&store).take(16 << 20).unwrap();
         assert_eq!(stub.state().registered.last(), Some(&(16 << 20)));
     }
 
@@ -219,14 +196,14 @@ mod tests {
         let stub = Stub::new(true, |_, _| ());
         let store = BufferStore::new(&stub.device);
         stub.state().registered_bytes_max = Some(100 << 10);
-        let pieces: Vec<_> = (0..3).map(|_| store.take(32 << 10).unwrap()).collect();
+        let pieces: Vec<_> = (0..3).map(|_| Arc::clone(&store).take(32 << 10).unwrap()).collect();
         assert_eq!(stub.state().registered, [64 << 10, 32 << 10]);
-        let error = store.take(32 << 10).map(|_| ()).unwrap_err();
+        let error = Arc::clone(&store).take(32 << 10).map(|_| ()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NoBufferMemory { asked_bytes: 32_768, .. }) && error.is_refused());
         // Freed memory is used again, and so is a raised limit.
         drop(pieces);
-        let _again = store.take(64 << 10).unwrap();
+        let _again = Arc::clone(&store).take(64 << 10).unwrap();
         stub.state().registered_bytes_max = None;
-        assert_eq!(store.take(1 << 20).unwrap().bytes(), 1 << 20);
+        assert_eq!(Arc::clone(&store).take(1 << 20).unwrap().bytes, 1 << 20);
     }
 }

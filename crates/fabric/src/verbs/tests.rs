@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::control::Secret;
 use super::fabric::{JoinOptions, VerbsFabric};
-use super::lane::{VerbsLane, WordOrigin, WordTicket};
+use super::lane::VerbsLane;
 use super::memory::{GroupMemory, PeerMemory};
 use super::options::VerbsOptions;
 use super::queue::{QueuePair, QueuePairSwitch};
@@ -18,7 +18,7 @@ use super::store::BufferStore;
 use super::stub::Stub;
 use crate::error::Code;
 use crate::fabric::{Fabric, PeerState, Region};
-use crate::lane::{DynLane, Keep, Local, Status, Verb, WorkRequest};
+use crate::lane::{Keep, Lane, Local, Status, Verb, WordOrigin, WordTicket, WorkRequest};
 use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 

@@ -193,18 +193,33 @@ impl Client {
         self.call(ep, key, KvInput::Delete, delete, |done| KvOutput::Succeeded(*done)).await
     }
 
-    /// Retries until a slot is free: a few times at once, and then when no other thread can make progress.
+    /// Inserts as soon as a slot is free.
     pub(super) async fn insert_when_free(&self, ep: &Endpoint, key: u64, value: u64) -> Result<()> {
+        self.when_free(ep, async || {
+            self.insert(ep, key, value).await.map(|answer| (answer != Answer::Full).then_some(()))
+        })
+        .await
+    }
+
+    /// Stores as soon as a slot is free, if the key needs one.
+    pub(super) async fn upsert_when_free(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<()>> {
+        let upsert = async || Ok(Some(self.upsert(ep, key, value).await?).filter(|answer| *answer != Answer::Full));
+        self.when_free(ep, upsert).await
+    }
+
+    /// Retries until a slot is free: a few times at once, and then when no other thread can make progress. A slot that
+    /// another node's delete has freed is available once this node has heard of it.
+    async fn when_free<T>(&self, ep: &Endpoint, call: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
         for round in 0.. {
-            if self.insert(ep, key, value).await? != Answer::Full {
-                break;
+            if let Some(done) = call().await? {
+                return Ok(done);
             }
             assert!(round < 8, "no slot comes back");
             if round >= 2 {
                 a_moment(ep).await;
             }
         }
-        Ok(())
+        unreachable!("a loop without end")
     }
 }
 

@@ -108,7 +108,7 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
             // All nodes can use the key again.
             for node in &living {
                 let (ep, value) = (nodes[*node].endpoint()?, 100 + *node as u64);
-                assert_eq!(ep.block_on(clients[*node].upsert(&ep, key, value))?, Answer::Is(()));
+                assert_eq!(ep.block_on(clients[*node].upsert_when_free(&ep, key, value))?, Answer::Is(()));
                 for other in &living {
                     let ep = nodes[*other].endpoint()?;
                     assert_eq!(ep.block_on(clients[*other].get(&ep, key))?, Answer::Is(Some(value)));

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use farfield_verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 
-use super::{Code, DynLane, Local, Status, Verb, VerbsLane, WorkRequest};
+use super::{Code, Lane, Local, Status, Verb, VerbsLane, WorkRequest};
+use crate::lane::{WordOrigin, WordTicket};
 use crate::pool::Block;
 use crate::ptr::{NodeId, RemotePtr};
 use crate::verbs::peer::Ends;
@@ -19,18 +20,6 @@ use crate::verbs::post::{WordEnds, WordWork, WorkId, post_word};
 
 /// The limit of pending operations; further ones take the long way.
 const PLACES: usize = 1 << u8::BITS;
-
-/// An operation on a word that was posted by [`VerbsLane::post_word`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WordTicket(u8);
-
-/// The target of an operation on a word, and the facts that the endpoint needs when it has ended.
-#[derive(Clone, Copy)]
-pub(crate) struct WordOrigin {
-    pub(crate) remote: RemotePtr<u8>,
-    /// The puts that it flushes.
-    pub(crate) flushes: u64,
-}
 
 /// The way to the words of one chunk of a peer's memory.
 #[derive(Clone, Copy)]
