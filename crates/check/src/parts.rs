@@ -10,6 +10,16 @@ use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 use crate::scenario::{Cluster, crashed, was_paused};
 
 /// Whether the only possible cause of an error is a node's death, a cut, or an eviction.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use farfield::{ErrorKind, NodeId};
+/// # use farfield_check::parts::comes_of_faults;
+/// let late = ErrorKind::Timeout { what: "the lock".into(), waited: Duration::from_secs(1), missing: vec![NodeId(2)] };
+/// assert!(comes_of_faults(&late.into())); // node 2 may have died
+/// let wrong = ErrorKind::Config { why: "there is no lock 9".into() };
+/// assert!(!comes_of_faults(&wrong.into()));
+/// ```
 pub fn comes_of_faults(error: &Error) -> bool {
     let comes_of_faults = |error: &farfield_core::fabric::Error| {
         error.is_unreachable()
@@ -25,6 +35,15 @@ pub fn comes_of_faults(error: &Error) -> bool {
 
 /// A thread's result, unless a possible fault prevented it.
 ///
+/// ```
+/// # use farfield::ErrorKind;
+/// # use farfield_check::parts::unless_faults;
+/// assert_eq!(unless_faults(Ok(7))?, Some(7));
+/// let late = ErrorKind::Timeout { what: "the lock".into(), waited: Default::default(), missing: vec![] };
+/// assert_eq!(unless_faults::<u64>(Err(late.into()))?, None);
+/// # Ok::<(), farfield::Error>(())
+/// ```
+///
 /// # Errors
 /// Any other error.
 pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
@@ -36,6 +55,18 @@ pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 /// Retries after a timeout. Time may pass before any node detects a fault.
+///
+/// ```
+/// # use farfield::{AtomicVar, NodeId};
+/// # use farfield_check::{Budget, Faults, Scenario, check, parts::patiently};
+/// let scenario = Scenario::new("doc/patient", "an addition beside a node that may die", 2, |cluster| {
+///     let counter = cluster.on_each(|node| AtomicVar::<u64>::open(node, "counter", NodeId(0)))?.remove(0);
+///     cluster.thread(0, "adds", move |ep| patiently(|| ep.block_on(counter.fetch_add(ep, 1)).map(drop)));
+///     Ok(())
+/// })
+/// .faults(Faults::new().crashes(1).of([1]));
+/// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+/// ```
 ///
 /// # Errors
 /// That of the attempt, unless it is a timeout that a fault or a leap of time explains.
@@ -49,11 +80,41 @@ pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 /// Whether a node has neither crashed nor been fenced.
+///
+/// ```
+/// # use farfield_check::{Budget, Faults, Scenario, check, parts::goes_on};
+/// let scenario = Scenario::new("doc/goes-on", "node 1 may die", 2, |cluster| {
+///     let nodes = cluster.nodes();
+///     cluster.at_end(move || {
+///         assert!(goes_on(&nodes[0]));
+///         Ok(())
+///     });
+///     Ok(())
+/// })
+/// .faults(Faults::new().crashes(1).of([1]));
+/// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+/// ```
 pub fn goes_on(node: &Node) -> bool {
     !crashed(node.id().index()) && !node.fabric().is_fenced()
 }
 
 /// Whether a node knows the standing of each other node, and of the dead that they are evicted; or is evicted itself.
+///
+/// ```
+/// # use farfield::fabric::Instant;
+/// # use farfield_check::{Budget, Faults, Scenario, check, parts::is_decided};
+/// let scenario = Scenario::new("doc/decided", "two nodes wait for the fate of the third", 3, |cluster| {
+///     for (at, node) in cluster.nodes().into_iter().take(2).enumerate() {
+///         cluster.thread(at, "stays", move |ep| {
+///             let decided = ep.wait_until(Instant::NEVER, || is_decided(&node).then_some(()));
+///             Ok(ep.block_on(decided)?)
+///         });
+///     }
+///     Ok(())
+/// })
+/// .faults(Faults::new().crashes(1).of([2]));
+/// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+/// ```
 pub fn is_decided(node: &Node) -> bool {
     let is_settled = |of: NodeId| match node.status_of(of) {
         MemberStatus::Member => !crashed(of.index()),
@@ -65,6 +126,18 @@ pub fn is_decided(node: &Node) -> bool {
 
 /// A named word of a node, beside the object: a lock protects it, or threads count in it.
 ///
+/// ```
+/// # use farfield_check::{Budget, Scenario, exhaust, parts::word};
+/// let scenario = Scenario::new("doc/word", "a put to a word of node 1", 2, |cluster| {
+///     let sum = word(cluster, 1, "sum")?;
+///     let there = sum.remote::<u64>(0);
+///     cluster.thread(0, "puts", move |ep| Ok(ep.put_value(there, 7).wait()?));
+///     cluster.at_end(move || Ok(assert_eq!(sum.word(0).load(), 7)));
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).is_complete);
+/// ```
+///
 /// # Errors
 /// No memory is left.
 pub fn word(cluster: &Cluster, node: usize, name: &str) -> Result<Region> {
@@ -75,6 +148,24 @@ pub fn word(cluster: &Cluster, node: usize, name: &str) -> Result<Region> {
 }
 
 /// Polls a future until it has been pending so often, and drops it then.
+///
+/// ```
+/// # use farfield::{Mutex, NodeId};
+/// # use farfield_check::{Budget, Scenario, check, choose, parts::cut};
+/// let scenario = Scenario::new("doc/cut", "a dropped call leaves the lock free", 2, |cluster| {
+///     let lock = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?.remove(1);
+///     cluster.thread(1, "drops", move |ep| {
+///         ep.block_on(async {
+///             if let Some(guard) = cut(choose(3), lock.lock(ep)).await {
+///                 guard?.unlock().await?;
+///             }
+///             lock.lock(ep).await?.unlock().await
+///         })
+///     });
+///     Ok(())
+/// });
+/// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+/// ```
 pub async fn cut<T>(pending_max: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut pending = 0;

@@ -99,6 +99,17 @@ impl Scenario {
     }
 
     /// The maximum of steps. An execution with more is a failure: it loops. 200,000 unless set.
+    ///
+    /// ```
+    /// # use farfield::fabric::Word;
+    /// # use farfield_check::{Budget, FailureKind, Scenario, check};
+    /// let spins = Scenario::new("doc/spins", "a thread that spins instead of waiting", 1, |cluster| {
+    ///     cluster.thread(0, "spins", |_| loop { Word::new(0).load(); });
+    ///     Ok(())
+    /// });
+    /// let finding = check(&spins.steps_max(1000), Budget::executions(1), 1).finding.unwrap();
+    /// assert_eq!(finding.failure.kind, FailureKind::TooLong);
+    /// ```
     #[must_use]
     pub fn steps_max(mut self, steps: u64) -> Scenario {
         self.steps_max = steps;
@@ -114,6 +125,18 @@ impl Scenario {
     }
 
     /// Nodes are not started before the body runs: [`Cluster::start`] starts them, in a thread if they are to join late.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/late", "node 1 joins while node 0 waits for it", 2, |cluster| {
+    ///     let (first, starter) = (cluster.start(0)?, cluster.starter());
+    ///     cluster.thread_without_endpoint(0, "waits", move || first.wait_for_all(first.timeout()));
+    ///     cluster.thread_without_endpoint(1, "joins", move || starter.start(1).map(drop));
+    ///     Ok(())
+    /// })
+    /// .late_nodes();
+    /// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+    /// ```
     #[must_use]
     pub fn late_nodes(mut self) -> Scenario {
         self.late_nodes = true;
@@ -121,6 +144,21 @@ impl Scenario {
     }
 
     /// Lets deadlines pass while other threads could still make progress, so that timeouts occur in every state.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/early", "a wait that may time out", 2, |cluster| {
+    ///     let flag = farfield_check::parts::word(cluster, 1, "flag")?;
+    ///     let there = flag.remote::<u64>(0);
+    ///     cluster.thread(0, "puts", move |ep| Ok(ep.put_value(there, 1).wait()?));
+    ///     cluster.thread(1, "waits", move |ep| {
+    ///         Ok(ep.block_on(ep.wait_until(ep.deadline(), || (flag.word(0).load() == 1).then_some(())))?)
+    ///     });
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(200), 1).finding.is_none());
+    /// assert!(check(&scenario.early_timeouts(), Budget::executions(200), 1).finding.is_some()); // a timeout
+    /// ```
     #[must_use]
     pub fn early_timeouts(mut self) -> Scenario {
         self.early_timeouts = true;
@@ -175,6 +213,11 @@ impl Scenario {
     }
 
     /// Marks it as small enough to run all of its executions ([`exhaust`](crate::exhaust)).
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert!(scenario.small().is_small());
+    /// ```
     #[must_use]
     pub fn small(mut self) -> Scenario {
         self.is_small = true;
@@ -189,6 +232,11 @@ impl Scenario {
     }
 
     /// The seeded bugs that it is there to find, by name.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert_eq!(scenario.kills(&["queue-no-fence"]).mutants(), ["queue-no-fence"]);
+    /// ```
     #[must_use]
     pub fn kills(mut self, mutants: &[&'static str]) -> Scenario {
         self.kills.extend(mutants);
@@ -210,6 +258,13 @@ impl Scenario {
     }
 
     /// The faults that may occur in it, if any.
+    ///
+    /// ```
+    /// # use farfield_check::{Faults, Scenario};
+    /// # let scenario = Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert!(scenario.injected().is_none());
+    /// assert_eq!(scenario.faults(Faults::new().crashes(2)).injected().unwrap().count(), 2);
+    /// ```
     pub fn injected(&self) -> Option<&Faults> {
         self.faults.as_ref().filter(|faults| faults.count() > 0)
     }
@@ -383,6 +438,22 @@ impl Cluster {
     }
 
     /// Adds a property that must hold after every change of memory. It must only read.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, FailureKind, Scenario, exhaust, parts::word};
+    /// let scenario = Scenario::new("doc/invariant", "a word that must not exceed 1", 1, |cluster| {
+    ///     let level = word(cluster, 0, "level")?;
+    ///     let seen = level.clone();
+    ///     cluster.invariant("at most 1", move || match seen.word(0).load() {
+    ///         0 | 1 => Ok(()),
+    ///         more => Err(format!("the level is {more}")),
+    ///     });
+    ///     cluster.thread(0, "raises", move |_| Ok((1..3).for_each(|value| level.word(0).store(value))));
+    ///     Ok(())
+    /// });
+    /// let finding = exhaust(&scenario, Budget::unlimited()).finding.unwrap();
+    /// assert_eq!(finding.failure.kind, FailureKind::Invariant);
+    /// ```
     pub fn invariant(&self, name: &str, holds: impl Fn() -> std::result::Result<(), String> + 'static) {
         self.handle.invariant(name, holds);
     }
@@ -424,6 +495,20 @@ impl Starter {
 /// time.
 ///
 /// Adding to it is a scheduling point, so that the search knows of the order.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, exhaust};
+/// let scenario = Scenario::new("doc/log", "two threads log an entry each", 1, |cluster| {
+///     let log = cluster.log();
+///     for thread in 0..2 {
+///         let log = log.clone();
+///         cluster.thread(0, "logs", move |_| Ok(drop(log.push(thread))));
+///     }
+///     cluster.at_end(move || Ok(assert!([[0, 1], [1, 0]].contains(&log.take().try_into().unwrap()))));
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).executions >= 2); // both orders
+/// ```
 pub struct Log<T>(Rc<Concurrent<RefCell<Vec<T>>>>);
 
 impl<T> Default for Log<T> {
@@ -453,6 +538,15 @@ impl<T> Log<T> {
 }
 
 /// A number below `options` that the search chooses, for a decision that a scenario leaves open.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, choose, exhaust};
+/// let scenario = Scenario::new("doc/choose", "one choice of three is wrong", 1, |cluster| {
+///     cluster.thread(0, "chooses", |_| Ok(assert_ne!(choose(3), 2, "the wrong choice")));
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_some());
+/// ```
 pub fn choose(options: usize) -> usize {
     sim::choose(options)
 }

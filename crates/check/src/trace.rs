@@ -25,6 +25,21 @@ const CHECK: usize = 0;
 const WAITS_MAX: usize = 3;
 
 /// The timeline of an execution that was [replayed](crate::replay).
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, check, choose, note, replay, timeline_of};
+/// # let luck = Scenario::new("doc/luck", "one choice of three is wrong", 1, |cluster| {
+/// #     cluster.thread(0, "draws", |_| {
+/// #         let drawn = choose(3);
+/// #         note(|| format!("drew {drawn}"));
+/// #         Ok(assert_ne!(drawn, 2, "the wrong choice"))
+/// #     });
+/// #     Ok(())
+/// # });
+/// let finding = check(&luck, Budget::executions(100), 1).finding.unwrap();
+/// let timeline = timeline_of(&luck, &finding.replay, &replay(&luck, &finding.replay));
+/// assert!(timeline.to_text().contains("drew 2"));
+/// ```
 pub fn timeline_of(scenario: &Scenario, replay: &Replay, outcome: &Outcome) -> Timeline {
     let events = worth_telling(outcome);
     // Threads without events since the setup are left out, and the others numbered anew.

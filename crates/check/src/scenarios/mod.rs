@@ -17,6 +17,11 @@ use std::rc::Rc;
 use crate::{Cluster, Scenario};
 
 /// All of them, in the order in which they are searched.
+///
+/// ```
+/// let barrier = |scenario: &farfield_check::Scenario| scenario.name().starts_with("barrier/");
+/// assert!(farfield_check::scenarios::all().iter().any(barrier));
+/// ```
 pub fn all() -> Vec<Scenario> {
     let scenarios = [
         barrier::scenarios(),
@@ -35,6 +40,13 @@ pub fn all() -> Vec<Scenario> {
 }
 
 /// Adds to scenarios with faults, but for the small ones, the same again with NICs and threads that stall.
+///
+/// ```
+/// # use farfield_check::{Faults, Scenario, scenarios::with_slow};
+/// # let scenario = Scenario::new("doc/dies", "a node may die", 2, |_| Ok(())).faults(Faults::new().crashes(1));
+/// let names: Vec<String> = with_slow([scenario]).iter().map(|scenario| scenario.name().into()).collect();
+/// assert_eq!(names, ["doc/dies", "doc/dies-slow"]);
+/// ```
 pub fn with_slow(scenarios: impl IntoIterator<Item = Scenario>) -> Vec<Scenario> {
     let mut all = Vec::new();
     for scenario in scenarios {

@@ -16,6 +16,16 @@ use self::{exhaustive::Exhaustive, random::Random, script::Script};
 use crate::scenario::{Cluster, Scenario};
 
 /// The budget of a search.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, check, choose};
+/// # let right = Scenario::new("doc/right", "any choice is right", 1, |cluster| {
+/// #     cluster.thread(0, "draws", |_| Ok(assert!(choose(3) < 3)));
+/// #     Ok(())
+/// # });
+/// let report = check(&right, Budget::executions(20), 1);
+/// assert_eq!((report.executions, report.is_complete), (20, false));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     executions: Option<u64>,
@@ -24,21 +34,63 @@ pub struct Budget {
 
 impl Budget {
     /// A budget of this many executions.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check, choose};
+    /// # let right = Scenario::new("doc/right", "any choice is right", 1, |cluster| {
+    /// #     cluster.thread(0, "draws", |_| Ok(assert!(choose(3) < 3)));
+    /// #     Ok(())
+    /// # });
+    /// assert_eq!(check(&right, Budget::executions(20), 1).executions, 20);
+    /// ```
     pub fn executions(executions: u64) -> Budget {
         Budget { executions: Some(executions), time: None }
     }
 
     /// A budget of this much time.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use farfield_check::{Budget, Scenario, check, choose};
+    /// # let right = Scenario::new("doc/right", "any choice is right", 1, |cluster| {
+    /// #     cluster.thread(0, "draws", |_| Ok(assert!(choose(3) < 3)));
+    /// #     Ok(())
+    /// # });
+    /// let report = check(&right, Budget::time(Duration::from_millis(20)), 1);
+    /// assert!(report.executions > 1 && report.elapsed >= Duration::from_millis(20));
+    /// ```
     pub fn time(time: Duration) -> Budget {
         Budget { executions: None, time: Some(time) }
     }
 
     /// No limit: the search ends when all executions have been run.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, choose, exhaust};
+    /// # let right = Scenario::new("doc/right", "any choice is right", 1, |cluster| {
+    /// #     cluster.thread(0, "draws", |_| Ok(assert!(choose(3) < 3)));
+    /// #     Ok(())
+    /// # });
+    /// let report = exhaust(&right, Budget::unlimited());
+    /// assert_eq!((report.executions, report.is_complete), (3, true)); // one for each choice
+    /// ```
     pub fn unlimited() -> Budget {
         Budget::default()
     }
 
     /// Also limits the time.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use farfield_check::{Budget, Scenario, check, choose};
+    /// # let right = Scenario::new("doc/right", "any choice is right", 1, |cluster| {
+    /// #     cluster.thread(0, "draws", |_| Ok(assert!(choose(3) < 3)));
+    /// #     Ok(())
+    /// # });
+    /// // Whichever ends first: the executions or the time.
+    /// let report = check(&right, Budget::executions(20).within(Duration::from_secs(60)), 1);
+    /// assert_eq!(report.executions, 20);
+    /// ```
     #[must_use]
     pub fn within(mut self, time: Duration) -> Budget {
         self.time = Some(time);
@@ -53,6 +105,32 @@ impl Budget {
 }
 
 /// The result of a search.
+///
+/// ```
+/// # use farfield::fabric::GroupKey;
+/// # use farfield_check::{Budget, Scenario, exhaust};
+/// # let adds = |atomic: bool| {
+/// #     Scenario::new("doc/adds", "two threads add one to a word", 1, move |cluster| {
+/// #         let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
+/// #         for _ in 0..2 {
+/// #             let words = words.clone();
+/// #             cluster.thread(0, "adds", move |_| {
+/// #                 let word = words.word(0);
+/// #                 if atomic { word.fetch_add(1); } else { word.store(word.load() + 1); }
+/// #                 Ok(())
+/// #             });
+/// #         }
+/// #         cluster.at_end(move || {
+/// #             assert_eq!(words.word(0).load(), 2, "an addition is lost");
+/// #             Ok(())
+/// #         });
+/// #         Ok(())
+/// #     })
+/// # };
+/// let report = exhaust(&adds(true), Budget::unlimited());
+/// assert!(report.is_complete && report.finding.is_none());
+/// assert!(report.executions > 1 && report.steps > report.executions);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The scenario.
@@ -75,6 +153,33 @@ pub struct Report {
 }
 
 /// A failure, and how to see it again.
+///
+/// ```
+/// # use farfield::fabric::GroupKey;
+/// # use farfield_check::{Budget, FailureKind, Scenario, check};
+/// # let adds = |atomic: bool| {
+/// #     Scenario::new("doc/adds", "two threads add one to a word", 1, move |cluster| {
+/// #         let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
+/// #         for _ in 0..2 {
+/// #             let words = words.clone();
+/// #             cluster.thread(0, "adds", move |_| {
+/// #                 let word = words.word(0);
+/// #                 if atomic { word.fetch_add(1); } else { word.store(word.load() + 1); }
+/// #                 Ok(())
+/// #             });
+/// #         }
+/// #         cluster.at_end(move || {
+/// #             assert_eq!(words.word(0).load(), 2, "an addition is lost");
+/// #             Ok(())
+/// #         });
+/// #         Ok(())
+/// #     })
+/// # };
+/// let finding = check(&adds(false), Budget::executions(1000), 1).finding.unwrap();
+/// assert_eq!(finding.failure.kind, FailureKind::Panic);
+/// assert!(finding.failure.message.contains("an addition is lost"));
+/// println!("again: {}", finding.replay);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The failure.
@@ -89,6 +194,33 @@ pub struct Finding {
 
 impl Finding {
     /// Fewer choices that lead to a failure of the same kind, and that failure.
+    ///
+    /// ```
+    /// # use farfield::fabric::GroupKey;
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// # let adds = |atomic: bool| {
+    /// #     Scenario::new("doc/adds", "two threads add one to a word", 1, move |cluster| {
+    /// #         let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
+    /// #         for _ in 0..2 {
+    /// #             let words = words.clone();
+    /// #             cluster.thread(0, "adds", move |_| {
+    /// #                 let word = words.word(0);
+    /// #                 if atomic { word.fetch_add(1); } else { word.store(word.load() + 1); }
+    /// #                 Ok(())
+    /// #             });
+    /// #         }
+    /// #         cluster.at_end(move || {
+    /// #             assert_eq!(words.word(0).load(), 2, "an addition is lost");
+    /// #             Ok(())
+    /// #         });
+    /// #         Ok(())
+    /// #     })
+    /// # };
+    /// let finding = check(&adds(false), Budget::executions(1000), 1).finding.unwrap();
+    /// let shrunk = finding.shrunk(&adds(false));
+    /// assert!(shrunk.replay.len() <= finding.replay.len());
+    /// assert_eq!(shrunk.failure.kind, finding.failure.kind);
+    /// ```
     #[must_use]
     pub fn shrunk(&self, scenario: &Scenario) -> Finding {
         shrink::shrink(scenario, self)
@@ -103,11 +235,52 @@ fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome 
 }
 
 /// Runs random executions: biased walks and walks by priorities (PCT) alternate.
+///
+/// ```
+/// # use farfield::fabric::GroupKey;
+/// # use farfield_check::{Budget, Scenario, check};
+/// # let adds = |atomic: bool| {
+/// #     Scenario::new("doc/adds", "two threads add one to a word", 1, move |cluster| {
+/// #         let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
+/// #         for _ in 0..2 {
+/// #             let words = words.clone();
+/// #             cluster.thread(0, "adds", move |_| {
+/// #                 let word = words.word(0);
+/// #                 if atomic { word.fetch_add(1); } else { word.store(word.load() + 1); }
+/// #                 Ok(())
+/// #             });
+/// #         }
+/// #         cluster.at_end(move || {
+/// #             assert_eq!(words.word(0).load(), 2, "an addition is lost");
+/// #             Ok(())
+/// #         });
+/// #         Ok(())
+/// #     })
+/// # };
+/// let broken = check(&adds(false), Budget::executions(1000), 1);
+/// assert!(broken.finding.is_some());
+/// let atomic = check(&adds(true), Budget::executions(1000), 1);
+/// assert!(atomic.finding.is_none() && atomic.executions == 1000);
+/// ```
 pub fn check(scenario: &Scenario, budget: Budget, seed: u64) -> Report {
     check_with(scenario, budget, seed, |_| {})
 }
 
 /// [`check`] with progress reports now and then.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, check_with, choose};
+/// # let right = Scenario::new("doc/right", "any choice is right", 1, |cluster| {
+/// #     cluster.thread(0, "draws", |_| Ok(assert!(choose(3) < 3)));
+/// #     Ok(())
+/// # });
+/// let mut reports = 0;
+/// check_with(&right, Budget::executions(200), 1, |so_far| {
+///     reports += 1;
+///     assert!(so_far.executions <= 200);
+/// });
+/// assert!(reports > 0);
+/// ```
 pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl FnMut(&Report)) -> Report {
     let mut decisions = 64;
     let execute = |report: &mut Report| {
@@ -122,11 +295,48 @@ pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl
 }
 
 /// Runs all executions, up to the order of steps that commute.
+///
+/// ```
+/// # use farfield::fabric::GroupKey;
+/// # use farfield_check::{Budget, Scenario, exhaust};
+/// # let adds = |atomic: bool| {
+/// #     Scenario::new("doc/adds", "two threads add one to a word", 1, move |cluster| {
+/// #         let words = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
+/// #         for _ in 0..2 {
+/// #             let words = words.clone();
+/// #             cluster.thread(0, "adds", move |_| {
+/// #                 let word = words.word(0);
+/// #                 if atomic { word.fetch_add(1); } else { word.store(word.load() + 1); }
+/// #                 Ok(())
+/// #             });
+/// #         }
+/// #         cluster.at_end(move || {
+/// #             assert_eq!(words.word(0).load(), 2, "an addition is lost");
+/// #             Ok(())
+/// #         });
+/// #         Ok(())
+/// #     })
+/// # };
+/// let atomic = exhaust(&adds(true), Budget::unlimited());
+/// assert!(atomic.is_complete && atomic.finding.is_none()); // it holds in every execution
+/// assert!(exhaust(&adds(false), Budget::unlimited()).finding.is_some());
+/// ```
 pub fn exhaust(scenario: &Scenario, budget: Budget) -> Report {
     exhaust_with(scenario, budget, |_| {})
 }
 
 /// [`exhaust`] with progress reports now and then.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, choose, exhaust_with};
+/// # let right = Scenario::new("doc/right", "any choices are right", 1, |cluster| {
+/// #     cluster.thread(0, "draws", |_| Ok((0..5).for_each(|_| assert!(choose(3) < 3))));
+/// #     Ok(())
+/// # });
+/// let mut seen = 0;
+/// let report = exhaust_with(&right, Budget::unlimited(), |so_far| seen = so_far.executions);
+/// assert!(seen > 0 && seen < report.executions);
+/// ```
 pub fn exhaust_with(scenario: &Scenario, budget: Budget, progress: impl FnMut(&Report)) -> Report {
     let (exhaustive, mut changes_rights) = (Exhaustive::new(), false);
     let execute = |report: &mut Report| {
@@ -194,6 +404,18 @@ fn search(
 }
 
 /// Runs one execution again, and records what happens.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, check, choose, replay};
+/// # let luck = Scenario::new("doc/luck", "one choice of three is wrong", 1, |cluster| {
+/// #     cluster.thread(0, "draws", |_| Ok(assert_ne!(choose(3), 2, "the wrong choice")));
+/// #     Ok(())
+/// # });
+/// let finding = check(&luck, Budget::executions(100), 1).finding.unwrap();
+/// let line = finding.replay.to_string(); // as the report prints it
+/// let again = replay(&luck, &line.parse().unwrap());
+/// assert_eq!(again.failure.unwrap().kind, finding.failure.kind);
+/// ```
 pub fn replay(scenario: &Scenario, replay: &Replay) -> Outcome {
     run(scenario, Box::new(Script::new(replay)), true)
 }

@@ -23,6 +23,11 @@ pub struct Replay {
 }
 
 /// A line that is no replay.
+///
+/// ```
+/// let error = "barrier/visible".parse::<farfield_check::Replay>().unwrap_err();
+/// assert!(error.to_string().starts_with("`barrier/visible` is no replay line"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplayError(String);
 
@@ -55,6 +60,11 @@ impl Replay {
     }
 
     /// How many choices differ from the first candidate.
+    ///
+    /// ```
+    /// let replay: farfield_check::Replay = "barrier/visible#e:12=1,15=3".parse().unwrap();
+    /// assert_eq!(replay.len(), 2);
+    /// ```
     pub fn len(&self) -> usize {
         self.choices.len()
     }

@@ -19,6 +19,17 @@ mod text;
 pub(crate) use page::number;
 
 /// An execution to show.
+///
+/// ```
+/// use farfield_check::timeline::{Event, Lane, Timeline, What};
+/// let timeline = Timeline {
+///     title: "a store".into(),
+///     threads: vec![Lane { name: "writer".into(), node: 0 }],
+///     events: vec![Event { step: 1, time_ns: 0, thread: 0, what: What::Write { cell: "x".into(), value: 1 } }],
+///     ..Timeline::default()
+/// };
+/// assert!(timeline.to_text().contains("writer on n0"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     /// The subject of the check: the heading of the page.
@@ -56,6 +67,13 @@ pub struct Lane {
 }
 
 /// A step of the execution.
+///
+/// ```
+/// # use farfield_check::timeline::{Event, What};
+/// let put = What::Issue { op: 1, verb: "put", peer: 1, text: "x=1 → n1 z".into() };
+/// let event = Event { step: 3, time_ns: 0, thread: 0, what: put };
+/// # assert_eq!(event.step, 3);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Its position in the schedule.
@@ -117,6 +135,13 @@ pub enum What {
 
 impl Timeline {
     /// The page. Indices of threads that do not exist are shown as a thread of node 0.
+    ///
+    /// ```
+    /// # use farfield_check::timeline::Timeline;
+    /// let timeline = Timeline { title: "a lost addition".into(), ..Timeline::default() };
+    /// let page = timeline.to_html(); // self-contained: write it to a file
+    /// assert!(page.contains("a lost addition"));
+    /// ```
     pub fn to_html(&self) -> String {
         let story = story::Story::of(self);
         let layout = layout::Layout::of(self, &story);
@@ -129,6 +154,16 @@ impl Timeline {
     }
 
     /// The failing thread: "reader on n3".
+    ///
+    /// ```
+    /// # use farfield_check::timeline::{Failure, Lane, Timeline};
+    /// let timeline = Timeline {
+    ///     threads: vec![Lane { name: "reader".into(), node: 3 }],
+    ///     failure: Some(Failure { step: 9, thread: Some(0), message: "it read 0".into() }),
+    ///     ..Timeline::default()
+    /// };
+    /// assert_eq!(timeline.failing_thread().unwrap(), "reader on n3");
+    /// ```
     pub fn failing_thread(&self) -> Option<String> {
         self.failure.as_ref()?.thread.map(|thread| self.name_of(thread))
     }

@@ -1,8 +1,12 @@
 //! Puts to one node in order, and an atomic after them, behind one doorbell.
 
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+
 use super::{Endpoint, Inner};
 use crate::endpoint::Buf;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Span;
 use crate::op::Op;
 use crate::ptr::{NodeId, Plain, RemotePtr};
@@ -87,9 +91,8 @@ impl<'e> Batch<'e> {
         self.add(dst.node(), |endpoint| endpoint.put(dst, src))
     }
 
-    /// Adds a compare-and-swap after the puts, rings the doorbell and waits for all operations. Returns the word before it,
-    /// which is `expected` if it was exchanged. The puts land before the word changes: so this publishes them
-    /// in one round trip.
+    /// Adds a compare-and-swap after the puts, and rings the doorbell. The result is the word before it, which is
+    /// `expected` if it was exchanged. The puts land before the word changes: so this publishes them in one round trip.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
@@ -99,54 +102,90 @@ impl<'e> Batch<'e> {
     /// # Ok(()) }
     /// ```
     ///
-    /// # Errors
-    /// As [`Batch::post`]. If a put was refused, or a pointer is to another node, the word is not exchanged.
-    pub async fn cas(self, word: RemotePtr<u64>, expected: u64, new: u64) -> Result<u64> {
-        self.end(word.node(), |endpoint| endpoint.cas(word, expected, new)).await
+    /// The result's errors are those of [`Batch::post`]. If a put was refused, or a pointer is to another node, the word
+    /// is not exchanged.
+    pub fn cas(self, word: RemotePtr<u64>, expected: u64, new: u64) -> Posted<'e, u64> {
+        self.end(word.node(), |endpoint| endpoint.cas(word, expected, new))
     }
 
     /// As [`Batch::cas`], with a fetch-and-add.
     ///
-    /// # Errors
-    /// As [`Batch::cas`].
-    pub async fn faa(self, word: RemotePtr<u64>, addend: u64) -> Result<u64> {
-        self.end(word.node(), |endpoint| endpoint.faa(word, addend)).await
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, slot: RemotePtr<u64>, filled: RemotePtr<u64>) -> Result<()> {
+    /// let filled_before = ep.batch(slot.node()).put_value(slot, 42).faa(filled, 1).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn faa(self, word: RemotePtr<u64>, addend: u64) -> Posted<'e, u64> {
+        self.end(word.node(), |endpoint| endpoint.faa(word, addend))
     }
 
-    async fn end(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, u64>) -> Result<u64> {
-        if node != self.node {
-            self.last = Some(Err(ErrorKind::OtherNode { node, batch: self.node }.into()));
-        } else if let Some(Ok(last)) = &self.last
-            && last.has_failed()
-        {
-            self.last = self.last.take().map(|last| last.and_then(|op| Err(op.wait().expect_err("it has failed"))));
-        }
-        let op = match &self.last {
-            Some(Err(_)) => None,
-            _ => Some(op(self.endpoint)),
+    fn end(mut self, node: NodeId, op: impl FnOnce(&'e Endpoint) -> Op<'e, u64>) -> Posted<'e, u64> {
+        // The word may change only if all puts before it were accepted.
+        let failed = match self.last.take() {
+            _ if node != self.node => Some(ErrorKind::OtherNode { node, batch: self.node }.into()),
+            Some(Err(error)) => Some(error),
+            Some(Ok(put)) if put.has_failed() => put.wait().err(),
+            Some(Ok(put)) => {
+                self.earlier.push(put);
+                None
+            }
+            None => None,
         };
-        let posted = self.post().await;
-        match op {
-            Some(op) => posted.and(op.await),
-            None => posted.map(|()| unreachable!("the last operation has failed")),
-        }
+        let last = match failed {
+            Some(error) => Last::Ended(Some(Err(error))),
+            None => Last::Op(op(self.endpoint)),
+        };
+        drop(self.held); // the doorbell
+        Posted { earlier: self.earlier, at: 0, failed: None, last }
     }
 
-    /// Rings the doorbell and waits for all operations.
-    ///
-    /// # Errors
-    /// A pointer to another node than the batch's, or what an operation ran into.
-    pub async fn post(self) -> Result<()> {
+    /// Rings the doorbell. The result's errors are a pointer to another node than the batch's, or the first error of an
+    /// operation.
+    pub fn post(self) -> Posted<'e, ()> {
         drop(self.held);
-        let mut first = Ok(());
-        for op in self.earlier {
-            first = first.and(op.await);
-        }
         let last = match self.last {
-            None => Ok(()),
-            Some(Err(error)) => Err(error),
-            Some(Ok(op)) => op.await,
+            Some(Ok(op)) => Last::Op(op),
+            Some(Err(error)) => Last::Ended(Some(Err(error))),
+            None => Last::Ended(Some(Ok(()))),
         };
-        first.and(last)
+        Posted { earlier: self.earlier, at: 0, failed: None, last }
+    }
+}
+
+/// The operations of a batch, which are on their way: a future that need not be awaited, as an [`Op`].
+#[must_use = "the result of the operations, or their failure, is only seen by waiting for it"]
+pub struct Posted<'e, T> {
+    earlier: Vec<Op<'e, ()>>,
+    /// How many of the earlier ones have ended.
+    at: usize,
+    failed: Option<Error>,
+    last: Last<'e, T>,
+}
+
+enum Last<'e, T> {
+    Op(Op<'e, T>),
+    Ended(Option<Result<T>>),
+}
+
+// Nothing in it is pinned.
+impl<T> Unpin for Posted<'_, T> {}
+
+impl<T: Plain> Future for Posted<'_, T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let Posted { earlier, at, failed, last } = &mut *self;
+        while let Some(op) = earlier.get_mut(*at) {
+            if let Err(error) = ready!(Pin::new(op).poll(cx)) {
+                failed.get_or_insert(error);
+            }
+            *at += 1;
+        }
+        let last = match last {
+            Last::Op(op) => ready!(Pin::new(op).poll(cx)),
+            Last::Ended(result) => result.take().expect("not polled after its end"),
+        };
+        Poll::Ready(failed.take().map_or(last, Err))
     }
 }

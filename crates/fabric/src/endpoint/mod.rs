@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::any_lane::{AnyLane, OtherLane, ShmLane};
-pub use self::batch::Batch;
+pub use self::batch::{Batch, Posted};
 pub use self::buf::Buf;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};

@@ -6,17 +6,15 @@ use core::task::Poll;
 
 use super::Endpoint;
 use crate::error::Result;
-use crate::op::Op;
-use crate::ptr::Plain;
 
 /// Operations of which a quorum was awaited: see [`Endpoint::quorum`].
-pub struct Quorum<'e, T> {
+pub struct Quorum<T, F> {
     succeeded: usize,
     ended: Vec<(usize, Result<T>)>,
-    pending: Vec<(usize, Op<'e, T>)>,
+    pending: Vec<(usize, F)>,
 }
 
-impl<'e, T> Quorum<'e, T> {
+impl<T, F> Quorum<T, F> {
     /// How many operations have succeeded: fewer than were needed if too many have failed.
     pub fn succeeded(&self) -> usize {
         self.succeeded
@@ -28,7 +26,7 @@ impl<'e, T> Quorum<'e, T> {
     }
 
     /// The operations that have not ended, each with its index. To drop them does not cancel them.
-    pub fn into_pending(self) -> impl Iterator<Item = (usize, Op<'e, T>)> {
+    pub fn into_pending(self) -> impl Iterator<Item = (usize, F)> {
         self.pending.into_iter()
     }
 }
@@ -46,12 +44,24 @@ impl Endpoint {
     /// written.succeeded() >= majority
     /// # }
     /// ```
-    pub async fn quorum<'e, T: Plain>(
-        &'e self,
-        ops: impl IntoIterator<Item = Op<'e, T>>,
-        needed: usize,
-    ) -> Quorum<'e, T> {
-        let pending: Vec<(usize, Op<'e, T>)> = ops.into_iter().enumerate().collect();
+    ///
+    /// The operations are already on their way: [`Op`](crate::Op)s, [`Posted`](crate::Posted) batches, or other futures.
+    /// A replicated register writes a value and then its version to each copy:
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr};
+    /// # async fn f(ep: &Endpoint, copies: &[RemotePtr<u64>], version: u64, value: u64) -> bool {
+    /// let write = |copy: &RemotePtr<u64>| {
+    ///     ep.batch(copy.node()).put_value(copy.at(1), value).cas(*copy, version - 1, version)
+    /// };
+    /// ep.quorum(copies.iter().map(write), 2).await.succeeded() >= 2
+    /// # }
+    /// ```
+    pub async fn quorum<T, F>(&self, ops: impl IntoIterator<Item = F>, needed: usize) -> Quorum<T, F>
+    where
+        F: Future<Output = Result<T>> + Unpin,
+    {
+        let pending: Vec<(usize, F)> = ops.into_iter().enumerate().collect();
         let mut quorum = Quorum { succeeded: 0, ended: Vec::with_capacity(pending.len()), pending };
         poll_fn(|cx| {
             let mut at = 0;

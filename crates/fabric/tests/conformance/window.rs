@@ -141,7 +141,7 @@ pub(crate) fn batches_end_in_an_atomic(harness: &Harness) {
 pub(crate) fn a_quorum_is_awaited(harness: &Harness) {
     let nodes = harness.session(4);
     let endpoint = nodes[0].endpoint();
-    let regions: Vec<_> = nodes[1..].iter().map(|node| node.region(8)).collect();
+    let regions: Vec<_> = nodes[1..].iter().map(|node| node.region(16)).collect();
     let good: Vec<_> = regions.iter().map(|region| region.remote::<u64>(0)).collect();
     let bad = good[2].byte_add(1 << 40);
     let put = |copies: [RemotePtr<u64>; 3], needed| {
@@ -157,6 +157,25 @@ pub(crate) fn a_quorum_is_awaited(harness: &Harness) {
     assert!(failed.succeeded() < 3 && failed.ended().iter().any(|(index, result)| *index == 1 && result.is_err()));
     for (_, put) in failed.into_pending() {
         put.wait().unwrap();
+    }
+    // Batches are posted at once, and a quorum of them is awaited as of other operations.
+    let publish = |copies: [RemotePtr<u64>; 3], version: u64, needed| {
+        let batches = copies.map(|copy| {
+            let value = regions[copy.node().index() - 1].remote::<u64>(8);
+            endpoint.batch(copy.node()).put_value(value, 10 + version).cas(copy, version, version + 1)
+        });
+        endpoint.block_on(endpoint.quorum(batches, needed))
+    };
+    let of = |version, results: &[(usize, farfield_fabric::Result<u64>)]| {
+        results.iter().filter(|(_, found)| *found == Ok(version)).count()
+    };
+    let published = publish([good[0], good[1], good[2]], 7, 3);
+    assert_eq!((published.succeeded(), of(7, published.ended())), (3, 3));
+    let published = publish([good[0], bad, good[1]], 8, 2);
+    assert_eq!(of(8, published.ended()), 2);
+    for copy in [good[0], good[1]] {
+        let value = regions[copy.node().index() - 1].remote::<u64>(8);
+        assert_eq!((endpoint.get(copy).wait(), endpoint.get(value).wait()), (Ok(9), Ok(18)));
     }
 }
 
