@@ -60,7 +60,7 @@ pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 /// # use farfield::{AtomicVar, NodeId};
 /// # use farfield_check::{Budget, Faults, Scenario, check, parts::patiently};
 /// let scenario = Scenario::new("doc/patient", "an addition beside a node that may die", 2, |cluster| {
-///     let counter = cluster.on_each(|node| AtomicVar::<u64>::open(node, "counter", NodeId(0)))?.remove(0);
+///     let counter = cluster.on_each(|node| AtomicVar::open(node, "counter", NodeId(0)))?.remove(0);
 ///     cluster.thread(0, "adds", move |ep| patiently(|| ep.block_on(counter.fetch_add(ep, 1)).map(drop)));
 ///     Ok(())
 /// })

@@ -129,9 +129,11 @@ impl Scenario {
     /// ```
     /// # use farfield_check::{Budget, Scenario, check};
     /// let scenario = Scenario::new("doc/late", "node 1 joins while node 0 waits for it", 2, |cluster| {
-    ///     let (first, starter) = (cluster.start(0)?, cluster.starter());
+    ///     let (first, starter, joined) = (cluster.start(0)?, cluster.starter(), cluster.log());
+    ///     let kept = joined.clone();
     ///     cluster.thread_without_endpoint(0, "waits", move || first.wait_for_all(first.timeout()));
-    ///     cluster.thread_without_endpoint(1, "joins", move || starter.start(1).map(drop));
+    ///     cluster.thread_without_endpoint(1, "joins", move || Ok(drop(joined.push(starter.start(1)?))));
+    ///     cluster.at_end(move || Ok(drop(kept.take())));
     ///     Ok(())
     /// })
     /// .late_nodes();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use farfield::NodeId;
 use farfield::fabric::sim::{self, Chooser, Handle, Settings, View};
-use farfield::fabric::{ControlEvent, DeathRule, Error, ErrorKind, Fabric, GroupKey, LocalMutex, PeerState, RemotePtr};
+use farfield::fabric::{
+    ControlEvent, DeathRule, Error, ErrorKind, GroupKey, LocalMutex, PeerState, RemotePtr, Transport,
+};
 use farfield_check::{Budget, Cluster, Faults, Replay, Report, Scenario, check, crashed, exhaust, replay};
 
 const RULES: [DeathRule; 2] = [DeathRule::System, DeathRule::Majority];
@@ -131,7 +133,7 @@ fn evict(rule: DeathRule, puts: usize, faults: Faults, seen: &Seen<&'static str>
                     return Ok(());
                 }
             }
-            ep.fabric().evict(NodeId(1), Duration::from_secs(1))?;
+            ep.transport().evict(NodeId(1), Duration::from_secs(1))?;
             assert!(matches!(ep.fabric().peer_state(NodeId(1)), PeerState::Dead { .. }));
             assert_eq!(outcome(ep.get(RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 0)).wait()), "dead");
             before.push([own.word(0).load(), own.word(8).load()]);
@@ -243,7 +245,7 @@ fn all_operations_of_a_fenced_node_end_in_fenced() {
             Ok(())
         });
         cluster.thread(0, "fences", |ep| {
-            ep.fabric().fence_self();
+            ep.transport().fence_self();
             assert!(ep.fabric().is_fenced());
             Ok(())
         });
@@ -268,7 +270,7 @@ impl Drop for Noisy {
         *self.lock.lock() += 1;
         self.own.word(0).store(value);
         self.own.word(0).fetch_add(1);
-        let _ = self.node.fabric().send_control(NodeId(0), b"not a message");
+        let _ = self.node.transport().send_control(NodeId(0), b"not a message");
         if let Ok(ep) = self.node.endpoint() {
             let _ = ep.put_value(self.target, value).wait();
         }
@@ -359,7 +361,7 @@ fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
         let collected = Arc::clone(&seen);
         let outcome = sim::run(settings, Box::new(Lottery(seed * 77 + 1)), move |handle: Handle| {
             let fabrics = [handle.join(NodeId(0)), handle.join(NodeId(1))];
-            let drain = |fabric: &dyn Fabric| fabric.serve(Duration::ZERO, &mut |_| ());
+            let drain = |fabric: &dyn Transport| fabric.serve(Duration::ZERO, &mut |_| ());
             fabrics.iter().for_each(|fabric| drain(&**fabric));
             let got = Arc::new(Mutex::new(Vec::new()));
             let [receiver, sender] = fabrics;

@@ -75,6 +75,12 @@ enum Command {
 }
 
 /// Runs the command line with the parts of other crates.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     farfield_cli::main(farfield_cli::Parts::default()) // the program `farfield`
+/// }
+/// ```
 pub fn main(parts: Parts) -> ExitCode {
     parts::set(parts);
     let outcome = match Cli::parse().command {

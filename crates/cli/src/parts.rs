@@ -9,6 +9,15 @@ use farfield_check::Scenario;
 use crate::Load;
 
 /// The parts that a crate with objects of its own adds to the command line.
+///
+/// ```
+/// use farfield_cli::Parts;
+/// use farfield_check::Scenario;
+///
+/// let scenario = Scenario::new("mine/empty", "nothing happens", 1, |_| Ok(()));
+/// let parts = Parts { scenarios: vec![scenario], ..Parts::default() }; // no mutants, no loads
+/// assert_eq!(parts.scenarios[0].name(), "mine/empty");
+/// ```
 #[derive(Default)]
 pub struct Parts {
     /// Scenarios for `check`.

@@ -27,6 +27,15 @@ struct Inner {
 }
 
 /// The kinds of error.
+///
+/// ```
+/// use farfield::{Error, ErrorKind, NodeId};
+/// let error = Error::from(ErrorKind::Full { node: NodeId(1), slots: 64 });
+/// match error.kind() {
+///     ErrorKind::Full { node, .. } => println!("{node} needs more slots"),
+///     kind => panic!("{kind}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -136,6 +145,12 @@ pub enum ErrorKind {
 }
 
 /// An error of a type that another crate has defined. Two are equal if one is a clone of the other.
+///
+/// ```
+/// use farfield::{Error, ErrorKind};
+/// let error = Error::custom(std::io::Error::other("the disk is full"));
+/// assert!(matches!(error.kind(), ErrorKind::Custom(why) if why.to_string() == "the disk is full"));
+/// ```
 #[derive(Clone)]
 pub struct CustomError(Arc<dyn std::error::Error + Send + Sync>);
 
@@ -189,6 +204,14 @@ pub struct Missed(Vec<(NodeId, fabric::Error)>);
 
 impl Missed {
     /// Records the result for one node.
+    ///
+    /// ```
+    /// use farfield::{NodeId, fabric, toolkit::Missed};
+    /// let mut missed = Missed::default();
+    /// missed.note(NodeId(1), Err(fabric::ErrorKind::PeerLeft { node: NodeId(1) }.into()));
+    /// missed.note(NodeId(2), Ok(())); // the others are sent to nevertheless
+    /// assert_eq!(missed.end().unwrap_err().node(), Some(NodeId(1)));
+    /// ```
     #[inline]
     pub fn note(&mut self, node: NodeId, sent: fabric::Result<()>) {
         if let Err(error) = sent {
@@ -202,11 +225,26 @@ impl Missed {
     }
 
     /// Whether all nodes were reached.
+    ///
+    /// ```
+    /// use farfield::{NodeId, toolkit::Missed};
+    /// let mut missed = Missed::default();
+    /// missed.note(NodeId(2), Ok(()));
+    /// assert!(missed.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Ends the collection.
+    ///
+    /// ```
+    /// use farfield::{ErrorKind, NodeId, fabric, toolkit::Missed};
+    /// let mut missed = Missed::default();
+    /// missed.note(NodeId(1), Err(fabric::ErrorKind::Unreachable { node: NodeId(1) }.into()));
+    /// let error = missed.end().unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Missed { nodes } if nodes[0].0 == NodeId(1)));
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Missed`], which names all nodes that were not reached.
@@ -240,6 +278,13 @@ impl Error {
     }
 
     /// The error given to [`Error::custom`], if it is of type `E`.
+    ///
+    /// ```
+    /// # use farfield::Error;
+    /// let error = Error::custom(std::fmt::Error);
+    /// assert!(error.custom_ref::<std::fmt::Error>().is_some());
+    /// assert!(error.custom_ref::<std::io::Error>().is_none()); // of another type
+    /// ```
     pub fn custom_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match &self.0.kind {
             ErrorKind::Custom(custom) => custom.0.downcast_ref(),
@@ -248,16 +293,34 @@ impl Error {
     }
 
     /// The kind of the error.
+    ///
+    /// ```
+    /// # use farfield::{Error, ErrorKind};
+    /// let error = Error::from(ErrorKind::AlreadyOpen).of("queue");
+    /// assert_eq!(error.kind(), &ErrorKind::AlreadyOpen);
+    /// ```
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
     /// The path of the object, if the error is about one.
+    ///
+    /// ```
+    /// # use farfield::{Error, ErrorKind};
+    /// let error = Error::from(ErrorKind::AlreadyOpen).of("queue");
+    /// assert_eq!(error.object(), Some("queue"));
+    /// ```
     pub fn object(&self) -> Option<&str> {
         self.0.object.as_deref()
     }
 
     /// The node, if the error is about one.
+    ///
+    /// ```
+    /// # use farfield::{Error, ErrorKind, NodeId};
+    /// let error = Error::from(ErrorKind::ValueLost { node: NodeId(2) });
+    /// assert_eq!(error.node(), Some(NodeId(2)));
+    /// ```
     pub fn node(&self) -> Option<NodeId> {
         match &self.0.kind {
             ErrorKind::Fabric(error) => error.node(),
@@ -270,6 +333,18 @@ impl Error {
     }
 
     /// Whether a deadline passed.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, mutex) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+    /// let held = ep.block_on(mutex.lock(&ep))?;
+    /// match ep.block_on(mutex.lock_deadline(&ep, ep.now())) {
+    ///     Err(error) if error.is_timeout() => println!("try again later: {error}"),
+    ///     locked => drop(locked?),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn is_timeout(&self) -> bool {
         match &self.0.kind {
             ErrorKind::Timeout { .. } => true,
@@ -279,6 +354,19 @@ impl Error {
     }
 
     /// Whether the node that the call needed (of several, all of them) is dead or has departed.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let mut nodes = farfield::local_session(2)?;
+    /// # let (ep, home) = (nodes[0].endpoint()?, nodes[1].id());
+    /// # let mut vars = farfield::on_each(&nodes, |node| farfield::AtomicVar::open(node, "count", home))?;
+    /// # vars.pop();
+    /// # nodes.pop();
+    /// // The variable's home has left the session.
+    /// let error = ep.block_on(vars[0].load(&ep)).unwrap_err();
+    /// assert!(error.is_gone() && error.node() == Some(home));
+    /// # Ok(()) }
+    /// ```
     pub fn is_gone(&self) -> bool {
         match &self.0.kind {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
@@ -290,6 +378,12 @@ impl Error {
 
     /// Whether the node that the call needed (of several, all of them) is dead, has departed or does not answer: see
     /// [`fabric::Error::is_unreachable`](farfield_fabric::Error::is_unreachable).
+    ///
+    /// ```
+    /// use farfield::{Error, NodeId, fabric};
+    /// let silent = Error::from(fabric::Error::from(fabric::ErrorKind::Unreachable { node: NodeId(1) }));
+    /// assert!(silent.is_unreachable() && !silent.is_gone()); // it may answer again
+    /// ```
     pub fn is_unreachable(&self) -> bool {
         match &self.0.kind {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_unreachable()),
@@ -300,11 +394,24 @@ impl Error {
 
     /// Whether an operation was refused, and so has no effect: see
     /// [`fabric::Error::is_refused`](farfield_fabric::Error::is_refused).
+    ///
+    /// ```
+    /// use farfield::{Error, fabric};
+    /// let full = fabric::ErrorKind::PoolExhausted { asked_bytes: 4096, limit_bytes: 1024 };
+    /// let full = Error::from(fabric::Error::from(full));
+    /// assert!(full.is_refused()); // a later attempt may succeed
+    /// ```
     pub fn is_refused(&self) -> bool {
         matches!(&self.0.kind, ErrorKind::Fabric(error) if error.is_refused())
     }
 
     /// The same error with the path of an object, unless it has one.
+    ///
+    /// ```
+    /// # use farfield::{Error, ErrorKind};
+    /// let error = Error::from(ErrorKind::AlreadyOpen).of("kv/locks").of("kv");
+    /// assert_eq!(error.object(), Some("kv/locks")); // the innermost object
+    /// ```
     #[must_use]
     pub fn of(mut self, object: &str) -> Error {
         self.0.object.get_or_insert_with(|| object.into());
@@ -354,17 +461,39 @@ impl std::error::Error for Error {}
 pub trait ErrorContext<T> {
     /// Adds the path of the object.
     ///
+    /// ```
+    /// # use farfield::{ErrorKind, NodeId, fabric, toolkit::ErrorContext};
+    /// let got: fabric::Result<u64> = Err(fabric::ErrorKind::PeerLeft { node: NodeId(1) }.into());
+    /// assert_eq!(got.of("mail").unwrap_err().object(), Some("mail")); // now an error of the object
+    /// ```
+    ///
     /// # Errors
     /// That of the result.
     fn of(self, object: &str) -> Result<T>;
 
     /// Adds the awaited condition, if the error is a timeout.
     ///
+    /// ```
+    /// # use farfield::{fabric, toolkit::ErrorContext};
+    /// # let waited = std::time::Duration::from_secs(2);
+    /// let waited: fabric::Result<()> = Err(fabric::ErrorKind::Timeout { waited }.into());
+    /// let error = waited.waiting_for("a letter").of("mail").unwrap_err();
+    /// assert_eq!(error.to_string(), "mail: timed out after 2s waiting for a letter");
+    /// ```
+    ///
     /// # Errors
     /// That of the result.
     fn waiting_for(self, what: &str) -> Result<T>;
 
     /// Adds the awaited nodes, too.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, fabric, toolkit::ErrorContext};
+    /// # let waited = std::time::Duration::from_secs(2);
+    /// let waited: fabric::Result<()> = Err(fabric::ErrorKind::Timeout { waited }.into());
+    /// let error = waited.waiting_for_nodes("a letter", &[NodeId(3)]).of("mail").unwrap_err();
+    /// assert_eq!(error.node(), Some(NodeId(3)));
+    /// ```
     ///
     /// # Errors
     /// That of the result.

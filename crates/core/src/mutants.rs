@@ -26,6 +26,12 @@ pub mod vars;
 pub(crate) use self::{kv::*, messages::*, mutex::*, node::*, vars::*};
 
 /// A seeded bug: a switch in the code of an object. Declare yours with [`mutants!`](crate::mutants!).
+///
+/// ```
+/// use farfield::mutants::{Mutant, all};
+/// let of_queue = all().filter(|mutant| mutant.object() == "Queue");
+/// of_queue.for_each(|mutant: Mutant| println!("{mutant}: {}", mutant.breaks()));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mutant {
     name: &'static str,
@@ -36,21 +42,42 @@ pub struct Mutant {
 impl Mutant {
     /// A mutant called `name`, in the type `object`; `breaks` describes the bug in one line. Used by
     /// [`mutants!`](crate::mutants!).
+    ///
+    /// ```
+    /// use farfield::mutants::Mutant;
+    /// const FLAG_FIRST: Mutant = Mutant::new("mailbox-flag-first", "Mailbox", "`send` puts the flag first.");
+    /// assert_eq!(FLAG_FIRST.name(), "mailbox-flag-first");
+    /// ```
     pub const fn new(name: &'static str, object: &'static str, breaks: &'static str) -> Mutant {
         Mutant { name, object, breaks }
     }
 
     /// Its name: `barrier-no-fence`.
+    ///
+    /// ```
+    /// # use farfield::mutants::vars::ATOMIC_STORE_BY_PUT;
+    /// assert_eq!(ATOMIC_STORE_BY_PUT.name(), "atomic-store-by-put");
+    /// ```
     pub const fn name(self) -> &'static str {
         self.name
     }
 
     /// The type that has the bug: `Barrier`.
+    ///
+    /// ```
+    /// # use farfield::mutants::vars::ATOMIC_STORE_BY_PUT;
+    /// assert_eq!(ATOMIC_STORE_BY_PUT.object(), "AtomicVar");
+    /// ```
     pub const fn object(self) -> &'static str {
         self.object
     }
 
     /// A one-line description of the bug.
+    ///
+    /// ```
+    /// # use farfield::mutants::vars::ATOMIC_STORE_BY_PUT;
+    /// assert_eq!(ATOMIC_STORE_BY_PUT.breaks(), "`store` is a put.");
+    /// ```
     pub const fn breaks(self) -> &'static str {
         self.breaks
     }
@@ -107,6 +134,10 @@ macro_rules! mutants {
 }
 
 /// All mutants of this crate.
+///
+/// ```
+/// assert!(farfield::mutants::all().any(|mutant| mutant.object() == "Barrier"));
+/// ```
 pub fn all() -> impl Iterator<Item = Mutant> {
     [vars::ALL, messages::ALL, mutex::ALL, kv::ALL, node::ALL].into_iter().flatten().copied()
 }
@@ -132,6 +163,11 @@ mod switch {
 
     impl Mutant {
         /// Whether it is on, in this thread.
+        ///
+        /// ```
+        /// # use farfield::mutants::vars::ATOMIC_STORE_BY_PUT;
+        /// assert!(!ATOMIC_STORE_BY_PUT.is_on()); // nothing has enabled it
+        /// ```
         #[inline]
         pub fn is_on(self) -> bool {
             ON.get().is_some_and(|on| on.name == self.name)
@@ -149,6 +185,11 @@ mod switch {
 
     impl Mutant {
         /// Whether it is on, in this thread: never, without the feature.
+        ///
+        /// ```
+        /// # use farfield::mutants::vars::ATOMIC_STORE_BY_PUT;
+        /// assert!(!ATOMIC_STORE_BY_PUT.is_on()); // nothing has enabled it
+        /// ```
         #[inline(always)]
         pub const fn is_on(self) -> bool {
             false
@@ -157,6 +198,14 @@ mod switch {
 }
 
 /// Switches one mutant on, or all off, for this thread of the operating system from now on.
+///
+/// ```
+/// # use farfield::mutants::{enable, vars::ATOMIC_STORE_BY_PUT};
+/// let has_mutants = enable(Some(ATOMIC_STORE_BY_PUT)).is_ok(); // false in a program without the feature
+/// assert_eq!(ATOMIC_STORE_BY_PUT.is_on(), has_mutants);
+/// enable(None)?;
+/// # Ok::<(), farfield::Error>(())
+/// ```
 ///
 /// # Errors
 /// The program was built without mutants.
@@ -170,6 +219,11 @@ pub fn enable(mutant: Option<Mutant>) -> Result<()> {
 
 /// Checks the names of a crate's mutants: in kebab case, each once, and beginning with the name of its type. For the
 /// tests of a crate that declares some.
+///
+/// ```
+/// use farfield::mutants::{all, check_names};
+/// check_names(all());
+/// ```
 ///
 /// # Panics
 /// If a name is not like that.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
-use farfield_fabric::{Endpoint, EndpointOptions, Fabric, GroupKey, RemotePtr, Result};
+use farfield_fabric::{Endpoint, EndpointOptions, Fabric, GroupKey, RemotePtr, Result, Transport};
 
 /// Operations of each loop.
 const LOOPS: u64 = 1000;
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
             }
             served.leave();
         };
-        let thread = Fabric::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(serve));
+        let thread = Transport::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(serve));
         nodes.push((fabric, thread?));
     }
     let region = nodes[1].0.alloc(GroupKey::DATA, 64)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, Words};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, Words};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -15,13 +15,13 @@ type Wrap = Box<dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync>;
 
 /// A fabric with wrapped lanes.
 struct Decorated {
-    inner: Arc<dyn Fabric>,
+    inner: Arc<dyn Transport>,
     label: &'static str,
     wrap: Wrap,
 }
 
 /// `inner` with its lanes wrapped.
-pub(crate) fn decorate(inner: Arc<dyn Fabric>, label: &'static str, wrap: Wrap) -> Arc<dyn Fabric> {
+pub(crate) fn decorate(inner: Arc<dyn Transport>, label: &'static str, wrap: Wrap) -> Arc<dyn Transport> {
     Arc::new(Decorated { inner, label, wrap })
 }
 
@@ -29,13 +29,6 @@ impl Fabric for Decorated {
     fn name(&self) -> String {
         format!("{}({})", self.label, self.inner.name())
     }
-    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
-        Ok((self.wrap)(self.inner.open_lane(background)?))
-    }
-    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
-        Arc::clone(&self.inner).spawn_service(name, body)
-    }
-
     fn me(&self) -> NodeId {
         self.inner.me()
     }
@@ -72,20 +65,8 @@ impl Fabric for Decorated {
     fn death_rule(&self) -> DeathRule {
         self.inner.death_rule()
     }
-    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()> {
-        self.inner.evict(peer, timeout)
-    }
-    fn fence_self(&self) {
-        self.inner.fence_self();
-    }
     fn is_fenced(&self) -> bool {
         self.inner.is_fenced()
-    }
-    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
-        self.inner.send_control(to, message)
-    }
-    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
-        self.inner.serve(timeout, event);
     }
     fn wake_service(&self) {
         self.inner.wake_service();
@@ -93,20 +74,8 @@ impl Fabric for Decorated {
     fn peer_state(&self, peer: NodeId) -> PeerState {
         self.inner.peer_state(peer)
     }
-    fn leave(&self) {
-        self.inner.leave();
-    }
-    fn leave_uncleanly(&self) {
-        self.inner.leave_uncleanly();
-    }
-    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
-        self.inner.explain(code, remote, len)
-    }
     fn now(&self) -> Instant {
         self.inner.now()
-    }
-    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
-        self.inner.spawn(name, body)
     }
     fn label(&self, remote: RemotePtr<u8>, bytes: usize, name: core::fmt::Arguments<'_>) {
         self.inner.label(remote, bytes, name);
@@ -119,6 +88,42 @@ impl Fabric for Decorated {
     }
     fn seed(&self) -> u64 {
         self.inner.seed()
+    }
+    fn wake_local(&self) {
+        self.inner.wake_local();
+    }
+}
+
+impl Transport for Decorated {
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
+        Ok((self.wrap)(self.inner.open_lane(background)?))
+    }
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        Arc::clone(&self.inner).spawn_service(name, body)
+    }
+    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+        self.inner.evict(peer, timeout)
+    }
+    fn fence_self(&self) {
+        self.inner.fence_self();
+    }
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        self.inner.send_control(to, message)
+    }
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        self.inner.serve(timeout, event);
+    }
+    fn leave(&self) {
+        self.inner.leave();
+    }
+    fn leave_uncleanly(&self) {
+        self.inner.leave_uncleanly();
+    }
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {
+        self.inner.explain(code, remote, len)
+    }
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
+        self.inner.spawn(name, body)
     }
     fn wait_begins(&self) {
         self.inner.wait_begins();
@@ -134,9 +139,6 @@ impl Fabric for Decorated {
     }
     fn stay_awake(&self) {
         self.inner.stay_awake();
-    }
-    fn wake_local(&self) {
-        self.inner.wake_local();
     }
     fn alarm(&self) -> Option<&Alarm> {
         self.inner.alarm()

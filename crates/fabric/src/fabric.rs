@@ -13,26 +13,25 @@ use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
-/// One process's membership in a session, as the fabric sees it.
+/// One process's membership in a session, as applications and objects use it: its nodes, its memory, the rights to it, and
+/// the clock.
 ///
-/// Everything that the layers above depend on comes from here, so that a simulator may own every choice.
-pub trait Fabric: Any + Send + Sync {
+/// Everything that the layers above depend on comes from here and from [`Transport`], so that a simulator may own every
+/// choice.
+pub trait Fabric: Send + Sync {
     /// A short name: `shm`, `weak(shm)`.
     fn name(&self) -> String;
+
     /// This node.
     fn me(&self) -> NodeId;
+
     /// The number of nodes that the session has at a time, absent ones included. Their first numbers are the lowest.
     fn places(&self) -> usize;
+
     /// The number of node numbers. A restarted node is a new node with a number of its own: the incarnations at a
     /// place have the numbers `place`, `place + places`, `place + 2 · places`, … So a pointer to the memory of one
     /// incarnation never reaches the memory of the next.
     fn nodes(&self) -> usize;
-
-    /// Opens a lane for one more thread: in the background if that thread mostly sleeps or has another lane.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany) when the node's lanes are used up.
-    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>>;
 
     /// Creates a permission group of this node. The first three exist from the start: see [`GroupKey`].
     ///
@@ -135,17 +134,13 @@ pub trait Fabric: Any + Send + Sync {
     ///
     /// ```
     /// # use farfield_fabric::{Fabric, GroupKey, NodeId, Result};
-    /// /// Makes another node the writer of a log, from the service thread (a `Poller`): called again until it says `true`.
+    /// /// Makes another node the writer of a log, from the service thread (a `Poller`): called again until it is `true`.
     /// fn hand_over(fabric: &dyn Fabric, log: GroupKey, leader: NodeId, has_begun: &mut bool) -> Result<bool> {
     ///     if !*has_begun {
     ///         fabric.start_permit(leader, log)?;
     ///         *has_begun = true;
     ///     }
-    ///     let is_permitted = fabric.is_permitted(leader, log)?; // an error: it is gone, or does not answer
-    ///     if is_permitted {
-    ///         fabric.send_control(leader, b"write")?;
-    ///     }
-    ///     Ok(is_permitted)
+    ///     fabric.is_permitted(leader, log) // an error: the leader is gone, or does not answer
     /// }
     /// ```
     ///
@@ -168,7 +163,7 @@ pub trait Fabric: Any + Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::Shared`](crate::ErrorKind::Shared) for one of the first three groups, if the fabric can only
-    /// revoke all of them; [`Fabric::evict`] does that.
+    /// revoke all of them; [`Transport::evict`] does that.
     /// [`ErrorKind::RevokeUndecided`](crate::ErrorKind::RevokeUndecided) if this cannot be guaranteed within
     /// `timeout`: the right is revoked, but one write may be in flight.
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
@@ -176,30 +171,8 @@ pub trait Fabric: Any + Send + Sync {
     /// How a death is decided.
     fn death_rule(&self) -> DeathRule;
 
-    /// Evicts a peer for good. From this call on, this node's operations on that incarnation of the peer fail with
-    /// [`ErrorKind::PeerDead`](crate::ErrorKind::PeerDead). After `Ok`, no write of the peer can land in any group of
-    /// this node. Under [`DeathRule::System`] only dead peers are evicted.
-    ///
-    /// # Errors
-    /// As [`Fabric::revoke`]; call it again then.
-    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()>;
-
-    /// Fences this node, because the others have evicted it or its service thread has died: its operations in flight,
-    /// and all that it posts later, fail with [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
-    fn fence_self(&self);
-
     /// Whether this node is fenced.
     fn is_fenced(&self) -> bool;
-
-    /// Sends a control message: reliable and in order, at most [`CONTROL_BYTES_MAX`] bytes.
-    ///
-    /// # Errors
-    /// The peer is dead, departed or not connected, or its queue is full because it takes no messages.
-    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()>;
-
-    /// Does the fabric's housekeeping, waits for an event for at most `timeout`, and passes events to `event`. Only the
-    /// node's service thread calls it, in a loop.
-    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent));
 
     /// Ends the current wait in `serve`.
     fn wake_service(&self);
@@ -207,31 +180,8 @@ pub trait Fabric: Any + Send + Sync {
     /// The state of a node, as far as this node knows.
     fn peer_state(&self, peer: NodeId) -> PeerState;
 
-    /// Leaves gracefully: notifies the peers, and refuses new operations on this node's memory. The service thread
-    /// calls it as its last act.
-    fn leave(&self);
-
-    /// Exits without a goodbye, because work that others wait for is unfinished: they treat this node as dead, and
-    /// recover its state. This node's own threads are fenced first. The service thread calls it as its last act.
-    fn leave_uncleanly(&self);
-
-    /// The error behind a code.
-    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error;
-
     /// The fabric's clock, comparable between the nodes of one host.
     fn now(&self) -> Instant;
-
-    /// Starts a thread.
-    ///
-    /// # Errors
-    /// An error of the system.
-    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
-
-    /// Runs `body` on a new thread that carries the node's liveness: if it, or its process, dies, so does the node.
-    ///
-    /// # Errors
-    /// An error of the system.
-    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
 
     /// Names memory, for recorders and pictures.
     fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: core::fmt::Arguments<'_>) {}
@@ -252,19 +202,82 @@ pub trait Fabric: Any + Send + Sync {
     /// A seed for this node's random choices.
     fn seed(&self) -> u64;
 
+    /// Wakes threads of this node that sleep until a word changes, after a local store to it.
+    fn wake_local(&self);
+}
+
+/// The side of a [`Fabric`] that the runtime of a node uses: lanes, control messages, evictions, threads and waiting.
+///
+/// Decorators ([`weak`](crate::weak), [`fault`](crate::fault), [`record`](crate::record)) wrap one. An application has no
+/// use for it: with it, it could evict its peers, or leave the session under the node's feet.
+pub trait Transport: Fabric + Any {
+    /// Opens a lane for one more thread: in the background if that thread mostly sleeps or has another lane.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany) when the node's lanes are used up.
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>>;
+
+    /// Evicts a peer for good. From this call on, this node's operations on that incarnation of the peer fail with
+    /// [`ErrorKind::PeerDead`](crate::ErrorKind::PeerDead). After `Ok`, no write of the peer can land in any group of
+    /// this node. Under [`DeathRule::System`] only dead peers are evicted.
+    ///
+    /// # Errors
+    /// As [`Fabric::revoke`]; call it again then.
+    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()>;
+
+    /// Fences this node, because the others have evicted it or its service thread has died: its operations in flight,
+    /// and all that it posts later, fail with [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
+    fn fence_self(&self);
+
+    /// Sends a control message: reliable and in order, at most [`CONTROL_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// The peer is dead, departed or not connected, or its queue is full because it takes no messages.
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()>;
+
+    /// Does the fabric's housekeeping, waits for an event for at most `timeout`, and passes events to `event`. Only the
+    /// node's service thread calls it, in a loop.
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent));
+
+    /// Leaves gracefully: notifies the peers, and refuses new operations on this node's memory. The service thread
+    /// calls it as its last act.
+    fn leave(&self);
+
+    /// Exits without a goodbye, because work that others wait for is unfinished: they treat this node as dead, and
+    /// recover its state. This node's own threads are fenced first. The service thread calls it as its last act.
+    fn leave_uncleanly(&self);
+
+    /// The error behind a code.
+    fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error;
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// An error of the system.
+    fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
+
+    /// Runs `body` on a new thread that carries the node's liveness: if it, or its process, dies, so does the node.
+    ///
+    /// # Errors
+    /// An error of the system.
+    fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread>;
+
     /// The calling thread begins to wait, or to poll a condition before it waits, perhaps inside another wait.
     fn wait_begins(&self) {}
+
     /// The innermost wait is over.
     fn wait_ends(&self) {}
+
     /// One step of waiting, by a thread that found nothing to do. See [`Waiting`].
     fn idle(&self, waiting: &mut Waiting);
+
     /// The end of a wait that may have begun to sleep.
     fn idle_end(&self, waiting: &mut Waiting);
+
     /// The calling thread has more to do, whatever it has polled: its next step of waiting ends by itself. (On fabrics
     /// where all steps do, this does nothing.)
     fn stay_awake(&self) {}
-    /// Wakes threads of this node that sleep until a word changes, after a local store to it.
-    fn wake_local(&self);
+
     /// The alarm that wakes futures polled by an executor other than [`Endpoint::block_on`](crate::Endpoint::block_on).
     /// None in a simulation, which has no other executor.
     fn alarm(&self) -> Option<&Alarm>;
@@ -328,7 +341,7 @@ pub enum DeathRule {
     /// all.
     System,
     /// By a majority of the nodes: a node that does not answer may only be unreachable. The fabric reports
-    /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Fabric::evict`] on.
+    /// [`ControlEvent::Suspected`]; a peer is [`PeerState::Dead`] here from [`Transport::evict`] on.
     ///
     /// A transport that gives up on a peer does so for good. This node's operations on that peer then fail with
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and the peer stays suspected, so one of the two must
@@ -369,7 +382,7 @@ impl PeerState {
     }
 }
 
-/// An event that [`Fabric::serve`] reports.
+/// An event that [`Transport::serve`] reports.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlEvent {
     /// A peer came up.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::decorate::decorate;
 use crate::error::Code;
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::lane::{Lane, Status, WorkRequest};
 use crate::pool::BufferMemory;
 use crate::ptr::NodeId;
@@ -63,7 +63,7 @@ impl Faults {
 
 /// A fabric whose operations fail as `faults` says: they are refused at posting, as [`Lane`] describes. It is the
 /// outermost decorator: the others count each accepted operation as posted.
-pub fn inject(inner: Arc<dyn Fabric>, faults: Faults) -> Arc<dyn Fabric> {
+pub fn inject(inner: Arc<dyn Transport>, faults: Faults) -> Arc<dyn Transport> {
     let wrap = move |inner| {
         let (faults, peers) = (faults.clone(), Vec::new());
         Box::new(FaultLane { inner, faults, peers }) as Box<dyn Lane>

@@ -39,7 +39,9 @@ pub use alarm::Alarm;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
 pub use endpoint::{Batch, Buf, Counts, CountsReader, Endpoint, EndpointOptions, Posted, Quorum};
 pub use error::{Code, Error, ErrorKind, Result};
-pub use fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Waiting, Words};
+pub use fabric::{
+    Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Transport, Waiting, Words,
+};
 pub use lane::{Lane, Status, Verb, WorkRequest};
 pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::decorate::decorate;
 use crate::error::Code;
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::lane::{Lane, Status, Verb, WorkRequest};
 use crate::local::LocalMutex;
 use crate::pool::BufferMemory;
@@ -33,7 +33,7 @@ impl Record {
 }
 
 /// A fabric that records into `record` what its endpoints post.
-pub fn record(inner: Arc<dyn Fabric>, record: Record) -> Arc<dyn Fabric> {
+pub fn record(inner: Arc<dyn Transport>, record: Record) -> Arc<dyn Transport> {
     let wrap = move |inner| Box::new(RecordLane { inner, record: record.clone() }) as Box<dyn Lane>;
     decorate(inner, "record", Box::new(wrap))
 }

@@ -23,7 +23,7 @@ use rand::{RngExt, SeedableRng};
 use crate::cell::memory_fence;
 use crate::decorate::decorate;
 use crate::error::{Code, Result};
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::lane::{Completions, Lane, Local, Status, Verb, WorkRequest, copy_words};
 use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId};
@@ -32,7 +32,7 @@ use crate::ptr::{GroupKey, NodeId};
 ///
 /// # Errors
 /// The thread for its NIC cannot be started.
-pub fn weaken(inner: Arc<dyn Fabric>, seed: u64) -> Result<Arc<dyn Fabric>> {
+pub fn weaken(inner: Arc<dyn Transport>, seed: u64) -> Result<Arc<dyn Transport>> {
     let nic: Arc<Nic> = Arc::default();
     let seeds = Mutex::new(SmallRng::seed_from_u64(seed));
     let engine = Arc::downgrade(&nic);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
-use farfield_fabric::{ControlEvent, Fabric, NodeId, Thread};
+use farfield_fabric::{ControlEvent, Fabric, NodeId, Thread, Transport};
 
 /// A node with a running service thread.
 struct Running {
@@ -38,7 +38,7 @@ fn start(fabric: Arc<ShmFabric>) -> Running {
             fabric.leave();
         }
     };
-    let service = Fabric::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(body)).unwrap();
+    let service = Transport::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(body)).unwrap();
     Running { fabric, up, stop, service }
 }
 

@@ -30,28 +30,51 @@
 //! | item | description |
 //! |---|---|
 //! | [`Node`] | One process of a session: it opens objects, allocates memory, and knows the members. |
+//! | [`NodeId`] | The number of a node. A restarted process gets a new one. |
 //! | [`Builder`], [`Config`] | The settings of a node, from calls, a TOML file or the environment. |
+//! | [`HugePages`] | The size of the pages that a node's memory consists of. |
+//! | [`PORT`], [`loopback_hosts`] | The default port of nodes on RDMA, and addresses for several nodes on one host. |
+//! | [`LEAVE_TIMEOUT`] | The longest time that a leaving node takes for its pending work. |
 //! | [`Endpoint`] | One thread's access to network memory; it also runs futures. |
 //! | [`AtomicVar`] | One word that all nodes update atomically. |
 //! | [`SharedVar`] | A word with a copy on every node, pushed and pulled explicitly. |
 //! | [`OwnedVar`] | A value of any size with one writer and a copy on every node, never seen torn. |
+//! | [`OwnedWriter`], [`TearCheck`] | The writer's handle of an `OwnedVar`, and how readers detect a torn copy. |
 //! | [`Sst`] | A table of `OwnedVar`s, one row for each owner. |
 //! | [`Barrier`] | Threads of all nodes meet, and see everything written before. |
+//! | [`BarrierThread`] | One thread's part in a `Barrier`. |
 //! | [`RingBuffer`] | Messages from one writer to many readers, in order, with credit. |
+//! | [`RingOptions`] | The writer, the readers and the size of a `RingBuffer`. |
+//! | [`RingSender`], [`RingReceiver`] | The writer's end of a `RingBuffer`, and a reader's. |
+//! | [`Acknowledgements`] | The positions up to which readers have read; a task can wait for them. |
 //! | [`Queue`] | A linearizable queue for many producers and consumers. |
+//! | [`QueueOptions`] | The home of a `Queue`, its capacity, and the size of its values. |
 //! | [`Mutex`], [`MutexArray`] | Locks in order of arrival, with bounded bypass. |
+//! | [`Guard`], [`HeldLock`] | A held `Mutex`; and one that is held without a guard, to be released later or elsewhere. |
 //! | [`KvStore`] | A linearizable map with lock-free look-ups. |
+//! | [`KvOptions`], [`Placement`] | The size of a `KvStore`, and the node that stores a new key's value. |
+//! | [`Key`], [`Value`] | The types that a `KvStore` or a `Queue` takes: plain data, or a `ByteString`. |
+//! | [`ByteString`] | A key or a value of any length up to the store's limit. |
 //! | [`ALock`], [`ALockArray`] | A lock whose threads on its own node use no NIC. |
+//! | [`ALockOptions`], [`ALockGuard`] | The budgets and limits of ALocks, and a held ALock. |
 //! | [`SpinLockArray`], [`McsLockArray`] | A remote spinlock and a remote queue lock. |
+//! | [`SpinGuard`], [`McsGuard`] | A held spinlock, and a held queue lock. |
 //! | [`LockTable`], [`LockArray`], [`LockGuard`] | Locks of a kind chosen at run time, and the traits of all kinds. |
+//! | [`LockKind`], [`LockOptions`], [`TableGuard`] | The kind of a `LockTable`, its options, and one of its held locks. |
 //! | [`Transactions`] | Words on several nodes, read and written together under locks. |
-//! //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
-//! //! | [`MemberStatus`] | The membership status of a node. |
-//! | [`Error`], [`ErrorKind`] | The error, the object and node, and what to do. |
+//! | [`Transaction`] | The cells of one transaction, whose locks it holds. |
+//! | [`TransactionOptions`] | The numbers of cells and locks, and the kind of the locks. |
+//! | [`LOCKS_PER_TRANSACTION_MAX`] | The most locks that one transaction may hold. |
+//! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
+//! | [`MemberStatus`] | The membership status of a node. |
+//! | [`Error`], [`ErrorKind`], [`Result`] | The error, the object and node, and what to do. |
 //! | [`Metrics`] | Counted operations, open objects, memory in use. |
 //! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |
+//! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
-//! | [`mod@mutants`] | Seeded bugs, for tests of the checker. |
+//! | [`objects`] | The modules of the objects, with their memory images and costs. |
+//! | [`locks`], [`transactions`] | The systems above the objects, each a crate of its own. |
+//! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
 //!

@@ -121,6 +121,11 @@ const REMOTE: u64 = 1;
 pub(super) const LOCAL: u64 = 2;
 
 /// Options of ALocks. They must be the same on all nodes.
+///
+/// ```
+/// let options = farfield::ALockOptions { remote_budget: 10, ..Default::default() };
+/// assert_eq!((options.local_budget, options.operations_max), (5, 1024));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ALockOptions {
     /// How many remote operations in a row may have the lock while a local one waits. Default: 20 (section 6.1).
@@ -255,6 +260,15 @@ impl ALock {
     }
 
     /// Takes the lock if that is possible without waiting for another operation.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().session("doc-alock-try").start()?;
+    /// # let (lock, ep) = (farfield::ALock::open(&node, "lock", node.id())?, node.endpoint()?);
+    /// let held = lock.lock_blocking(&ep)?;
+    /// assert!(ep.block_on(lock.try_lock(&ep))?.is_none()); // another operation has the lock
+    /// # drop(held);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The home node is unreachable.
@@ -486,6 +500,13 @@ impl Drop for Named<'_, '_> {
 
 impl ALockGuard<'_> {
     /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().session("doc-alock-budget").start()?;
+    /// # let (lock, ep) = (farfield::ALock::open(&node, "lock", node.id())?, node.endpoint()?);
+    /// assert_eq!(lock.lock_blocking(&ep)?.budget(), 5); // on the lock's home: the local budget
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn budget(&self) -> u32 {
         self.budget
     }

@@ -71,11 +71,34 @@ pub trait LockArray {
 
     /// The home node of lock `index`.
     ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "homes", 8))?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// assert_eq!(locks[0].home(6), nodes[0].id()); // the locks are on the nodes in turn
+    /// assert_eq!(locks[0].home(7), nodes[1].id());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
     fn home(&self, index: usize) -> NodeId;
 
     /// Takes lock `index`, waiting as long as the endpoint's timeout.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "lock", 8))?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let guard = here.block_on(locks[0].lock(&here, 3))?;
+    /// assert!(there.block_on(locks[1].try_lock(&there, 3))?.is_none()); // held by the other node
+    /// here.block_on(guard.unlock())?;
+    /// let guard = there.block_on(locks[1].lock(&there, 3))?;
+    /// # drop(guard);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A timeout, or the home node is unreachable.
@@ -88,6 +111,19 @@ pub trait LockArray {
 
     /// [`LockArray::lock`] with a deadline.
     ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "deadline", 8))?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let held = here.block_on(locks[0].lock(&here, 3))?;
+    /// let soon = there.now() + std::time::Duration::from_millis(20);
+    /// let late = there.block_on(locks[1].lock_deadline(&there, 3, soon)).err().unwrap();
+    /// assert!(late.is_timeout());
+    /// # drop(held);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As `lock`.
     fn lock_deadline<'a>(
@@ -98,6 +134,17 @@ pub trait LockArray {
     ) -> impl Future<Output = Result<Self::Guard<'a>>>;
 
     /// Takes lock `index` if that is possible without waiting for another operation.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "try", 8))?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let held = here.block_on(locks[0].try_lock(&here, 3))?;
+    /// assert!(held.is_some() && there.block_on(locks[1].try_lock(&there, 3))?.is_none());
+    /// # drop(held);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The home node is unreachable.
@@ -124,6 +171,19 @@ pub trait LockArray {
 pub trait LockGuard {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "unlock", 8))?;
+    /// # let word = nodes[1].alloc(farfield::fabric::GroupKey::DATA, 8)?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let guard = here.block_on(locks[0].lock(&here, 3))?;
+    /// here.put_value(word.remote(0), 7).detach()?; // under way
+    /// here.block_on(guard.unlock())?;
+    /// assert_eq!(word.word(0).load(), 7); // the unlock has made it visible
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The lock's home is unreachable, and the lock is lost with it. Or a node that the holder wrote to does not
     /// answer: the lock is released once that node has failed or left, or is taken from this node if this one is
@@ -132,10 +192,38 @@ pub trait LockGuard {
 
     /// Whether a holder may have died while it held the lock, and [`LockGuard::clear_poison`] was not called since. If so,
     /// the protected data may be half-written. Each put of the dead holder is visible, or never will be.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let node = farfield::Node::builder().session("doc-locks-poisoned").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let locks = SpinLockArray::open(&node, "locks", 8)?;
+    /// assert!(!ep.block_on(locks.lock(&ep, 3))?.is_poisoned());
+    /// # drop(locks);
+    /// // Reopened locks are marked: a member that has died may have held them.
+    /// let locks = node.reopen("locks", |again| SpinLockArray::open(&node, again.path(), 8))?;
+    /// assert!(ep.block_on(locks.lock(&ep, 3))?.is_poisoned());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     fn is_poisoned(&self) -> bool;
 
     /// Declares that the protected data is whole, so that the next holder is not warned of a death. Without this
     /// call, the next holder is warned, too.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let node = farfield::Node::builder().session("doc-locks-clear").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # drop(SpinLockArray::open(&node, "locks", 8)?);
+    /// let locks = node.reopen("locks", |again| SpinLockArray::open(&node, again.path(), 8))?;
+    /// let mut guard = ep.block_on(locks.lock(&ep, 3))?;
+    /// if guard.is_poisoned() {
+    ///     guard.clear_poison(); // after the check and the repair of what the lock protects
+    /// }
+    /// ep.block_on(guard.unlock())?;
+    /// assert!(!ep.block_on(locks.lock(&ep, 3))?.is_poisoned());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     fn clear_poison(&mut self);
 }
 

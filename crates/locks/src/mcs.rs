@@ -63,6 +63,17 @@ pub struct McsLockArray {
 }
 
 /// Holds a queue lock until it is dropped or unlocked.
+///
+/// ```
+/// # use farfield::{LockArray, McsGuard, McsLockArray};
+/// # let node = farfield::Node::builder().session("doc-mcs-guard").start()?;
+/// # let (locks, ep) = (McsLockArray::open(&node, "stripes", 64, 16)?, node.endpoint()?);
+/// {
+///     let _held: McsGuard<'_> = ep.block_on(locks.lock(&ep, 7))?;
+/// } // dropped: the lock is free
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_some());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct McsGuard<'a> {
     locks: &'a McsLockArray,
@@ -76,6 +87,14 @@ pub struct McsGuard<'a> {
 impl McsLockArray {
     /// Opens `count` locks and waits for all nodes to do so. `operations_max` operations of a node may hold or await one of
     /// them at a time; each has 64 bytes of network memory.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, McsLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let locks = farfield::on_each(&nodes, |node| McsLockArray::open(node, "stripes", 64, 16))?;
+    /// assert_eq!((locks[0].len(), locks[1].home(1)), (64, nodes[1].id()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the numbers are invalid.

@@ -23,6 +23,11 @@ use self::deaths::{
 use crate::{ALockArray, ALockOptions, LockArray, LockGuard, McsLockArray, SpinLockArray};
 
 /// All of them, in the order in which they are searched.
+///
+/// ```
+/// let scenarios = farfield_locks::scenarios::all();
+/// assert!(scenarios.iter().any(|scenario| scenario.name() == "alock/cohorts"));
+/// ```
 pub fn all() -> Vec<Scenario> {
     with_slow([
         release(),

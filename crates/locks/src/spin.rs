@@ -62,6 +62,17 @@ pub struct SpinLockArray {
 }
 
 /// Holds a spinlock until it is dropped or unlocked.
+///
+/// ```
+/// # use farfield::{LockArray, SpinGuard, SpinLockArray};
+/// # let node = farfield::Node::builder().session("doc-spin-guard").start()?;
+/// # let (locks, ep) = (SpinLockArray::open(&node, "stripes", 64)?, node.endpoint()?);
+/// {
+///     let _held: SpinGuard<'_> = ep.block_on(locks.lock(&ep, 7))?;
+/// } // dropped: the lock is free
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_some());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct SpinGuard<'a> {
     locks: &'a SpinLockArray,
@@ -78,6 +89,14 @@ fn holder(word: u64) -> Option<NodeId> {
 
 impl SpinLockArray {
     /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, SpinLockArray};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "stripes", 64))?;
+    /// assert_eq!((locks[0].len(), locks[1].home(1)), (64, nodes[1].id()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; or memory is exhausted.

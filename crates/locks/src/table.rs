@@ -14,6 +14,13 @@ use farfield_core::{Error, ErrorKind, Result};
 use farfield_core::{Guard, MutexArray};
 
 /// A kind of lock. The page of [`locks`](super) explains which kind suits which purpose.
+///
+/// ```
+/// use farfield::LockKind;
+/// assert_eq!("mcs".parse::<LockKind>()?, LockKind::Mcs); // from a command line, say
+/// assert!("ticket".parse::<LockKind>().is_err());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LockKind {
@@ -32,6 +39,10 @@ impl LockKind {
     pub const ALL: &[LockKind] = &[LockKind::ALock, LockKind::Spin, LockKind::Mcs, LockKind::Mutex];
 
     /// The kind's name, such as `alock`.
+    ///
+    /// ```
+    /// assert_eq!(farfield::LockKind::ALock.name(), "alock");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             LockKind::ALock => "alock",
@@ -61,6 +72,13 @@ impl FromStr for LockKind {
 }
 
 /// The options of a table of locks. They must be the same on all nodes.
+///
+/// ```
+/// # use farfield::{ALockOptions, LockKind, LockOptions};
+/// let alock = ALockOptions { operations_max: 64, ..ALockOptions::default() };
+/// let options = LockOptions { alock, ..LockOptions::new(LockKind::Mcs) };
+/// assert_eq!(options.kind, LockKind::Mcs);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockOptions {
     /// The kind of its locks.
@@ -71,6 +89,11 @@ pub struct LockOptions {
 
 impl LockOptions {
     /// Locks of a kind, with default options.
+    ///
+    /// ```
+    /// # use farfield::{ALockOptions, LockKind, LockOptions};
+    /// assert_eq!(LockOptions::new(LockKind::ALock).alock, ALockOptions::default());
+    /// ```
     pub fn new(kind: LockKind) -> LockOptions {
         LockOptions { kind, alock: ALockOptions::default() }
     }
@@ -97,6 +120,17 @@ enum Kind {
 }
 
 /// Holds a lock of a table until it is dropped or unlocked.
+///
+/// ```
+/// # use farfield::{LockArray, LockKind, LockOptions, LockTable, TableGuard};
+/// # let node = farfield::Node::builder().session("doc-table-guard").start()?;
+/// # let (locks, ep) = (LockTable::open(&node, "stripes", 64, LockOptions::new(LockKind::Spin))?, node.endpoint()?);
+/// {
+///     let _held: TableGuard<'_> = ep.block_on(locks.lock(&ep, 7))?;
+/// } // dropped: the lock is free
+/// assert!(ep.block_on(locks.try_lock(&ep, 7))?.is_some());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct TableGuard<'a>(Held<'a>);
 
@@ -109,6 +143,16 @@ enum Held<'a> {
 
 impl LockTable {
     /// Opens `count` locks and waits for all nodes to do so.
+    ///
+    /// ```
+    /// # use farfield::{LockKind, LockOptions, LockTable};
+    /// # let node = farfield::Node::builder().session("doc-table-open").start()?;
+    /// for kind in LockKind::ALL {
+    ///     let locks = LockTable::open(&node, kind.name(), 8, LockOptions::new(*kind))?;
+    ///     assert_eq!(locks.kind(), *kind);
+    /// }
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; or memory is exhausted.

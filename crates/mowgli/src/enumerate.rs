@@ -12,6 +12,20 @@ use crate::relation::Relation;
 use crate::trace::{self, Domains, TooLarge, Trace};
 
 /// The outcomes of a test.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models};
+/// # let text = "x86tso SB { x@1; y@1; }
+/// #     P0@1 { Write(x, 1); let a = Read(y); }
+/// #     P1@1 { Write(y, 1); let b = Read(x); }
+/// #     exists (0:a=0 /\\ 1:b=0)";
+/// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// # use mowgli::enumerate::{Detail, consistent};
+/// let outcomes = consistent(&test, Detail::Executions)?;
+/// assert!(outcomes.is_ok(test.quantifier)); // some execution has both reads early
+/// assert_eq!(outcomes.positive + outcomes.negative, outcomes.states.values().sum());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcomes {
     /// The observed final values, in the order of [`Outcomes::observables`], each with the number of its executions.
@@ -33,6 +47,19 @@ impl Outcomes {
 }
 
 /// How much is to be found out.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models};
+/// # let text = "x86tso SB { x@1; y@1; }
+/// #     P0@1 { Write(x, 1); let a = Read(y); }
+/// #     P1@1 { Write(y, 1); let b = Read(x); }
+/// #     exists (0:a=0 /\\ 1:b=0)";
+/// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// # use mowgli::enumerate::{Detail, consistent};
+/// assert_eq!(consistent(&test, Detail::Shown)?.observables.len(), 2); // the registers of the condition
+/// assert_eq!(consistent(&test, Detail::States)?.observables.len(), 4); // the words, too
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// Every execution, and the values that the test shows of it.

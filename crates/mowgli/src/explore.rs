@@ -9,6 +9,14 @@ use crate::machine::{self, Crossing, Loc, Machine, Node, Part, Source, Thread};
 use crate::run::{NAMELESS, NotRunnable, Number, Operation, Plan, Rmw, Step};
 
 /// Why a test does not run on the machine.
+///
+/// ```
+/// # use mowgli::{explore::{NotThere, outcomes}, litmus::Test, model::Models};
+/// let text = "bal t { barrier b(P0); } P0@1 { BAR(b); } exists (true)";
+/// let test = Test::parse("t", text, &Models::builtin())?;
+/// assert_eq!(outcomes(&test).unwrap_err(), NotThere::Method("bal.BAR".into()));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotThere {

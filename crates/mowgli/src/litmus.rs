@@ -47,6 +47,12 @@ mod written;
 pub use implementation::Implementation;
 
 /// A value that calls take and return, and that memory holds.
+///
+/// ```
+/// # use mowgli::litmus::Value;
+/// assert_eq!((Value::None.to_string(), Value::number(7).to_string()), ("none".into(), "7".into()));
+/// assert_eq!(Value::number(7).as_number(), Some(7));
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum Value {
     /// No value: the result of a receive that finds nothing.
@@ -214,6 +220,13 @@ impl Condition {
 }
 
 /// How often a condition has to hold.
+///
+/// ```
+/// # use mowgli::litmus::Quantifier;
+/// // A condition that held in 3 executions, and did not in 4.
+/// assert!(Quantifier::Exists.is_met(3, 4) && !Quantifier::NotExists.is_met(3, 4) && !Quantifier::Forall.is_met(3, 4));
+/// assert_eq!(Quantifier::NotExists.kind(), "Forbidden"); // as herd calls it
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Quantifier {
     /// In some execution.
@@ -255,6 +268,18 @@ impl fmt::Display for Quantifier {
 }
 
 /// A litmus test.
+///
+/// ```
+/// # use mowgli::{litmus::{Quantifier, Test}, model::Models};
+/// let text = r#"x86tso SB "Both reads may be early." { x@1; y@1; }
+///     P0@1 { Write(x, 1); let a = Read(y); }
+///     P1@1 { Write(y, 1); let b = Read(x); }
+///     exists (0:a=0 /\ 1:b=0)"#;
+/// let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// assert_eq!((test.name.as_str(), test.reason.as_str()), ("SB", "Both reads may be early."));
+/// assert_eq!((test.threads.len(), test.nodes.len(), test.quantifier), (2, 1, Quantifier::Exists));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Test {
     /// Its name.
@@ -314,11 +339,30 @@ impl Test {
     }
 
     /// The names of its libraries.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models};
+    /// # let text = "x86tso SB { x@1; y@1; }
+    /// #     P0@1 { Write(x, 1); let a = Read(y); }
+    /// #     P1@1 { Write(y, 1); let b = Read(x); }
+    /// #     exists (0:a=0 /\\ 1:b=0)";
+    /// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+    /// assert_eq!(test.libraries().collect::<Vec<_>>(), ["x86tso"]);
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     pub fn libraries(&self) -> impl Iterator<Item = &str> {
         self.libraries.iter().map(|library| library.name.as_str())
     }
 
     /// All places of its objects that hold something to begin with.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models};
+    /// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); } exists (z=0)";
+    /// let test = Test::parse("t", text, &Models::builtin())?;
+    /// assert_eq!(test.places(), [(0, 1), (1, 2)]); // object and node
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     pub fn places(&self) -> Vec<Place> {
         let places = self.objects.iter().enumerate().filter(|(_, object)| object.starts.is_some());
         let places = places.flat_map(|(at, object)| match object.home {
@@ -337,6 +381,18 @@ impl Test {
     }
 
     /// Everything that can be seen at the end.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models};
+    /// # let text = "x86tso SB { x@1; y@1; }
+    /// #     P0@1 { Write(x, 1); let a = Read(y); }
+    /// #     P1@1 { Write(y, 1); let b = Read(x); }
+    /// #     exists (0:a=0 /\\ 1:b=0)";
+    /// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+    /// let names: Vec<String> = test.observables().into_iter().map(|it| test.name_of(it)).collect();
+    /// assert_eq!(names, ["0:a", "1:b", "x", "y"]);
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     pub fn observables(&self) -> Vec<Observable> {
         let threads = self.threads.iter().enumerate();
         let registers =

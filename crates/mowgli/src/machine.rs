@@ -72,6 +72,24 @@ pub enum Source {
 }
 
 /// An operation that a thread asks of its NIC.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// machine.poke(Loc { node: 1, word: 0 }, 40);
+/// machine.issue(thread, Operation::Faa { at: Loc { node: 1, word: 0 }, addend: 2 });
+/// let mut steps = Vec::new();
+/// let old = loop {
+///     steps.clear();
+///     machine.enabled(&mut steps);
+///     if let Some(done) = machine.apply(steps[0]).completion {
+///         break done.words[0];
+///     }
+/// };
+/// assert_eq!((old, machine.memory(Loc { node: 1, word: 0 })), (40, 42));
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Local words to remote memory.
@@ -204,6 +222,18 @@ pub struct Completion {
 }
 
 /// The whole state: the nodes' memory, the threads' store buffers, the queue pairs.
+///
+/// ```
+/// use mowgli::machine::{Loc, Machine, Step};
+/// let mut machine = Machine::new(1);
+/// machine.grow(0, 2);
+/// let thread = machine.add_thread(0);
+/// machine.write(thread, 0, 7);
+/// // The write is in the store buffer: its thread sees it, and memory does not have it yet.
+/// assert_eq!((machine.read(thread, 0), machine.memory(Loc { node: 0, word: 0 })), (7, 0));
+/// machine.apply(Step::Drain(thread));
+/// assert_eq!(machine.memory(Loc { node: 0, word: 0 }), 7);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Machine {
     memory: Memory,
@@ -260,11 +290,30 @@ impl Machine {
     }
 
     /// Sets a word of memory directly, past all buffers: for initial values.
+    ///
+    /// ```
+    /// # use mowgli::machine::{Loc, Machine};
+    /// # let mut machine = Machine::new(1);
+    /// machine.grow(0, 2);
+    /// machine.poke(Loc { node: 0, word: 1 }, 10);
+    /// assert_eq!(machine.memory(Loc { node: 0, word: 1 }), 10);
+    /// ```
     pub fn poke(&mut self, loc: Loc, value: u64) {
         self.memory.set(loc, value);
     }
 
     /// Whether nothing is buffered or in flight.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// assert!(!machine.is_idle());
+    /// machine.apply(Step::Drain(thread));
+    /// assert!(machine.is_idle());
+    /// ```
     pub fn is_idle(&self) -> bool {
         self.threads.iter().all(|cpu| cpu.store_buffer.is_empty() && cpu.active.is_empty())
     }
@@ -324,11 +373,30 @@ impl Machine {
 
     /// Whether no CPU write is left in the store buffer: then a memory fence or a compare-and-swap may execute.
     /// Operations may be left in it.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.issue(thread, Operation::Fence { node: 1 });
+    /// assert!(machine.is_drained(thread) && !machine.is_empty(thread)); // an operation, and no write
+    /// ```
     pub fn is_drained(&self, thread: Thread) -> bool {
         self.cpu(thread).writes == 0
     }
 
     /// A CPU compare-and-swap; the old value.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// assert_eq!(machine.compare_exchange(thread, 0, 0, 7), 0);
+    /// assert_eq!(machine.compare_exchange(thread, 0, 0, 8), 7); // it is 7, so it stays
+    /// assert_eq!(machine.read(thread, 0), 7);
+    /// ```
     ///
     /// # Panics
     /// The thread [is not drained](Self::is_drained).
@@ -337,6 +405,15 @@ impl Machine {
     }
 
     /// A CPU fetch-and-add, wrapping; the old value.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// assert_eq!(machine.fetch_add(thread, 0, 7), 0);
+    /// assert_eq!(machine.read(thread, 0), 7);
+    /// ```
     ///
     /// # Panics
     /// The thread [is not drained](Self::is_drained).
@@ -353,6 +430,17 @@ impl Machine {
     }
 
     /// An operation enters the store buffer. Returns its peer and its sequence: 1, 2, … for each thread and peer.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// # let source = Source::Carried(Words::from_slice(&[7]));
+    /// # let put = Operation::Put { source, to: Loc { node: 1, word: 0 }, words: 1, last_mask: !0 };
+    /// assert_eq!(machine.issue(thread, put), (1, 1)); // the first one to node 1
+    /// assert_eq!(machine.issue(thread, Operation::Fence { node: 1 }), (1, 2));
+    /// ```
     ///
     /// # Panics
     /// It touches memory that its node does not have, or its number of words is wrong.
@@ -391,6 +479,21 @@ impl Machine {
     /// Whether an operation is complete: a put when its NRW has started, a get or an atomic when its NLW has finished,
     /// a fence when it took effect. Completion of a later operation implies nothing about an earlier one. False for an
     /// operation that was never issued.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// # let source = Source::Carried(Words::from_slice(&[7]));
+    /// # let put = Operation::Put { source, to: Loc { node: 1, word: 0 }, words: 1, last_mask: !0 };
+    /// let (peer, put) = machine.issue(thread, put);
+    /// machine.apply(Step::Drain(thread));
+    /// machine.apply(Step::Nic { thread, peer, sequence: put, part: Part::Read(0) });
+    /// machine.apply(Step::Nic { thread, peer, sequence: put, part: Part::Start });
+    /// assert!(machine.is_complete(thread, peer, put));
+    /// assert_eq!(machine.memory(Loc { node: 1, word: 0 }), 0); // complete, and not yet visible
+    /// ```
     pub fn is_complete(&self, thread: Thread, peer: Node, sequence: u32) -> bool {
         let cpu = self.cpu(thread);
         let pair = cpu.pair(peer);
@@ -407,6 +510,17 @@ impl Machine {
     /// Drops the remaining steps of an operation: its target is dead, or its right revoked. Later operations continue
     /// as if it had finished. Returns its completion if it was not complete before, with zeros for the words that it
     /// would have brought.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// let get = Operation::Get { from: Loc { node: 1, word: 0 }, words: 2, into: None };
+    /// let (peer, get) = machine.issue(thread, get);
+    /// assert_eq!(machine.cancel(thread, peer, get).unwrap().words[..], [0, 0]);
+    /// assert!(machine.is_idle());
+    /// ```
     pub fn cancel(&mut self, thread: Thread, peer: Node, sequence: u32) -> Option<Completion> {
         let cpu = self.cpu_mut(thread);
         let operation = if let Some(at) = cpu.pair(peer).position(sequence) {
@@ -434,6 +548,18 @@ impl Machine {
     }
 
     /// A thread's operations under way to a node, in its queue pair or still in a store buffer: sequence and first remote word.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// # let source = Source::Carried(Words::from_slice(&[7]));
+    /// # let put = Operation::Put { source, to: Loc { node: 1, word: 0 }, words: 1, last_mask: !0 };
+    /// machine.issue(thread, put);
+    /// assert_eq!(machine.in_flight(thread, 1), [(1, Loc { node: 1, word: 0 })]);
+    /// assert_eq!(machine.newest_posted(thread, 1), None); // it is still in the store buffer
+    /// ```
     pub fn in_flight(&self, thread: Thread, peer: Node) -> Vec<(u32, Loc)> {
         let buffered = self.threads.iter().flat_map(|cpu| &cpu.store_buffer).filter_map(|entry| match entry {
             Entry::Operation { lane, peer: to, operation } if (*lane, *to) == (thread, peer) => Some(operation),

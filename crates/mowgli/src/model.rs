@@ -219,6 +219,12 @@ pub(crate) enum Choice {
 }
 
 /// A model. The one that it extends is in it.
+///
+/// ```
+/// let rdmawait = mowgli::model::Models::builtin().get("rdmawait").unwrap();
+/// assert_eq!(rdmawait.name, "rdmawait");
+/// assert!(rdmawait.methods().any(|method| method == "Wait"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Library {
     /// Its name.
@@ -248,6 +254,14 @@ impl Library {
 }
 
 /// The models that are known, by name.
+///
+/// ```
+/// # use mowgli::model::Models;
+/// let mut models = Models::builtin();
+/// models.load("mine", "library mine extends x86tso")?; // a text of your own
+/// assert!(models.names().any(|name| name == "mine"));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Models {
     libraries: BTreeMap<String, Rc<Library>>,
@@ -269,6 +283,11 @@ const BUILTIN: &[(&str, &str)] = &[
 
 impl Models {
     /// Those of the LOCO paper.
+    ///
+    /// ```
+    /// let models = mowgli::model::Models::builtin();
+    /// assert!(["x86tso", "rdmawait", "bal"].into_iter().all(|name| models.get(name).is_some()));
+    /// ```
     pub fn builtin() -> Models {
         let mut models = Models::default();
         for (name, text) in BUILTIN {
@@ -278,6 +297,16 @@ impl Models {
     }
 
     /// Reads one more; its name is in its text. One of the same name is replaced.
+    ///
+    /// ```
+    /// # use mowgli::model::Models;
+    /// let mut models = Models::builtin();
+    /// let stricter = models.load("stricter", "library stricter extends x86tso acyclic po | rf as sc_per_rf")?;
+    /// assert_eq!(stricter.name, "stricter");
+    /// let error = models.load("typo", "library typo extends x68tso").unwrap_err();
+    /// assert!(error.to_string().starts_with("typo:1:"));
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error in the text, with its place.

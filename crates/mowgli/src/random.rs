@@ -32,6 +32,12 @@ impl Rng {
 }
 
 /// How large programs are.
+///
+/// ```
+/// use mowgli::random::{Size, program};
+/// let text = program("x86tso", 1, Size { nodes: 1, threads: 2, calls: 4 });
+/// assert!(text.starts_with("x86tso random_1") && !text.contains("P2@"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
     /// Nodes at most.

@@ -21,6 +21,20 @@ pub struct Refinement {
 
 impl Refinement {
     /// The outcomes that the implementation shows and the specification forbids.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Implementation, model::Models, refine::refine};
+    /// # let client = "rdmawait, bal t { p@1 = 1; z@2; c@3; barrier b(P0, P1, P2); }
+    /// #     P0@1 { Put(d, z, p); BAR(b); }
+    /// #     P1@2 { BAR(b); }
+    /// #     P2@3 { BAR(b); Get(e, c, z); Wait(e); let a = Read(c); }
+    /// #     exists (true)";
+    /// # let all = Implementation::builtin();
+    /// let broken: Vec<_> = all.into_iter().filter(|it| it.name == "bal_no_fence").collect();
+    /// let refinement = refine("t", client, &Models::builtin(), &broken)?;
+    /// assert_eq!(refinement.unsound().count(), 1); // without its fence, a put may be missed behind the barrier
+    /// # Ok::<(), mowgli::refine::NotChecked>(())
+    /// ```
     pub fn unsound(&self) -> impl Iterator<Item = &Vec<Value>> {
         self.shown.difference(&self.specified)
     }

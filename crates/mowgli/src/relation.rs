@@ -4,11 +4,25 @@
 pub const SUBEVENTS_MAX: usize = 128;
 
 /// A set of subevents, by number.
+///
+/// ```
+/// use mowgli::relation::Set;
+/// let mut set = Set::default();
+/// set.insert(5);
+/// set.insert(2);
+/// assert!(set.has(2) && !set.has(3));
+/// assert_eq!(set.iter().collect::<Vec<_>>(), [2, 5]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Set(pub u128);
 
 impl Set {
     /// The first `count` of them.
+    ///
+    /// ```
+    /// # use mowgli::relation::Set;
+    /// assert_eq!(Set::first(3), Set(0b111));
+    /// ```
     pub fn first(count: usize) -> Set {
         Set(if count >= SUBEVENTS_MAX { u128::MAX } else { (1 << count) - 1 })
     }
@@ -37,6 +51,16 @@ impl Set {
 }
 
 /// A relation: for each subevent, those that it is related to.
+///
+/// ```
+/// use mowgli::relation::Relation;
+/// let mut before = Relation::empty(3);
+/// before.insert(0, 1);
+/// before.insert(1, 2);
+/// assert!(before.is_acyclic() && before.closure().has(0, 2));
+/// before.insert(2, 0);
+/// assert!(!before.is_acyclic());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Relation(Vec<u128>);
 
@@ -48,6 +72,12 @@ impl Relation {
     }
 
     /// The pairs for which this holds.
+    ///
+    /// ```
+    /// # use mowgli::relation::Relation;
+    /// let order = Relation::of(3, |from, to| from < to);
+    /// assert_eq!(order.pairs().collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]);
+    /// ```
     pub fn of(count: usize, holds: impl Fn(usize, usize) -> bool) -> Relation {
         let mut relation = Relation::empty(count);
         for from in 0..count {
@@ -57,6 +87,12 @@ impl Relation {
     }
 
     /// Each of a set with itself.
+    ///
+    /// ```
+    /// # use mowgli::relation::{Relation, Set};
+    /// let identity = Relation::identity(3, Set(0b101));
+    /// assert_eq!(identity.pairs().collect::<Vec<_>>(), [(0, 0), (2, 2)]);
+    /// ```
     pub fn identity(count: usize, set: Set) -> Relation {
         let mut relation = Relation::empty(count);
         set.iter().for_each(|at| relation.insert(at, at));
@@ -64,6 +100,12 @@ impl Relation {
     }
 
     /// Each of a set with each of another.
+    ///
+    /// ```
+    /// # use mowgli::relation::{Relation, Set};
+    /// let product = Relation::product(3, Set(0b001), Set(0b110));
+    /// assert_eq!(product.pairs().collect::<Vec<_>>(), [(0, 1), (0, 2)]);
+    /// ```
     pub fn product(count: usize, from: Set, to: Set) -> Relation {
         Relation((0..count).map(|at| if from.has(at) { to.0 } else { 0 }).collect())
     }
@@ -79,6 +121,14 @@ impl Relation {
     }
 
     /// Takes a pair out.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// a.remove(0, 1);
+    /// assert_eq!(a.pairs().collect::<Vec<_>>(), [(1, 2)]);
+    /// ```
     pub fn remove(&mut self, from: usize, to: usize) {
         self.0[from] &= !(1 << to);
     }
@@ -94,6 +144,14 @@ impl Relation {
     }
 
     /// What one is related to.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// a.insert(0, 2);
+    /// assert_eq!(a.row(0).iter().collect::<Vec<_>>(), [1, 2]);
+    /// ```
     pub fn row(&self, from: usize) -> Set {
         Set(self.0[from])
     }
@@ -108,26 +166,77 @@ impl Relation {
     }
 
     /// The pairs of either.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// # let mut b = mowgli::relation::Relation::empty(3);
+    /// # b.insert(1, 2);
+    /// # b.insert(2, 0);
+    /// // `a` is 0 → 1 → 2, and `b` is 1 → 2 → 0.
+    /// assert_eq!(a.or(&b).pairs().collect::<Vec<_>>(), [(0, 1), (1, 2), (2, 0)]);
+    /// ```
     pub fn or(&self, other: &Relation) -> Relation {
         self.rows(other, |a, b| a | b)
     }
 
     /// The pairs of both.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// # let mut b = mowgli::relation::Relation::empty(3);
+    /// # b.insert(1, 2);
+    /// # b.insert(2, 0);
+    /// // `a` is 0 → 1 → 2, and `b` is 1 → 2 → 0.
+    /// assert_eq!(a.and(&b).pairs().collect::<Vec<_>>(), [(1, 2)]);
+    /// ```
     pub fn and(&self, other: &Relation) -> Relation {
         self.rows(other, |a, b| a & b)
     }
 
     /// Its pairs without those of the other.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// # let mut b = mowgli::relation::Relation::empty(3);
+    /// # b.insert(1, 2);
+    /// # b.insert(2, 0);
+    /// // `a` is 0 → 1 → 2, and `b` is 1 → 2 → 0.
+    /// assert_eq!(a.minus(&b).pairs().collect::<Vec<_>>(), [(0, 1)]);
+    /// ```
     pub fn minus(&self, other: &Relation) -> Relation {
         self.rows(other, |a, b| a & !b)
     }
 
     /// One step of this, then one of the other.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// # let mut b = mowgli::relation::Relation::empty(3);
+    /// # b.insert(1, 2);
+    /// # b.insert(2, 0);
+    /// // `a` is 0 → 1 → 2, and `b` is 1 → 2 → 0.
+    /// assert_eq!(a.then(&b).pairs().collect::<Vec<_>>(), [(0, 2), (1, 0)]);
+    /// ```
     pub fn then(&self, other: &Relation) -> Relation {
         Relation(self.0.iter().map(|row| Set(*row).iter().fold(0, |to, at| to | other.0[at])).collect())
     }
 
     /// All pairs turned round.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert_eq!(a.inverse().pairs().collect::<Vec<_>>(), [(1, 0), (2, 1)]); // `a` is 0 → 1 → 2
+    /// ```
     pub fn inverse(&self) -> Relation {
         let mut inverse = Relation::empty(self.count());
         self.pairs().for_each(|(from, to)| inverse.insert(to, from));
@@ -135,6 +244,13 @@ impl Relation {
     }
 
     /// One step or more.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert_eq!(a.closure().pairs().collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]); // `a` is 0 → 1 → 2
+    /// ```
     pub fn closure(&self) -> Relation {
         let mut rows = self.0.clone();
         for by in 0..rows.len() {
@@ -149,21 +265,52 @@ impl Relation {
     }
 
     /// Those that are related to something.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert_eq!(a.domain().iter().collect::<Vec<_>>(), [0, 1]); // `a` is 0 → 1 → 2
+    /// ```
     pub fn domain(&self) -> Set {
         Set(self.0.iter().enumerate().fold(0, |set, (at, row)| set | u128::from(*row != 0) << at))
     }
 
     /// Those that something is related to.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert_eq!(a.range().iter().collect::<Vec<_>>(), [1, 2]); // `a` is 0 → 1 → 2
+    /// ```
     pub fn range(&self) -> Set {
         Set(self.0.iter().fold(0, |set, row| set | row))
     }
 
     /// Whether nothing is related to itself.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// a.insert(2, 0); // a cycle, but no pair of one with itself
+    /// assert!(a.is_irreflexive() && !a.closure().is_irreflexive());
+    /// ```
     pub fn is_irreflexive(&self) -> bool {
         self.0.iter().enumerate().all(|(at, row)| row >> at & 1 == 0)
     }
 
     /// Whether no way leads back to where it began.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert!(a.is_acyclic());
+    /// a.insert(2, 0);
+    /// assert!(!a.is_acyclic());
+    /// ```
     pub fn is_acyclic(&self) -> bool {
         // An element without a successor among those that are left is no part of a cycle.
         let mut left = Set::first(self.count()).0;

@@ -6,6 +6,21 @@ use crate::enumerate::Outcomes;
 use crate::litmus::{Observable, Quantifier, Test, Value};
 
 /// The outcomes of a test, as herd7 prints them, but for the line with the time.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models};
+/// # let text = "x86tso SB { x@1; y@1; }
+/// #     P0@1 { Write(x, 1); let a = Read(y); }
+/// #     P1@1 { Write(y, 1); let b = Read(x); }
+/// #     exists (0:a=0 /\\ 1:b=0)";
+/// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// # use mowgli::{enumerate::{Detail, consistent}, report::Herd};
+/// let outcomes = consistent(&test, Detail::Executions)?;
+/// let printed = Herd { test: &test, outcomes: &outcomes }.to_string();
+/// assert!(printed.starts_with("Test SB Allowed\nStates 4\n0:a=0; 1:b=0;\n"));
+/// assert!(printed.contains("Observation SB Sometimes 1 3"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Herd<'a> {
     /// The test.
     pub test: &'a Test,
@@ -27,6 +42,19 @@ impl fmt::Display for Herd<'_> {
 }
 
 /// The values that are seen, as herd7 prints them: `0:a=1; [x]=0;`.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models};
+/// # let text = "x86tso SB { x@1; y@1; }
+/// #     P0@1 { Write(x, 1); let a = Read(y); }
+/// #     P1@1 { Write(y, 1); let b = Read(x); }
+/// #     exists (0:a=0 /\\ 1:b=0)";
+/// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// # use mowgli::{litmus::Value, report::seen};
+/// let printed = seen(&test, &test.shown, &[Value::number(0), Value::number(1)]);
+/// assert_eq!(printed, "0:a=0; 1:b=1;");
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 pub fn seen(test: &Test, observables: &[Observable], state: &[Value]) -> String {
     let seen = observables.iter().zip(state).map(|(observable, value)| match observable {
         Observable::Register(..) => format!("{}={value};", test.name_of(*observable)),
@@ -36,6 +64,19 @@ pub fn seen(test: &Test, observables: &[Observable], state: &[Value]) -> String 
 }
 
 /// The answer to a test's question, as herd7 and litmus7 print it.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models};
+/// # let text = "x86tso SB { x@1; y@1; }
+/// #     P0@1 { Write(x, 1); let a = Read(y); }
+/// #     P1@1 { Write(y, 1); let b = Read(x); }
+/// #     exists (0:a=0 /\\ 1:b=0)";
+/// # let test = Test::parse("SB.litmus", text, &Models::builtin())?;
+/// # use mowgli::report::Answer;
+/// let answer = Answer { test: &test, positive: 0, negative: 1000 }.to_string(); // of a run, say
+/// assert!(answer.starts_with("No\n") && answer.contains("Observation SB Never 0 1000"));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 pub struct Answer<'a> {
     /// The test.
     pub test: &'a Test,

@@ -150,6 +150,15 @@ pub struct Plan {
 }
 
 /// A word that programs work on.
+///
+/// ```
+/// # use mowgli::{model::Models, run::prepare};
+/// # let text = "rdmawait t { x@1; z@2 = 5; } P0@1 { Put(d, z, x); Wait(d); } exists (z=0)";
+/// let plan = prepare("t.litmus", text, &Models::builtin())?.plan;
+/// let z = &plan.words[1];
+/// assert_eq!((z.name.as_str(), z.node, z.starts, z.mentions), ("z", 1, 5, 1));
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedWord {
     /// Its name.
@@ -565,6 +574,14 @@ impl Prepared {
     }
 
     /// Whether the test's condition holds of an outcome; none if a run cannot decide it.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Value, model::Models, run::prepare};
+    /// # let text = "x86tso t { x@1; } P0@1 { Write(x, 1); } exists (x=1)";
+    /// let prepared = prepare("t.litmus", text, &Models::builtin())?;
+    /// assert_eq!(prepared.holds(&[Value::number(1)]), Some(true));
+    /// # Ok::<(), mowgli::run::NotRunnable>(())
+    /// ```
     ///
     /// # Panics
     /// If the outcome is that of another test.

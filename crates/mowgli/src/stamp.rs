@@ -5,6 +5,11 @@ use std::sync::LazyLock;
 
 /// The kind of a subevent. `Nlr` and all that follow, except `Gf` of the own node, are actions of a NIC; there is one of each for
 /// every remote node. LOCO paper, section 3.1 and Fig. 10.
+///
+/// ```
+/// # use mowgli::stamp::Stamp;
+/// assert_eq!((Stamp::Nrw.name(), Stamp::of("NRW")), ("NRW", Some(Stamp::Nrw)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Stamp {
@@ -95,6 +100,13 @@ static CELLS: LazyLock<[[Cell; 13]; 13]> = LazyLock::new(|| {
 pub type NodeStamp = (Stamp, Option<u16>);
 
 /// Whether two subevents in program order finish in this order (`ppo`).
+///
+/// ```
+/// # use mowgli::stamp::{Stamp::*, keeps_order};
+/// assert!(keeps_order((Nrw, Some(2)), (Nrr, Some(2)))); // a get follows the puts to its node,
+/// assert!(!keeps_order((Nrw, Some(2)), (Nrr, Some(3)))); // and overtakes those to other nodes
+/// assert!(!keeps_order((Cw, None), (Cr, None))); // a read may overtake a write in the store buffer
+/// ```
 pub fn keeps_order(first: NodeStamp, second: NodeStamp) -> bool {
     match CELLS[first.0 as usize][second.0 as usize] {
         Cell::Ordered => true,
@@ -104,6 +116,11 @@ pub fn keeps_order(first: NodeStamp, second: NodeStamp) -> bool {
 }
 
 /// Whether they start in this order (`ippo`).
+///
+/// ```
+/// # use mowgli::stamp::{Stamp::*, starts_in_order};
+/// assert!(starts_in_order((Cw, None), (Cr, None))); // the write enters the store buffer first
+/// ```
 pub fn starts_in_order(first: NodeStamp, second: NodeStamp) -> bool {
     match CELLS[first.0 as usize][second.0 as usize] {
         Cell::Ordered | Cell::Starts => true,

@@ -13,6 +13,12 @@ pub struct Position {
 }
 
 /// An error in a model or a litmus test, with its place.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, text::Position};
+/// let error = Test::parse("t.litmus", "x86tso t { x@1; } P0@1 { Wirte(x, 1); }", &Models::builtin()).unwrap_err();
+/// assert_eq!((error.file.as_str(), error.position), ("t.litmus", Position { line: 1, column: 26 }));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     /// The file, or the model's name.

@@ -1,5 +1,5 @@
 //! The traces of a thread if every read may return any value that some write produces: the plain executions of the
-//! LOCO paper, section 3.2. Consistency prunes them.
+//! LOCO paper, section 3.1. Consistency prunes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,6 +16,17 @@ use crate::trace::{self, TooLarge, Trace};
 pub use crate::model::explain::Edge;
 
 /// The answer for a test.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+/// let allowed = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); Write(x, 1); } exists (z=1)";
+/// let test = Test::parse("t", allowed, &Models::builtin())?;
+/// assert!(matches!(find(&test)?, Answer::Witness(_))); // the put has read the later write
+/// let forbidden = allowed.replace("Write", "Wait(d); Write");
+/// let test = Test::parse("t", &forbidden, &Models::builtin())?;
+/// assert!(matches!(find(&test)?, Answer::Forbidden(..)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// A consistent execution in which the condition holds; for `forall`, one in which it does not.
@@ -27,6 +38,17 @@ pub enum Answer {
 }
 
 /// An execution, and all that was chosen for it.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+/// # let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); Write(x, 1); } exists (z=1)";
+/// # let test = Test::parse("t", text, &Models::builtin())?;
+/// let Answer::Witness(graph) = find(&test)? else { panic!("it is allowed") };
+/// let calls: Vec<&str> = graph.calls.iter().map(|call| call.text.as_str()).collect();
+/// assert_eq!(calls, ["Put(d, z, x)", "Write(x, 1)"]);
+/// assert_eq!((graph.seen[0].0.as_str(), graph.seen[0].1.as_number()), ("z", Some(1)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Graph {
     /// The calls of each thread, in program order.
@@ -53,6 +75,13 @@ pub struct Call {
 }
 
 /// A subevent.
+///
+/// ```
+/// # use mowgli::{stamp::Stamp, witness::Subevent};
+/// let (stamp, place, one) = (Some(Stamp::Nrw), Some("z".into()), mowgli::litmus::Value::number(1));
+/// let put = Subevent { call: None, stamp, node: Some(2), place, reads: None, writes: Some(one) };
+/// assert_eq!(put.to_string(), "NRW₂ z=1");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subevent {
     /// Its call; initial writes have none.

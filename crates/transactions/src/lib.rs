@@ -70,7 +70,7 @@
 //!
 //! *If a transaction's node dies:* **a commit is not atomic against the death of its node**. Some of its cells may be
 //! written and others not, and the other nodes do not know which. The locks that it held record the death. Each next
-//! holder gets a warning by [`Transaction::is_poisoned`], until one of them calls [`Transaction::repaired`]. A
+//! holder gets a warning by [`Transaction::is_poisoned`], until one of them calls [`Transaction::clear_poison`]. A
 //! holder that gets the warning has to repair the cells, by its knowledge of their contents. If an invariant spans many
 //! cells, as a sum does, the repair is a recount under the locks of all of them. A transaction that had only read
 //! leaves the same mark.
@@ -108,6 +108,17 @@ pub struct NoSuchCell {
 }
 
 /// The error of a call that names a cell whose lock the transaction does not hold ([`Error::custom_ref`]).
+///
+/// ```
+/// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+/// # let node = farfield::Node::builder().session("doc-tx-named").start()?;
+/// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+/// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+/// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+/// let error = transaction.write(4, 30).unwrap_err(); // it holds no lock of cell 4
+/// assert_eq!(error.custom_ref::<farfield::transactions::NotInTransaction>().unwrap().cell, 4);
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("cell {cell} is not part of this transaction: name it when the transaction begins")]
 pub struct NotInTransaction {
@@ -116,6 +127,12 @@ pub struct NotInTransaction {
 }
 
 /// The numbers of cells and locks. They must be the same on all nodes.
+///
+/// ```
+/// # use farfield::{LockKind, LockOptions, TransactionOptions};
+/// let options = TransactionOptions { cells: 1000, locks: 16, lock: LockOptions::new(LockKind::Mcs) };
+/// # assert_eq!(options.locks, 16);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransactionOptions {
     /// The number of words on all nodes together.
@@ -154,6 +171,18 @@ pub struct Transactions {
 }
 
 /// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
+///
+/// ```
+/// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+/// # let node = farfield::Node::builder().session("doc-tx-dropped").start()?;
+/// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+/// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+/// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+/// transaction.write(3, 30)?;
+/// drop(transaction); // nothing was written
+/// assert_eq!(ep.block_on(ep.block_on(cells.begin(&ep, &[3]))?.read(3))?, 0);
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[must_use = "what is not committed is not written, and the locks are released when it is dropped"]
 pub struct Transaction<'a> {
     all: &'a Transactions,
@@ -212,14 +241,13 @@ impl Transactions {
     /// The home node of a cell.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-lib-32").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
-    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (lock, node) = (LockOptions::new(ALock), farfield::Node::builder().session("doc-lib-32").start()?);
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// assert_eq!(cells.home(3)?, node.id());
-    /// assert!(cells.home(10).is_err()); // they are numbered from 0
-    /// # Ok(()) }
+    /// let error = cells.home(10).unwrap_err(); // they are numbered from 0
+    /// assert_eq!(error.custom_ref::<farfield::transactions::NoSuchCell>().unwrap().cells, 10);
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -240,13 +268,11 @@ impl Transactions {
     /// for inspection after the last.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-lib-33").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
-    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (lock, node) = (LockOptions::new(ALock), farfield::Node::builder().session("doc-lib-33").start()?);
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// assert_eq!(cells.own_cells().count(), cells.len()); // on a node that is alone
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn own_cells(&self) -> impl Iterator<Item = (usize, &Word)> {
         let (nodes, me) = (self.bases.len(), self.object.node().id());
@@ -258,14 +284,13 @@ impl Transactions {
     /// Takes the locks of these cells, waiting as long as the endpoint's timeout. A cell may be named more than once.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
     /// # let node = farfield::Node::builder().session("doc-lib-34").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
-    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// let transaction = ep.block_on(cells.begin(&ep, &[3, 7]))?; // it holds the locks of both
     /// assert_eq!(ep.block_on(transaction.read_all(&[3, 7]))?, [0, 0]);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -386,15 +411,14 @@ impl Transaction<'_> {
     /// The values of some cells, in the given order. Those of other nodes are read by gets that are posted together.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
     /// # let node = farfield::Node::builder().session("doc-lib-35").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
-    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// let transaction = ep.block_on(cells.begin(&ep, &[3, 7]))?;
     /// let sum: u64 = ep.block_on(transaction.read_all(&[3, 7]))?.iter().sum(); // in one round trip
     /// assert_eq!(sum, 0);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -425,17 +449,16 @@ impl Transaction<'_> {
     /// Writes the pending values into the cells, and releases all locks when the values are visible.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
     /// # let node = farfield::Node::builder().session("doc-lib-36").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
-    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
     /// transaction.write(3, 30)?;
     /// ep.block_on(transaction.commit())?;
     /// let again = ep.block_on(cells.begin(&ep, &[3]))?;
     /// assert_eq!(ep.block_on(again.read(3))?, 30);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -465,17 +488,16 @@ impl Transaction<'_> {
     /// Discards all writes, and releases all locks at the same time. Dropping the transaction releases them one by one.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
     /// # let node = farfield::Node::builder().session("doc-lib-37").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let options = farfield::TransactionOptions { cells: 10, locks: 4, lock: farfield::LockOptions::new(farfield::LockKind::ALock) };
-    /// # let cells = farfield::Transactions::open(&node, "cells", options)?;
+    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
     /// transaction.write(3, 30)?;
     /// ep.block_on(transaction.abort())?; // nothing was written
     /// let again = ep.block_on(cells.begin(&ep, &[3]))?;
     /// assert_eq!(ep.block_on(again.read(3))?, 0);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -484,14 +506,27 @@ impl Transaction<'_> {
         self.release().await
     }
 
-    /// Whether a holder of one of the locks may have died in the middle of a commit, and [`Transaction::repaired`] was
-    /// not called since. If so, the cells under that lock may be half-written.
+    /// Whether a holder of one of the locks may have died in the middle of a commit, and
+    /// [`Transaction::clear_poison`] was not called since. If so, the cells under that lock may be half-written.
     pub fn is_poisoned(&self) -> bool {
         self.guards.iter().any(|(_, guard)| guard.is_poisoned())
     }
 
     /// Declares that the cells are whole: once this transaction ends, later ones are not warned of a death. Without
     /// this call, the next one is warned, too.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let node = farfield::Node::builder().session("doc-tx-poisoned").start()?;
+    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// if transaction.is_poisoned() {
+    ///     transaction.write(3, 0)?; // whatever makes the cells whole
+    ///     transaction.clear_poison();
+    /// }
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn clear_poison(&mut self) {
         self.guards.iter_mut().for_each(|(_, guard)| guard.clear_poison());
     }

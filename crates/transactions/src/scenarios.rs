@@ -10,6 +10,11 @@ use crate::{TransactionOptions, Transactions};
 const LOCKS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
 
 /// All of them.
+///
+/// ```
+/// let scenarios = farfield_transactions::scenarios::all();
+/// assert!(scenarios.iter().any(|scenario| scenario.name() == "transactions/transfers"));
+/// ```
 pub fn all() -> Vec<Scenario> {
     vec![transfers()]
 }

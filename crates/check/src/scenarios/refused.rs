@@ -17,7 +17,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// An endpoint like another, but with operations that are refused on command.
 fn faulty(ep: &Endpoint) -> Result<(Endpoint, Faults)> {
     let faults = Faults::default();
-    let fabric = inject(ep.fabric().clone(), faults.clone());
+    let fabric = inject(ep.transport().clone(), faults.clone());
     Ok((Endpoint::open(fabric, EndpointOptions::default())?, faults))
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use farfield_core::fabric::sim::{Chooser, Handle, SimFabric};
 use farfield_core::fabric::{
     ControlEvent, DeathRule, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, Instant, LocalMutex, NodeId,
-    PeerState, Region, RemotePtr, Result, Word,
+    PeerState, Region, RemotePtr, Result, Transport, Word,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

@@ -119,7 +119,7 @@ fn median(args: &FabricArgs, mut batch: impl FnMut() -> Result<()>) -> Result<f6
 
 /// The same without the fabric, where there are queue pairs.
 fn bare(args: &FabricArgs, node: &Node, word: RemotePtr<u64>) -> Result<Option<[f64; 4]>> {
-    let fabric: &dyn std::any::Any = &**node.fabric();
+    let fabric: &dyn std::any::Any = &**node.transport();
     let Some(fabric) = fabric.downcast_ref::<VerbsFabric>() else { return Ok(None) };
     let mut bare = fabric.bare(word)?;
     let mut times = [0.0; 4];

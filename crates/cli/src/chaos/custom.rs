@@ -16,6 +16,30 @@ pub use super::log::Failure;
 
 /// A load for `chaos`: the work of one thread of each node on an object, and a judge of all calls. Farfield judges the
 /// errors, the duration of each call and the pace after a death, as it does for its own objects.
+///
+/// ```
+/// use farfield::{AtomicVar, Endpoint, Result};
+/// use farfield_cli::{Load, Log, Observed, Setup, Work};
+/// # struct Adds(AtomicVar);
+/// # impl Work for Adds {
+/// #     fn step(&mut self, ep: &Endpoint, log: &Log<'_>) { let _ = log.call("add", ep, self.0.fetch_add(ep, 1)); }
+/// # }
+///
+/// fn open(setup: &Setup<'_>) -> Result<Box<dyn Work>> {
+///     Ok(Box::new(Adds(AtomicVar::open(setup.node, setup.path, setup.members[0])?)))
+/// }
+///
+/// /// No two additions found the same sum.
+/// fn judge(observed: &Observed<'_>) -> Vec<String> {
+///     let calls = observed.calls::<String, u64>();
+///     let mut sums: Vec<u64> = calls.iter().filter_map(|call| call.end.as_ref()?.1.as_ref().ok().copied()).collect();
+///     sums.sort_unstable();
+///     sums.windows(2).filter(|two| two[0] == two[1]).map(|two| format!("{} was found twice", two[0])).collect()
+/// }
+///
+/// const LOAD: Load = Load { name: "counter", open, judge };
+/// # assert_eq!(LOAD.name, "counter");
+/// ```
 pub struct Load {
     /// Its name, in reports and as the last part of the object's path: lower-case letters.
     pub name: &'static str,
@@ -26,6 +50,15 @@ pub struct Load {
 }
 
 /// The surroundings in which a load is opened. Each generation has a path of its own.
+///
+/// ```
+/// use farfield::{Queue, QueueOptions, Result};
+///
+/// fn open(setup: &farfield_cli::Setup<'_>) -> Result<(Queue<u64>, bool)> {
+///     let queue = Queue::open(setup.node, setup.path, QueueOptions::new(setup.members[0], 64))?;
+///     Ok((queue, setup.seed.is_multiple_of(2))) // half of the threads enqueue, say
+/// }
+/// ```
 pub struct Setup<'a> {
     /// This node.
     pub node: &'a Node,
@@ -38,6 +71,23 @@ pub struct Setup<'a> {
 }
 
 /// The work of one thread on an object.
+///
+/// ```
+/// use farfield::{AtomicVar, Endpoint};
+/// use farfield_cli::{Log, Work};
+///
+/// struct Adds(AtomicVar);
+///
+/// impl Work for Adds {
+///     fn step(&mut self, ep: &Endpoint, log: &Log<'_>) {
+///         let _ = log.call("add", ep, self.0.fetch_add(ep, 1)); // errors are logged and judged
+///     }
+///
+///     fn look(&mut self, ep: &Endpoint, log: &Log<'_>) {
+///         let _ = log.call("total", ep, self.0.load(ep));
+///     }
+/// }
+/// ```
 pub trait Work: Send {
     /// One operation, or a few that belong together. Errors are logged by [`Log::call`] and judged: continue after one.
     fn step(&mut self, endpoint: &Endpoint, log: &Log<'_>);
@@ -62,6 +112,19 @@ pub struct Log<'a> {
 impl Log<'_> {
     /// Awaits a call, and logs its begin and its end: `call` describes it, and its result is logged whole.
     ///
+    /// ```
+    /// # use farfield::{AtomicVar, Endpoint};
+    /// # use farfield_cli::{Failure, Log};
+    /// #[derive(serde::Serialize)]
+    /// enum Call {
+    ///     Add { addend: u64 },
+    /// }
+    ///
+    /// fn add(counter: &AtomicVar, ep: &Endpoint, log: &Log<'_>) -> Result<u64, Failure> {
+    ///     log.call(Call::Add { addend: 2 }, ep, counter.fetch_add(ep, 2))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// That of the call, as it is logged.
     pub fn call<T: Serialize>(
@@ -77,12 +140,38 @@ impl Log<'_> {
 }
 
 /// The calls of a load in one generation, from the logs of all nodes.
+///
+/// ```
+/// use farfield_cli::Observed;
+///
+/// /// Every call that ended has found an even number.
+/// fn judge(observed: &Observed<'_>) -> Vec<String> {
+///     let mut violations = Vec::new();
+///     for call in observed.calls::<String, u64>() {
+///         if let Some((_, Ok(found))) = call.end && found % 2 == 1 {
+///             violations.push(format!("{} of {} has found {found}", call.call, call.node));
+///         }
+///     }
+///     violations
+/// }
+/// ```
 pub struct Observed<'a> {
     story: &'a Story,
     load: &'static str,
 }
 
 /// A call that a thread has logged.
+///
+/// ```
+/// use farfield_cli::ObservedCall;
+///
+/// /// How long the call took. `None`: its node was killed before it ended.
+/// fn duration_ns(call: &ObservedCall<String, u64>) -> Option<u64> {
+///     call.end.as_ref().map(|(end_ns, _)| end_ns - call.begin_ns)
+/// }
+/// # let call = ObservedCall { node: farfield::NodeId(0), call: "add".into(), begin_ns: 5, end: Some((9, Ok(1))) };
+/// # assert_eq!(duration_ns(&call), Some(4));
+/// ```
 #[derive(Clone, Debug)]
 pub struct ObservedCall<C, T> {
     /// Its node.
@@ -117,6 +206,16 @@ impl Observed<'_> {
     }
 
     /// The nodes that were killed, each with the time, in nanoseconds of the same clock.
+    ///
+    /// ```
+    /// # use farfield_cli::Observed;
+    /// /// Calls of nodes that had been killed before: a log that is impossible.
+    /// fn after_death(observed: &Observed<'_>) -> Vec<String> {
+    ///     let calls = observed.calls::<String, u64>();
+    ///     let late = |(node, at_ns)| calls.iter().any(|call| call.node == node && call.begin_ns > at_ns);
+    ///     observed.deaths().filter(|death| late(*death)).map(|(node, _)| format!("{node} goes on")).collect()
+    /// }
+    /// ```
     pub fn deaths(&self) -> impl Iterator<Item = (NodeId, u64)> + '_ {
         self.story.deaths.iter().map(|death| (NodeId(death.node), death.at_ns))
     }

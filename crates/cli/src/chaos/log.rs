@@ -118,6 +118,14 @@ pub(super) enum Answer {
 }
 
 /// An error, as far as it is judged.
+///
+/// ```
+/// # use farfield_cli::Failure;
+/// # let dead = Failure { variant: "PeerDead".into(), nodes: vec![2], object: None, text: "node 2 is dead".into() };
+/// // `dead` is the failure of a call that needed a node which was killed.
+/// assert!(dead.is_death() && !dead.is_timeout());
+/// assert_eq!(dead.nodes, [2]);
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct Failure {
     /// The name of its kind, the fabric's if it is one of those.

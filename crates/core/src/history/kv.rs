@@ -49,6 +49,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Budget, Effect, Event, Evidence, Model, Verdict, check};
 
 /// An operation on one key.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// let both = [event, Event::returned(1, 190, 200, KvInput::Update(8), KvOutput::Succeeded(true))];
+/// assert!(check(&KvModel, &both, Default::default()).is_linearizable());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvInput {
     /// Reads the value, if any. Answered by [`KvOutput::Found`].
@@ -64,6 +71,13 @@ pub enum KvInput {
 }
 
 /// The answer of an operation.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// let read = Event::returned(1, 190, 200, KvInput::Get, KvOutput::Found(Some(8)));
+/// assert!(check(&KvModel, &[event, read], Default::default()).is_violation()); // 7 was inserted
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvOutput {
     /// The value that a get found.
@@ -78,6 +92,12 @@ pub enum KvOutput {
 pub type KvEvent = Event<KvInput, KvOutput>;
 
 /// One key of a store, absent at first.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// assert!(check(&KvModel, &[event], Default::default()).is_linearizable());
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvModel;
 
@@ -136,6 +156,15 @@ impl Model for KvModel {
 }
 
 /// An operation in a log: see the [module](self) for its bytes.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// use zerocopy::IntoBytes;
+/// let mut log = Vec::new(); // or a file
+/// log.extend_from_slice(KvRecord::new(17, &event).as_bytes());
+/// assert_eq!(KvHistory::from_bytes(&log).unwrap().len(), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct KvRecord {
@@ -167,6 +196,13 @@ impl KvRecord {
     pub const LEN: usize = size_of::<Self>();
 
     /// The record of an operation.
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let record = KvRecord::new(17, &event);
+    /// assert_eq!(record.decode(), Ok((17, event)));
+    /// ```
     pub fn new(key: u64, event: &KvEvent) -> Self {
         let (op, given) = match event.input {
             KvInput::Get => (OP_GET, 0),
@@ -198,6 +234,13 @@ impl KvRecord {
     }
 
     /// Returns the operation and its key, or an error for an invalid record.
+    ///
+    /// ```
+    /// # use farfield::history::kv::KvRecord;
+    /// use zerocopy::FromBytes;
+    /// let record = KvRecord::read_from_bytes(&[0; KvRecord::LEN]).unwrap();
+    /// assert_eq!(record.decode(), Err("unknown operation"));
+    /// ```
     pub fn decode(&self) -> Result<(u64, KvEvent), &'static str> {
         let input = match self.op {
             OP_GET => KvInput::Get,
@@ -233,6 +276,12 @@ impl KvRecord {
 }
 
 /// A log that cannot be read.
+///
+/// ```
+/// use farfield::history::kv::{KvHistory, LogError};
+/// let error = KvHistory::from_bytes(&[0; 48]).unwrap_err();
+/// assert!(matches!(error, LogError::BadRecord { record: 0, .. }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     /// The log does not end with a whole record: its writer was cut short, or it is not a log.
@@ -252,6 +301,14 @@ pub enum LogError {
 }
 
 /// The operations on the keys of a store.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// let mut history = KvHistory::new();
+/// history.record(17, event);
+/// assert_eq!(history.check_each_key(Default::default()).unwrap().operations, 1);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvHistory {
     keys: BTreeMap<u64, Vec<KvEvent>>,
@@ -259,16 +316,40 @@ pub struct KvHistory {
 
 impl KvHistory {
     /// An empty history.
+    ///
+    /// ```
+    /// # use farfield::history::kv::KvHistory;
+    /// assert_eq!(KvHistory::new().len(), 0);
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds an operation, in any order.
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let mut history = KvHistory::new();
+    /// history.record(17, event);
+    /// history.record(3, Event::pending(1, 90, KvInput::Delete)); // it never returned
+    /// assert_eq!(history.len(), 2);
+    /// ```
     pub fn record(&mut self, key: u64, event: KvEvent) {
         self.keys.entry(key).or_default().push(event);
     }
 
     /// Adds another history. Its times must be on the same clock.
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let (mut mine, mut yours) = (KvHistory::new(), KvHistory::new());
+    /// mine.record(17, event);
+    /// yours.record(17, Event::returned(1, 190, 200, KvInput::Get, KvOutput::Found(Some(7))));
+    /// mine.merge(yours);
+    /// assert_eq!(mine.len(), 2);
+    /// ```
     pub fn merge(&mut self, other: Self) {
         for (key, events) in other.keys {
             self.keys.entry(key).or_default().extend(events);
@@ -276,21 +357,50 @@ impl KvHistory {
     }
 
     /// How many operations it contains.
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let mut history = KvHistory::new();
+    /// history.record(17, event);
+    /// assert_eq!(history.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.keys.values().map(Vec::len).sum()
     }
 
     /// Whether it contains no operation.
+    ///
+    /// ```
+    /// # use farfield::history::kv::KvHistory;
+    /// assert!(KvHistory::new().is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Every operation with its key: by key, and within a key as recorded.
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let mut history = KvHistory::new();
+    /// history.record(17, event);
+    /// assert_eq!(history.iter().collect::<Vec<_>>(), [(17, &event)]);
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (u64, &KvEvent)> {
         self.keys.iter().flat_map(|(&key, events)| events.iter().map(move |event| (key, event)))
     }
 
     /// The history as a log: see the [module](self).
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let mut history = KvHistory::new();
+    /// history.record(17, event);
+    /// assert_eq!(history.to_bytes().len(), KvRecord::LEN);
+    /// ```
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len() * KvRecord::LEN);
         for (key, event) in self.iter() {
@@ -355,6 +465,15 @@ impl KvHistory {
 }
 
 /// The coverage of a successful check.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// let mut history = KvHistory::new();
+/// history.record(17, event);
+/// let report = history.check_each_key(Default::default()).unwrap();
+/// assert_eq!((report.keys, report.overlapping), (1, 0)); // so it proves little
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations, each counted once.
@@ -380,6 +499,18 @@ impl std::fmt::Display for Report {
 }
 
 /// Why a history did not pass.
+///
+/// ```
+/// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+/// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+/// use farfield::history::kv::Failure;
+/// let mut history = KvHistory::new();
+/// history.record(17, Event::returned(1, 0, 10, KvInput::Get, KvOutput::Found(Some(8))));
+/// match history.check_each_key(Default::default()) {
+///     Err(Failure::Violation { key, evidence }) => assert!(key == 17 && !evidence.to_string().is_empty()),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// A key's history is not linearizable.

@@ -55,6 +55,12 @@ pub mod queue;
 pub use checker::check;
 
 /// One operation as its caller saw it.
+///
+/// ```
+/// use farfield::history::Event;
+/// let event = Event { client: 3, call_ns: 100, return_ns: Some(250), input: "read", output: Some(7) };
+/// assert_eq!(event, Event::returned(3, 100, 250, "read", 7));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event<I, O> {
     /// The caller. Used only in the evidence: one client may have several operations in flight.
@@ -94,6 +100,12 @@ impl<I, O> Event<I, O> {
 
     /// When the operation returned with an answer. `None` if it is pending: it may have taken effect at any moment
     /// after its call, or not at all.
+    ///
+    /// ```
+    /// use farfield::history::Event;
+    /// let timed_out = Event { return_ns: Some(250), ..Event::<_, u64>::pending(3, 100, "write") };
+    /// assert_eq!(timed_out.answered_ns(), None); // it returned, but without an answer
+    /// ```
     pub fn answered_ns(&self) -> Option<u64> {
         self.return_ns.filter(|_| self.output.is_some())
     }
@@ -128,6 +140,24 @@ impl<I: fmt::Debug, O: fmt::Debug> fmt::Display for Event<I, O> {
 }
 
 /// The behaviour of an object that executes its operations one at a time.
+///
+/// ```
+/// use farfield::history::Model;
+/// struct Register; // of one word, which is zero at first; `None` reads it
+/// impl Model for Register {
+///     type Input = Option<u64>;
+///     type Output = u64;
+///     type State = u64;
+///     fn initial(&self) -> u64 {
+///         0
+///     }
+///     fn step(&self, state: &u64, write: &Option<u64>, read: Option<&u64>) -> Option<u64> {
+///         let fits = write.is_some() || read.is_none_or(|read| read == state);
+///         fits.then_some(write.unwrap_or(*state))
+///     }
+/// }
+/// assert_eq!(Register.step(&5, &None, Some(&4)), None); // a read of 4 is impossible when it is 5
+/// ```
 pub trait Model {
     /// The caller's request.
     type Input: fmt::Debug;
@@ -137,15 +167,37 @@ pub trait Model {
     type State: Clone + Eq + Hash + fmt::Debug;
 
     /// The state before the first operation.
+    ///
+    /// ```
+    /// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+    /// # use farfield::history::{Budget, Event, Model, check};
+    /// assert_eq!(KvModel.initial(), None); // the key is absent
+    /// ```
     fn initial(&self) -> Self::State;
 
     /// The state after an operation, or `None` if in this state it could not have had this output. Without an output
     /// the operation is pending: return the state after it took effect here, or `None` if it could not have taken
     /// effect. [`check`] itself tries the other case, that it never took effect.
+    ///
+    /// ```
+    /// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+    /// # use farfield::history::{Budget, Event, Model, check};
+    /// let insert = KvInput::Insert(7);
+    /// assert_eq!(KvModel.step(&None, &insert, Some(&KvOutput::Succeeded(true))), Some(Some(7)));
+    /// assert_eq!(KvModel.step(&Some(3), &insert, Some(&KvOutput::Succeeded(true))), None); // impossible
+    /// ```
     fn step(&self, state: &Self::State, input: &Self::Input, output: Option<&Self::Output>) -> Option<Self::State>;
 
     /// A promise about an operation that holds in every state. The default, [`Effect::Unknown`], is always right. A
     /// stronger promise makes long histories with much concurrency cheap to check.
+    ///
+    /// ```
+    /// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+    /// # use farfield::history::{Budget, Event, Model, check};
+    /// # use farfield::history::Effect;
+    /// let found = KvOutput::Found(Some(7));
+    /// assert_eq!(KvModel.effect(&KvInput::Get, Some(&found)), Effect::Read { only_in: Some(Some(7)) });
+    /// ```
     fn effect(&self, input: &Self::Input, output: Option<&Self::Output>) -> Effect<Self::State> {
         let _ = (input, output);
         Effect::Unknown
@@ -156,6 +208,13 @@ pub trait Model {
 ///
 /// A wrong promise can turn a good history into a [`Verdict::Violation`], never a bad one into
 /// [`Verdict::Linearizable`].
+///
+/// ```
+/// use farfield::history::Effect;
+/// let of_read = |seen: u64| Effect::Read { only_in: Some(seen) };
+/// let of_write = |value: u64| Effect::Write { leaves: value, class: 0 }; // any two writes may change places
+/// assert_ne!(of_read(7), of_write(7));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect<S> {
     /// No promise. One such operation in a history disables the reductions that the other promises allow, except that
@@ -177,6 +236,18 @@ pub enum Effect<S> {
 }
 
 /// The limit on the work of a check.
+///
+/// ```
+/// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+/// # use farfield::history::{Budget, Event, Model, check};
+/// # let event = Event::returned;
+/// # let events = [
+/// #     event(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+/// #     event(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+/// # ];
+/// let verdict = check(&KvModel, &events, Budget { steps: 1000 });
+/// assert!(verdict.steps() <= 1000);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The most steps: operations tried or inspected. A step takes some tens of nanoseconds, and a step that fails may
@@ -192,6 +263,22 @@ impl Default for Budget {
 }
 
 /// The answer of [`check`].
+///
+/// ```
+/// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+/// # use farfield::history::{Budget, Event, Model, check};
+/// # let event = Event::returned;
+/// # let events = [
+/// #     event(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+/// #     event(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+/// # ];
+/// use farfield::history::Verdict;
+/// match check(&KvModel, &events, Budget::default()) {
+///     Verdict::Linearizable { order, .. } => println!("in this order: {order:?}"),
+///     Verdict::Violation { evidence, .. } => println!("{evidence}"),
+///     Verdict::Undecided { steps, .. } => panic!("undecided after {steps} steps"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -221,16 +308,51 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether the history is known to be linearizable. False for [`Verdict::Undecided`].
+    ///
+    /// ```
+    /// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+    /// # use farfield::history::{Budget, Event, Model, check};
+    /// # let event = Event::returned;
+    /// # let events = [
+    /// #     event(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+    /// #     event(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+    /// # ];
+    /// assert!(check(&KvModel, &events[..1], Budget::default()).is_linearizable());
+    /// ```
     pub fn is_linearizable(&self) -> bool {
         matches!(self, Verdict::Linearizable { .. })
     }
 
     /// Whether the history is known not to be linearizable. False for [`Verdict::Undecided`].
+    ///
+    /// ```
+    /// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+    /// # use farfield::history::{Budget, Event, Model, check};
+    /// # let event = Event::returned;
+    /// # let events = [
+    /// #     event(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+    /// #     event(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+    /// # ];
+    /// // A write returned, and a later read found nothing.
+    /// assert!(check(&KvModel, &events, Budget::default()).is_violation());
+    /// ```
     pub fn is_violation(&self) -> bool {
         matches!(self, Verdict::Violation { .. })
     }
 
     /// The steps that the check took.
+    ///
+    /// ```
+    /// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+    /// # use farfield::history::{Budget, Event, Model, check};
+    /// # let event = Event::returned;
+    /// # let events = [
+    /// #     event(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+    /// #     event(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+    /// # ];
+    /// let verdict = check(&KvModel, &events, Budget::default());
+    /// println!("checked in {} steps", verdict.steps());
+    /// ```
     pub fn steps(&self) -> u64 {
         match self {
             Verdict::Linearizable { steps, .. }
@@ -255,6 +377,20 @@ impl fmt::Display for Verdict {
 }
 
 /// Where a history breaks. Its `Display` is for readers: one line per operation.
+///
+/// ```
+/// # use farfield::history::kv::{KvInput, KvModel, KvOutput};
+/// # use farfield::history::{Budget, Event, Model, check};
+/// # let event = Event::returned;
+/// # let events = [
+/// #     event(0, 0, 10, KvInput::Upsert(7), KvOutput::Stored),
+/// #     event(1, 11, 20, KvInput::Get, KvOutput::Found(None)),
+/// # ];
+/// # use farfield::history::{Reason, Verdict};
+/// let Verdict::Violation { evidence, .. } = check(&KvModel, &events, Budget::default()) else { panic!() };
+/// println!("{evidence}"); // a line for each operation
+/// assert!(!evidence.culprits.is_empty());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// Why the history did not pass.
@@ -275,6 +411,11 @@ impl fmt::Display for Evidence {
 }
 
 /// Why a history did not pass.
+///
+/// ```
+/// use farfield::history::Reason;
+/// assert_eq!(Reason::NeverWritten.to_string(), "an operation saw what nobody wrote");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {

@@ -31,6 +31,14 @@ use std::collections::VecDeque;
 use super::{Effect, Model};
 
 /// An operation on a queue.
+///
+/// ```
+/// # use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+/// # use farfield::history::{Event, Model, check};
+/// let batch = QueueInput::Enqueue(vec![1, 2, 3]);
+/// let event = Event::returned(0, 0, 10, batch, QueueOutput::Enqueued(true));
+/// assert!(check(&QueueModel { capacity: 1 }, &[event], Default::default()).is_linearizable());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum QueueInput {
     /// Enqueues values together. Answered by [`QueueOutput::Enqueued`].
@@ -40,6 +48,14 @@ pub enum QueueInput {
 }
 
 /// The answer of an operation.
+///
+/// ```
+/// # use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+/// # use farfield::history::{Event, Model, check};
+/// let empty = Event::returned(0, 0, 10, QueueInput::Dequeue, QueueOutput::Dequeued(None));
+/// let full = Event::returned(1, 0, 10, QueueInput::Enqueue(vec![1]), QueueOutput::Enqueued(false));
+/// assert!(check(&QueueModel { capacity: 1 }, &[empty, full], Default::default()).is_violation()); // not both
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueueOutput {
     /// Whether there was room.
@@ -49,6 +65,14 @@ pub enum QueueOutput {
 }
 
 /// A queue that is empty at first.
+///
+/// ```
+/// # use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+/// # use farfield::history::{Event, Model, check};
+/// let model = QueueModel { capacity: 8 };
+/// let (dequeue, nothing) = (QueueInput::Dequeue, QueueOutput::Dequeued(None));
+/// assert!(model.step(&model.initial(), &dequeue, Some(&nothing)).is_some()); // it is empty at first
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QueueModel {
     /// The number of enqueuing calls whose values it holds.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
-use farfield_fabric::{self as fabric, Fabric, HugePages};
+use farfield_fabric::{self as fabric, HugePages, Transport};
 use serde::Deserialize;
 
 use super::{Node, config_error};
 use crate::error::Result;
 
-type Decorate = Arc<dyn Fn(Arc<dyn Fabric>) -> fabric::Result<Arc<dyn Fabric>> + Send + Sync>;
+type Decorate = Arc<dyn Fn(Arc<dyn Transport>) -> fabric::Result<Arc<dyn Transport>> + Send + Sync>;
 
 /// The configuration of a node. Made by a [`Builder`].
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub(crate) enum Choice {
     /// RDMA between hosts.
     Verbs,
     /// A fabric that has already joined its session.
-    Joined(Arc<dyn Fabric>),
+    Joined(Arc<dyn Transport>),
 }
 
 /// The configuration of a node on RDMA.
@@ -93,10 +93,12 @@ impl Config {
 
 /// The builder of a node that is to be started.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> farfield::Result<()> {
 /// use std::time::Duration;
-/// let node = farfield::Node::builder().session("orders").node(0).nodes(3).timeout(Duration::from_secs(5)).start()?;
+/// let builder = farfield::Node::builder().session("doc-builder").names(["left", "right"]).node(1);
+/// let right = builder.timeout(Duration::from_secs(5)).memory_bytes_max(1 << 30).seed(7).start()?;
+/// assert_eq!((right.id().0, right.nodes()), (1, 2)); // `left` may start later
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -230,7 +232,7 @@ impl Builder {
 
     /// Starts the node on a fabric that has already joined its session, such as a simulated one, instead of joining one
     /// on shared memory. The fabric determines this node's number and the number of nodes.
-    pub fn fabric(mut self, fabric: Arc<dyn Fabric>) -> Builder {
+    pub fn fabric(mut self, fabric: Arc<dyn Transport>) -> Builder {
         self.config.node = fabric.me().0 % fabric.places() as u16;
         self.config.nodes = fabric.places() as u16;
         self.config.fabric = Choice::Joined(fabric);
@@ -285,7 +287,7 @@ impl Builder {
     /// Wraps the fabric in decorators ([`farfield_fabric::weak`], [`farfield_fabric::fault`], …), for tests.
     pub fn decorate(
         mut self,
-        wrap: impl Fn(Arc<dyn Fabric>) -> fabric::Result<Arc<dyn Fabric>> + Send + Sync + 'static,
+        wrap: impl Fn(Arc<dyn Transport>) -> fabric::Result<Arc<dyn Transport>> + Send + Sync + 'static,
     ) -> Builder {
         self.config.decorate = Some(Arc::new(wrap));
         self
@@ -329,6 +331,12 @@ impl Builder {
     }
 
     /// Reads TOML text as [`Builder::file`] does.
+    ///
+    /// ```
+    /// let left = farfield::Node::builder().toml("timeout_ms = 5000\n[[nodes]]\nname = 'left'")?.start()?;
+    /// assert_eq!((left.nodes(), left.name_of(left.id())), (1, "left".to_string()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The text is invalid.

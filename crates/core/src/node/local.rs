@@ -20,6 +20,14 @@ pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
 
 /// Like [`local_session`], with a function that configures each node's builder.
 ///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// let second = std::time::Duration::from_secs(1);
+/// let nodes = farfield::local_session_with(2, |builder| builder.timeout(second).seed(7))?;
+/// assert_eq!(nodes[1].timeout(), second);
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// Any error of [`Builder::start`].
 pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
@@ -35,6 +43,14 @@ pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) 
 
 /// Runs `body` for each of several nodes, each on its own thread, and returns the results. Use it for calls that all
 /// nodes must make at once, such as opening an object. See [`local_session`].
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// let barriers = farfield::on_each(&nodes, |node| farfield::Barrier::open(node, "start", 1))?;
+/// assert_eq!(barriers.len(), 2);
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 /// The first error, once all threads have ended.

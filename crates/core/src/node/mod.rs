@@ -14,7 +14,7 @@ use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
-    PeerState, Region, Rng, Thread, Word, Words,
+    PeerState, Region, Rng, Thread, Transport, Word, Words,
 };
 
 use rand::SeedableRng;
@@ -55,7 +55,7 @@ struct Handle {
 
 /// The state that the service thread and the handles share.
 pub(crate) struct Shared {
-    fabric: Arc<dyn Fabric>,
+    fabric: Arc<dyn Transport>,
     config: Config,
     service: Service,
     endpoints: LocalMutex<Endpoints>,
@@ -95,7 +95,7 @@ impl Node {
     }
 
     pub(crate) fn start(config: Config) -> Result<Node> {
-        let mut fabric: Arc<dyn Fabric> = match &config.fabric {
+        let mut fabric: Arc<dyn Transport> = match &config.fabric {
             Choice::Joined(fabric) => Arc::clone(fabric),
             Choice::Verbs => VerbsFabric::join(&config.rdma())?,
             Choice::Shm => {
@@ -149,12 +149,10 @@ impl Node {
     /// All nodes that belong to the session, whether they have started yet or not, and all that belonged to it before.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let node = &nodes[0];
+    /// # let nodes = farfield::local_session(2)?; let node = &nodes[0];
     /// assert_eq!(node.members().count(), 2);
     /// assert_eq!(node.others().collect::<Vec<_>>(), [nodes[1].id()]);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn members(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
         self.shared().service.known()
@@ -172,6 +170,11 @@ impl Node {
     }
 
     /// The configured name of a node's place, or the node's number.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().names(["left"]).start().unwrap();
+    /// assert_eq!(node.name_of(node.id()), "left");
+    /// ```
     pub fn name_of(&self, node: NodeId) -> String {
         let name = self.shared().config.names.get(self.rank_of(node));
         name.cloned().unwrap_or_else(|| node.0.to_string())
@@ -180,11 +183,9 @@ impl Node {
     /// The node with a configured name; the latest, if its place has had several.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let node = &nodes[0];
+    /// # let nodes = farfield::local_session(2)?; let node = &nodes[0];
     /// assert_eq!(node.by_name(&node.name_of(nodes[1].id())), Some(nodes[1].id()));
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn by_name(&self, name: &str) -> Option<NodeId> {
         self.members().filter(|node| self.name_of(*node) == name).last()
@@ -199,11 +200,9 @@ impl Node {
     /// members on all nodes. Where the system reports deaths, each node counts the changes that it has learned of.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let node = &nodes[0];
+    /// # let nodes = farfield::local_session(2)?; let node = &nodes[0];
     /// assert_eq!(node.epoch(), 0); // no member has died yet
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn epoch(&self) -> u64 {
         self.shared().service.epoch()
@@ -226,6 +225,12 @@ impl Node {
     }
 
     /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert!(nodes[0].fenced_error(&nodes[0].endpoint()?, nodes[1].id()).is_none()); // it is alive
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn fenced_error(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
         let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
         let may_land =
@@ -237,6 +242,13 @@ impl Node {
     /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
     /// members. This state ends: the members decide about a node that does not answer, and [`Node::fenced_error`] then
     /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
+    /// let lost = ep.block_on(node.fence_live_nodes(&ep, node.members()))?;
+    /// assert!(lost.is_empty()); // all puts are visible
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A node refuses the fence for another reason than its death, its departure or its silence.
@@ -280,11 +292,9 @@ impl Node {
     /// participants of an object.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let node = &nodes[0];
+    /// # let nodes = farfield::local_session(2)?; let node = &nodes[0];
     /// assert_eq!(node.live_members(), [nodes[0].id(), nodes[1].id()]);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn live_members(&self) -> Vec<NodeId> {
         self.shared().live_members()
@@ -293,12 +303,10 @@ impl Node {
     /// Opens an endpoint for one more thread.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let node = &nodes[0];
+    /// # let nodes = farfield::local_session(2)?; let node = &nodes[0];
     /// let endpoint = node.endpoint()?; // one for each thread
     /// assert_eq!(endpoint.me(), node.id());
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -318,6 +326,13 @@ impl Node {
 
     /// Starts a thread with an endpoint of its own.
     ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?; let me = node.id();
+    /// let worker = node.spawn("worker", move |endpoint| assert_eq!(endpoint.me(), me))?;
+    /// worker.join().unwrap();
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The node's lanes are used up, or the system cannot start a thread.
     pub fn spawn(&self, name: &str, body: impl FnOnce(Endpoint) + Send + 'static) -> Result<Thread> {
@@ -327,6 +342,13 @@ impl Node {
 
     /// Allocates zeroed memory of this node in a permission group, reachable by all peers. It stays allocated until
     /// [`Node::free`], until the object that owns it frees it ([`ObjectBuilder::region`]), or until the node leaves.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// let region = node.alloc(farfield::fabric::GroupKey::DATA, 4096)?;
+    /// assert_eq!(node.endpoint()?.get(region.remote::<u64>(0)).wait()?, 0);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// No memory is left.
@@ -389,6 +411,12 @@ impl Node {
     }
 
     /// Waits until these nodes have started and are connected.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// nodes[0].wait_for([nodes[1].id()], nodes[0].timeout())?; // it can be reached now
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A timeout that names the missing nodes, a node that is dead or departed, or one that was refused.
@@ -459,8 +487,14 @@ impl Node {
         self.shared.rng(stream)
     }
 
-    /// The fabric that the node uses.
-    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+    /// The fabric that the node uses: its memory, permission groups, peers and clock.
+    pub fn fabric(&self) -> &dyn Fabric {
+        &*self.shared().fabric
+    }
+
+    /// The runtime's side of the fabric, for decorators, tools and tests: see
+    /// [`Transport`](farfield_fabric::Transport). An application that uses it can evict peers, or leave the session.
+    pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.shared().fabric
     }
 

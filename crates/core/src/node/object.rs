@@ -313,6 +313,21 @@ fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: S
 ///
 /// Dropping it closes it on this node. The others keep working with the memory of all nodes until they close it, too.
 /// Then pointers to this node's regions fail with [`Freed`](farfield_fabric::ErrorKind::Freed).
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, Regions}};
+/// let open = |node: &farfield::Node| {
+///     let mut regions = Regions::new(node);
+///     regions.alloc("inbox", GroupKey::SIGNAL, 64)?;
+///     ObjectBuilder::new(node, "app/mail", "Mail").regions(regions).open()
+/// };
+/// let mail = farfield::on_each(&nodes, open)?;
+/// let inbox = mail[0].remote::<u64>(nodes[1].id(), "inbox")?;
+/// nodes[0].endpoint()?.put_value(inbox, 7).wait()?;
+/// # Ok(()) }
+/// ```
 pub struct Object {
     hold: Hold,
     open: Arc<OpenObject>,
@@ -374,6 +389,15 @@ impl Object {
     }
 
     /// Waits until all participants have opened the object.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let open = |node| farfield::toolkit::ObjectBuilder::new(node, "app/mail", "Mail").announce();
+    /// let (here, there) = (open(&nodes[0])?, open(&nodes[1])?);
+    /// here.wait(nodes[0].timeout())?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// A timeout that names the missing nodes, a participant that is dead or departed, or one that opens the object
@@ -445,32 +469,83 @@ impl Object {
     }
 
     /// All participants, this node included, in the order in which they were named.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// assert_eq!(object.participants(), [node.id()]);
+    /// # Ok(()) }
+    /// ```
     pub fn participants(&self) -> &[NodeId] {
         &self.participants
     }
 
     /// The other participants.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// assert_eq!(object.others().count(), 0); // this node is the only participant
+    /// # Ok(()) }
+    /// ```
     pub fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.participants.iter().copied().filter(|node| *node != self.node.id())
     }
 
     /// Its path.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// assert_eq!(object.path(), "app/mail");
+    /// # Ok(()) }
+    /// ```
     pub fn path(&self) -> &str {
         &self.open.own.path
     }
 
     /// Its node.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// assert_eq!(object.node().id(), node.id());
+    /// # Ok(()) }
+    /// ```
     pub fn node(&self) -> &Node {
         &self.node
     }
 
     /// Keeps the object open on this node when its handles are dropped, for work that the service thread still has to
     /// do on its memory.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// let hold = object.hold(); // for a poller that still uses its memory
+    /// drop(object); // the path is free
+    /// drop(hold); // now the others learn that it is closed here
+    /// # Ok(()) }
+    /// ```
     pub fn hold(&self) -> Hold {
         self.hold.clone()
     }
 
     /// The address of a region of a connected participant (this node's own included).
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// let error = object.remote::<u64>(node.id(), "inbox").unwrap_err();
+    /// assert_eq!(error.object(), Some("app/mail")); // it was opened without regions
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The node has no such region, or is not connected.

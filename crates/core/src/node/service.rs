@@ -39,16 +39,59 @@ use crate::mutants;
 /// ```
 pub trait Poller: Send {
     /// Does the work that is possible now.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, words) = (node.endpoint()?, node.alloc_words(farfield::fabric::GroupKey::DATA, 1, &[])?);
+    /// # let count = words.remote(0);
+    /// use farfield::{Endpoint, fabric::RemotePtr, toolkit::{Poller, Progress}};
+    /// struct CountOnce(RemotePtr<u64>);
+    /// impl Poller for CountOnce {
+    ///     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+    ///         if endpoint.faa(self.0, 1).wait().is_ok() { Progress::Done } else { Progress::Idle }
+    ///     }
+    /// }
+    /// node.add_poller(Box::new(CountOnce(count)));
+    /// assert_eq!(ep.block_on(ep.wait_remote(count, 0, ep.deadline()))?, 1);
+    /// # Ok(()) }
+    /// ```
     fn poll(&mut self, endpoint: &Endpoint) -> Progress;
 
     /// The membership status of a node has changed ([`Node::status_of`](crate::Node::status_of)): runs on the service
     /// thread, before the next [`Poller::poll`]. The statuses at registration are not repeated.
+    ///
+    /// ```
+    /// # use farfield::{Endpoint, MemberStatus, NodeId, toolkit::{Poller, Progress}};
+    /// struct Recovery(Vec<NodeId>); // the nodes to recover from
+    /// impl Poller for Recovery {
+    ///     fn poll(&mut self, _: &Endpoint) -> Progress {
+    ///         if self.0.pop().is_some() { Progress::Busy } else { Progress::Idle }
+    ///     }
+    ///     fn status_changed(&mut self, node: NodeId, status: MemberStatus) {
+    ///         self.0.extend((status == MemberStatus::Evicted).then_some(node));
+    ///     }
+    /// }
+    /// ```
     fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
         let _ = (node, standing);
     }
 
     /// Whether others depend on its completion: then the node leaves only after it is done. If that takes longer than
     /// [`LEAVE_TIMEOUT`], the node exits as if it had died, and the others recover its state.
+    ///
+    /// ```
+    /// # use farfield::{Endpoint, HeldLock, toolkit::{Poller, Progress}};
+    /// struct Release(HeldLock);
+    /// impl Poller for Release {
+    ///     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+    ///         self.0.release(endpoint)
+    ///     }
+    ///     fn must_finish_before_leave(&self) -> bool {
+    ///         true // others wait for the lock
+    ///     }
+    /// }
+    /// ```
     fn must_finish_before_leave(&self) -> bool {
         false
     }
@@ -58,6 +101,17 @@ pub trait Poller: Send {
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of a poller.
+///
+/// ```
+/// # use farfield::{Endpoint, toolkit::{Poller, Progress}};
+/// struct Steps(u32);
+/// impl Poller for Steps {
+///     fn poll(&mut self, _: &Endpoint) -> Progress {
+///         self.0 -= 1;
+///         if self.0 > 0 { Progress::Busy } else { Progress::Done } // it is polled again at once, or dropped
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Nothing to do.
@@ -97,6 +151,19 @@ pub(super) struct Service {
 const NO_MEMBER: u64 = u64::MAX;
 
 /// The status of a node in its session, see [`Node::status_of`](super::Node::status_of).
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let mut nodes = farfield::local_session(2)?;
+/// # let ep = nodes[0].endpoint()?;
+/// use farfield::MemberStatus;
+/// let other = nodes[1].id();
+/// assert_eq!(nodes[0].status_of(other), MemberStatus::Member);
+/// nodes.pop(); // it leaves
+/// let has_left = || (nodes[0].status_of(other) == MemberStatus::Departed).then_some(());
+/// ep.block_on(ep.wait_until(ep.deadline(), has_left))?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum MemberStatus {
@@ -212,6 +279,9 @@ const SERVE_EVERY_BUSY: u32 = 4;
 /// and the pause between two.
 const EVICT_MAX: Duration = Duration::from_millis(1);
 const EVICT_EVERY: Duration = Duration::from_millis(1);
+/// A leaving node polls its unfinished work again after such a pause, which grows while nothing happens.
+const LEAVE_TICK_MIN: Duration = Duration::from_micros(100);
+const LEAVE_TICK_MAX: Duration = Duration::from_millis(10);
 /// The stream of the node's random number generator.
 const MEMBERSHIP_STREAM: u64 = u64::MAX;
 
@@ -257,7 +327,16 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             waiting.reset();
         }
         if round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep() {
-            fabric.serve(Duration::ZERO, &mut |event| handle(shared, &mut membership, event));
+            let mut heard = false;
+            fabric.serve(Duration::ZERO, &mut |event| {
+                heard = true;
+                handle(shared, &mut membership, event);
+            });
+            // The thread must not sleep on an event: it may ask for a decision, or a poller may wait for it.
+            if heard {
+                waiting.reset();
+                continue;
+            }
         }
         if !busy {
             let tick = if is_held { Some(tick.map_or(HELD_TICK, |tick| tick.min(HELD_TICK))) } else { tick };
@@ -270,11 +349,23 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     // Work that others wait for is finished first, as far as possible.
     pollers.append(&mut service.new_pollers.lock());
     let parting = endpoint.now() + LEAVE_TIMEOUT;
-    while pollers.iter().any(|poller| poller.must_finish_before_leave()) && endpoint.now() < parting {
-        pollers.retain_mut(|poller| poller.poll(endpoint) != Progress::Done);
+    let mut pause = LEAVE_TICK_MIN;
+    // Nothing that a fenced node does has an effect: its peers recover the work that it leaves.
+    while pollers.iter().any(|poller| poller.must_finish_before_leave())
+        && endpoint.now() < parting
+        && !fabric.is_fenced()
+    {
+        pollers.retain_mut(|poller| {
+            let progress = poller.poll(endpoint);
+            if progress != Progress::Idle {
+                pause = LEAVE_TICK_MIN;
+            }
+            progress != Progress::Done
+        });
         lead(shared, &mut membership); // some wait until others are decided to be dead
         report(&mut membership, &mut pollers);
-        fabric.serve(Duration::from_micros(100), &mut |event| handle(shared, &mut membership, event));
+        fabric.serve(pause, &mut |event| handle(shared, &mut membership, event));
+        pause = (2 * pause).min(LEAVE_TICK_MAX);
     }
     let owes = pollers.iter().any(|poller| poller.must_finish_before_leave());
     // The others agree on its departure before it leaves: a departed node has no vote.

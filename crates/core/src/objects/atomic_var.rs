@@ -47,6 +47,14 @@ pub struct AtomicVar {
 impl AtomicVar {
     /// Opens the variable, with its word on `home`, and waits for all nodes to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let home = nodes[0].id();
+    /// let hits = farfield::on_each(&nodes, |node| farfield::AtomicVar::open(node, "hits", home))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<AtomicVar> {
@@ -63,6 +71,14 @@ impl AtomicVar {
 
     /// The value.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, hits) = (node.endpoint()?, farfield::AtomicVar::open(&node, "hits", node.id())?);
+    /// assert_eq!(ep.block_on(hits.load(&ep))?, 0); // before the first write
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The home node is dead or has left.
     pub async fn load(&self, endpoint: &Endpoint) -> Result<u64> {
@@ -71,6 +87,15 @@ impl AtomicVar {
     }
 
     /// Adds, wrapping; the old value.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, hits) = (node.endpoint()?, farfield::AtomicVar::open(&node, "hits", node.id())?);
+    /// assert_eq!(ep.block_on(hits.fetch_add(&ep, 2))?, 0);
+    /// assert_eq!(ep.block_on(hits.fetch_add(&ep, 3))?, 2);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The home node is dead or has left.
@@ -83,6 +108,15 @@ impl AtomicVar {
     }
 
     /// Writes `new` if the value is `expected`; the value found, as `Ok` if it was.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, hits) = (node.endpoint()?, farfield::AtomicVar::open(&node, "hits", node.id())?);
+    /// assert_eq!(ep.block_on(hits.compare_exchange(&ep, 0, 7))?, Ok(0));
+    /// assert_eq!(ep.block_on(hits.compare_exchange(&ep, 0, 8))?, Err(7)); // the value stays 7
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The home node is dead or has left.
@@ -99,6 +133,15 @@ impl AtomicVar {
 
     /// Writes a value; the old one. A put would be cheaper, but is not atomic with the others' atomics.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, hits) = (node.endpoint()?, farfield::AtomicVar::open(&node, "hits", node.id())?);
+    /// ep.block_on(hits.store(&ep, 5))?;
+    /// assert_eq!(ep.block_on(hits.swap(&ep, 0))?, 5);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The home node is dead or has left.
     pub async fn swap(&self, endpoint: &Endpoint, new: u64) -> Result<u64> {
@@ -113,6 +156,15 @@ impl AtomicVar {
 
     /// Writes a value.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, hits) = (node.endpoint()?, farfield::AtomicVar::open(&node, "hits", node.id())?);
+    /// ep.block_on(hits.store(&ep, 5))?;
+    /// assert_eq!(ep.block_on(hits.load(&ep))?, 5);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The home node is dead or has left.
     pub async fn store(&self, endpoint: &Endpoint, new: u64) -> Result<()> {
@@ -123,6 +175,17 @@ impl AtomicVar {
     }
 
     /// Waits until the value is another than `seen`; it.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, hits) = (node.endpoint()?, farfield::AtomicVar::open(&node, "hits", node.id())?);
+    /// let seen = ep.block_on(hits.load(&ep))?;
+    /// # ep.block_on(hits.fetch_add(&ep, 1))?;
+    /// // … another node adds 1 …
+    /// assert_eq!(ep.block_on(hits.wait_change(&ep, seen, ep.deadline()))?, seen + 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// A timeout, or the home node is dead or has left.

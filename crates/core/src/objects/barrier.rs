@@ -62,6 +62,17 @@ struct Shared {
 }
 
 /// One thread's part in a [`Barrier`].
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// farfield::on_each(&nodes, |node| {
+///     let barrier = farfield::Barrier::open(node, "start", 1)?;
+///     let (mut thread, ep) = (barrier.thread()?, node.endpoint()?);
+///     ep.block_on(thread.wait(&ep)) // until the other node's thread arrives
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct BarrierThread {
     barrier: Arc<Shared>,
     row: OwnedWriter<u64>,
@@ -75,6 +86,14 @@ impl Barrier {
     /// Opens a barrier of `threads_per_node` threads on every member of the session, and waits for the members to do
     /// so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let barriers = farfield::on_each(&nodes, |node| farfield::Barrier::open(node, "start", 4))?;
+    /// let threads = (barriers[0].thread()?, barriers[0].thread()?); // two of the four on this node
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory.
     pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
@@ -83,6 +102,15 @@ impl Barrier {
 
     /// Opens the barrier among these nodes, which must name the same, and waits for them to do so. So survivors can
     /// continue with another barrier although there are joining nodes.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &farfield::Node| farfield::Barrier::open_among(node, "pair", 1, &pair);
+    /// let barriers = farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `open`, or this node is not among them.
@@ -108,12 +136,29 @@ impl Barrier {
     }
 
     /// The nodes whose threads meet: those among which the barrier was opened.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let barrier = farfield::Barrier::open(&node, "start", 1)?;
+    /// assert_eq!(barrier.members(), [node.id()]);
+    /// # Ok(()) }
+    /// ```
     pub fn members(&self) -> Vec<NodeId> {
         let rows = self.0.arrived.rows().step_by(self.0.threads_per_node);
         rows.map(|row| row.owner()).collect()
     }
 
     /// The part of one more thread of this node.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let barrier = farfield::Barrier::open(&node, "start", 1)?;
+    /// let thread = barrier.thread()?;
+    /// assert!(barrier.thread().is_err()); // it was opened for one thread of each node
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// All parts of this node are in use.
@@ -133,6 +178,15 @@ impl Barrier {
 impl BarrierThread {
     /// Waits until all threads have arrived. All their earlier writes and puts are visible then.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let barrier = farfield::Barrier::open(&node, "start", 1)?;
+    /// # let (mut thread, ep) = (barrier.thread()?, node.endpoint()?);
+    /// ep.block_on(thread.wait(&ep))?; // every thread has arrived, and sees what was put before
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
     /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
@@ -144,6 +198,17 @@ impl BarrierThread {
 
     /// [`BarrierThread::wait`] with a deadline. After a timeout, continue the same round with
     /// [`BarrierThread::retry_wait`].
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let barriers = farfield::on_each(&nodes, |node| farfield::Barrier::open(node, "start", 1))?;
+    /// # let (mut thread, ep) = (barriers[0].thread()?, nodes[0].endpoint()?);
+    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
+    /// let error = ep.block_on(thread.wait_deadline(&ep, deadline)).unwrap_err();
+    /// assert!(error.is_timeout() && error.node() == Some(nodes[1].id())); // the missing node
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `wait`.
@@ -168,6 +233,16 @@ impl BarrierThread {
     /// Like [`BarrierThread::wait`], but without the fence: puts to a third node may not be visible yet (Fig. 22). For
     /// threads that have fenced already, or that need no order of memory.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let barrier = farfield::Barrier::open(&node, "start", 1)?;
+    /// # let (mut thread, ep) = (barrier.thread()?, node.endpoint()?);
+    /// ep.block_on(ep.global_fence(node.others()))?; // it has made its puts visible already
+    /// ep.block_on(thread.wait_unfenced(&ep))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// As `wait`.
     pub async fn wait_unfenced(&mut self, endpoint: &Endpoint) -> Result<()> {
@@ -175,6 +250,20 @@ impl BarrierThread {
     }
 
     /// Waits again for the round in which an earlier wait timed out. Arrives first if that wait had not.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let barriers = farfield::on_each(&nodes, |node| farfield::Barrier::open(node, "start", 1))?;
+    /// # let (mut thread, ep) = (barriers[0].thread()?, nodes[0].endpoint()?);
+    /// # let (mut late, far) = (barriers[1].thread()?, nodes[1].endpoint()?);
+    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
+    /// assert!(ep.block_on(thread.wait_deadline(&ep, deadline)).is_err());
+    /// # let _ = far.block_on(late.wait_deadline(&far, far.now()));
+    /// // … the other node's thread arrives …
+    /// ep.block_on(thread.retry_wait(&ep, ep.deadline()))?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `wait`.

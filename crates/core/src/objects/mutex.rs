@@ -124,6 +124,14 @@ pub struct Mutex(MutexArray);
 impl Mutex {
     /// Opens the lock, with its word on `home`, and waits for all nodes to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let home = nodes[0].id();
+    /// let mutexes = farfield::on_each(&nodes, |node| farfield::Mutex::open(node, "account", home))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
@@ -195,6 +203,14 @@ impl Mutex {
 impl MutexArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let locks = farfield::on_each(&nodes, |node| farfield::MutexArray::open(node, "stripes", 64))?;
+    /// assert_eq!((locks[0].home(0), locks[0].home(1)), (nodes[0].id(), nodes[1].id()));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
@@ -233,16 +249,41 @@ impl MutexArray {
     }
 
     /// The number of locks.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// let stripe = 0xfee1_dead % locks.len(); // the lock of some key
+    /// let guard = ep.block_on(locks.lock(&ep, stripe))?;
+    /// # Ok(()) }
+    /// ```
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
     /// Whether there are no locks.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// assert!(!locks.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 
     /// The home node of lock `index`.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// assert_eq!(locks.home(7), node.id()); // there is no other node
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
@@ -261,6 +302,16 @@ impl MutexArray {
 
     /// Takes lock `index`, waiting as long as the endpoint's timeout.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// let (a, b) = (ep.block_on(locks.lock(&ep, 3))?, ep.block_on(locks.lock(&ep, 8))?); // in ascending order
+    /// ep.block_on(b.unlock())?;
+    /// ep.block_on(a.unlock())?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
     /// or that has left.
@@ -272,6 +323,16 @@ impl MutexArray {
     }
 
     /// [`MutexArray::lock`] with a deadline.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// let held = ep.block_on(locks.lock(&ep, 3))?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
+    /// assert!(ep.block_on(locks.lock_deadline(&ep, 3, deadline)).is_err_and(|error| error.is_timeout()));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `lock`.
@@ -364,6 +425,16 @@ impl MutexArray {
     }
 
     /// Takes lock `index` if it is available without waiting.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// let held = ep.block_on(locks.lock(&ep, 3))?;
+    /// assert!(ep.block_on(locks.try_lock(&ep, 3))?.is_none());
+    /// assert!(ep.block_on(locks.try_lock(&ep, 4))?.is_some());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The home node is dead or departed.

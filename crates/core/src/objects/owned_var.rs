@@ -50,6 +50,17 @@ use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// How a value larger than a word is kept whole.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// use farfield::{OwnedVar, TearCheck};
+/// let owner = nodes[0].id();
+/// // A pull is one get with a checksum, and three in a row with guards.
+/// let open = |node: &farfield::Node| OwnedVar::<[u64; 4]>::open_with(node, "far", owner, TearCheck::Checksum);
+/// let vars = farfield::on_each(&nodes, open)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TearCheck {
     /// A version before and after it.
@@ -88,6 +99,19 @@ struct Shared<T> {
 }
 
 /// The one writer of an [`OwnedVar`].
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// # let (ep, owner) = (nodes[0].endpoint()?, nodes[0].id());
+/// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
+/// let mut writer = vars[0].writer()?;
+/// for step in 0..3 {
+///     writer.store([step; 4]);
+///     ep.block_on(writer.push(&ep))?; // readers see some of the steps, each whole
+/// }
+/// # Ok(()) }
+/// ```
 pub struct OwnedWriter<T> {
     var: Arc<Shared<T>>,
     value: T,
@@ -164,6 +188,15 @@ impl<T: Plain> OwnedVar<T> {
 
     /// Opens the variable, with guards if it is larger than a word, and waits for all nodes to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let owner = nodes[1].id();
+    /// let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
+    /// assert_eq!(vars[0].try_load(), Some([0; 4]));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or opens it differently; no memory.
     pub fn open(node: &Node, path: &str, owner: NodeId) -> Result<OwnedVar<T>> {
@@ -171,6 +204,14 @@ impl<T: Plain> OwnedVar<T> {
     }
 
     /// [`OwnedVar::open`] with a choice of how the value is kept whole.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// use farfield::{OwnedVar, TearCheck};
+    /// let var = OwnedVar::<[u64; 512]>::open_with(&node, "page", node.id(), TearCheck::Checksum)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `open`.
@@ -205,6 +246,15 @@ impl<T: Plain> OwnedVar<T> {
     }
 
     /// The owner.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (ep, owner) = (nodes[0].endpoint()?, nodes[0].id());
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
+    /// assert_eq!(vars[1].owner(), owner);
+    /// # Ok(()) }
+    /// ```
     pub fn owner(&self) -> NodeId {
         self.0.owner
     }
@@ -377,6 +427,18 @@ impl<T: Plain> OwnedVar<T> {
 
 impl<T: Plain> OwnedWriter<T> {
     /// Writes the owner's copy; threads of this node see it at once.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (ep, owner) = (nodes[0].endpoint()?, nodes[0].id());
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
+    /// let mut writer = vars[0].writer()?;
+    /// writer.store([1; 4]);
+    /// assert_eq!(vars[0].try_load(), Some([1; 4]));
+    /// assert_eq!(vars[1].try_load(), Some([0; 4])); // nothing was pushed
+    /// # Ok(()) }
+    /// ```
     pub fn store(&mut self, value: T) {
         self.value = value;
         self.version += 1;
@@ -397,6 +459,17 @@ impl<T: Plain> OwnedWriter<T> {
     }
 
     /// The value that was stored last.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (ep, owner) = (nodes[0].endpoint()?, nodes[0].id());
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
+    /// let mut writer = vars[0].writer()?;
+    /// writer.store(writer.value().map(|part| part + 1));
+    /// assert_eq!(writer.value(), [1; 4]);
+    /// # Ok(()) }
+    /// ```
     pub fn value(&self) -> T {
         self.value
     }

@@ -18,6 +18,12 @@ pub struct Participants(Arc<[NodeId]>);
 
 impl Participants {
     /// These nodes, each once.
+    ///
+    /// ```
+    /// use farfield::{NodeId, toolkit::Participants};
+    /// let participants = Participants::new(&[6, 0, 3, 3].map(NodeId)); // in any order, and each once
+    /// assert!(participants.iter().eq([0, 3, 6].map(NodeId)));
+    /// ```
     pub fn new(nodes: &[NodeId]) -> Participants {
         let mut nodes = nodes.to_vec();
         nodes.sort_unstable();
@@ -26,12 +32,24 @@ impl Participants {
     }
 
     /// How many there are.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// assert_eq!(participants.count(), 3);
+    /// ```
     #[inline]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The node of a rank.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// assert_eq!(participants.at(2), NodeId(6));
+    /// ```
     ///
     /// # Panics
     /// If there are fewer, as indexing a slice does.
@@ -41,6 +59,13 @@ impl Participants {
     }
 
     /// The rank of a node that takes part.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// assert_eq!(participants.rank_of(NodeId(3)), Some(1));
+    /// assert_eq!(participants.rank_of(NodeId(1)), None);
+    /// ```
     #[inline]
     pub fn rank_of(&self, node: NodeId) -> Option<usize> {
         // There are few, so nothing is faster.
@@ -48,16 +73,35 @@ impl Participants {
     }
 
     /// All, in order of their ranks.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// let parts: Vec<(usize, NodeId)> = participants.iter().enumerate().collect();
+    /// assert_eq!(parts[1], (1, NodeId(3)));
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + Clone + '_ {
         self.0.iter().copied()
     }
 
     /// All but one.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// assert!(participants.except(NodeId(3)).eq([NodeId(0), NodeId(6)]));
+    /// ```
     pub fn except(&self, node: NodeId) -> impl Iterator<Item = NodeId> + Clone + '_ {
         self.iter().filter(move |other| *other != node)
     }
 
     /// All ranks from `first` on, in a ring.
+    ///
+    /// ```
+    /// # use farfield::{NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// assert!(participants.ring(1).eq([1, 2, 0])); // a search that starts at its own part
+    /// ```
     pub fn ring(&self, first: usize) -> impl Iterator<Item = usize> {
         let count = self.count();
         (0..count).map(move |step| (first + step) % count)

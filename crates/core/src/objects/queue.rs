@@ -169,6 +169,13 @@ impl Hint {
 impl<V: Value> Queue<V> {
     /// Opens the queue among the members of the session ([`Node::live_members`]), and waits for them to do so.
     ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?; let home = nodes[0].id();
+    /// use farfield::{Queue, QueueOptions};
+    /// farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "jobs", QueueOptions::new(home, 64)))?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: QueueOptions) -> Result<Queue<V>> {
@@ -235,12 +242,10 @@ impl<V: Value> Queue<V> {
     /// The queue's capacity in calls.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-9").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// assert!(jobs.capacity() >= 4);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn capacity(&self) -> usize {
         self.options.capacity
@@ -249,13 +254,11 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value, waiting for room as long as the endpoint's timeout.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-10").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// ep.block_on(jobs.enqueue(&ep, &1))?;
     /// assert_eq!(ep.block_on(jobs.dequeue(&ep))?, 1);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -268,13 +271,11 @@ impl<V: Value> Queue<V> {
     /// [`Queue::enqueue`] with a deadline.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-11").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// let deadline = ep.now() + std::time::Duration::from_millis(100);
     /// ep.block_on(jobs.enqueue_deadline(&ep, &1, deadline))?;
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -286,16 +287,14 @@ impl<V: Value> Queue<V> {
     /// Enqueues a value if there is room. Returns whether there was.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-12").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// let mut sent = 0;
     /// while ep.block_on(jobs.try_enqueue(&ep, &sent))? {
     ///     sent += 1;
     /// }
     /// assert_eq!(sent, jobs.capacity() as u64); // it is full
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -309,13 +308,11 @@ impl<V: Value> Queue<V> {
     /// They take one slot together, and as many operations as a single value.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-13").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// ep.block_on(jobs.enqueue_batch(&ep, &[1, 2, 3]))?;
     /// assert_eq!(ep.block_on(jobs.dequeue(&ep))?, 1);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -334,6 +331,13 @@ impl<V: Value> Queue<V> {
 
     /// Enqueues several values at once if there is room for them. Returns whether there was.
     ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// assert!(ep.block_on(jobs.try_enqueue_batch(&ep, &[1, 2, 3]))?); // there was room
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
@@ -343,13 +347,11 @@ impl<V: Value> Queue<V> {
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-14").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// ep.block_on(jobs.enqueue(&ep, &1))?;
     /// assert_eq!(ep.block_on(jobs.dequeue(&ep))?, 1);
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -361,14 +363,12 @@ impl<V: Value> Queue<V> {
     /// [`Queue::dequeue`] with a deadline.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-15").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// let deadline = ep.now() + std::time::Duration::from_millis(10);
     /// let error = ep.block_on(jobs.dequeue_deadline(&ep, deadline)).unwrap_err(); // nothing comes
     /// assert!(error.is_timeout());
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -381,14 +381,12 @@ impl<V: Value> Queue<V> {
     /// Dequeues a value if there is one.
     ///
     /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-queue-16").start()?;
-    /// # let ep = node.endpoint()?;
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     /// assert_eq!(ep.block_on(jobs.try_dequeue(&ep))?, None);
     /// ep.block_on(jobs.enqueue(&ep, &1))?;
     /// assert_eq!(ep.block_on(jobs.try_dequeue(&ep))?, Some(1));
-    /// # Ok(()) }
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
@@ -399,6 +397,13 @@ impl<V: Value> Queue<V> {
 
     /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the
     /// queue, and no other call has them.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// assert!(jobs.salvage().is_empty()); // no dequeue was dropped
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn salvage(&self) -> Vec<V> {
         core::mem::take(&mut *self.salvaged.lock())
     }

@@ -32,6 +32,20 @@ impl<R: FnMut(&Endpoint) -> Progress + Send> Poller for DeferredRelease<R> {
 
 /// Adds to a word that others wait for. If the operation is refused, the service thread repeats it, from an endpoint of
 /// its own. So the caller must have made its earlier puts visible, or have none.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # use farfield::toolkit::{ObjectBuilder, Regions};
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, mut regions) = (node.endpoint()?, Regions::new(&node));
+/// # regions.alloc_words("lock", farfield::fabric::GroupKey::DATA, 1, &[1])?;
+/// # let object = ObjectBuilder::new(&node, "app/lock", "Lock").regions(regions).open()?;
+/// # let word = object.remote::<u64>(node.id(), "lock")?;
+/// use farfield::toolkit::release;
+/// release::add(&object, &ep, word, 1u64.wrapping_neg()); // the holder's 1 goes, even if this is refused
+/// assert_eq!(ep.get(word).wait()?, 0);
+/// # Ok(()) }
+/// ```
 pub fn add(object: &Object, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) {
     if endpoint.faa(word, addend).detach().is_err_and(|error| error.is_refused()) {
         add_later(object, word, addend);
@@ -39,6 +53,20 @@ pub fn add(object: &Object, endpoint: &Endpoint, word: RemotePtr<u64>, addend: u
 }
 
 /// Lets the service thread add to a word of an object, which stays open until then.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # use farfield::toolkit::{ObjectBuilder, Regions};
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, mut regions) = (node.endpoint()?, Regions::new(&node));
+/// # regions.alloc_words("lock", farfield::fabric::GroupKey::DATA, 1, &[1])?;
+/// # let object = ObjectBuilder::new(&node, "app/lock", "Lock").regions(regions).open()?;
+/// # let word = object.remote::<u64>(node.id(), "lock")?;
+/// use farfield::toolkit::release;
+/// release::add_later(&object, word, 1u64.wrapping_neg());
+/// assert_eq!(ep.block_on(ep.wait_remote(word, 1, ep.deadline()))?, 0); // the service thread has done it
+/// # Ok(()) }
+/// ```
 pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
     let (node, open) = (object.node(), object.hold());
     let release = move |endpoint: &Endpoint| {
@@ -51,6 +79,19 @@ pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
 /// Tries to add to a word, for a [`Poller`]. It waits one round trip, so that the addition has landed if the node leaves
 /// next. [`Progress::Idle`]: it was refused, perhaps because the service thread has no queue pair to the word yet; try
 /// again. [`Progress::Done`]: it has landed, or the word was lost with its node.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # use farfield::toolkit::{ObjectBuilder, Regions};
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, mut regions) = (node.endpoint()?, Regions::new(&node));
+/// # regions.alloc_words("lock", farfield::fabric::GroupKey::DATA, 1, &[1])?;
+/// # let object = ObjectBuilder::new(&node, "app/lock", "Lock").regions(regions).open()?;
+/// # let word = object.remote::<u64>(node.id(), "lock")?;
+/// use farfield::toolkit::{Progress, release};
+/// assert_eq!(release::add_once(&ep, word, 1u64.wrapping_neg()), Progress::Done);
+/// # Ok(()) }
+/// ```
 pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
     match endpoint.faa(word, addend).wait() {
         Err(error) if error.is_refused() => Progress::Idle,
@@ -64,6 +105,22 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
 ///
 /// It returns the nodes at which a reader may miss a put nevertheless. Then it has spared none, since another endpoint
 /// must do the release: pass them to [`release_later`].
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # use farfield::toolkit::{ObjectBuilder, Regions};
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, mut regions) = (node.endpoint()?, Regions::new(&node));
+/// # regions.alloc_words("lock", farfield::fabric::GroupKey::DATA, 1, &[1])?;
+/// # let object = ObjectBuilder::new(&node, "app/lock", "Lock").regions(regions).open()?;
+/// # let word = object.remote::<u64>(node.id(), "lock")?;
+/// use farfield::toolkit::release;
+/// let home = word.node(); // the release is an atomic there: it lands after all puts to that node
+/// let lost = ep.block_on(release::fence_holder(&node, &ep, |node| node == home))?;
+/// assert!(lost.is_empty()); // every put is visible
+/// release::add(&object, &ep, word, 1u64.wrapping_neg());
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 /// A node refuses the fence for another reason than its death, its departure or its silence.
@@ -87,6 +144,23 @@ pub async fn fence_holder(
 /// holder is warned of its death. So nothing is released before the members have decided.
 ///
 /// Another endpoint does the release: the caller must have fenced all earlier puts ([`fence_holder`]).
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # use farfield::toolkit::{ObjectBuilder, Regions};
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, mut regions) = (node.endpoint()?, Regions::new(&node));
+/// # regions.alloc_words("lock", farfield::fabric::GroupKey::DATA, 1, &[1])?;
+/// # let object = ObjectBuilder::new(&node, "app/lock", "Lock").regions(regions).open()?;
+/// # let word = object.remote::<u64>(node.id(), "lock")?;
+/// # let lost = Vec::new();
+/// use farfield::toolkit::release;
+/// // `fence_holder` has returned the `lost` nodes.
+/// let release = move |ep: &farfield::Endpoint| release::add_once(ep, word, 1u64.wrapping_neg());
+/// release::release_later(&node, &ep, lost, release)?;
+/// assert_eq!(ep.block_on(ep.wait_remote(word, 1, ep.deadline()))?, 0);
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 /// One of the nodes does not answer, and is not known to be dead. The service thread releases nevertheless.

@@ -72,6 +72,17 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// The participants of a ring buffer, and its size.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// use farfield::{RingBuffer, RingOptions};
+/// let (a, b) = (nodes[0].id(), nodes[1].id());
+/// let mut options = RingOptions::new(a, [(a, 1), (b, 3)], 1 << 16); // the writer's node reads, too
+/// options.read_by_service = true; // a message wakes the service threads
+/// let rings = farfield::on_each(&nodes, |node| RingBuffer::open(node, "log", options.clone()))?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RingOptions {
     /// The node that sends.
@@ -87,17 +98,37 @@ pub struct RingOptions {
 
 impl RingOptions {
     /// A ring from `writer` to one reader on every other member of the session.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let options = farfield::RingOptions::broadcast(&nodes[0], nodes[0].id(), 1 << 16);
+    /// assert_eq!(options.readers, [(nodes[1].id(), 1)]);
+    /// # Ok(()) }
+    /// ```
     pub fn broadcast(node: &Node, writer: NodeId, capacity_bytes: usize) -> RingOptions {
         RingOptions::broadcast_among(&node.live_members(), writer, capacity_bytes)
     }
 
     /// A ring from `writer` to one reader on every other one of these nodes.
+    ///
+    /// ```
+    /// use farfield::{NodeId, RingOptions};
+    /// let options = RingOptions::broadcast_among(&[NodeId(0), NodeId(2), NodeId(5)], NodeId(2), 1 << 16);
+    /// assert_eq!(options.readers, [(NodeId(0), 1), (NodeId(5), 1)]);
+    /// ```
     pub fn broadcast_among(members: &[NodeId], writer: NodeId, capacity_bytes: usize) -> RingOptions {
         let readers = members.iter().filter(|member| **member != writer).map(|member| (*member, 1)).collect();
         RingOptions { writer, readers, capacity_bytes, read_by_service: false }
     }
 
     /// A ring from `writer` to these readers.
+    ///
+    /// ```
+    /// use farfield::{NodeId, RingOptions};
+    /// let options = RingOptions::new(NodeId(0), [(NodeId(1), 4)], 1 << 16); // four threads of one node read
+    /// assert_eq!((options.writer, options.read_by_service), (NodeId(0), false));
+    /// ```
     pub fn new(writer: NodeId, readers: impl IntoIterator<Item = (NodeId, usize)>, capacity_bytes: usize) -> Self {
         RingOptions { writer, readers: readers.into_iter().collect(), capacity_bytes, read_by_service: false }
     }
@@ -156,6 +187,15 @@ impl Shared {
 impl RingBuffer {
     /// Opens the ring and waits for its writer and all reader nodes to do so. Only these nodes open it.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// use farfield::{RingBuffer, RingOptions};
+    /// let options = RingOptions::new(nodes[0].id(), [(nodes[1].id(), 1)], 1 << 16);
+    /// let rings = farfield::on_each(&nodes[..2], |node| RingBuffer::open(node, "pipe", options.clone()))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: RingOptions) -> Result<RingBuffer> {
@@ -165,6 +205,18 @@ impl RingBuffer {
     }
 
     /// Opens the ring without waiting for the others. Call [`RingBuffer::wait`] before [`RingBuffer::sender`].
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// use farfield::{RingBuffer, RingOptions};
+    /// let open = |node, path| RingBuffer::announce(node, path, RingOptions::broadcast(node, nodes[0].id(), 1 << 12));
+    /// let there = (open(&nodes[1], "requests")?, open(&nodes[1], "answers")?); // one thread opens all of them
+    /// let here = (open(&nodes[0], "requests")?, open(&nodes[0], "answers")?);
+    /// here.0.wait()?;
+    /// let sender = here.0.sender()?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// Memory is exhausted, or the options are invalid.
@@ -211,6 +263,17 @@ impl RingBuffer {
 
     /// Waits until the writer and all reader nodes have opened the ring.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # use farfield::{RingBuffer, RingOptions};
+    /// # let options = RingOptions::broadcast(&nodes[0], nodes[0].id(), 1 << 12);
+    /// let here = RingBuffer::announce(&nodes[0], "log", options.clone())?;
+    /// let there = RingBuffer::announce(&nodes[1], "log", options)?;
+    /// here.wait()?; // both have opened it
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently.
     pub fn wait(&self) -> Result<()> {
@@ -219,6 +282,18 @@ impl RingBuffer {
     }
 
     /// The writer, once, on the writer's node.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// let mut sender = rings[0].sender()?;
+    /// assert!(sender.try_send(&a, b"hello")?);
+    /// assert!(rings[0].sender().is_err()); // the only writer is taken
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// This is another node, or the writer is already in use.
@@ -249,6 +324,17 @@ impl RingBuffer {
     }
 
     /// One more reader of this node.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// let receiver = rings[1].receiver()?;
+    /// assert!(rings[1].receiver().is_err()); // the options name one reader of this node
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// All readers of this node are in use.

@@ -35,6 +35,17 @@ pub struct CancelGuard<'a, F: FnMut(u64)> {
 
 impl<'a, F: FnMut(u64)> CancelGuard<'a, F> {
     /// Awaits `op`; `undo` gets the word that the atomic has found, if the future is dropped.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, words) = (node.endpoint()?, node.alloc_words(farfield::fabric::GroupKey::DATA, 1, &[])?);
+    /// # let flag = words.remote(0);
+    /// use farfield::toolkit::CancelGuard;
+    /// let take = CancelGuard::new(&ep, ep.cas(flag, 0, 1), |_| unreachable!("it was not dropped"));
+    /// assert_eq!(ep.block_on(take)?, 0);
+    /// # Ok(()) }
+    /// ```
     pub fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, undo: F) -> Self {
         CancelGuard { op: Some(op), endpoint, undo }
     }

@@ -61,6 +61,14 @@ impl<T: Plain> SharedVar<T> {
 
     /// Opens the variable and waits for all nodes to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<f64>::open(node, "limit"))?;
+    /// assert_eq!(vars[0].load(), 0.0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
@@ -76,11 +84,31 @@ impl<T: Plain> SharedVar<T> {
     }
 
     /// This node's copy.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<u64>::open(node, "x"))?;
+    /// # let (ep, other) = (nodes[0].endpoint()?, nodes[1].id());
+    /// vars[0].store(5);
+    /// assert_eq!((vars[0].load(), vars[1].load()), (5, 0)); // the other copy is as before
+    /// # Ok(()) }
+    /// ```
     pub fn load(&self) -> T {
         T::read_from_bytes(&self.copy.word(0).load().to_ne_bytes()).unwrap_or_else(|_| T::new_zeroed())
     }
 
     /// Writes this node's copy. A push in progress may send the new value.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<u64>::open(node, "x"))?;
+    /// # let (ep, other) = (nodes[0].endpoint()?, nodes[1].id());
+    /// vars[0].store(5); // only this node sees it
+    /// ep.block_on(vars[0].push(&ep, [other]))?; // now it is under way to the other
+    /// # Ok(()) }
+    /// ```
     pub fn store(&self, value: T) {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(value.as_bytes());
@@ -125,6 +153,18 @@ impl<T: Plain> SharedVar<T> {
 
     /// [`SharedVar::push`] to all other nodes.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<u64>::open(node, "x"))?;
+    /// # let (ep, other) = (nodes[0].endpoint()?, nodes[1].id());
+    /// vars[0].store(5);
+    /// ep.block_on(vars[0].push_all(&ep))?;
+    /// ep.block_on(vars[0].fence(&ep, [other]))?;
+    /// assert_eq!(vars[1].load(), 5);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// As `push`.
     pub async fn push_all(&self, endpoint: &Endpoint) -> Result<()> {
@@ -132,6 +172,17 @@ impl<T: Plain> SharedVar<T> {
     }
 
     /// Fetches `node`'s copy over this node's and returns the value.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<u64>::open(node, "x"))?;
+    /// # let (ep, other) = (nodes[0].endpoint()?, nodes[1].id());
+    /// vars[1].store(7);
+    /// assert_eq!(ep.block_on(vars[0].pull(&ep, other))?, 7);
+    /// assert_eq!(vars[0].load(), 7); // the copy here has changed, too
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The node is unreachable.
@@ -150,6 +201,18 @@ impl<T: Plain> SharedVar<T> {
     }
 
     /// Waits until everything that this endpoint has pushed or put to `nodes` is visible there (`GF`).
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let vars = farfield::on_each(&nodes, |node| farfield::SharedVar::<u64>::open(node, "x"))?;
+    /// # let (ep, other) = (nodes[0].endpoint()?, nodes[1].id());
+    /// vars[0].store(5);
+    /// ep.block_on(vars[0].push(&ep, [other]))?;
+    /// ep.block_on(vars[0].fence(&ep, [other]))?;
+    /// assert_eq!(vars[1].load(), 5); // visible there, and not only sent
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// A node is unreachable.

@@ -34,6 +34,14 @@ pub struct Sst<T> {
 impl<T: Plain> Sst<T> {
     /// Opens a table with a row for each node, and waits for all nodes to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let tables = farfield::on_each(&nodes, |node| farfield::Sst::<u64>::open(node, "load"))?;
+    /// assert_eq!(tables[0].row(1).owner(), nodes[1].id());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
@@ -42,6 +50,15 @@ impl<T: Plain> Sst<T> {
     }
 
     /// Opens a table in which `owners[r]` owns row `r`.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// let owners = [nodes[0].id(), nodes[1].id(), nodes[1].id()]; // the second node has two rows
+    /// let tables = farfield::on_each(&nodes, |node| farfield::Sst::<u64>::open_with(node, "load", &owners))?;
+    /// assert_eq!(tables[0].row(2).owner(), nodes[1].id());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `open`.
@@ -69,16 +86,41 @@ impl<T: Plain> Sst<T> {
     }
 
     /// The number of rows.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let table = farfield::Sst::<u64>::open(&node, "load")?;
+    /// assert_eq!(table.len(), node.nodes()); // one row for each node
+    /// # Ok(()) }
+    /// ```
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
     /// Whether there are no rows.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let table = farfield::Sst::<u64>::open(&node, "load")?;
+    /// assert!(!table.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Returns row `row`.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let table = farfield::Sst::<u64>::open(&node, "load")?;
+    /// table.writer(0)?.store(80);
+    /// assert_eq!(table.row(0).try_load(), Some(80));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Panics
     /// If there is no such row, as indexing a slice does.
@@ -88,11 +130,29 @@ impl<T: Plain> Sst<T> {
     }
 
     /// All rows, in order.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let tables = farfield::on_each(&nodes, |node| farfield::Sst::<u64>::open(node, "load"))?;
+    /// let total: u64 = tables[0].rows().filter_map(|row| row.try_load()).sum();
+    /// assert_eq!(total, 0); // no owner has pushed a value yet
+    /// # Ok(()) }
+    /// ```
     pub fn rows(&self) -> impl Iterator<Item = &OwnedVar<T>> {
         self.rows.iter()
     }
 
     /// Returns the writer of a row, once, on its owner.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let table = farfield::Sst::<u64>::open(&node, "load")?;
+    /// table.writer(0)?.store(80);
+    /// assert!(table.writer(0).is_err()); // the only writer of the row is taken
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// There is no such row, this node does not own it, or the writer was taken before.

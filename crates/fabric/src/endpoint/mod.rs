@@ -30,7 +30,7 @@ use self::marks::{Marks, ShmMarks};
 pub use self::quorum::Quorum;
 use self::run::WaitScope;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Fabric, PeerState, Waiting};
+use crate::fabric::{Fabric, PeerState, Transport, Waiting};
 use crate::lane::{Status, Verb};
 use crate::local::Instant;
 use crate::pool::{Block, Pool, SMALLEST_BYTES};
@@ -44,7 +44,7 @@ use crate::ptr::{NodeId, Plain, RemotePtr};
 /// ```
 pub struct Endpoint {
     inner: Inner,
-    fabric: Arc<dyn Fabric>,
+    fabric: Arc<dyn Transport>,
     me: NodeId,
     pool: Pool,
     /// A pool of their own for operations on words, so that buffers never use up its memory.
@@ -147,7 +147,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`ErrorKind::TooMany`] when the node's lanes are used up; [`ErrorKind::NoBufferMemory`].
-    pub fn open(fabric: Arc<dyn Fabric>, options: EndpointOptions) -> Result<Endpoint> {
+    pub fn open(fabric: Arc<dyn Transport>, options: EndpointOptions) -> Result<Endpoint> {
         let nodes = fabric.nodes();
         let lane = fabric.open_lane(options.background)?;
         let store = lane.store();
@@ -187,7 +187,12 @@ impl Endpoint {
     }
 
     /// The endpoint's fabric.
-    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+    pub fn fabric(&self) -> &dyn Fabric {
+        &*self.fabric
+    }
+
+    /// The runtime's side of the fabric, for decorators, tools and tests: see [`Transport`].
+    pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.fabric
     }
 

@@ -450,7 +450,7 @@ impl Control {
 
 impl ShmFabric {
     fn explain_unreachable(&self, node: NodeId) -> Error {
-        use crate::Fabric;
+        use crate::Transport;
         self.explain(crate::Code::Unreachable, crate::RemotePtr::new(node, GroupKey::SIGNAL, 0), 0)
     }
 }

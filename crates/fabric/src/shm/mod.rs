@@ -35,7 +35,7 @@ use self::waiting::{REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP_MAX, SPINS, WaitersB
 use self::window::{Attach, Windows};
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -300,16 +300,6 @@ impl Fabric for ShmFabric {
         NODES_MAX
     }
 
-    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
-        let Some(index) = lock(&self.free_lanes).pop() else {
-            return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
-        };
-        let threads = u32::from(!background);
-        self.memory.own.card().lanes.fetch_add(threads, Ordering::Relaxed);
-        let place = LanePlace { memory: Arc::clone(&self.memory), index, threads, free: Arc::clone(&self.free_lanes) };
-        Ok(Box::new(ShmLane::new(Arc::clone(&self.memory.windows), place)))
-    }
-
     fn create_group(&self, bell: Bell) -> Result<GroupKey> {
         let bytes_max = lock(&self.groups)[0].arena.limit();
         self.new_group(bell, bytes_max)
@@ -388,30 +378,8 @@ impl Fabric for ShmFabric {
         DeathRule::System
     }
 
-    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()> {
-        let groups = lock(&self.groups).len();
-        (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
-    }
-
-    /// Only dead nodes are fenced on shared memory: those whose service thread has died, while other threads of theirs
-    /// still run.
-    fn fence_self(&self) {
-        self.fenced.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
-        self.memory.close_windows();
-    }
-
     fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Relaxed)
-    }
-
-    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
-        self.check_member(to)?;
-        self.control.send(self, to, message)
-    }
-
-    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
-        self.control.serve(self, timeout, event);
     }
 
     fn wake_service(&self) {
@@ -439,6 +407,57 @@ impl Fabric for ShmFabric {
         }
     }
 
+    fn now(&self) -> Instant {
+        Instant::monotonic()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn wake_local(&self) {
+        let bell = &self.memory.own.card().waiters;
+        // The caller's stores come before the read, as a sleeper's announcement comes before its own.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        if bell.sleepers.load(Ordering::Relaxed) != 0 {
+            lane::ring(bell);
+        }
+    }
+}
+
+impl Transport for ShmFabric {
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
+        let Some(index) = lock(&self.free_lanes).pop() else {
+            return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
+        };
+        let threads = u32::from(!background);
+        self.memory.own.card().lanes.fetch_add(threads, Ordering::Relaxed);
+        let place = LanePlace { memory: Arc::clone(&self.memory), index, threads, free: Arc::clone(&self.free_lanes) };
+        Ok(Box::new(ShmLane::new(Arc::clone(&self.memory.windows), place)))
+    }
+
+    fn evict(&self, peer: NodeId, timeout: Duration) -> Result<()> {
+        let groups = lock(&self.groups).len();
+        (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
+    }
+
+    /// Only dead nodes are fenced on shared memory: those whose service thread has died, while other threads of theirs
+    /// still run.
+    fn fence_self(&self) {
+        self.fenced.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
+        self.memory.close_windows();
+    }
+
+    fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        self.check_member(to)?;
+        self.control.send(self, to, message)
+    }
+
+    fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+        self.control.serve(self, timeout, event);
+    }
+
     fn leave(&self) {
         // Before the life word becomes zero, so that no node takes the departure for a death.
         self.memory.own.card().left.store(1, Ordering::SeqCst);
@@ -463,10 +482,6 @@ impl Fabric for ShmFabric {
         explain(code, self.peer_state(node), remote, len, memory_bytes)
     }
 
-    fn now(&self) -> Instant {
-        Instant::monotonic()
-    }
-
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         Thread::start(name, body)
     }
@@ -474,7 +489,7 @@ impl Fabric for ShmFabric {
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         let (told, tell) = std::sync::mpsc::sync_channel(1);
         let (own, fabric) = (Arc::clone(&self.memory.own), Arc::clone(&self));
-        let thread = Fabric::spawn(
+        let thread = Transport::spawn(
             &*self,
             name,
             Box::new(move || {
@@ -499,10 +514,6 @@ impl Fabric for ShmFabric {
             Ok(Err(error)) => Err(error),
             Err(_) => Err(system("starting a thread")(&"it ended at once")),
         }
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
     }
 
     fn idle(&self, waiting: &mut Waiting) {
@@ -534,15 +545,6 @@ impl Fabric for ShmFabric {
             let card = self.memory.own.card();
             let bell = if waiting.service { &card.service } else { &card.waiters };
             bell.sleepers.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn wake_local(&self) {
-        let bell = &self.memory.own.card().waiters;
-        // The caller's stores come before the read, as a sleeper's announcement comes before its own.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        if bell.sleepers.load(Ordering::Relaxed) != 0 {
-            lane::ring(bell);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::{HugePages, ShmFabric, ShmLane, ShmOptions};
-use crate::fabric::{ControlEvent, Fabric};
+use crate::fabric::{ControlEvent, Fabric, Transport};
 use crate::local::Thread;
 use crate::sys::generations::reserve_for;
 use crate::{Code, Endpoint, EndpointOptions, ErrorKind, GroupKey, NodeId};
@@ -32,7 +32,7 @@ impl Peer {
             }
             node.leave();
         };
-        let service = Fabric::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(body));
+        let service = Transport::spawn_service(Arc::clone(&fabric) as _, "service".into(), Box::new(body));
         Peer { fabric, events, stop, service: Some(service.expect("a thread")) }
     }
 
@@ -61,7 +61,7 @@ fn memory_of_several_kinds_of_pages_is_one_memory_to_peers() {
     let session = format!("test-pages-{}", std::process::id());
     let [owner, peer] = Peer::pair(&session, HugePages::Scarce);
     let endpoints = [&owner, &peer].map(|node| {
-        let fabric: Arc<dyn Fabric> = Arc::clone(&node.fabric) as _;
+        let fabric: Arc<dyn Transport> = Arc::clone(&node.fabric) as _;
         Endpoint::open(fabric, EndpointOptions::default()).expect("an endpoint")
     });
     // One after the other, until they are beyond all that is scarce.

@@ -15,7 +15,7 @@ use super::wait_set::{CLOCK, inbox_key, mix, peer_key};
 use super::world::{Inner, RESERVED_WORDS};
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, explain};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -137,17 +137,6 @@ impl Fabric for SimFabric {
 
     fn nodes(&self) -> usize {
         self.nodes
-    }
-
-    fn open_lane(&self, _background: bool) -> Result<Box<dyn Lane>> {
-        let open = self.at(|world| {
-            let inner = world.inner.borrow();
-            inner.lanes.iter().filter(|lane| lane.in_use && lane.node == self.me.0).count()
-        });
-        if open.ok_or_else(SimFabric::over)? >= LANES_MAX {
-            return Err(ErrorKind::TooMany { what: "endpoints of one node", limit: LANES_MAX }.into());
-        }
-        Ok(Box::new(SimLane::open(self.clone())))
     }
 
     fn create_group(&self, _bell: Bell) -> Result<GroupKey> {
@@ -278,6 +267,86 @@ impl Fabric for SimFabric {
         self.at(|world| world.inner.borrow().death_rule).unwrap_or(DeathRule::System)
     }
 
+    fn is_fenced(&self) -> bool {
+        let fenced = self.at(|world| {
+            if world.inner.borrow().membership_may_change() {
+                world.point(Pending::Read(peer_key(self.me.0)));
+            }
+            let mut inner = world.inner.borrow_mut();
+            let fenced = inner.nodes[self.me.index()].fenced;
+            if let Some(current) = inner.current {
+                inner.saw(current, peer_key(self.me.0), u64::from(fenced));
+            }
+            fenced
+        });
+        fenced.unwrap_or(false)
+    }
+
+    fn wake_service(&self) {
+        self.at(|world| {
+            let mut inner = world.inner.borrow_mut();
+            inner.nodes[self.me.index()].wake = true;
+        });
+    }
+
+    fn peer_state(&self, peer: NodeId) -> PeerState {
+        let state = self.at(|world| {
+            if world.inner.borrow().membership_may_change() {
+                world.point(Pending::Read(peer_key(peer.0)));
+            }
+            let mut inner = world.inner.borrow_mut();
+            let state = inner.peer_state(self.me.0, peer.0);
+            if let Some(current) = inner.current {
+                let seen = match state {
+                    PeerState::NotJoined => 0,
+                    PeerState::Up { incarnation } => 1 + 2 * incarnation,
+                    PeerState::Left => 2,
+                    PeerState::Dead { .. } => 4,
+                };
+                inner.saw(current, peer_key(peer.0), seen);
+            }
+            state
+        });
+        state.unwrap_or(PeerState::Left)
+    }
+
+    fn now(&self) -> Instant {
+        let now = self.at(|world| {
+            // Otherwise time stands still while any thread can run.
+            if world.inner.borrow().early_timeouts() {
+                world.point(Pending::Read(CLOCK));
+            }
+            let mut inner = world.inner.borrow_mut();
+            let now = inner.now_ns;
+            if let Some(current) = inner.current {
+                inner.threads[current].reads_clock = true;
+                inner.looked_at_clock(current);
+            }
+            // An unwinding thread has no time left.
+            if world.is_torn_down() { Instant::NEVER } else { Instant { ns: now } }
+        });
+        now.unwrap_or(Instant::NEVER)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn wake_local(&self) {}
+}
+
+impl Transport for SimFabric {
+    fn open_lane(&self, _background: bool) -> Result<Box<dyn Lane>> {
+        let open = self.at(|world| {
+            let inner = world.inner.borrow();
+            inner.lanes.iter().filter(|lane| lane.in_use && lane.node == self.me.0).count()
+        });
+        if open.ok_or_else(SimFabric::over)? >= LANES_MAX {
+            return Err(ErrorKind::TooMany { what: "endpoints of one node", limit: LANES_MAX }.into());
+        }
+        Ok(Box::new(SimLane::open(self.clone())))
+    }
+
     fn evict(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
         self.check_member(peer)?;
         self.at(|world| {
@@ -315,21 +384,6 @@ impl Fabric for SimFabric {
                 inner.notify(peer_key(self.me.0), 1, None);
             }
         });
-    }
-
-    fn is_fenced(&self) -> bool {
-        let fenced = self.at(|world| {
-            if world.inner.borrow().membership_may_change() {
-                world.point(Pending::Read(peer_key(self.me.0)));
-            }
-            let mut inner = world.inner.borrow_mut();
-            let fenced = inner.nodes[self.me.index()].fenced;
-            if let Some(current) = inner.current {
-                inner.saw(current, peer_key(self.me.0), u64::from(fenced));
-            }
-            fenced
-        });
-        fenced.unwrap_or(false)
     }
 
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
@@ -401,34 +455,6 @@ impl Fabric for SimFabric {
         });
     }
 
-    fn wake_service(&self) {
-        self.at(|world| {
-            let mut inner = world.inner.borrow_mut();
-            inner.nodes[self.me.index()].wake = true;
-        });
-    }
-
-    fn peer_state(&self, peer: NodeId) -> PeerState {
-        let state = self.at(|world| {
-            if world.inner.borrow().membership_may_change() {
-                world.point(Pending::Read(peer_key(peer.0)));
-            }
-            let mut inner = world.inner.borrow_mut();
-            let state = inner.peer_state(self.me.0, peer.0);
-            if let Some(current) = inner.current {
-                let seen = match state {
-                    PeerState::NotJoined => 0,
-                    PeerState::Up { incarnation } => 1 + 2 * incarnation,
-                    PeerState::Left => 2,
-                    PeerState::Dead { .. } => 4,
-                };
-                inner.saw(current, peer_key(peer.0), seen);
-            }
-            state
-        });
-        state.unwrap_or(PeerState::Left)
-    }
-
     fn leave(&self) {
         self.at(|world| {
             world.point(Pending::Write(peer_key(self.me.0)));
@@ -465,35 +491,13 @@ impl Fabric for SimFabric {
         explain(code, state, remote, len, memory_bytes.flatten().unwrap_or(u64::from(RESERVED_WORDS) * 8))
     }
 
-    fn now(&self) -> Instant {
-        let now = self.at(|world| {
-            // Otherwise time stands still while any thread can run.
-            if world.inner.borrow().early_timeouts() {
-                world.point(Pending::Read(CLOCK));
-            }
-            let mut inner = world.inner.borrow_mut();
-            let now = inner.now_ns;
-            if let Some(current) = inner.current {
-                inner.threads[current].reads_clock = true;
-                inner.looked_at_clock(current);
-            }
-            // An unwinding thread has no time left.
-            if world.is_torn_down() { Instant::NEVER } else { Instant { ns: now } }
-        });
-        now.unwrap_or(Instant::NEVER)
-    }
-
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         let index = self.at(|world| world.spawn(self.me.0, name, false, body)).ok_or_else(SimFabric::over)??;
         Ok(Thread::simulated(self.world, index))
     }
 
     fn spawn_service(self: Arc<Self>, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
-        Fabric::spawn(&*self, name, body)
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
+        Transport::spawn(&*self, name, body)
     }
 
     fn idle(&self, waiting: &mut Waiting) {
@@ -522,8 +526,6 @@ impl Fabric for SimFabric {
     fn stay_awake(&self) {
         self.of_current(Inner::stay_awake);
     }
-
-    fn wake_local(&self) {}
 
     fn alarm(&self) -> Option<&Alarm> {
         None

@@ -454,10 +454,9 @@ impl Inner {
         for at in 0..self.lanes.len() {
             let (lane, owner) = (self.lanes[at].lane, self.lanes[at].node);
             for (sequence, _) in self.machine.in_flight(lane, node) {
-                // Its memory does not exist any more. Complete operations of other nodes need not land. The rest fails
-                // when the death is known or the transport gives up.
-                let ends = owner == node || self.machine.is_complete(lane, node, sequence);
-                if ends && let Some(completion) = self.machine.cancel(lane, node, sequence) {
+                // Its own threads have stopped. Operations of other nodes continue until the death is known or the
+                // transport gives up: a get that succeeds meanwhile has flushed the earlier puts of its queue pair.
+                if owner == node && let Some(completion) = self.machine.cancel(lane, node, sequence) {
                     self.completed(completion, Some(Code::Unreachable));
                 }
             }

@@ -16,7 +16,7 @@ use super::device::Device;
 use super::fabric::{JoinOptions, VerbsFabric};
 use super::stub::Stub;
 use crate::endpoint::{Endpoint, EndpointOptions};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::lane::Verb;
 use crate::ptr::{GroupKey, RemotePtr};
 
@@ -187,7 +187,7 @@ fn run_loops(is_extended: bool) {
         JoinOptions { group_bytes_max: 4 << 20, ..JoinOptions::new("cost", 0, 1, (Ipv4Addr::LOCALHOST, 0).into()) };
     let fabric = VerbsFabric::join_on(&options, &device).unwrap();
     let region = fabric.alloc(GroupKey::DATA, 64).unwrap();
-    let endpoint = Endpoint::open(Arc::clone(&fabric) as Arc<dyn Fabric>, EndpointOptions::default()).unwrap();
+    let endpoint = Endpoint::open(Arc::clone(&fabric) as Arc<dyn Transport>, EndpointOptions::default()).unwrap();
     let at = |offset| (&endpoint, region.remote::<u64>(offset));
     // Once without being counted: memory is taken, and registered, with the first operations.
     endpoint.get(region.remote::<u64>(32)).wait().unwrap();

@@ -14,7 +14,7 @@ use super::options::VerbsOptions;
 use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{
-    Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Waiting, Words, explain,
+    Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, Words, explain,
 };
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
@@ -318,15 +318,6 @@ impl Fabric for VerbsFabric {
         self.nodes
     }
 
-    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
-        let mut lane = self.connections.open_lane()?;
-        if !background {
-            self.lanes.fetch_add(1, Ordering::Relaxed);
-            lane.keep(Box::new(Counted(Arc::clone(&self.lanes))));
-        }
-        Ok(Box::new(lane))
-    }
-
     fn create_group(&self, _bell: Bell) -> Result<GroupKey> {
         self.connections.create_group(self.group_bytes_max)
     }
@@ -371,6 +362,49 @@ impl Fabric for VerbsFabric {
         DeathRule::Majority
     }
 
+    fn is_fenced(&self) -> bool {
+        self.connections.is_fenced()
+    }
+
+    fn wake_service(&self) {
+        self.connections.control().wake();
+    }
+
+    fn peer_state(&self, peer: NodeId) -> PeerState {
+        self.connections.peer_state(peer)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::monotonic()
+    }
+
+    fn queue_pairs(&self) -> (usize, usize) {
+        self.connections.queue_pairs()
+    }
+
+    fn refusals(&self) -> Vec<String> {
+        self.connections.refusals()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn wake_local(&self) {
+        self.sleepers.wake();
+    }
+}
+
+impl Transport for VerbsFabric {
+    fn open_lane(&self, background: bool) -> Result<Box<dyn Lane>> {
+        let mut lane = self.connections.open_lane()?;
+        if !background {
+            self.lanes.fetch_add(1, Ordering::Relaxed);
+            lane.keep(Box::new(Counted(Arc::clone(&self.lanes))));
+        }
+        Ok(Box::new(lane))
+    }
+
     fn evict(&self, peer: NodeId, _timeout: Duration) -> Result<()> {
         self.connections.evict(peer);
         Ok(())
@@ -378,10 +412,6 @@ impl Fabric for VerbsFabric {
 
     fn fence_self(&self) {
         self.connections.fence();
-    }
-
-    fn is_fenced(&self) -> bool {
-        self.connections.is_fenced()
     }
 
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
@@ -397,14 +427,6 @@ impl Fabric for VerbsFabric {
 
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
         self.connections.serve(timeout.min(SERVE_MAX), event);
-    }
-
-    fn wake_service(&self) {
-        self.connections.control().wake();
-    }
-
-    fn peer_state(&self, peer: NodeId) -> PeerState {
-        self.connections.peer_state(peer)
     }
 
     fn leave(&self) {
@@ -432,10 +454,6 @@ impl Fabric for VerbsFabric {
         explain(code, self.peer_state(node), remote, len, memory_bytes)
     }
 
-    fn now(&self) -> Instant {
-        Instant::monotonic()
-    }
-
     fn spawn(&self, name: String, body: Box<dyn FnOnce() + Send>) -> Result<Thread> {
         Thread::start(name, body)
     }
@@ -448,19 +466,7 @@ impl Fabric for VerbsFabric {
             body();
             drop(fence);
         };
-        Fabric::spawn(&*self, name, Box::new(body))
-    }
-
-    fn queue_pairs(&self) -> (usize, usize) {
-        self.connections.queue_pairs()
-    }
-
-    fn refusals(&self) -> Vec<String> {
-        self.connections.refusals()
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
+        Transport::spawn(&*self, name, Box::new(body))
     }
 
     fn idle(&self, waiting: &mut Waiting) {
@@ -497,10 +503,6 @@ impl Fabric for VerbsFabric {
         if waiting.announced.take().is_some() {
             self.sleepers.renounce();
         }
-    }
-
-    fn wake_local(&self) {
-        self.sleepers.wake();
     }
 
     fn alarm(&self) -> Option<&Alarm> {

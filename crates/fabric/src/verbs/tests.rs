@@ -17,7 +17,7 @@ use super::queue::{QueuePair, QueuePairSwitch};
 use super::store::BufferStore;
 use super::stub::Stub;
 use crate::error::Code;
-use crate::fabric::{Fabric, PeerState, Region};
+use crate::fabric::{Fabric, PeerState, Region, Transport};
 use crate::lane::{Keep, Lane, Local, Status, Verb, WordOrigin, WordTicket, WorkRequest};
 use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::verbs::{Device, JoinOptions, VerbsFabric};
 use farfield_fabric::{
-    Bell, ControlEvent, Endpoint, EndpointOptions, Error, Fabric, GroupKey, NodeId, Region, RemotePtr, Thread, Word,
+    Bell, ControlEvent, Endpoint, EndpointOptions, Error, GroupKey, NodeId, Region, RemotePtr, Thread, Transport, Word,
     memory_fence,
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct Harness {
 /// How nodes are made.
 pub(crate) enum Nodes {
     /// On shared memory: this puts the fabric under test on a node's, with a seed.
-    OnShm(fn(Arc<dyn Fabric>, u64) -> Arc<dyn Fabric>),
+    OnShm(fn(Arc<dyn Transport>, u64) -> Arc<dyn Transport>),
     /// In a simulated world, see [`simulated`].
     Simulated,
     /// On the RDMA devices of this machine, each on the next.
@@ -113,7 +113,7 @@ impl Harness {
     fn session_with(&self, nodes: usize, group_bytes_max: usize) -> Vec<Node> {
         static SESSIONS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("conf-{}-{}", std::process::id(), SESSIONS.fetch_add(1, Ordering::Relaxed));
-        let join = |index: usize| -> Arc<dyn Fabric> {
+        let join = |index: usize| -> Arc<dyn Transport> {
             let id = NodeId(index as u16);
             match self.nodes {
                 Nodes::OnShm(wrap) => {
@@ -150,7 +150,7 @@ impl Harness {
 }
 
 /// Nodes on this machine's devices, which have met.
-fn verbs_session(name: &str, nodes: usize, group_bytes_max: usize) -> Vec<Arc<dyn Fabric>> {
+fn verbs_session(name: &str, nodes: usize, group_bytes_max: usize) -> Vec<Arc<dyn Transport>> {
     let join = |index: usize| {
         let anywhere = (Ipv4Addr::LOCALHOST, 0).into();
         let mut options = JoinOptions::new(name, index as u16, nodes as u16, anywhere);
@@ -162,19 +162,19 @@ fn verbs_session(name: &str, nodes: usize, group_bytes_max: usize) -> Vec<Arc<dy
     let fabrics: Vec<_> = (0..nodes).map(join).collect();
     let addresses: Vec<_> = fabrics.iter().map(|fabric| fabric.address()).collect();
     fabrics.iter().for_each(|fabric| fabric.meet(&addresses).unwrap());
-    fabrics.into_iter().map(|fabric| fabric as Arc<dyn Fabric>).collect()
+    fabrics.into_iter().map(|fabric| fabric as Arc<dyn Transport>).collect()
 }
 
 /// One node, with its service thread.
 pub(crate) struct Node {
-    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) fabric: Arc<dyn Transport>,
     stop: Arc<AtomicBool>,
     service: Option<Thread>,
     events: Arc<Mutex<Vec<ControlEvent>>>,
 }
 
 impl Node {
-    pub(crate) fn start(fabric: Arc<dyn Fabric>) -> Node {
+    pub(crate) fn start(fabric: Arc<dyn Transport>) -> Node {
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let body = {
             let (fabric, stop, events) = (Arc::clone(&fabric), Arc::clone(&stop), Arc::clone(&events));

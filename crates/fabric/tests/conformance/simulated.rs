@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farfield_fabric::sim::{self, Candidate, Chooser, Handle, Settings, View};
-use farfield_fabric::{Fabric, NodeId, Thread};
+use farfield_fabric::{NodeId, Thread, Transport};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -63,7 +63,7 @@ fn nodes_of(case: &impl Fn()) -> usize {
 }
 
 /// A node of a session of `nodes` nodes.
-pub(crate) fn join(node: NodeId, nodes: usize) -> Arc<dyn Fabric> {
+pub(crate) fn join(node: NodeId, nodes: usize) -> Arc<dyn Transport> {
     if IS_ASKED.get() {
         resume_unwind(Box::new(nodes));
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{
-    ControlEvent, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, NodeId, PeerState, Region, RemotePtr, Word,
+    ControlEvent, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, NodeId, PeerState, Region, RemotePtr,
+    Transport, Word,
 };
 
 use crate::{SOON, all_stopped, signal};

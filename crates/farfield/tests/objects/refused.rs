@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX;
 impl Faulty {
     fn new(scene: &Scene, node: usize) -> Faulty {
         let faults = Faults::default();
-        let fabric = inject(scene.nodes[node].fabric().clone(), faults.clone());
+        let fabric = inject(scene.nodes[node].transport().clone(), faults.clone());
         Faulty { endpoint: Endpoint::open(fabric, EndpointOptions::default()).unwrap(), faults }
     }
 

@@ -9,6 +9,17 @@ use super::{Applied, Completion, Crossing, Footprint, Loc, Machine, Node, Part, 
 /// The machine's own steps.
 impl Machine {
     /// Appends the steps that are possible: by thread, draining first, then by peer, sequence and part.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// let mut steps = Vec::new();
+    /// machine.enabled(&mut steps);
+    /// assert_eq!(steps, [Step::Drain(thread)]);
+    /// ```
     pub fn enabled(&self, into: &mut Vec<Step>) {
         let blocked = self.blocked();
         if blocked.is_empty() {
@@ -72,6 +83,20 @@ impl Machine {
     /// Whether taking this enabled step at once, before everything else, loses no outcome, given that threads learn of
     /// operations by waiting for their completion and in no other way, and that nothing is cancelled. Such a step touches
     /// no memory, and the steps that it makes impossible could not have happened before it anyway.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.issue(thread, Operation::Fence { node: 1 });
+    /// assert!(machine.is_quiet(Step::Drain(thread))); // an operation leaves the store buffer
+    /// # let mut machine = Machine::new(1);
+    /// # machine.grow(0, 1);
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// assert!(!machine.is_quiet(Step::Drain(thread))); // a write reaches memory
+    /// ```
     pub fn is_quiet(&self, step: Step) -> bool {
         let Step::Nic { thread, peer, sequence, part } = step else {
             // An operation in its queue pair that has done nothing yet holds back only later ones of the queue pair, and
@@ -104,6 +129,21 @@ impl Machine {
 
     /// Whether an enabled step needs the connection between the nodes of its queue pair. Words in the remote
     /// side's buffer land without it, and so do answers that have arrived.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// # let source = Source::Carried(Words::from_slice(&[7]));
+    /// # let put = Operation::Put { source, to: Loc { node: 1, word: 0 }, words: 1, last_mask: !0 };
+    /// let (peer, sequence) = machine.issue(thread, put);
+    /// machine.apply(Step::Drain(thread));
+    /// let part = |part| Step::Nic { thread, peer, sequence, part };
+    /// assert_eq!(machine.crossing(part(Part::Read(0))), None); // the source is read here
+    /// machine.apply(part(Part::Read(0)));
+    /// assert_eq!(machine.crossing(part(Part::Start)), Some(Crossing::There));
+    /// ```
     pub fn crossing(&self, step: Step) -> Option<Crossing> {
         let Step::Nic { thread, peer, sequence, part } = step else { return None };
         let pair = self.cpu(thread).pair(peer);
@@ -116,6 +156,16 @@ impl Machine {
     }
 
     /// What an enabled step would touch.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 2, 7);
+    /// let footprint = machine.footprint(Step::Drain(thread));
+    /// assert_eq!(footprint.writes, Some((Loc { node: 0, word: 2 }, 1)));
+    /// ```
     ///
     /// # Panics
     /// There is no such operation in flight.
@@ -161,6 +211,16 @@ impl Machine {
     }
 
     /// Takes a step.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 2, 7);
+    /// let applied = machine.apply(Step::Drain(thread));
+    /// assert_eq!((applied.writes, applied.changed), (Some((Loc { node: 0, word: 2 }, 1)), true));
+    /// ```
     ///
     /// # Panics
     /// The step is not enabled. (In a release build not everything that forbids it is looked at.)

@@ -10,6 +10,14 @@ use super::*;
 use crate::litmus::TestThread;
 
 /// An object that calls are made on.
+///
+/// ```
+/// # use mowgli::{model::Models, run::{ObjectKind, prepare_on_objects}};
+/// let text = "bal t { barrier b(P0, P1); } P0@1 { BAR(b); } P1@2 { BAR(b); } exists (true)";
+/// let plan = prepare_on_objects("t.litmus", text, &Models::builtin())?.plan;
+/// assert_eq!((plan.objects[0].name.as_str(), &plan.objects[0].kind), ("b", &ObjectKind::Barrier(vec![0, 1])));
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedObject {
     /// Its name.

@@ -3,6 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 /// A node's description of an object, and the addresses of its part of it.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// use farfield::toolkit::{ObjectBuilder, ObjectDescriptor};
+/// let check = |peer, theirs: &ObjectDescriptor| println!("{peer}: {} {:?}", theirs.kind, theirs.regions);
+/// let open = |node: &farfield::Node| ObjectBuilder::new(node, "app/mail", "Mail").on_connect(check).open();
+/// let mail = farfield::on_each(&nodes, open)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectDescriptor {
     /// `kv/locks/3`: `/` separates sub-objects.

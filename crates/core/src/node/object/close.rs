@@ -260,6 +260,22 @@ fn say(shared: &Arc<Shared>, messages: Vec<(NodeId, Message)>) {
 
 /// Keeps an object open on this node: the others learn that it is closed when the last one is dropped. Each handle has
 /// one ([`Object::hold`](super::Object::hold)), and so has the service thread's work for a dropped operation.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let node = farfield::Node::builder().start()?;
+/// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+/// use farfield::{Endpoint, toolkit::{Hold, Poller, Progress}};
+/// struct LastWork(Hold);
+/// impl Poller for LastWork {
+///     fn poll(&mut self, _: &Endpoint) -> Progress {
+///         Progress::Done // dropped now, and the object is closed
+///     }
+/// }
+/// node.add_poller(Box::new(LastWork(object.hold())));
+/// drop(object);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Hold(#[allow(dead_code, reason = "kept for its drop")] Arc<Held>);
 
@@ -363,11 +379,32 @@ pub struct Regions {
 
 impl Regions {
     /// No regions of this node yet.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
+    /// drop(regions); // without an opening: its memory is free again
+    /// assert_eq!(node.metrics().memory_bytes, 0);
+    /// # Ok(()) }
+    /// ```
     pub fn new(node: &Node) -> Regions {
         Regions { node: node.for_service(), all: Vec::new() }
     }
 
     /// Allocates a region that is announced to the others.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// let inbox = regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
+    /// inbox.word(0).store(7); // this node's own access
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// No memory is left.
@@ -379,6 +416,18 @@ impl Regions {
 
     /// Allocates words that are announced to the others, and that only operations access ([`Node::alloc_words`]).
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// regions.alloc_words("count", GroupKey::DATA, 1, &[10])?;
+    /// let object = ObjectBuilder::new(&node, "app/count", "Count").regions(regions).open()?;
+    /// let count = object.remote::<u64>(node.id(), "count")?;
+    /// assert_eq!(node.endpoint()?.faa(count, 1).wait()?, 10);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// No memory is left.
     pub fn alloc_words(&mut self, name: &'static str, group: GroupKey, count: usize, pattern: &[u64]) -> Result<()> {
@@ -388,6 +437,15 @@ impl Regions {
     }
 
     /// Allocates a region that only this node knows.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// let scratch = regions.alloc_own(GroupKey::DATA, 64)?; // it has no name: no peer can ask for it
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// No memory is left.

@@ -40,6 +40,15 @@ pub struct ObjectBuilder {
 impl ObjectBuilder {
     /// Describes an object of type `kind` at `path`. Its participants are all members of the session, or of the
     /// generation of the path ([`Node::reopen`]).
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let object = ObjectBuilder::new(&node, "app/mail", "Mail").open()?; // without memory
+    /// assert_eq!(object.participants(), node.live_members());
+    /// # Ok(()) }
+    /// ```
     pub fn new(node: &Node, path: &str, kind: &'static str) -> ObjectBuilder {
         ObjectBuilder {
             node: node.clone(),
@@ -55,12 +64,33 @@ impl ObjectBuilder {
     }
 
     /// Sets the sizes and options that all participants must agree on.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// use farfield::ErrorKind;
+    /// let open = |node, layout: &str| ObjectBuilder::new(node, "app/mail", "Mail").layout(layout).announce();
+    /// let (here, there) = (open(&nodes[0], "8 letters")?, open(&nodes[1], "9 letters")?);
+    /// let error = here.wait(nodes[0].timeout()).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Mismatch { .. })); // on both nodes
+    /// # Ok(()) }
+    /// ```
     pub fn layout(mut self, layout: &str) -> ObjectBuilder {
         self.layout = layout.into();
         self
     }
 
     /// Sets the nodes that take part.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let alone = ObjectBuilder::new(&nodes[0], "app/mail", "Mail").participants([nodes[0].id()]);
+    /// let object = alone.open()?; // the other node does not open it
+    /// # Ok(()) }
+    /// ```
     pub fn participants(mut self, nodes: impl IntoIterator<Item = NodeId>) -> ObjectBuilder {
         self.participants = Some(nodes.into_iter().collect());
         self
@@ -69,6 +99,16 @@ impl ObjectBuilder {
     /// Adds a region of this node that peers may ask for by name. From now on the region belongs to this object alone.
     /// It is freed when all nodes that received its address have closed the object, and at once if this opening is
     /// never announced.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let inbox = node.alloc(GroupKey::SIGNAL, 4096)?;
+    /// let object = ObjectBuilder::new(&node, "app/mail", "Mail").region("inbox", inbox).open()?;
+    /// assert!(object.remote::<u64>(node.id(), "inbox").is_ok());
+    /// # Ok(()) }
+    /// ```
     pub fn region(mut self, name: &'static str, region: Region) -> ObjectBuilder {
         self.regions.add(name, region);
         self
@@ -76,6 +116,17 @@ impl ObjectBuilder {
 
     /// Sets the regions of this node, announced and private ones, in place of those that were added before. They
     /// belong to this object alone, as with [`ObjectBuilder::region`].
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
+    /// let object = ObjectBuilder::new(&node, "app/mail", "Mail").regions(regions).open()?;
+    /// assert!(object.remote::<u64>(node.id(), "inbox").is_ok());
+    /// # Ok(()) }
+    /// ```
     pub fn regions(mut self, regions: Regions) -> ObjectBuilder {
         self.regions = regions;
         self
@@ -83,12 +134,36 @@ impl ObjectBuilder {
 
     /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`ObjectBuilder::region`] does with
     /// memory.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let count = node.alloc_words(GroupKey::DATA, 1, &[10])?;
+    /// let object = ObjectBuilder::new(&node, "app/count", "Count").words("count", count).open()?;
+    /// let count = object.remote::<u64>(node.id(), "count")?;
+    /// assert_eq!(node.endpoint()?.get(count).wait()?, 10);
+    /// # Ok(()) }
+    /// ```
     pub fn words(mut self, name: &'static str, words: Words) -> ObjectBuilder {
         self.regions.add_words(name, words);
         self
     }
 
     /// Sets the regions that this node needs of a peer, with their sizes in bytes.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let open = |node: &Node| {
+    ///     let inbox = node.alloc(GroupKey::SIGNAL, 4096)?;
+    ///     let builder = ObjectBuilder::new(node, "app/mail", "Mail").region("inbox", inbox);
+    ///     builder.require_regions(|_| vec![("inbox".into(), 4096)]).open() // of every peer
+    /// };
+    /// let mail = farfield::on_each(&nodes, open)?;
+    /// # Ok(()) }
+    /// ```
     pub fn require_regions(
         mut self,
         of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static,
@@ -120,18 +195,54 @@ impl ObjectBuilder {
 
     /// Adds a callback that the service thread runs when it has accepted a peer's join: once, unless the peer opens the
     /// object anew. Of two participants, at least the first to open the object sees the other's join.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let (sender, joined) = std::sync::mpsc::channel();
+    /// let report = move |peer, _: &ObjectDescriptor| drop(sender.send(peer));
+    /// let here = ObjectBuilder::new(&nodes[0], "app/mail", "Mail").on_join(report).announce()?;
+    /// let there = ObjectBuilder::new(&nodes[1], "app/mail", "Mail").open()?;
+    /// assert_eq!(joined.recv().unwrap(), nodes[1].id());
+    /// # Ok(()) }
+    /// ```
     pub fn on_join(mut self, callback: impl Fn(NodeId, &ObjectDescriptor) + Send + Sync + 'static) -> ObjectBuilder {
         self.callbacks.on_join.push(Box::new(callback));
         self
     }
 
     /// Adds a callback that the service thread runs once for each peer, when its regions are known.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let (sender, connected) = std::sync::mpsc::channel();
+    /// let report = move |peer, theirs: &ObjectDescriptor| drop(sender.send((peer, theirs.regions.len())));
+    /// let here = ObjectBuilder::new(&nodes[0], "app/mail", "Mail").on_connect(report).announce()?;
+    /// let there = ObjectBuilder::new(&nodes[1], "app/mail", "Mail").open()?;
+    /// assert_eq!(connected.recv().unwrap(), (nodes[1].id(), 0)); // the peer has no regions in it
+    /// # Ok(()) }
+    /// ```
     pub fn on_connect(mut self, callback: impl Fn(NodeId, &ObjectDescriptor) + Send + Sync + 'static) -> ObjectBuilder {
         self.callbacks.on_connect.push(Box::new(callback));
         self
     }
 
     /// Opens the object without waiting for the others.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let open = |node, path| ObjectBuilder::new(node, path, "Mail").announce();
+    /// let here = (open(&nodes[0], "app/in")?, open(&nodes[0], "app/out")?); // one exchange for both
+    /// let there = (open(&nodes[1], "app/in")?, open(&nodes[1], "app/out")?);
+    /// here.0.wait(nodes[0].timeout())?;
+    /// here.1.wait(nodes[0].timeout())?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The path is already open, or the participants are invalid.
@@ -140,6 +251,15 @@ impl ObjectBuilder {
     }
 
     /// Opens the object and waits for all other participants, as long as the node's timeout.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let nodes = farfield::local_session(2)?;
+    /// let mail = farfield::on_each(&nodes, |node| ObjectBuilder::new(node, "app/mail", "Mail").open())?;
+    /// assert!(mail[0].others().eq([nodes[1].id()])); // it has opened it, too
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`ObjectBuilder::announce`] and [`Object::wait`].

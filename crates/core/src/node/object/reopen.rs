@@ -197,6 +197,16 @@ fn generation_of(path: &str, base: &str) -> Option<u64> {
 }
 
 /// A generation of objects that all its members have agreed on; see [`Node::reopen`].
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let node = farfield::Node::builder().start()?;
+/// node.reopen("hits", |again| {
+///     assert!(again.path() == format!("hits@{}", again.generation()) && again.members() == [node.id()]);
+///     farfield::AtomicVar::open(&node, again.path(), again.home(node.id()))
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reopening {
     path: String,
@@ -542,6 +552,13 @@ impl<'a> Caller<'a> {
 
 impl super::Object {
     /// Fails if this handle is stale. Call it before an operation takes effect.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// object.check_current()?; // it was not reopened: the call may go on
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Reopened`]: the object was reopened.

@@ -6,28 +6,84 @@ use farfield_fabric::Plain;
 use zerocopy::IntoBytes;
 
 /// A key: plain data, or a [`ByteString`].
+///
+/// ```
+/// use farfield::{ByteString, Key};
+/// let mut bytes = Vec::new();
+/// ByteString::from("user:17").encode(&mut bytes); // as in a message to the other nodes
+/// assert_eq!(ByteString::decode(&bytes), Some(ByteString::from("user:17")));
+/// ```
 pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     /// Whether all keys have the same length.
     const FIXED: bool;
     /// Its length.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Key};
+    /// assert_eq!((7u32.bytes(), ByteString::from("user:17").bytes()), (4, 7));
+    /// ```
     fn bytes(&self) -> usize;
     /// Appends its bytes.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Key};
+    /// let mut bytes = vec![0xff]; // what is there stays
+    /// 7u16.encode(&mut bytes);
+    /// assert_eq!(bytes, [0xff, 7, 0]);
+    /// ```
     fn encode(&self, into: &mut Vec<u8>);
     /// The key of some bytes.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Key};
+    /// assert_eq!(u16::decode(&[7, 0]), Some(7));
+    /// assert_eq!(u16::decode(&[7]), None); // too short
+    /// ```
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
 /// A value: plain data, or a [`ByteString`].
+///
+/// ```
+/// use farfield::{ByteString, Value};
+/// let mut words = [0; 4];
+/// let used = ByteString::from("twelve bytes").encode(&mut words); // as in a slot: a length and two words
+/// assert_eq!((used, words[0]), (3, 12));
+/// assert_eq!(ByteString::decode(&words), Some((ByteString::from("twelve bytes"), 3)));
+/// ```
 pub trait Value: Clone + Send + Sync + 'static {
     /// Whether all values have the same length.
     const FIXED: bool;
     /// Its length in bytes.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Value};
+    /// assert_eq!((7u32.bytes(), ByteString::from("user:17").bytes()), (4, 7));
+    /// ```
     fn bytes(&self) -> usize;
     /// Words of the longest value, if byte strings may have `bytes_max` bytes.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Value};
+    /// assert_eq!(<[u64; 3]>::words(200), 3); // plain data has one length
+    /// assert_eq!(ByteString::words(200), 1 + 25);
+    /// ```
     fn words(bytes_max: usize) -> usize;
     /// Writes it as words; how many. There is room for the longest.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Value};
+    /// let mut words = [0; 2];
+    /// assert_eq!((7u16.encode(&mut words), words[0].to_ne_bytes()[0]), (1, 7));
+    /// ```
     fn encode(&self, into: &mut [u64]) -> usize;
     /// Reads it from words, which may be garbage; and how many it took.
+    ///
+    /// ```
+    /// # use farfield::{ByteString, Value};
+    /// assert_eq!(u64::decode(&[7, 8]), Some((7, 1))); // it took one word
+    /// assert_eq!(ByteString::decode(&[u64::MAX, 0]), None); // garbage has no such length
+    /// ```
     fn decode(words: &[u64]) -> Option<(Self, usize)>;
 }
 

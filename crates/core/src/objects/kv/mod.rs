@@ -164,6 +164,15 @@ const INDEX_KEYS_MAX: usize = 1 << 22;
 impl<K: Key, V: Value> KvStore<K, V> {
     /// Opens the store among the members of the session ([`Node::live_members`]), and waits for them to do so.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// use farfield::{KvOptions, KvStore};
+    /// let open = |node: &farfield::Node| KvStore::<u64, u64>::open(node, "store", KvOptions::default());
+    /// let stores = farfield::on_each(&nodes, open)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: KvOptions) -> Result<KvStore<K, V>> {
@@ -171,6 +180,16 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     /// Opens the store among these nodes, which must name the same, and waits for them to do so.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// use farfield::{KvOptions, KvStore, Node};
+    /// let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &Node| KvStore::<u64, u64>::open_among(node, "store", &pair, KvOptions::default());
+    /// let stores = farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `open`, or this node is not among them.
@@ -302,11 +321,27 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     /// Whether this node's index has no keys.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// assert!(store.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The options of the store.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// assert_eq!(store.options().placement, farfield::Placement::Inserter);
+    /// # Ok(()) }
+    /// ```
     pub fn options(&self) -> &KvOptions {
         &self.options
     }

@@ -1,6 +1,12 @@
 //! The size and shape of a store.
 
 /// The home of the value of a new key.
+///
+/// ```
+/// use farfield::{KvOptions, Placement};
+/// assert_eq!(KvOptions::default().placement, Placement::Inserter);
+/// let spread = KvOptions { placement: Placement::Hash, ..KvOptions::default() }; // evenly, whoever inserts
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
     /// On the node that inserts it.

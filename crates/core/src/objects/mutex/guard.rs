@@ -109,6 +109,17 @@ impl Guard<'_> {
 
     /// Leaves the lock taken, to be released by another endpoint of this node, such as the service thread's. The caller
     /// has fenced all puts that must be visible by then.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, mutex) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+    /// use farfield::toolkit::Progress;
+    /// let lock = ep.block_on(mutex.lock(&ep))?.hand_over(); // for a poller, which has another endpoint
+    /// assert!(ep.block_on(mutex.try_lock(&ep))?.is_none());
+    /// assert_eq!(lock.release(&ep), Progress::Done);
+    /// # Ok(()) }
+    /// ```
     pub fn hand_over(mut self) -> HeldLock {
         self.held = false;
         HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
@@ -118,17 +129,50 @@ impl Guard<'_> {
 impl<'a> Guard<'a> {
     /// Whether a holder has died while it held the lock, and [`Guard::clear_poison`] has not been called since: the
     /// protected data may be half-written. The dead node's earlier puts are visible, or never will be.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, mutex) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+    /// let guard = ep.block_on(mutex.lock(&ep))?;
+    /// assert!(!guard.is_poisoned()); // no holder has died
+    /// # Ok(()) }
+    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.is_poisoned
     }
 
     /// Declares that the protected data is whole: the next holder is not warned of a death. Without this call, the
     /// next one is warned, too.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let mutex = node.reopen("account", |again| farfield::Mutex::open(&node, again.path(), node.id()))?;
+    /// # let ep = node.endpoint()?;
+    /// let mut guard = ep.block_on(mutex.lock(&ep))?;
+    /// assert!(guard.is_poisoned()); // the lock was reopened, as after a death
+    /// guard.clear_poison();
+    /// ep.block_on(guard.unlock())?;
+    /// assert!(!ep.block_on(mutex.lock(&ep))?.is_poisoned());
+    /// # Ok(()) }
+    /// ```
     pub fn clear_poison(&mut self) {
         self.is_repaired = self.is_poisoned;
     }
 
     /// The endpoint of the holder. Its puts before the release are visible to the next holder.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, mutex) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+    /// # let balance = node.alloc(farfield::fabric::GroupKey::DATA, 8)?.remote::<u64>(0);
+    /// let guard = ep.block_on(mutex.lock(&ep))?;
+    /// guard.endpoint().put_value(balance, 100).detach()?;
+    /// ep.block_on(guard.unlock())?; // the next holder sees it
+    /// # Ok(()) }
+    /// ```
     pub fn endpoint(&self) -> &'a Endpoint {
         self.endpoint
     }
@@ -149,6 +193,16 @@ impl Drop for Guard<'_> {
 
 /// A held lock without its guard ([`Guard::hand_over`]). It keeps the object open. Dropping it does not release the
 /// lock.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, mutex) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+/// let lock = ep.block_on(mutex.lock(&ep))?.hand_over();
+/// drop(lock); // without `HeldLock::release`
+/// assert!(ep.block_on(mutex.try_lock(&ep))?.is_none()); // it stays taken
+/// # Ok(()) }
+/// ```
 pub struct HeldLock {
     word: RemotePtr<u64>,
     held: u64,
@@ -158,6 +212,16 @@ pub struct HeldLock {
 impl HeldLock {
     /// Releases it. Returns [`Progress::Done`] if it is released, or lost with its home node. Otherwise the release
     /// was refused.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, mutex) = (node.endpoint()?, farfield::Mutex::open(&node, "account", node.id())?);
+    /// let lock = ep.block_on(mutex.lock(&ep))?.hand_over();
+    /// while lock.release(&ep) != farfield::toolkit::Progress::Done {} // refused: once more
+    /// assert!(ep.block_on(mutex.try_lock(&ep))?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn release(&self, endpoint: &Endpoint) -> Progress {
         release::add_once(endpoint, self.word, self.held.wrapping_neg())
     }

@@ -7,6 +7,16 @@ use super::state::State;
 use crate::objects::kv::Value;
 
 /// The location of a queue, and its size. All nodes must agree.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// use farfield::{ByteString, Queue, QueueOptions};
+/// let options = QueueOptions { value_bytes_max: 200, batch_max: 1, ..QueueOptions::new(nodes[0].id(), 64) };
+/// let mail = farfield::on_each(&nodes, |node| Queue::<ByteString>::open(node, "mail", options.clone()))?;
+/// assert_eq!(mail[1].capacity(), 64);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
     /// The home node.
@@ -24,6 +34,11 @@ pub struct QueueOptions {
 
 impl QueueOptions {
     /// A queue on `home` with so many slots, for batches of up to 8 values.
+    ///
+    /// ```
+    /// let options = farfield::QueueOptions::new(farfield::NodeId(2), 64);
+    /// assert_eq!((options.home, options.batch_max), (farfield::NodeId(2), 8));
+    /// ```
     pub fn new(home: NodeId, capacity: usize) -> QueueOptions {
         QueueOptions { home, capacity, batch_max: 8, value_bytes_max: 64, enqueues_per_node: 16 }
     }

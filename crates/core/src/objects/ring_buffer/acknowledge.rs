@@ -12,6 +12,21 @@ use crate::mutants;
 /// writer's thread can wait for them while the sender sends.
 ///
 /// [`RingSender::acknowledgements`]: super::RingSender::acknowledgements
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+/// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+/// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+/// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+/// let read = sender.acknowledgements(); // another task of the thread can wait for it
+/// a.block_on(sender.send(&a, b"hello"))?;
+/// assert!(read.lowest(&a) < sender.position()); // the reader has not read it yet
+/// b.block_on(receiver.recv(&b, &mut message))?;
+/// a.block_on(read.wait(&a, sender.position(), a.deadline(), "the greeting to be read"))?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Acknowledgements {
     pub(super) shared: Arc<Shared>,
@@ -34,6 +49,18 @@ impl Acknowledgements {
     }
 
     /// The position up to which all readers have read. Dead and departed readers do not count.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// assert_eq!(sender.acknowledgements().lowest(&a), 0); // nothing was read
+    /// # Ok(()) }
+    /// ```
     pub fn lowest(&self, endpoint: &Endpoint) -> u64 {
         let tails = self.tails().filter(|(owner, _)| self.counts(endpoint, *owner)).map(|(_, tail)| tail);
         let lowest = if mutants::RING_FASTEST_READER.is_on() { tails.max() } else { tails.min() };
@@ -42,6 +69,20 @@ impl Acknowledgements {
 
     /// Waits until all readers have read up to `position`. Dead and departed readers do not count. `what` describes the
     /// awaited condition, for the error.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// let soon = a.now() + std::time::Duration::from_millis(10);
+    /// let waited = a.block_on(sender.acknowledgements().wait(&a, sender.position(), soon, "the greeting to be read"));
+    /// assert_eq!(waited.unwrap_err().node(), Some(nodes[1].id())); // its reader has not read it
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// A timeout that names the readers which have not, or the ring was reopened.

@@ -9,6 +9,22 @@ use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
 
 /// One reader of a ring buffer.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+/// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+/// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+/// # let mut sender = rings[0].sender()?;
+/// let (mut receiver, mut message) = (rings[1].receiver()?, Vec::new()); // reused for each message
+/// for text in ["one", "two"] {
+///     a.block_on(sender.send(&a, text.as_bytes()))?;
+///     b.block_on(receiver.recv(&b, &mut message))?;
+///     assert_eq!(message, text.as_bytes());
+/// }
+/// # Ok(()) }
+/// ```
 pub struct RingReceiver {
     pub(super) shared: Arc<Shared>,
     /// Where the next message begins.
@@ -33,6 +49,21 @@ impl RingReceiver {
 
     /// Receives a message if there is one: its bytes replace those of `into`.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// assert!(!receiver.try_recv(&b, &mut message)?); // there is none
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// a.block_on(a.global_fence(nodes[0].others()))?;
+    /// assert!(receiver.try_recv(&b, &mut message)?);
+    /// assert_eq!(message, b"hello");
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The writer's node is unreachable and has left no more messages. Or there is no message, and the acknowledgement
     /// of the last ones was refused (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
@@ -47,6 +78,20 @@ impl RingReceiver {
     }
 
     /// Like [`RingReceiver::try_recv`], but only [`RingReceiver::acknowledge`] notifies the writer.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// a.block_on(a.global_fence(nodes[0].others()))?;
+    /// assert!(receiver.try_recv_unacknowledged(&b, &mut message)?);
+    /// assert!(!sender.is_acknowledged(&a, sender.position())); // the writer keeps it
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `try_recv`.
@@ -93,6 +138,22 @@ impl RingReceiver {
 
     /// Acknowledges everything received so far, so that the writer may reuse its space.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// a.block_on(a.global_fence(nodes[0].others()))?;
+    /// while receiver.try_recv_unacknowledged(&b, &mut message)? {
+    ///     // … make its effect durable …
+    /// }
+    /// receiver.acknowledge(&b)?; // the writer may reuse the space of all of them
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The operation was refused, for lack of memory, or because this node was evicted. The next `acknowledge`, or the
     /// next receive that finds no message, notifies the writer.
@@ -137,6 +198,19 @@ impl RingReceiver {
 
     /// Receives the next message, waiting for it as long as the endpoint's timeout.
     ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// b.block_on(receiver.recv(&b, &mut message))?;
+    /// assert_eq!(message, b"hello");
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// A timeout, or as [`RingReceiver::try_recv`].
     pub async fn recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<()> {
@@ -144,6 +218,19 @@ impl RingReceiver {
     }
 
     /// [`RingReceiver::recv`] with a deadline.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// let deadline = b.now() + std::time::Duration::from_millis(10);
+    /// let error = b.block_on(receiver.recv_deadline(&b, &mut message, deadline)).unwrap_err();
+    /// assert!(error.is_timeout()); // no message came
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `recv`.

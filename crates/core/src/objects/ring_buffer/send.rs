@@ -12,6 +12,20 @@ use crate::mutants;
 use crate::node::MemberStatus;
 
 /// The one writer of a ring buffer.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let nodes = farfield::local_session(2)?;
+/// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+/// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+/// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+/// # let (mut receiver, mut message) = (rings[1].receiver()?, Vec::<u8>::new());
+/// let mut sender = rings[0].sender()?;
+/// a.block_on(sender.send(&a, b"hello"))?;
+/// b.block_on(receiver.recv(&b, &mut message))?;
+/// a.block_on(sender.wait_acknowledged(&a, sender.position(), a.deadline()))?; // all have read it
+/// # Ok(()) }
+/// ```
 pub struct RingSender {
     pub(super) shared: Arc<Shared>,
     pub(super) tails: Region,
@@ -219,6 +233,18 @@ impl RingSender {
     }
 
     /// Whether a put to a reader node was refused, and not repeated since.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// assert!(sender.try_send(&a, b"hello")?);
+    /// assert!(!sender.is_behind()); // no put was refused
+    /// # Ok(()) }
+    /// ```
     pub fn is_behind(&self) -> bool {
         self.copies.iter().any(|copy| copy.sent.get() != self.head)
     }
@@ -250,6 +276,18 @@ impl RingSender {
     }
 
     /// [`RingSender::try_flush`] until no node lacks a message, as long as the endpoint's timeout.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"last words"))?;
+    /// a.block_on(sender.flush(&a))?; // accepted for every node, so the sender may be dropped
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `try_flush`, after the timeout.
@@ -320,12 +358,35 @@ impl RingSender {
     }
 
     /// Whether all readers on live nodes have read up to `position`.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// assert!(!sender.is_acknowledged(&a, sender.position())); // not read yet
+    /// # Ok(()) }
+    /// ```
     pub fn is_acknowledged(&self, endpoint: &Endpoint, position: u64) -> bool {
         self.see_to_copies(endpoint);
         self.acknowledgements().lowest(endpoint) >= position
     }
 
     /// The dead and departed reader nodes: they get no message any more.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// assert!(sender.gone(&a).is_empty()); // all reader nodes are alive
+    /// # Ok(()) }
+    /// ```
     pub fn gone(&self, endpoint: &Endpoint) -> Vec<NodeId> {
         let readers = self.shared.options.readers.iter().map(|reader| reader.0);
         readers.filter(|node| endpoint.check_alive(*node).is_err()).collect()
@@ -355,6 +416,19 @@ impl RingSender {
     }
 
     /// A view of the acknowledgements that can be awaited while the sender is used.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let (a, b, writer) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
+    /// # let options = |node: &farfield::Node| farfield::RingOptions::broadcast(node, writer, 1 << 12);
+    /// # let rings = farfield::on_each(&nodes, |node| farfield::RingBuffer::open(node, "log", options(node)))?;
+    /// # let (mut sender, mut receiver, mut message) = (rings[0].sender()?, rings[1].receiver()?, Vec::<u8>::new());
+    /// let read = sender.acknowledgements(); // it does not borrow the sender
+    /// a.block_on(sender.send(&a, b"hello"))?;
+    /// assert_eq!(read.lowest(&a), 0);
+    /// # Ok(()) }
+    /// ```
     pub fn acknowledgements(&self) -> Acknowledgements {
         Acknowledgements { shared: Arc::clone(&self.shared), tails: self.tails.clone() }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::endpoint::{Endpoint, EndpointOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region};
+use crate::fabric::{Bell, ControlEvent, Fabric, PeerState, Region, Transport};
 use crate::local::Thread;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::verbs::fabric::{JoinOptions, VerbsFabric};
@@ -79,7 +79,7 @@ impl Served {
     }
 
     fn endpoint(&self) -> Endpoint {
-        Endpoint::open(Arc::clone(&self.fabric) as Arc<dyn Fabric>, EndpointOptions::default()).unwrap()
+        Endpoint::open(Arc::clone(&self.fabric) as Arc<dyn Transport>, EndpointOptions::default()).unwrap()
     }
 
     /// Memory of a group of its own, and its first word.
@@ -234,7 +234,7 @@ fn without_room_for_buffers_an_operation_is_refused_and_the_lane_goes_on() {
     let error = endpoint.put_value(word.cast(), [0_u64; 200]).wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoBufferMemory { asked_bytes: 1600, .. }) && error.is_refused());
     // Another thread finds no place for the queue pairs that it needs, and reports it when it opens.
-    let open = || Endpoint::open(Arc::clone(&nodes[0].fabric) as Arc<dyn Fabric>, EndpointOptions::default());
+    let open = || Endpoint::open(Arc::clone(&nodes[0].fabric) as Arc<dyn Transport>, EndpointOptions::default());
     let mut others = Vec::new();
     let kind = refused((0..32).try_for_each(|_| open().map(|other| others.push(other))));
     assert!(matches!(kind, ErrorKind::NoBufferMemory { .. }), "{kind:?}");
