@@ -5,7 +5,7 @@
 //! composed like this needs no unsafe code and no messages:
 //!
 //! - Its sub-objects have names below its own: `board/best`, `board/games`.
-//! - ObjectBuilder it opens them, and so waits for all nodes. A node that opens a different object there gets an error that
+//! - Opening it opens them, and so waits for all nodes. A node that opens a different object there gets an error that
 //!   names the difference.
 //! - Errors of the parts carry the names of the parts, its own errors its own name.
 //!

@@ -99,7 +99,7 @@ fn present() -> Scenario {
     .kills(&["join-not-answered"])
 }
 
-/// ObjectBuilder against joining the session: an object that was opened before its peer is announced when the peer joins. For
+/// Opening against joining the session: an object that was opened before its peer is announced when the peer joins. For
 /// `join-late-not-announced`, `join-not-answered`.
 fn coming() -> Scenario {
     Scenario::new("join/coming", "two nodes come and open an object, in any order", 2, |cluster| {
