@@ -115,11 +115,10 @@ impl Lane for FaultLane {
         }
         let peer = &mut self.peers[node.index()];
         peer.posted += 1;
-        match fails {
-            true => peer.injected.push(peer.posted),
-            false => {
-                self.inner.post(request);
-            }
+        if fails {
+            peer.injected.push(peer.posted);
+        } else {
+            self.inner.post(request);
         }
         peer.posted
     }

@@ -269,12 +269,11 @@ impl Completions {
 
 impl PeerCompletions {
     fn end(&mut self, sequence: u64, result: Result<(), Code>) {
-        let mut next = match sequence == self.completed + 1 {
-            true => Some(result),
-            false => {
-                self.early.insert(sequence, result);
-                None
-            }
+        let mut next = if sequence == self.completed + 1 {
+            Some(result)
+        } else {
+            self.early.insert(sequence, result);
+            None
         };
         while let Some(result) = next {
             self.completed += 1;

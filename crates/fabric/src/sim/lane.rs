@@ -390,10 +390,12 @@ impl Lane for SimLane {
         if sequence > peer.posted {
             return Status::Pending;
         }
-        match peer.pending.iter().any(|flight| flight.sequence == sequence) {
-            true if self.is_torn_down() => Status::Failed(Code::Unreachable),
-            true => Status::Pending,
-            false => Status::Done,
+        if !peer.pending.iter().any(|flight| flight.sequence == sequence) {
+            Status::Done
+        } else if self.is_torn_down() {
+            Status::Failed(Code::Unreachable)
+        } else {
+            Status::Pending
         }
     }
 }

@@ -39,7 +39,7 @@ impl Bare {
     pub(super) fn new(mut lane: VerbsLane, word: RemotePtr<u64>) -> Result<Bare, Code> {
         let local = lane.new_block()?;
         let lkey = lane.register(&local)?;
-        let (pair, address, rkey) = lane.way_to(word)?;
+        let (pair, address, rkey) = lane.path_to(word)?;
         let (qp, qp_ex, can_inline) = (pair.raw, pair.raw_ex, pair.info.inline_bytes_max >= 8);
         let completions = lane.port().completions();
         Ok(Bare { _lane: lane, completions, qp, qp_ex, local, lkey, can_inline, address, rkey, is_broken: false })
@@ -92,9 +92,10 @@ impl Bare {
                     Verb::Cas => ibv_wr_atomic_cmp_swp(qp, self.rkey, self.address, operands[0], operands[1]),
                     Verb::Faa => ibv_wr_atomic_fetch_add(qp, self.rkey, self.address, operands[0]),
                 }
-                match is_inline {
-                    true => ibv_wr_set_inline_data(qp, local.cast(), 8),
-                    false => ibv_wr_set_sge(qp, self.lkey, local as u64, 8),
+                if is_inline {
+                    ibv_wr_set_inline_data(qp, local.cast(), 8);
+                } else {
+                    ibv_wr_set_sge(qp, self.lkey, local as u64, 8);
                 }
                 ibv_wr_complete(qp)
             }

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::bare::Bare;
 use super::connections::Connections;
 use super::control::{self, Control, Limits, Secret, SendError};
 use super::device::Device;
@@ -255,9 +254,10 @@ impl VerbsFabric {
     ///
     /// # Errors
     /// None is left, or it does not reach the word.
-    pub fn bare(&self, word: RemotePtr<u64>) -> Result<Bare> {
+    #[cfg(any(test, feature = "bare"))]
+    pub fn bare(&self, word: RemotePtr<u64>) -> Result<super::bare::Bare> {
         let lane = self.connections.open_lane()?;
-        Bare::new(lane, word).map_err(|code| self.explain(code, word.cast(), 8))
+        super::bare::Bare::new(lane, word).map_err(|code| self.explain(code, word.cast(), 8))
     }
 
     fn check_member(&self, node: NodeId) -> Result<()> {
@@ -473,10 +473,12 @@ impl Transport for VerbsFabric {
         if waiting.round == 0 {
             waiting.sleeps = 0;
             let threads = (self.lanes.load(Ordering::Relaxed) + 1) * self.here.load(Ordering::Relaxed);
-            waiting.spins = match threads <= self.cpus {
-                true if waiting.service => 1,
-                true => SPINS,
-                false => 0,
+            waiting.spins = if threads > self.cpus {
+                0
+            } else if waiting.service {
+                1
+            } else {
+                SPINS
             };
         }
         let is_crowded = waiting.spins == 0;

@@ -145,6 +145,7 @@ impl LanePort {
         QueuePair::new(&self.device, &self.completions)
     }
 
+    #[cfg(any(test, feature = "bare"))]
     pub(super) fn completions(&self) -> Arc<CompletionQueue> {
         Arc::clone(&self.completions)
     }
@@ -203,7 +204,8 @@ impl VerbsLane {
     }
 
     /// The queue pair that reaches a word, the word's address and its key.
-    pub(super) fn way_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
+    #[cfg(any(test, feature = "bare"))]
+    pub(super) fn path_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
         let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
             verb: Verb::Faa,
@@ -217,6 +219,7 @@ impl VerbsLane {
     }
 
     /// A block of registered memory, for a word.
+    #[cfg(any(test, feature = "bare"))]
     pub(super) fn new_block(&self) -> Result<Arc<Block>, Code> {
         let piece = Arc::clone(&self.store).take(SMALLEST_BYTES).map_err(|_| Code::NoBufferMemory)?;
         Ok(Slab::of_piece(piece).block(0, SMALLEST_BYTES))

@@ -264,10 +264,11 @@ impl PeerMemory {
     /// The peer has revoked or given the right to a group.
     pub(super) fn revoke(&self, key: GroupKey, is_revoked: bool) {
         let (word, bit) = (&self.revoked[usize::from(key.0) / 64], 1 << (key.0 % 64));
-        match is_revoked {
-            true => word.fetch_or(bit, Ordering::Release),
-            false => word.fetch_and(!bit, Ordering::Release),
-        };
+        if is_revoked {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
     }
 
     pub(super) fn is_revoked(&self, key: GroupKey) -> bool {

@@ -47,6 +47,7 @@
 //! kernel's `memcpy`, which moves bytes (`rep movsb`) on processors that are fast at it, and then a word need not be
 //! whole: [`DeviceInfo::words_may_tear`].
 
+#[cfg(any(test, feature = "bare"))]
 mod bare;
 mod choose;
 mod connections;
@@ -78,6 +79,7 @@ mod stub;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "bare"))]
 pub use bare::Bare;
 pub use device::{Device, locked_memory_limit};
 pub use error::VerbsError;

@@ -293,9 +293,10 @@ pub(super) unsafe fn post_word(pair: &QueuePair, word: WordWork<'_>) -> c_int {
             Verb::Faa => ibv_wr_atomic_fetch_add(qp, ends.rkey, address, a),
             Verb::Get | Verb::RemoteFence => ibv_wr_rdma_read(qp, ends.rkey, address),
         }
-        match is_inline() {
-            true => ibv_wr_set_inline_data(qp, local.cast(), 8),
-            false => ibv_wr_set_sge(qp, ends.lkey, local as u64, 8),
+        if is_inline() {
+            ibv_wr_set_inline_data(qp, local.cast(), 8);
+        } else {
+            ibv_wr_set_sge(qp, ends.lkey, local as u64, 8);
         }
         ibv_wr_complete(qp)
     }

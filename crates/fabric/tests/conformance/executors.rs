@@ -85,9 +85,12 @@ async fn when_woken<F: Future>(future: F) -> F::Output {
     let woken = Arc::new(Sleeper(std::thread::current(), AtomicBool::new(true), AtomicUsize::new(0)));
     let waker = Waker::from(Arc::clone(&woken));
     let mut future = pin!(future);
-    poll_fn(|_| match woken.1.swap(false, Ordering::SeqCst) {
-        true => future.as_mut().poll(&mut Context::from_waker(&waker)),
-        false => Poll::Pending,
+    poll_fn(|_| {
+        if woken.1.swap(false, Ordering::SeqCst) {
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        } else {
+            Poll::Pending
+        }
     })
     .await
 }

@@ -65,11 +65,13 @@ impl Connections {
         let is_taken = |board: &Board| board.taken.contains(&(peer, key.0));
         let is_open = |board: &Board| !is_taken(board) && matches!(self.right(board, peer, key), Ok(false));
         let board = self.wait(self.lock(), is_open);
-        match self.right(&board, peer, key)? {
-            true => Ok(()),
+        if self.right(&board, peer, key)? {
+            Ok(())
+        } else if is_taken(&board) {
             // Another thread has taken it again.
-            false if is_taken(&board) => Err(ErrorKind::Revoked { node: self.me, key }.into()),
-            false => Err(ErrorKind::Unreachable { node: peer }.into()),
+            Err(ErrorKind::Revoked { node: self.me, key }.into())
+        } else {
+            Err(ErrorKind::Unreachable { node: peer }.into())
         }
     }
 

@@ -44,10 +44,11 @@ impl Served {
         let (given, is_held_up) = (Arc::clone(&served.given), Arc::clone(&served.is_held_up));
         let body = move || {
             while !stop.load(Ordering::Acquire) {
-                match is_held_up.load(Ordering::Acquire) {
-                    true => std::thread::sleep(Duration::from_millis(1)),
+                if is_held_up.load(Ordering::Acquire) {
+                    std::thread::sleep(Duration::from_millis(1));
+                } else {
                     // Messages of the layers above are handled on this thread, as a poller would do.
-                    false => fabric.serve(Duration::from_millis(5), &mut |event| {
+                    fabric.serve(Duration::from_millis(5), &mut |event| {
                         if let ControlEvent::Message(from, message) = event {
                             let key = GroupKey(message[0]);
                             let outcome = fabric.permit(from, key);
@@ -55,7 +56,7 @@ impl Served {
                             fabric.start_permit(from, key).unwrap();
                             given.fetch_add(1, Ordering::Release);
                         }
-                    }),
+                    });
                 }
             }
             fabric.leave();
