@@ -5,7 +5,8 @@
 //! times, each time with another order of events; [`exhaust`] runs all executions of a small one. A failure carries a
 //! [`Replay`]: a line that leads to the same execution again, and that can be [shrunk](Finding::shrunk).
 //!
-//! Write scenarios for objects of your own as [`scenarios`] does for Farfield's; [`parts`] has what they have in common.
+//! Write scenarios for objects of your own as [`scenarios`] does for Farfield's; [`parts`] has what they have in
+//! common.
 #![forbid(unsafe_code)]
 
 pub mod parts;

@@ -124,7 +124,8 @@ impl Scenario {
         self
     }
 
-    /// Nodes are not started before the body runs: [`Cluster::start`] starts them, in a thread if they are to join late.
+    /// Nodes are not started before the body runs: [`Cluster::start`] starts them, in a thread if they are to join
+    /// late.
     ///
     /// ```
     /// # use farfield_check::{Budget, Scenario, check};
@@ -207,6 +208,14 @@ impl Scenario {
     ///
     /// With a majority, operations are cut short even without faults (a node may evict others, or be fenced). A search
     /// of all executions takes care of that, see [`exhaust`](crate::exhaust).
+    ///
+    /// ```
+    /// # use farfield::fabric::DeathRule;
+    /// # use farfield_check::{Faults, Scenario};
+    /// # let scenario = Scenario::new("doc/cut", "node 2 may be cut off", 3, |_| Ok(()));
+    /// let scenario = scenario.rule(DeathRule::Majority).faults(Faults::new().cuts(1).side([2]));
+    /// assert_eq!(scenario.injected().unwrap().count(), 1);
+    /// ```
     #[must_use]
     pub fn rule(mut self, rule: DeathRule) -> Scenario {
         self.rule = rule;
@@ -298,6 +307,18 @@ impl Scenario {
 }
 
 /// The nodes of one execution, before its threads run.
+///
+/// ```
+/// # use farfield::{AtomicVar, NodeId};
+/// # use farfield_check::{Budget, Scenario, check};
+/// let scenario = Scenario::new("doc/cluster", "each node adds one", 2, |cluster| {
+///     for (at, sum) in cluster.on_each(|node| AtomicVar::open(node, "sum", NodeId(0)))?.into_iter().enumerate() {
+///         cluster.thread(at, "adds", move |ep| ep.block_on(sum.fetch_add(ep, 1)).map(drop));
+///     }
+///     Ok(())
+/// });
+/// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+/// ```
 pub struct Cluster {
     handle: Rc<Handle>,
     nodes: RefCell<Vec<Option<Node>>>,

@@ -1,7 +1,9 @@
-//! The objects and the systems under the checker: all executions of the small scenarios, many of the others, and the seeded bugs.
+//! The objects and the systems under the checker: all executions of the small scenarios, many of the others, and the
+//! seeded bugs.
 //!
 //! The searches are deterministic, so their tables are pinned: `tests/exhaustive.txt` and `tests/mutants.txt`. After a
-//! change that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` writes them anew; read the diff.
+//! change that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` writes them anew; read the
+//! diff.
 #![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::fmt::Write as _;

@@ -3,7 +3,8 @@
 //!
 //! [`plan`] draws the faults and their targets, and [`run`] injects them. [`processes`] manages the nodes' processes,
 //! [`link`] the network between them on RDMA, and [`worker`] is one node. [`load`] contains the work of their threads
-//! on the objects, with each call [logged](log); [`custom`] has the loads of other crates. [`judge`] checks the logs, and [`report`] prints the result.
+//! on the objects, with each call [logged](log); [`custom`] has the loads of other crates. [`judge`] checks the logs,
+//! and [`report`] prints the result.
 
 pub(crate) mod custom;
 mod judge;
@@ -100,12 +101,12 @@ pub(crate) struct ChaosArgs {
     /// FARFIELD_SILENCE_MS, the time after which a silent node is suspected]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     detection: Option<Duration>,
-    /// With verbs: the two network interfaces of the devices in FARFIELD_DEVICE. `tc` cuts the link between them or drops packets,
-    /// as root (after an interrupted run: `tc qdisc del dev IF root`)
+    /// With verbs: the two network interfaces of the devices in FARFIELD_DEVICE. `tc` cuts the link between them or
+    /// drops packets, as root (after an interrupted run: `tc qdisc del dev IF root`)
     #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
     link: Vec<String>,
-    /// Percentage of packets that the link drops all the time. A dropped packet delays its sender until the device retransmits it,
-    /// which the pace does not account for: 0.2 is a lot
+    /// Percentage of packets that the link drops all the time. A dropped packet delays its sender until the device
+    /// retransmits it, which the pace does not account for: 0.2 is a lot
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "link")]
     loss: f64,
     /// Append the report as a line of JSON to this file, or `-` for standard output

@@ -1,4 +1,5 @@
-//! `farfield check`: searches the executions of scenarios on simulated sessions for one that fails, and shows one again.
+//! `farfield check`: searches the executions of scenarios on simulated sessions for one that fails, and shows one
+//! again.
 //!
 //! [`search`] gives the work to threads, [`report`] prints the results. A simulation belongs to one thread of the
 //! operating system, so several scenarios, or parts of one, are searched at a time.

@@ -1,8 +1,8 @@
 //! `farfield doctor`: what this machine offers and lacks for Farfield, and what to do about it.
 //!
 //! Every check is a function that returns a [`Check`]; nothing is changed on the machine, and files created for a test
-//! (a memfd, one empty file in the rendezvous directory) are gone when the check returns. Only a check marked vital, that
-//! is one without which the shared-memory fabric cannot work at all, makes the exit status 1.
+//! (a memfd, one empty file in the rendezvous directory) are gone when the check returns. Only a check marked vital,
+//! that is one without which the shared-memory fabric cannot work at all, makes the exit status 1.
 
 mod machine;
 mod memory;

@@ -20,7 +20,8 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and clock.
+// The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and
+// clock.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod bench;

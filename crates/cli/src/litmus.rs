@@ -1,4 +1,5 @@
-//! `farfield litmus`: the outcomes of litmus tests that the declarative models of Mowgli allow; and those seen, see [`run`].
+//! `farfield litmus`: the outcomes of litmus tests that the declarative models of Mowgli allow; and those seen, see
+//! [`run`].
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -75,11 +76,12 @@ pub(crate) struct LitmusArgs {
     /// Run each test on the RDMA^TSO machine too, and compare the outcomes
     #[arg(long)]
     machine: bool,
-    /// Draw each test into NAME.svg in this directory: an execution in which its condition holds (for `forall`, one in which
-    /// it does not), or the cycle that forbids it
+    /// Draw each test into NAME.svg in this directory: an execution in which its condition holds (for `forall`, one in
+    /// which it does not), or the cycle that forbids it
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Replace the calls of libraries by these implementations, of those that are built in or from a file; may be repeated
+    /// Replace the calls of libraries by these implementations, of those that are built in or from a file; may be
+    /// repeated
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',', conflicts_with_all = ["json", "machine", "svg"])]
     refine: Vec<String>,
     /// List the models and their methods, and the implementations
@@ -100,8 +102,8 @@ pub(crate) struct LitmusArgs {
     /// Other random choices of weak and sim
     #[arg(long, value_name = "K", requires = "run", default_value_t = 1)]
     seed: u64,
-    /// The RDMA device, or several with commas between them, which the nodes take in turns [default: FARFIELD_DEVICE, or the
-    /// first that fits]
+    /// The RDMA device, or several with commas between them, which the nodes take in turns [default: FARFIELD_DEVICE,
+    /// or the first that fits]
     #[arg(long, value_name = "NAME", requires = "run")]
     device: Option<String>,
     /// Print one table of all tests: what each model says, and what was seen on each fabric
@@ -261,10 +263,10 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
         while let Some(directory) = directories.pop() {
             for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
                 let entry = entry?;
-                match entry.file_type()?.is_dir() {
-                    true => directories.push(entry.path()),
-                    false if entry.path().extension().is_some_and(|kind| kind == "litmus") => files.push(entry.path()),
-                    false => {}
+                if entry.file_type()?.is_dir() {
+                    directories.push(entry.path());
+                } else if entry.path().extension().is_some_and(|kind| kind == "litmus") {
+                    files.push(entry.path());
                 }
             }
         }

@@ -33,10 +33,7 @@ pub(crate) fn is_stdout(json: Option<&Path>) -> bool {
 pub(crate) fn json(to: Option<&Path>, out: &mut impl Write, what: &impl Serialize) -> Result<()> {
     let Some(file) = to else { return Ok(()) };
     let line = serde_json::to_string(what).context("writing JSON")? + "\n";
-    match is_stdout(to) {
-        true => Ok(out.write_all(line.as_bytes())?),
-        false => append(file, &line),
-    }
+    if is_stdout(to) { Ok(out.write_all(line.as_bytes())?) } else { append(file, &line) }
 }
 
 /// What shells say of a program that a closed pipe has ended: 128 and the signal's number.
@@ -83,7 +80,8 @@ pub(crate) fn bar(template: &str, count: u64) -> ProgressBar {
 }
 
 /// Shows the library's events of nodes and connections, on standard error: those for the user, or all down to the level
-/// that `FARFIELD_LOG` names. Not for commands that simulate nodes, which fail as they should, a thousand times a second.
+/// that `FARFIELD_LOG` names. Not for commands that simulate nodes, which fail as they should, a thousand times a
+/// second.
 pub(crate) fn log() -> Result<()> {
     let level = match std::env::var("FARFIELD_LOG") {
         Ok(level) => level.parse().with_context(|| format!("FARFIELD_LOG: `{level}` is none of the levels"))?,

@@ -1,13 +1,14 @@
 //! `farfield run`: starts the nodes of one session as processes on this host and sees them to their end.
 //!
-//! One event loop on the main thread owns the children: it spawns, signals and reaps them, so that a process id can never
-//! be reused between looking and signalling. Two small threads per node copy its stdout and stderr line by line; a third
-//! kind turns signals into events.
+//! One event loop on the main thread owns the children: it spawns, signals and reaps them, so that a process id can
+//! never be reused between looking and signalling. Two small threads per node copy its stdout and stderr line by line;
+//! a third kind turns signals into events.
 //!
-//! No node outlives the launcher. `run` does not start the program itself but this binary again, as the hidden subcommand
-//! `__child`: that asks the kernel for SIGKILL when its parent dies, checks that the parent has not died already, and then
-//! becomes the program by `exec`, which keeps the request. Doing the same between fork and exec would need unsafe code.
-//! (The kernel drops the request for set-user-id programs, and processes that a node has started are not covered.)
+//! No node outlives the launcher. `run` does not start the program itself but this binary again, as the hidden
+//! subcommand `__child`: that asks the kernel for SIGKILL when its parent dies, checks that the parent has not died
+//! already, and then becomes the program by `exec`, which keeps the request. Doing the same between fork and exec would
+//! need unsafe code. (The kernel drops the request for set-user-id programs, and processes that a node has started are
+//! not covered.)
 
 mod hosts;
 mod output;
@@ -142,7 +143,8 @@ pub(crate) fn child_main(args: &ChildArgs) -> ExitCode {
         report(&format!("cannot tie this node to its launcher: {error}"));
         return ExitCode::FAILURE;
     }
-    // The order matters: a launcher that died before the request was made is seen here, one that dies later is not missed.
+    // The order matters: a launcher that died before the request was made is seen here, one that dies later is not
+    // missed.
     if rustix::process::getppid().map(Pid::as_raw_pid) != Some(args.launcher) {
         return ExitCode::FAILURE;
     }

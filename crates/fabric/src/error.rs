@@ -43,8 +43,8 @@ pub enum ErrorKind {
         /// Which node.
         node: NodeId,
     },
-    /// The node counts as up but does not answer. Whether it is dead is not decided yet. The operation may or may not have been
-    /// applied.
+    /// The node counts as up but does not answer. Whether it is dead is not decided yet. The operation may or may not
+    /// have been applied.
     #[error("{node} does not answer and may be dead, stopped or cut off: retry, or wait until the session has decided")]
     Unreachable {
         /// Which node.
@@ -313,8 +313,8 @@ impl Error {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
 
-    /// Whether the operation was refused for lack of a local resource. It has no effect, now or later; other operations continue;
-    /// a retry may succeed.
+    /// Whether the operation was refused for lack of a local resource. It has no effect, now or later; other operations
+    /// continue; a retry may succeed.
     ///
     /// ```
     /// use farfield_fabric::{Error, ErrorKind, NodeId};

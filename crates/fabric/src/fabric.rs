@@ -13,8 +13,8 @@ use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
-/// One process's membership in a session, as applications and objects use it: its nodes, its memory, the rights to it, and
-/// the clock.
+/// One process's membership in a session, as applications and objects use it: its nodes, its memory, the rights to it,
+/// and the clock.
 ///
 /// Everything that the layers above depend on comes from here and from [`Transport`], so that a simulator may own every
 /// choice.
@@ -134,7 +134,8 @@ pub trait Fabric: Send + Sync {
     ///
     /// ```
     /// # use farfield_fabric::{Fabric, GroupKey, NodeId, Result};
-    /// /// Makes another node the writer of a log, from the service thread (a `Poller`): called again until it is `true`.
+    /// /// Makes another node the writer of a log, from the service thread (a `Poller`): called again until it is
+    /// /// `true`.
     /// fn hand_over(fabric: &dyn Fabric, log: GroupKey, leader: NodeId, has_begun: &mut bool) -> Result<bool> {
     ///     if !*has_begun {
     ///         fabric.start_permit(leader, log)?;
@@ -208,8 +209,8 @@ pub trait Fabric: Send + Sync {
 
 /// The side of a [`Fabric`] that the runtime of a node uses: lanes, control messages, evictions, threads and waiting.
 ///
-/// Decorators ([`weak`](crate::weak), [`fault`](crate::fault), [`record`](crate::record)) wrap one. An application has no
-/// use for it: with it, it could evict its peers, or leave the session under the node's feet.
+/// Decorators ([`weak`](crate::weak), [`fault`](crate::fault), [`record`](crate::record)) wrap one. An application has
+/// no use for it: with it, it could evict its peers, or leave the session under the node's feet.
 pub trait Transport: Fabric + Any {
     /// Opens a lane for one more thread: in the background if that thread mostly sleeps or has another lane.
     ///

@@ -1,7 +1,7 @@
 //! The place where a simulation takes part in shared cells, local locks and threads.
 //!
-//! The core does not know the simulator. A simulation registers its functions here ([`Hooks`]) for as long as it runs. Outside
-//! of one an access costs a load and a branch, and nothing without the feature `sim`.
+//! The core does not know the simulator. A simulation registers its functions here ([`Hooks`]) for as long as it runs.
+//! Outside of one an access costs a load and a branch, and nothing without the feature `sim`.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static HOOKS: OnceLock<&'static Hooks> = OnceLock::new();
 
-/// The functions of the simulator. Those that return `None` or `false` leave the access to the caller, since no simulation
-/// runs on its thread of the operating system.
+/// The functions of the simulator. Those that return `None` or `false` leave the access to the caller, since no
+/// simulation runs on its thread of the operating system.
 #[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "no simulation registers any"))]
 pub(crate) struct Hooks {
     pub(crate) load: fn(&AtomicU64) -> Option<u64>,
@@ -89,8 +89,8 @@ pub(crate) fn backwards(words: usize) -> bool {
     HOOKS.get().is_some_and(|hooks| (hooks.backwards)(words))
 }
 
-/// Takes a local lock, in the simulation's books; `try_lock` takes it really, and returns whether it could. Returns whether
-/// a simulation runs here.
+/// Takes a local lock, in the simulation's books; `try_lock` takes it really, and returns whether it could. Returns
+/// whether a simulation runs here.
 #[cold]
 pub(crate) fn lock(address: usize, try_lock: &mut dyn FnMut() -> bool) -> bool {
     HOOKS.get().is_some_and(|hooks| (hooks.lock)(address, try_lock))

@@ -164,7 +164,8 @@ impl<'e, T> Op<'e, T> {
     /// node.
     ///
     /// ```
-    /// # async fn f(ep: &farfield_fabric::Endpoint, word: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
     /// let data = ep.put_value(word, 42).accepted()?; // refused: then the flag is not put either
     /// ep.put_value(word.at(1), 1).await?;
     /// data.await

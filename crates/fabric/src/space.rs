@@ -54,8 +54,8 @@ impl Offsets {
     }
 }
 
-/// Memory that was given out: kept by the region, by its clones, and by operations under way that have it as their local
-/// memory.
+/// Memory that was given out: kept by the region, by its clones, and by operations under way that have it as their
+/// local memory.
 pub(crate) struct Allocation {
     /// Its address and its length, in whole granules.
     pub(crate) start: u64,
@@ -110,8 +110,8 @@ struct Piece {
 }
 
 impl Space {
-    /// A piece of so many bytes, the first that is large enough, or the first few side by side that are; and the generation
-    /// with which all of it may be given out.
+    /// A piece of so many bytes, the first that is large enough, or the first few side by side that are; and the
+    /// generation with which all of it may be given out.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<(u64, u8)> {
         if bytes == 0 {
             return None;

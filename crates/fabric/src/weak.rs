@@ -1,8 +1,8 @@
 //! A deliberately weak fabric for tests: as late and as reordered as RDMA^WAIT allows.
 //!
-//! It decorates a strong fabric and delays: the source of a put is read late (so `put_from_region` may send later stores),
-//! writes land after the put is complete, operations to different nodes overtake each other, those to one node do so
-//! wherever the stamp table has no order, long transfers land in pieces, completions are late. Objects that are
+//! It decorates a strong fabric and delays: the source of a put is read late (so `put_from_region` may send later
+//! stores), writes land after the put is complete, operations to different nodes overtake each other, those to one node
+//! do so wherever the stamp table has no order, long transfers land in pieces, completions are late. Objects that are
 //! correct on it rely on nothing that shared memory adds.
 //!
 //! One property is stronger than the model: a remote atomic is one CPU atomic of the fabric below, so no CPU access or

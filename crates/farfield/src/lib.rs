@@ -25,7 +25,8 @@
 //!
 //! # Items
 //!
-//! Start with [`Node`] and [`Endpoint`]. The module of each object draws its memory image and lists the costs of its calls.
+//! Start with [`Node`] and [`Endpoint`]. The module of each object draws its memory image and lists the costs of its
+//! calls.
 //!
 //! | item | description |
 //! |---|---|
@@ -80,8 +81,8 @@
 //!
 //! # Blocking calls, `block_on`, and other executors
 //!
-//! Calls that may wait are futures. [`Endpoint::block_on`] runs one on its thread, together with the futures that it consists of;
-//! it is the fastest way. Programs without `async` use the blocking forms of the common calls:
+//! Calls that may wait are futures. [`Endpoint::block_on`] runs one on its thread, together with the futures that it
+//! consists of; it is the fastest way. Programs without `async` use the blocking forms of the common calls:
 //!
 //! ```
 //! # fn main() -> farfield::Result<()> {

@@ -19,7 +19,7 @@ use session::{STEP_MAX, Session, begun};
 /// The node that dies.
 const VICTIM: NodeId = NodeId(2);
 
-// ---- the parent --------------------------------------------------------------------------------------------------------
+// ---- the parent -----------------------------------------------------------------------------------------------------
 
 /// Runs a role in three processes, and kills the victim when it is ready.
 fn killed(role: &str) {
@@ -166,7 +166,7 @@ fn reopening_does_not_wait_for_a_node_that_leaves() {
     session.end([0, 1]);
 }
 
-// ---- the children ------------------------------------------------------------------------------------------------------
+// ---- the children ---------------------------------------------------------------------------------------------------
 
 /// Not a test: the role of a child process.
 #[test]

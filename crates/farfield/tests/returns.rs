@@ -35,9 +35,10 @@ fn who_returns_works_with_all_others_until_all_have_been_replaced() {
     for (place, dies) in ROUNDS {
         let node = NodeId(place);
         session.all_begun();
-        match dies {
-            true => session.kill(node),
-            false => session.ends(node),
+        if dies {
+            session.kill(node);
+        } else {
+            session.ends(node);
         }
         session.begin(place);
     }

@@ -265,6 +265,7 @@ impl ALock {
     /// # let node = farfield::Node::builder().session("doc-alock-try").start()?;
     /// # let (lock, ep) = (farfield::ALock::open(&node, "lock", node.id())?, node.endpoint()?);
     /// let held = lock.lock_blocking(&ep)?;
+    /// assert_eq!(held.budget(), 5); // on the lock's home: the local budget
     /// assert!(ep.block_on(lock.try_lock(&ep))?.is_none()); // another operation has the lock
     /// # drop(held);
     /// # Ok::<(), farfield::Error>(())
@@ -291,9 +292,10 @@ impl ALockArray {
         let ALockOptions { remote_budget, local_budget, operations_max } = options;
         let mut more = Regions::new(node);
         let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
-        let own_local = match homes.contains(&node.id()) {
-            true => Some(more.alloc_own(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?),
-            false => None,
+        let own_local = if homes.contains(&node.id()) {
+            Some(more.alloc_own(GroupKey::SIGNAL, Local::bytes(operations_max)).of(path)?)
+        } else {
+            None
         };
         let layout = Layout {
             path,
@@ -500,13 +502,6 @@ impl Drop for Named<'_, '_> {
 
 impl ALockGuard<'_> {
     /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
-    ///
-    /// ```
-    /// # let node = farfield::Node::builder().session("doc-alock-budget").start()?;
-    /// # let (lock, ep) = (farfield::ALock::open(&node, "lock", node.id())?, node.endpoint()?);
-    /// assert_eq!(lock.lock_blocking(&ep)?.budget(), 5); // on the lock's home: the local budget
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
     pub fn budget(&self) -> u32 {
         self.budget
     }

@@ -190,8 +190,8 @@ pub trait LockGuard {
     /// evicted. Or the holder's writes cannot be made visible: the lock stays taken.
     fn unlock(self) -> impl Future<Output = Result<()>>;
 
-    /// Whether a holder may have died while it held the lock, and [`LockGuard::clear_poison`] was not called since. If so,
-    /// the protected data may be half-written. Each put of the dead holder is visible, or never will be.
+    /// Whether a holder may have died while it held the lock, and [`LockGuard::clear_poison`] was not called since. If
+    /// so, the protected data may be half-written. Each put of the dead holder is visible, or never will be.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray};

@@ -85,8 +85,8 @@ pub struct McsGuard<'a> {
 }
 
 impl McsLockArray {
-    /// Opens `count` locks and waits for all nodes to do so. `operations_max` operations of a node may hold or await one of
-    /// them at a time; each has 64 bytes of network memory.
+    /// Opens `count` locks and waits for all nodes to do so. `operations_max` operations of a node may hold or await
+    /// one of them at a time; each has 64 bytes of network memory.
     ///
     /// ```
     /// # use farfield::{LockArray, McsLockArray};

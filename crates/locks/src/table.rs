@@ -166,6 +166,14 @@ impl LockTable {
     }
 
     /// The kind of its locks.
+    ///
+    /// ```
+    /// # use farfield::{LockKind, LockOptions, LockTable};
+    /// # let node = farfield::Node::builder().session("doc-table-kind").start()?;
+    /// let locks = LockTable::open(&node, "stripes", 8, LockOptions::new("spin".parse()?))?;
+    /// assert_eq!(locks.kind(), LockKind::Spin);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn kind(&self) -> LockKind {
         match &self.0 {
             Kind::ALock(_) => LockKind::ALock,

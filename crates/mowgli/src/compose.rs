@@ -22,6 +22,15 @@ use crate::relation::Relation;
 use crate::trace::{TooLarge, Trace};
 
 /// The findings about the consistent executions of a test.
+///
+/// ```
+/// # use mowgli::{compose::decomposable, litmus::Test, model::Models};
+/// let text = "x86tso t { x@1; y@1; } P0@1 { Write(x, 1); Write(y, 1); } exists (true)";
+/// let looked = decomposable(&Test::parse("t", text, &Models::builtin())?, 1)?;
+/// assert_eq!((looked.executions, looked.broken), (1, None));
+/// assert!(looked.cases > 1); // the calls on `x` alone, those on `y` alone, all, and none
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Looked {
     /// How many there are.
@@ -35,8 +44,8 @@ pub struct Looked {
 /// Parts of more objects than this are not all looked at, but so many by chance.
 const UNITS_MAX: usize = 8;
 
-/// Looks whether the parts of each consistent execution are consistent: any objects that no call connects with the others, with any of the
-/// calls that have no object.
+/// Looks whether the parts of each consistent execution are consistent: any objects that no call connects with the
+/// others, with any of the calls that have no object.
 ///
 /// # Errors
 /// There are too many executions.
@@ -60,9 +69,10 @@ pub fn decomposable(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
         let units = units(execution);
         // There are no more events than subevents, so there is a bit for each.
         let all = 0..=u128::MAX >> (128 - units.len().max(1));
-        let mut picks: Vec<u128> = match units.len() <= UNITS_MAX {
-            true => all.collect(),
-            false => (0..1 << UNITS_MAX).map(|_| rng.random_range(all.clone())).collect(),
+        let mut picks: Vec<u128> = if units.len() <= UNITS_MAX {
+            all.collect()
+        } else {
+            (0..1 << UNITS_MAX).map(|_| rng.random_range(all.clone())).collect()
         };
         // The largest first, since they are the most informative if they are not consistent.
         picks.sort_by_key(|pick| std::cmp::Reverse(pick.count_ones()));
@@ -92,9 +102,9 @@ pub fn decomposable(test: &Test, seed: u64) -> Result<Looked, TooLarge> {
     Ok(looked)
 }
 
-/// Looks whether each consistent execution stays so when its happens-before order is weakened, from one that orders everything: as in
-/// Definition 3.6, that order has no cycle, is transitive, and contains `ppo` and `so`. No model can name that order, so this holds of all
-/// that can be written; a finding is a mistake in the evaluation.
+/// Looks whether each consistent execution stays so when its happens-before order is weakened, from one that orders
+/// everything: as in Definition 3.6, that order has no cycle, is transitive, and contains `ppo` and `so`. No model can
+/// name that order, so this holds of all that can be written; a finding is a mistake in the evaluation.
 ///
 /// # Errors
 /// There are too many executions.

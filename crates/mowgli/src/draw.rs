@@ -1,5 +1,5 @@
-//! Draws what [`witness`](crate::witness) finds as an SVG: a column for each thread, a box for each call with its subevents, and
-//! arrows for what relates them.
+//! Draws what [`witness`](crate::witness) finds as an SVG: a column for each thread, a box for each call with its
+//! subevents, and arrows for what relates them.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! All consistent executions of a litmus test: Λ-consistency, LOCO paper, section 3.2.
 //!
-//! Given one trace of each thread, the search extends the relations that the models leave open pair by pair, in every way, and
-//! prunes an extension as soon as it breaks an axiom.
+//! Given one trace of each thread, the search extends the relations that the models leave open pair by pair, in every
+//! way, and prunes an extension as soon as it breaks an axiom.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! An execution before it is known whether it is consistent: the subevents of one trace of each thread, and what relates them.
+//! An execution before it is known whether it is consistent: the subevents of one trace of each thread, and what
+//! relates them.
 
 use crate::litmus::{Place, Test, Value};
 use crate::model::{Base, Given, Worth};

@@ -1,5 +1,5 @@
-//! Mowgli: the memory model that Farfield's objects are written against, executable, and the specifications of libraries above it.
-//! After the LOCO paper and its framework Mowgli.
+//! Mowgli: the memory model that Farfield's objects are written against, executable, and the specifications of
+//! libraries above it. After the LOCO paper and its framework Mowgli.
 //!
 //! | module | contents |
 //! |---|---|

@@ -26,9 +26,9 @@
 //! | `if a == 1 { ... } else { ... }` | also `!=`, `<`, `<=`, `>`, `>=` |
 //! | `loop 3 { ... break; }` | at most three times: executions that have not left it by then do not count; without a `break`, three times |
 //!
-//! Values are numbers, `none`, and tuples: `(1, a)`, of which `t.0` is the first. The question is herd's: `exists`, `~exists` or `forall`, and a condition of `0:a =
-//! 1` (a register of P0), `z = 1` (an object with a home), `x@2 = 1` (a copy), joined by `/\`, `\/` and `~`. Before it,
-//! `locations [0:a; z;]` names more to be shown.
+//! Values are numbers, `none`, and tuples: `(1, a)`, of which `t.0` is the first. The question is herd's: `exists`,
+//! `~exists` or `forall`, and a condition of `0:a = 1` (a register of P0), `z = 1` (an object with a home), `x@2 = 1`
+//! (a copy), joined by `/\`, `\/` and `~`. Before it, `locations [0:a; z;]` names more to be shown.
 
 use std::fmt;
 use std::rc::Rc;
@@ -110,6 +110,14 @@ impl fmt::Display for Value {
 pub type NodeNumber = u16;
 
 /// An object of a test.
+///
+/// ```
+/// # use mowgli::{litmus::{Test, Value}, model::Models};
+/// let text = "x86tso t { x@1 = 5; } P0@1 { let a = Read(x); } exists (0:a=5)";
+/// let x = &Test::parse("t", text, &Models::builtin())?.objects[0];
+/// assert_eq!((x.name.as_str(), x.home, &x.starts), ("x", Some(1), &Some(Value::number(5))));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
     /// Its name.
@@ -178,6 +186,14 @@ pub(crate) enum Instruction {
 }
 
 /// A thread of a test.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models};
+/// let text = "x86tso t { x@3; } P0@3 { let a = Read(x); let b = a + 1; } exists (0:b=1)";
+/// let test = Test::parse("t", text, &Models::builtin())?;
+/// assert_eq!((test.threads[0].node, &test.threads[0].registers[..]), (3, &["a".to_owned(), "b".to_owned()][..]));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TestThread {
     /// Where it runs.
@@ -188,6 +204,14 @@ pub struct TestThread {
 }
 
 /// A value that can be seen at the end of an execution.
+///
+/// ```
+/// # use mowgli::{litmus::{Observable, Test}, model::Models};
+/// let text = "x86tso t { x@1; } P0@1 { let a = Read(x); } exists (0:a=0 /\\ x=0)";
+/// let test = Test::parse("t", text, &Models::builtin())?;
+/// assert_eq!(test.shown, [Observable::Register(0, 0), Observable::Place((0, 1))]);
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Observable {
     /// A register of a thread.

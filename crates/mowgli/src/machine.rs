@@ -9,19 +9,19 @@
 //!            own memory ◄──────────────────────Land─────────────────────┘
 //! ```
 //!
-//! It follows the model of Ambal et al., "Semantics of Remote Direct Memory Access: Operational and Declarative Models of
-//! RDMA on TSO Architectures" (OOPSLA 2024, doi 10.1145/3689781), with waits for single operations, and adds remote
+//! It follows the model of Ambal et al., "Semantics of Remote Direct Memory Access: Operational and Declarative Models
+//! of RDMA on TSO Architectures" (OOPSLA 2024, doi 10.1145/3689781), with waits for single operations, and adds remote
 //! read-modify-writes.
 //!
 //! *CPU.* Writes and the issue of operations enter the thread's store buffer and leave it in order ([`Step::Drain`]). A
 //! read takes the newest own buffered write of the word, else memory. A compare-and-swap or a memory fence needs the
 //! buffer without writes ([`Machine::is_drained`]).
 //!
-//! *NIC.* A queue pair is no queue: an operation's next subevent may happen once every earlier subevent of the queue pair
-//! that the stamp table orders before it has happened. A put reads its source (NLR), enters the remote side's buffer (NRW
-//! starts: the put is complete) and lands. A get reads (NRR), enters the local side's buffer (NLW) and lands: then it is
-//! complete. Both buffers are FIFOs, one of each for every queue pair. A NIC read waits until the buffer of its side is
-//! empty. Nothing orders different queue pairs.
+//! *NIC.* A queue pair is no queue: an operation's next subevent may happen once every earlier subevent of the queue
+//! pair that the stamp table orders before it has happened. A put reads its source (NLR), enters the remote side's
+//! buffer (NRW starts: the put is complete) and lands. A get reads (NRR), enters the local side's buffer (NLW) and
+//! lands: then it is complete. Both buffers are FIFOs, one of each for every queue pair. A NIC read waits until the
+//! buffer of its side is empty. Nothing orders different queue pairs.
 //!
 //! *Read-modify-writes* read (NAR), write memory directly (NAW, unless a comparison fails) and bring the old value
 //! back (NLW). They are atomic among themselves only: CPU accesses and puts may occur between NAR and NAW.
@@ -547,7 +547,8 @@ impl Machine {
         Some(Completion { thread, peer, sequence, words: SmallVec::from_elem(0, words) })
     }
 
-    /// A thread's operations under way to a node, in its queue pair or still in a store buffer: sequence and first remote word.
+    /// A thread's operations under way to a node, in its queue pair or still in a store buffer: sequence and first
+    /// remote word.
     ///
     /// ```
     /// # use mowgli::machine::*;

@@ -1,5 +1,5 @@
-//! Random programs, to compare outcomes that should be equal: any calls ([`program`]), cycles over the stamp order ([`cycle`]), and
-//! clients of the libraries that have implementations ([`client`]).
+//! Random programs, to compare outcomes that should be equal: any calls ([`program`]), cycles over the stamp order
+//! ([`cycle`]), and clients of the libraries that have implementations ([`client`]).
 //!
 //! All of them are texts of litmus tests, and the same for the same seed.
 
@@ -57,8 +57,9 @@ impl Size {
     }
 }
 
-/// A random program in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`, as the text of a litmus test. Few places are
-/// shared by many accesses, and the CPU also writes and reads the places of puts and gets: so that threads meet.
+/// A random program in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`, as the text of a litmus test. Few
+/// places are shared by many accesses, and the CPU also writes and reads the places of puts and gets: so that threads
+/// meet.
 ///
 /// # Panics
 /// If the size allows no node, no thread or less than two calls.

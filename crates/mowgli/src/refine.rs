@@ -9,6 +9,15 @@ use crate::model::Models;
 use crate::trace::TooLarge;
 
 /// The outcomes of a client, which are what its own registers hold, with a library and with an implementation of it.
+///
+/// ```
+/// # use mowgli::{litmus::Implementation, model::Models, refine::refine};
+/// let client = "sv t { shared x; } P0@1 { Write(x, 1); let a = Read(x); } exists (true)";
+/// let refinement = refine("t", client, &Models::builtin(), &Implementation::builtin()[..1])?; // over `sv_rdma`
+/// assert_eq!(refinement.names, ["0:a"]);
+/// assert_eq!(refinement.shown, refinement.specified); // 1, and nothing else
+/// # Ok::<(), mowgli::refine::NotChecked>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refinement {
     /// The registers.
@@ -52,7 +61,8 @@ pub enum NotChecked {
     TooLarge(#[from] TooLarge),
 }
 
-/// Compares the outcomes of a client, the text of a litmus test, with those that it has over implementations of libraries.
+/// Compares the outcomes of a client, the text of a litmus test, with those that it has over implementations of
+/// libraries.
 ///
 /// # Errors
 /// A mistake in a text, or too many executions.

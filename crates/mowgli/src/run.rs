@@ -1,9 +1,9 @@
 //! Running a litmus test on something that has memory: each thread's program, its calls made one after the other.
 //!
 //! The calls work on a [`Memory`]; `farfield litmus --run` has those of Farfield's fabrics. The programs are those of
-//! tests over words, with the methods of `x86tso`, `rdmawait`, `rdmatso` and `rdmarmw`, or a model of one's own with such
-//! methods. Tests of the libraries above run over the built-in implementations ([`prepare`]), or their calls are made on objects
-//! ([`prepare_on_objects`]).
+//! tests over words, with the methods of `x86tso`, `rdmawait`, `rdmatso` and `rdmarmw`, or a model of one's own with
+//! such methods. Tests of the libraries above run over the built-in implementations ([`prepare`]), or their calls are
+//! made on objects ([`prepare_on_objects`]).
 //!
 //! A loop that ends by `break` continues in its last round for as long as the memory lets it. That is right for a
 //! wait; a loop that counts may run longer than the enumeration explores.
@@ -24,8 +24,8 @@ pub use objects::{ObjectCall, ObjectKind, PlannedObject};
 /// The memory that the calls of one thread access. Places and nodes are numbered as in the [`Plan`], operations by the
 /// number of their name.
 ///
-/// A put, a get or a remote read-modify-write need only have begun when its call returns. A test over `rdmatso` names no
-/// operations; theirs have the number [`NAMELESS`].
+/// A put, a get or a remote read-modify-write need only have begun when its call returns. A test over `rdmatso` names
+/// no operations; theirs have the number [`NAMELESS`].
 pub trait Memory {
     /// The error of an access.
     type Error;
@@ -538,7 +538,8 @@ pub fn prepare(file: &str, text: &str, models: &Models) -> Result<Prepared, NotR
 /// ```
 ///
 /// # Errors
-/// A mistake in the text, a call that is on none of the objects, or one that is not used as the object that ships wants it.
+/// A mistake in the text, a call that is on none of the objects, or one that is not used as the object that ships wants
+/// it.
 pub fn prepare_on_objects(file: &str, text: &str, models: &Models) -> Result<Prepared, NotRunnable> {
     let mut test = Test::parse(file, text, models)?;
     let objects = Objects::of(&test)?;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-/// The kind of a subevent. `Nlr` and all that follow, except `Gf` of the own node, are actions of a NIC; there is one of each for
-/// every remote node. LOCO paper, section 3.1 and Fig. 10.
+/// The kind of a subevent. `Nlr` and all that follow, except `Gf` of the own node, are actions of a NIC; there is one
+/// of each for every remote node. LOCO paper, section 3.1 and Fig. 10.
 ///
 /// ```
 /// # use mowgli::stamp::Stamp;
@@ -54,6 +54,11 @@ impl Stamp {
     }
 
     /// The stamp of a name.
+    ///
+    /// ```
+    /// # use mowgli::stamp::Stamp;
+    /// assert_eq!((Stamp::of("NRW"), Stamp::of("nrw")), (Some(Stamp::Nrw), None));
+    /// ```
     pub fn of(name: &str) -> Option<Stamp> {
         Stamp::ALL.into_iter().find(|stamp| stamp.name() == name)
     }

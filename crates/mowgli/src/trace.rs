@@ -94,7 +94,8 @@ impl Trace {
 type Writers = u32;
 const INITIAL: Writers = 1 << 31;
 
-/// Some reads of a test, each of which happens at most once: by the number of the call, and that of the value in it. In order.
+/// Some reads of a test, each of which happens at most once: by the number of the call, and that of the value in it. In
+/// order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Reads(SmallVec<[(usize, usize); 2]>);
 

@@ -1,5 +1,5 @@
-//! The x86-TSO machine: a memory, and a buffer of writes for each thread. Owens, Sarkar, Sewell, "A better x86 memory model: x86-TSO"
-//! (TPHOLs 2009).
+//! The x86-TSO machine: a memory, and a buffer of writes for each thread. Owens, Sarkar, Sewell, "A better x86 memory
+//! model: x86-TSO" (TPHOLs 2009).
 //!
 //! [`machine`](crate::machine) has store buffers too, among much else. This one has nothing else, and shares with its
 //! driver only the reading of programs and the steps in a thread's registers: so its agreement with that machine and

@@ -1,5 +1,5 @@
-//! One execution of a litmus test that answers its question, for a person to look at: a witness if there is one, or else the
-//! cycle that forbids it.
+//! One execution of a litmus test that answers its question, for a person to look at: a witness if there is one, or
+//! else the cycle that forbids it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -118,14 +118,23 @@ impl fmt::Display for Subevent {
 }
 
 /// Why an execution is not consistent.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+/// # let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); Wait(d); Write(x, 1); } ~exists (z = 1)";
+/// # let test = Test::parse("t", text, &Models::builtin())?;
+/// let Answer::Forbidden(_, cycle) = find(&test)? else { panic!("it is forbidden") };
+/// assert_eq!((cycle.law.as_str(), cycle.edges.len()), ("Λ-consistency", 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cycle {
     /// The law that it breaks.
     pub law: String,
     /// Where it begins.
     pub at: usize,
-    /// From each subevent to the next, and back to the first. None if the law is about single subevents, as that every message
-    /// that is received was sent; that one is [`Cycle::at`].
+    /// From each subevent to the next, and back to the first. None if the law is about single subevents, as that every
+    /// message that is received was sent; that one is [`Cycle::at`].
     pub edges: Vec<Edge>,
 }
 

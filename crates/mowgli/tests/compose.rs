@@ -1,4 +1,5 @@
-//! Libraries are monotone and decomposable, on the executions of the suite and of random programs; the language of polls is not.
+//! Libraries are monotone and decomposable, on the executions of the suite and of random programs; the language of
+//! polls is not.
 //!
 //! `FARFIELD_PROGRAMS` changes how many programs.
 

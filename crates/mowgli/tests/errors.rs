@@ -146,7 +146,8 @@ const SB: &str = "x86tso t { x@1; y@1; } P0@1 { Write(x, 1); let a = Read(y); } 
     exists (0:a=0 /\\ 1:b=0)";
 const BOXES: &str = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); Wait(d); Write(x, 1); } ~exists (z=1)";
 
-/// Models that make no sense, and replace those that are built in, are asked about tests, run on the machines, and drawn.
+/// Models that make no sense, and replace those that are built in, are asked about tests, run on the machines, and
+/// drawn.
 #[test]
 fn odd_models_make_nothing_panic() {
     let word = "object word(home) starts 0";
@@ -190,7 +191,8 @@ fn odd_models_make_nothing_panic() {
     assert!(consistent(&test, Detail::States).unwrap_err().to_string().contains("subevents or more"));
 }
 
-/// Threads that wait for each other's messages have written their own before; a value may go through one call repeatedly.
+/// Threads that wait for each other's messages have written their own before; a value may go through one call
+/// repeatedly.
 #[test]
 fn values_are_found_along_all_ways() {
     let channel = "library chan object box(home) method Send(x: remote box, v) { CW: write x v }

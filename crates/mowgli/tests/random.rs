@@ -1,4 +1,5 @@
-//! Random programs: the declarative models and the machine have the same outcomes, and a model with a mistake in it has not.
+//! Random programs: the declarative models and the machine have the same outcomes, and a model with a mistake in it has
+//! not.
 //!
 //! `FARFIELD_PROGRAMS` changes how many; so does `FARFIELD_CALLS` how large they are.
 

@@ -1,5 +1,5 @@
-//! The suite of litmus tests: every verdict is the one in the test's header, every outcome is in the file beside it, and the
-//! machine has the same outcomes.
+//! The suite of litmus tests: every verdict is the one in the test's header, every outcome is in the file beside it,
+//! and the machine has the same outcomes.
 //!
 //! `FARFIELD_UPDATE=1` writes the files anew.
 

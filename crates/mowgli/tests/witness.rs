@@ -1,4 +1,5 @@
-//! Witnesses, cycles and their pictures: for every test of the suite they agree with the verdict, and their claims hold.
+//! Witnesses, cycles and their pictures: for every test of the suite they agree with the verdict, and their claims
+//! hold.
 
 use std::path::{Path, PathBuf};
 

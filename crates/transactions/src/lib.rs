@@ -346,9 +346,10 @@ impl Transactions {
     }
 
     fn check(&self, cell: usize) -> Result<()> {
-        match cell < self.cells {
-            true => Ok(()),
-            false => Err(Error::custom(NoSuchCell { cell, cells: self.cells })).of(self.object.path()),
+        if cell < self.cells {
+            Ok(())
+        } else {
+            Err(Error::custom(NoSuchCell { cell, cells: self.cells })).of(self.object.path())
         }
     }
 

@@ -57,7 +57,8 @@ c_constants! {
         IBV_WC_WITH_INV = 1 << 3,
     }
 
-    /// Bits of [`ibv_cq_init_attr_ex::wc_flags`]: the fields that can be read of a completion besides status and identifier.
+    /// Bits of [`ibv_cq_init_attr_ex::wc_flags`]: the fields that can be read of a completion besides status and
+    /// identifier.
     flags ibv_create_cq_wc_flags: u64 {
         IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
         IBV_WC_EX_WITH_IMM = 1 << 1,

@@ -195,8 +195,8 @@ pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut
 /// The extended context around `context`, or null if it has none.
 ///
 /// # Safety
-/// `context` is an open context, and was obtained as a pointer to the whole allocation of the library (as those that the
-/// library returns are).
+/// `context` is an open context, and was obtained as a pointer to the whole allocation of the library (as those that
+/// the library returns are).
 #[inline]
 pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> *mut verbs_context {
     // SAFETY: the context is open. If it says that it is extended, it is the last field of a `verbs_context`, so going

@@ -1,17 +1,18 @@
 //! Declarations of the part of libibverbs that Farfield uses, which is loaded at run time.
 //!
 //! That part is what puts, gets and remote atomics over reliable connections (RC) need: devices, ports, GIDs, memory
-//! registration, device memory, completion queues and queue pairs with the classic and with the extended calls, the query for
-//! in-order placement, and asynchronous events.
+//! registration, device memory, completion queues and queue pairs with the classic and with the extended calls, the
+//! query for in-order placement, and asynchronous events.
 //!
-//! Left out are datagrams, shared receive queues, XRC, on-demand paging, completion channels, flow steering, memory windows,
-//! and sends that carry a message. Fields of these are there, since C has them in between, as [`Skipped`].
+//! Left out are datagrams, shared receive queues, XRC, on-demand paging, completion channels, flow steering, memory
+//! windows, and sends that carry a message. Fields of these are there, since C has them in between, as [`Skipped`].
 //!
 //! # How to use it
 //!
-//! Functions that the library exports are fields of [`Verbs`], under their C names, once the library is loaded. Functions that C's headers define inline (posting, polling, what calls through a context) are functions of
-//! this crate, and need no library: they call through the object's own function pointers, so an object may also be one
-//! that a test made.
+//! Functions that the library exports are fields of [`Verbs`], under their C names, once the library is loaded.
+//! Functions that C's headers define inline (posting, polling, what calls through a context) are functions of this
+//! crate, and need no library: they call through the object's own function pointers, so an object may also be one that
+//! a test made.
 //!
 //! ```no_run
 //! use farfield_verbs_sys::Verbs;

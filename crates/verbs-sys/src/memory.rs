@@ -91,8 +91,8 @@ pub unsafe fn ibv_free_dm(dm: *mut ibv_dm) -> c_int {
     unsafe { extended_op!((*dm).context, free_dm).map_or(libc::EOPNOTSUPP, |free_dm| free_dm(dm)) }
 }
 
-/// Registers memory of a device. Addresses begin at 0 with `access` of [`IBV_ACCESS_ZERO_BASED`], which some devices insist on.
-/// Null and errno.
+/// Registers memory of a device. Addresses begin at 0 with `access` of [`IBV_ACCESS_ZERO_BASED`], which some devices
+/// insist on. Null and errno.
 ///
 /// # Safety
 /// `pd` is a protection domain of the context that `dm` was allocated of.

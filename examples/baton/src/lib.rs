@@ -15,14 +15,14 @@
 //!
 //! # Algorithm
 //!
-//! *Take:* get the word; if it is free, a compare-and-swap from that state to this node and the next term. *Pass:* fence
-//! what this node has put anywhere, then subtract the holder from the word. A put is complete before it is visible, so
-//! without the fence the next holder could read old values (cells `NRW` before `NAW` on another node).
+//! *Take:* get the word; if it is free, a compare-and-swap from that state to this node and the next term. *Pass:*
+//! fence what this node has put anywhere, then subtract the holder from the word. A put is complete before it is
+//! visible, so without the fence the next holder could read old values (cells `NRW` before `NAW` on another node).
 //!
 //! *If the holder dies*, another node may take the baton once the members have evicted the dead one
-//! ([`MemberStatus::Evicted`]): from then on none of its puts, and no late pass, can land any more. *If the home dies*, the
-//! baton is lost with it; every call returns an error that names the home, and [`Node::reopen`](farfield::Node::reopen)
-//! opens another among the survivors.
+//! ([`MemberStatus::Evicted`]): from then on none of its puts, and no late pass, can land any more. *If the home dies*,
+//! the baton is lost with it; every call returns an error that names the home, and
+//! [`Node::reopen`](farfield::Node::reopen) opens another among the survivors.
 //!
 //! # Costs
 //!
@@ -157,8 +157,8 @@ impl Held<'_> {
     /// Makes this node's puts visible everywhere, and passes the baton on.
     ///
     /// # Errors
-    /// A node does not answer, so that this node's puts there may be missed: the service thread passes the baton on once
-    /// the members have decided about that node.
+    /// A node does not answer, so that this node's puts there may be missed: the service thread passes the baton on
+    /// once the members have decided about that node.
     pub async fn pass(mut self) -> Result<()> {
         self.release().await
     }
@@ -166,9 +166,10 @@ impl Held<'_> {
     async fn release(&mut self) -> Result<()> {
         let Baton { object, word } = self.baton;
         let (node, path, addend) = (object.node(), object.path(), self.baton.me().wrapping_neg());
-        let lost = match mutants::BATON_NO_FENCE.is_on() {
-            true => Vec::new(),
-            false => release::fence_holder(node, self.endpoint, |_| false).await.of(path)?,
+        let lost = if mutants::BATON_NO_FENCE.is_on() {
+            Vec::new()
+        } else {
+            release::fence_holder(node, self.endpoint, |_| false).await.of(path)?
         };
         // From here on it is no longer this node's, even if the caller drops this future.
         self.is_held = false;

@@ -17,9 +17,10 @@ const EXECUTIONS: u64 = 5000;
 fn scenarios_hold() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     for scenario in scenarios::all() {
-        let report = match scenario.is_small() {
-            true => exhaust(&scenario, Budget::unlimited()),
-            false => check(&scenario, Budget::executions(EXECUTIONS), 1),
+        let report = if scenario.is_small() {
+            exhaust(&scenario, Budget::unlimited())
+        } else {
+            check(&scenario, Budget::executions(EXECUTIONS), 1)
         };
         assert!(report.finding.is_none(), "{}: {:?}", scenario.name(), report.finding);
     }

@@ -65,8 +65,8 @@ fn loopback() -> Scenario {
     .small()
 }
 
-/// `NRR` and `NLW` of a get that nothing waits for, before the `GF` of the barrier: the value has been read and has landed
-/// when the barrier lets pass, so a later store at its source is not seen. For barrier-no-fence.
+/// `NRR` and `NLW` of a get that nothing waits for, before the `GF` of the barrier: the value has been read and has
+/// landed when the barrier lets pass, so a later store at its source is not seen. For barrier-no-fence.
 fn detached_get() -> Scenario {
     Scenario::new(
         "barrier/detached-get",

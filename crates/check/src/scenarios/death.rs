@@ -364,10 +364,9 @@ fn member_dies() -> Scenario {
                 };
                 for _ in 0..2 {
                     let again = |part: &mut BarrierThread| ep.block_on(part.retry_wait(ep, ep.deadline()));
-                    let passed = ep.block_on(part.wait(ep)).or_else(|error| match error.is_timeout() {
-                        true => patiently(|| again(&mut part)),
-                        false => Err(error),
-                    });
+                    let passed = ep
+                        .block_on(part.wait(ep))
+                        .or_else(|error| if error.is_timeout() { patiently(|| again(&mut part)) } else { Err(error) });
                     if let Err(error) = passed {
                         assert_names_the_dead(&error);
                         break;
@@ -420,9 +419,12 @@ fn member_is_cut_off() -> Scenario {
                                 ep.put_value(words[node].remote(8 * me), round).detach().map_err(Error::from),
                             )?;
                         }
-                        let passed = ep.block_on(part.wait(ep)).or_else(|error| match error.is_timeout() {
-                            true => ep.block_on(part.retry_wait(ep, ep.deadline())),
-                            false => Err(error),
+                        let passed = ep.block_on(part.wait(ep)).or_else(|error| {
+                            if error.is_timeout() {
+                                ep.block_on(part.retry_wait(ep, ep.deadline()))
+                            } else {
+                                Err(error)
+                            }
                         });
                         if unless_faults(passed)?.is_none() {
                             return Ok(());

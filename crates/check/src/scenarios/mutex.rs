@@ -84,8 +84,8 @@ fn release() -> Scenario {
     .kills(&["mutex-no-fence", "mutex-fence-spares-self"])
 }
 
-/// `NRR` of a get under the lock against the `NAR` of the release, on one queue pair: a read may be overtaken, so the release
-/// waits for it. For `mutex-read-overtaken`.
+/// `NRR` of a get under the lock against the `NAR` of the release, on one queue pair: a read may be overtaken, so the
+/// release waits for it. For `mutex-read-overtaken`.
 fn detached_get() -> Scenario {
     Scenario::new(
         "mutex/detached-get",
@@ -142,9 +142,10 @@ fn third_node() -> Scenario {
                         }
                         assert_eq!(seen, [seen[0]; 3], "not all of what the last holder wrote is visible");
                         for (home, word) in words.iter().enumerate() {
-                            match home == node {
-                                true => word.word(0).store(seen[0] + 1),
-                                false => ep.put_value(word.remote::<u64>(0), seen[0] + 1).detach()?,
+                            if home == node {
+                                word.word(0).store(seen[0] + 1);
+                            } else {
+                                ep.put_value(word.remote::<u64>(0), seen[0] + 1).detach()?;
                             }
                         }
                         guard.unlock().await
@@ -193,9 +194,10 @@ fn window() -> Scenario {
                 let guard = mutex.lock(ep).await?;
                 let seen = ep.get(at).await?;
                 ep.put_value(at, seen + 1).detach()?;
-                match drops {
-                    true => drop(guard),
-                    false => guard.unlock().await?,
+                if drops {
+                    drop(guard);
+                } else {
+                    guard.unlock().await?;
                 }
                 Ok(())
             };

@@ -82,8 +82,8 @@ fn message() -> Scenario {
     .kills(&["ring-refused-sent"])
 }
 
-/// The put of an acknowledgement is refused: the message is the reader's nevertheless, and the room is given back by its next
-/// look. For ring-ack-once.
+/// The put of an acknowledgement is refused: the message is the reader's nevertheless, and the room is given back by
+/// its next look. For ring-ack-once.
 fn acknowledgement() -> Scenario {
     Scenario::new(
         "ring/refused-acknowledgement",

@@ -91,6 +91,12 @@ pub struct Event {
 /// A cell is named `z` or `n2 z`. Without a node it is on the thread's own node or, where the NIC reads or writes
 /// remotely, on the operation's peer: a put lands there and reads its source here, a get the other way round, the first
 /// landing of an atomic is there and a second one here.
+///
+/// ```
+/// # use farfield_check::timeline::What;
+/// let landed = What::Landed { op: 1, cell: "n1 z".into(), value: 1 };
+/// # assert!(matches!(landed, What::Landed { op: 1, .. }));
+/// ```
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "a variant's comment speaks for its fields")]
 pub enum What {
@@ -149,6 +155,16 @@ impl Timeline {
     }
 
     /// The events as lines, and how it ends.
+    ///
+    /// ```
+    /// # use farfield_check::timeline::{Event, Lane, Timeline, What};
+    /// let timeline = Timeline {
+    ///     threads: vec![Lane { name: "reader".into(), node: 3 }],
+    ///     events: vec![Event { step: 1, time_ns: 0, thread: 0, what: What::Note { text: "begins".into() } }],
+    ///     ..Timeline::default()
+    /// };
+    /// assert!(timeline.to_text().contains("begins"));
+    /// ```
     pub fn to_text(&self) -> String {
         text::render(self, &story::Story::of(self))
     }

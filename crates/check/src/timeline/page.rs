@@ -44,9 +44,10 @@ fn verdict(out: &mut String, timeline: &Timeline, story: &Story) {
         return;
     };
     let by = failure.thread.map_or(String::new(), |thread| format!(" · {}", escape(&timeline.name_of(thread))));
-    let when = match story.failure == Some(timeline.events.len()) {
-        true => "at the end".to_string(),
-        false => format!("at step {}", failure.step),
+    let when = if story.failure == Some(timeline.events.len()) {
+        "at the end".to_string()
+    } else {
+        format!("at step {}", failure.step)
     };
     let message = escape(&failure.message);
     let _ = writeln!(out, "<section class=\"verdict\">\n<p><b>Fails {when}{by}</b><br>{message}</p>");
@@ -178,10 +179,12 @@ fn table(out: &mut String, timeline: &Timeline, story: &Story) {
     );
     for (rank, event) in timeline.events.iter().enumerate() {
         let early = story.is_early(rank);
-        let class = match story.failure == Some(rank) {
-            true => " class=\"fatal\"",
-            false if early => " class=\"early\"",
-            false => "",
+        let class = if story.failure == Some(rank) {
+            " class=\"fatal\""
+        } else if early {
+            " class=\"early\""
+        } else {
+            ""
         };
         let op = op_of(&event.what).map_or(String::new(), |op| format!(" data-o=\"{op}\""));
         let time = if timed { format!("<td>{}</td>", event.time_ns) } else { String::new() };

@@ -12,10 +12,12 @@ pub(super) fn render(timeline: &Timeline, story: &Story) -> String {
     let step_width = timeline.events.last().map_or(0, |last| last.step.to_string().len());
     let mut out = format!("{}: {}\n\n", timeline.title, timeline.about);
     for (rank, (event, name)) in timeline.events.iter().zip(&names).enumerate() {
-        let mark = match story.failure == Some(rank) {
-            true => '×',
-            false if story.is_early(rank) => '!',
-            false => ' ',
+        let mark = if story.failure == Some(rank) {
+            '×'
+        } else if story.is_early(rank) {
+            '!'
+        } else {
+            ' '
         };
         let what = words(timeline, story, rank);
         let _ = writeln!(out, "{:>step_width$} {mark} {name:<width$}  {what}", event.step);

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A hand-off in nanoseconds (the lower quartile of many batches, since others may use the cores), or nothing on a single core, where it would measure the scheduler.
+/// A hand-off in nanoseconds (the lower quartile of many batches, since others may use the cores), or nothing on a
+/// single core, where it would measure the scheduler.
 pub(crate) fn handoff_ns() -> Option<f64> {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return None;

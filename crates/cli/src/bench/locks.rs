@@ -1,4 +1,5 @@
-//! `farfield bench locks`: arrays of locks spread over several processes, measured side by side as ALock's evaluation does.
+//! `farfield bench locks`: arrays of locks spread over several processes, measured side by side as ALock's evaluation
+//! does.
 
 mod draw;
 mod plan;
@@ -44,7 +45,8 @@ Examples:
 
 /// Take and release locks that are spread over several processes.
 ///
-/// Measures how many are taken in a second, how long it takes, how evenly threads get on, and which operations it costs.
+/// Measures how many are taken in a second, how long it takes, how evenly threads get on, and which operations it
+/// costs.
 #[derive(Args, Clone)]
 #[command(after_long_help = HELP)]
 pub(crate) struct LocksArgs {

@@ -333,18 +333,16 @@ impl Report {
     }
 }
 
-/// Writes the tables, and a line of JSON for each report to the file if one is named. `-` names standard output, which then
-/// gets the lines alone, and the tables go to standard error.
+/// Writes the tables, and a line of JSON for each report to the file if one is named. `-` names standard output, which
+/// then gets the lines alone, and the tables go to standard error.
 pub(crate) fn publish(
     reports: &[impl Serialize],
     json: Option<&Path>,
     tables: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    match output::is_stdout(json) {
-        true => tables(&mut io::stderr().lock()),
-        false => tables(&mut io::stdout().lock()),
-    }
-    .context("writing the report")?;
+    let written =
+        if output::is_stdout(json) { tables(&mut io::stderr().lock()) } else { tables(&mut io::stdout().lock()) };
+    written.context("writing the report")?;
     let mut out = io::stdout().lock();
     reports.iter().try_for_each(|report| output::json(json, &mut out, report))
 }

@@ -1,5 +1,5 @@
-//! `farfield bench transfers`: transfers between accounts that are spread over several processes, as LOCO's evaluation does
-//! (appendix B.1).
+//! `farfield bench transfers`: transfers between accounts that are spread over several processes, as LOCO's evaluation
+//! does (appendix B.1).
 
 mod report;
 mod serve;
@@ -44,7 +44,8 @@ const ACCOUNT_BYTES: u64 = 8;
 #[derive(Args, Clone)]
 #[command(after_long_help = HELP)]
 pub(crate) struct TransfersArgs {
-    /// How many accounts there are, of 8 bytes each [default: 100 million, or as many as fit into half of the free memory]
+    /// How many accounts there are, of 8 bytes each [default: 100 million, or as many as fit into half of the free
+    /// memory]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(2..=1 << 40))]
     accounts: Option<u64>,
     /// How many locks there are for each thread of all nodes

@@ -104,6 +104,18 @@ pub trait Work: Send {
 }
 
 /// The log of one thread. It outlives the process if that is killed.
+///
+/// ```
+/// use farfield::{Endpoint, Mutex};
+/// use farfield_cli::Log;
+///
+/// /// Takes the lock and releases it: two calls in the log. An error ends the round.
+/// fn round(lock: &Mutex, ep: &Endpoint, log: &Log<'_>) -> Result<(), farfield_cli::Failure> {
+///     let mut guard = None;
+///     log.call("lock", ep, async { Ok(drop(guard.insert(lock.lock(ep).await?))) })?;
+///     guard.map_or(Ok(()), |guard| log.call("unlock", ep, guard.unlock()))
+/// }
+/// ```
 pub struct Log<'a> {
     recorder: &'a Recorder,
     load: &'static str,
@@ -186,6 +198,21 @@ pub struct ObservedCall<C, T> {
 
 impl Observed<'_> {
     /// The calls of the types `C` with results of type `T`, in the order in which they began. Others are left out.
+    ///
+    /// ```
+    /// # use farfield_cli::Observed;
+    /// #[derive(serde::Deserialize, Debug)]
+    /// enum Call {
+    ///     Add { addend: u64 },
+    /// }
+    ///
+    /// /// The sum of all additions that have returned.
+    /// fn added(observed: &Observed<'_>) -> u64 {
+    ///     let calls = observed.calls::<Call, u64>().into_iter();
+    ///     let ended = calls.filter(|call| matches!(call.end, Some((_, Ok(_)))));
+    ///     ended.map(|call| { let Call::Add { addend } = call.call; addend }).sum()
+    /// }
+    /// ```
     pub fn calls<C: DeserializeOwned + Debug, T: DeserializeOwned>(&self) -> Vec<ObservedCall<C, T>> {
         let calls = self.story.calls.iter().filter_map(|call| match &call.op {
             Op::Custom { load, call: what } if load == self.load => {

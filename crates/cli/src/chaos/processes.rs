@@ -177,8 +177,8 @@ impl Processes {
                     return;
                 }
             }
-            // It closes the pipe before it closes its devices, which may read its memory until then. One that was waited
-            // for before this could look has ended, too.
+            // It closes the pipe before it closes its devices, which may read its memory until then. One that was
+            // waited for before this could look has ended, too.
             let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             ended.0.store(now_ns(), Ordering::Release);
             let _ = say.send(Heard { place, life, said: None });

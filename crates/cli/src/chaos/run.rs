@@ -22,8 +22,8 @@ const STEP_MAX: Duration = Duration::from_secs(120);
 /// The interval of the checks that all threads make progress.
 const TICK: Duration = Duration::from_millis(50);
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// From one operation of a thread to the next, for each node: so that all together leave the machine time. Where that is not
-/// enough, each rests longer (see `worker`).
+/// From one operation of a thread to the next, for each node: so that all together leave the machine time. Where that
+/// is not enough, each rests longer (see `worker`).
 const PACE_PER_NODE: Duration = Duration::from_micros(1500);
 
 /// The known state of the process at a place.

@@ -25,9 +25,9 @@ const BEAT: Duration = Duration::from_millis(250);
 /// How often the members are looked at until they are those that are to be there.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A thread rests so many times as long as it has waited for a core in a step, up to a limit. Where all threads together want
-/// more than the machine has, each then works less, and the nodes' service threads, which do not rest, find a core: a death is
-/// found out, and its traces are repaired, as soon on a slow or busy machine as on a fast one.
+/// A thread rests so many times as long as it has waited for a core in a step, up to a limit. Where all threads
+/// together want more than the machine has, each then works less, and the nodes' service threads, which do not rest,
+/// find a core: a death is found out, and its traces are repaired, as soon on a slow or busy machine as on a fast one.
 const REST: u32 = 8;
 const REST_MAX: Duration = Duration::from_millis(500);
 

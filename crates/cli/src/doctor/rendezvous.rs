@@ -113,8 +113,8 @@ fn is_in_use(path: &Path, sockets: &str, locks: &str) -> bool {
     if bound.map(Path::new).any(|socket| socket.starts_with(path)) {
         return true;
     }
-    // "1: FLOCK ADVISORY WRITE 4711 00:1b:567 0 EOF": the sixth field ends in the inode. The device is not compared: it is
-    // not reliable across file systems, and a chance hit only keeps an entry from being called left over.
+    // "1: FLOCK ADVISORY WRITE 4711 00:1b:567 0 EOF": the sixth field ends in the inode. The device is not compared: it
+    // is not reliable across file systems, and a chance hit only keeps an entry from being called left over.
     let locked = |inode: u64| {
         locks.lines().any(|line| {
             let file = line.split_ascii_whitespace().nth(5).and_then(|field| field.rsplit(':').next());

@@ -1,7 +1,7 @@
 //! `farfield litmus --run`: litmus tests on Farfield's fabrics, and how often each outcome is seen.
 //!
-//! [`fabrics`] runs a test on real memory, [`simulated`] on the simulator; the calls of both are in [`calls`], and the objects
-//! that they are made on in [`objects`].
+//! [`fabrics`] runs a test on real memory, [`simulated`] on the simulator; the calls of both are in [`calls`], and the
+//! objects that they are made on in [`objects`].
 
 mod calls;
 mod fabrics;
@@ -89,8 +89,8 @@ impl Ask {
         self.iterations.unwrap_or(on.iterations())
     }
 
-    /// How a test is run: on words, which is the only way if it has nothing else, over the text implementations, and over the
-    /// objects that ship. An error is a mistake in the text.
+    /// How a test is run: on words, which is the only way if it has nothing else, over the text implementations, and
+    /// over the objects that ship. An error is a mistake in the text.
     pub(super) fn ways(&self, file: &str, text: &str, models: &Models) -> Result<Vec<Way>> {
         let (on_words, on_objects) = (prepare(file, text, models), prepare_on_objects(file, text, models));
         let is_plain = on_words.as_ref().is_ok_and(|prepared| prepared.over.is_empty());
@@ -217,9 +217,10 @@ impl<'a> Ran<'a> {
     pub(super) fn answers(&self) -> Option<(u64, u64)> {
         let (mut positive, mut negative) = (0, 0);
         for (state, count) in &self.counts.states {
-            match self.prepared.holds(state)? {
-                true => positive += count,
-                false => negative += count,
+            if self.prepared.holds(state)? {
+                positive += count;
+            } else {
+                negative += count;
             }
         }
         Some((positive, negative))

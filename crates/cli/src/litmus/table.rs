@@ -120,12 +120,13 @@ impl Row {
         for model in models.names() {
             // In the place of the first of its libraries that it can take.
             let others = || own.iter().filter_map(|name| models.with(name, model));
-            let verdict = match own.iter().any(|name| name == model) {
-                true => Some(Verdict::of(test.quantifier, &outcomes)),
-                false => others().find_map(|models| Test::parse(file, text, &models).ok()).map(|test| {
+            let verdict = if own.iter().any(|name| name == model) {
+                Some(Verdict::of(test.quantifier, &outcomes))
+            } else {
+                others().find_map(|models| Test::parse(file, text, &models).ok()).map(|test| {
                     consistent(&test, Detail::Shown)
                         .map_or(Verdict::TooLarge, |outcomes| Verdict::of(test.quantifier, &outcomes))
-                }),
+                })
             };
             verdicts.extend(verdict.map(|verdict| (model.to_owned(), verdict)));
         }

@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// The longest piece of a line that is held in memory and written as one.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
-/// The largest capacity that an unprivileged process may give a pipe: the most that can be left in it when a node has ended.
+/// The largest capacity that an unprivileged process may give a pipe: the most that can be left in it when a node has
+/// ended.
 const PIPE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The target of a node's stream.

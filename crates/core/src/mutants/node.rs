@@ -24,8 +24,8 @@ crate::mutants! {
 
     /// *Missing:* that all live members have opened the generation before one of them returns. Needs no reordering.
     ///
-    /// *Scenario:* 3 nodes reopen a path; n2 opens it and dies. n0 is connected to n2, and returns; n1 is not, and calls for the
-    /// next generation, for which it waits in vain.
+    /// *Scenario:* 3 nodes reopen a path; n2 opens it and dies. n0 is connected to n2, and returns; n1 is not, and
+    /// calls for the next generation, for which it waits in vain.
     REOPEN_UNCOMMITTED = "reopen-uncommitted" in "Reopening": "A node returns before the others have opened the generation.";
 
     /// *Missing:* that a node takes part in a generation that the others know and it does not.

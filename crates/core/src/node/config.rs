@@ -1,22 +1,28 @@
 //! The configuration of a node: by calls, from a TOML file, from the environment.
 
+mod sources;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
 use farfield_fabric::{self as fabric, HugePages, Transport};
-use serde::Deserialize;
 
+pub(super) use self::sources::is_launched;
 use super::{Node, config_error};
 use crate::error::Result;
 
 type Decorate = Arc<dyn Fn(Arc<dyn Transport>) -> fabric::Result<Arc<dyn Transport>> + Send + Sync>;
 
 /// The configuration of a node. Made by a [`Builder`].
+///
+/// ```
+/// // A builder makes it: from calls, from text or a file, and from the environment, in this order here.
+/// let builder = farfield::Node::builder().seed(7).toml("timeout_ms = 5000")?.environment()?;
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Config {
     /// Empty if none was given.
@@ -128,69 +134,50 @@ impl Default for Builder {
     }
 }
 
-/// A configuration file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    session: Option<String>,
-    node: Option<u16>,
-    #[serde(default)]
-    nodes: Vec<FileNode>,
-    timeout_ms: Option<u64>,
-    memory_bytes_max: Option<usize>,
-    huge_pages: Option<HugePages>,
-    pool_bytes_max: Option<usize>,
-    seed: Option<u64>,
-    rdma: Option<FileRdma>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileNode {
-    name: String,
-    address: Option<SocketAddr>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileRdma {
-    secret_file: Option<PathBuf>,
-    device: Option<String>,
-    port: Option<u8>,
-    gid_index: Option<u8>,
-    in_order: Option<bool>,
-    silence_ms: Option<u64>,
-}
-
-/// The variables of each launcher: this process's node number, the number of nodes, and the session.
-const LAUNCHERS: [(&str, &str, &str); 4] = [
-    ("FARFIELD_NODE", "FARFIELD_NODES", "FARFIELD_SESSION"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),
-    ("PMI_RANK", "PMI_SIZE", "PMI_JOBID"),
-];
-
 impl Builder {
     /// Sets the session's name: nodes with the same name find each other. It consists of letters, digits, `_`, `-` and
     /// `.`. By default, a session of one node gets a unique name, and several nodes use `default`.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().session("doc-orders").start()?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn session(mut self, name: &str) -> Builder {
         self.config.session = name.into();
         self
     }
 
     /// Sets this node's number, from 0.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().node(1).nodes(2).session("doc-second").start()?;
+    /// assert_eq!(node.id(), farfield::NodeId(1));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn node(mut self, node: u16) -> Builder {
         self.config.node = node;
         self
     }
 
     /// Sets how many nodes the session has.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().nodes(2).session("doc-pair").start()?; // the other may start later
+    /// assert_eq!(node.nodes(), 2);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn nodes(mut self, nodes: u16) -> Builder {
         self.config.nodes = nodes;
         self
     }
 
     /// Sets the names of the nodes, in order, and thereby how many there are.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().names(["left", "right"]).session("doc-names").start()?;
+    /// assert_eq!(node.by_name("right"), Some(farfield::NodeId(1)));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn names<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
         self.config.names = names.into_iter().map(Into::into).collect();
         self.config.nodes = self.config.names.len().try_into().unwrap_or(u16::MAX);
@@ -198,12 +185,25 @@ impl Builder {
     }
 
     /// Sets how long blocking calls and the opening of an object wait if no deadline is given. Default: 30 s.
+    ///
+    /// ```
+    /// let second = std::time::Duration::from_secs(1);
+    /// let node = farfield::Node::builder().timeout(second).start()?;
+    /// assert_eq!(node.timeout(), second);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.config.timeout = timeout;
         self
     }
 
     /// Sets the most network memory of each permission group, in bytes. It is allocated only as needed.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().memory_bytes_max(1 << 24).start()?;
+    /// assert!(node.alloc(farfield::fabric::GroupKey::DATA, 1 << 25).is_err());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn memory_bytes_max(mut self, bytes: usize) -> Builder {
         self.config.memory_bytes_max = bytes;
         self
@@ -212,6 +212,11 @@ impl Builder {
     /// Sets the page size of network memory. The default is 2 MiB as long as the machine has free pages of that size.
     /// In a file this is `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It applies
     /// to shared memory and RDMA, and replaces [`VerbsOptions::huge_pages`].
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().huge_pages(farfield::HugePages::Never).start()?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn huge_pages(mut self, pages: HugePages) -> Builder {
         self.config.huge_pages = pages;
         self
@@ -219,12 +224,23 @@ impl Builder {
 
     /// Sets the most registered buffers of each endpoint, in bytes. An endpoint may use as many again, at least a
     /// megabyte, for operations on words.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().pool_bytes_max(1 << 20).start()?;
+    /// assert!(node.endpoint()?.buf::<u8>(1 << 22).is_err());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn pool_bytes_max(mut self, bytes: usize) -> Builder {
         self.config.pool_bytes_max = bytes;
         self
     }
 
     /// Sets a seed for the node's random choices.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().seed(7).start()?; // the same choices in each run
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn seed(mut self, seed: u64) -> Builder {
         self.config.seed = Some(seed);
         self
@@ -232,6 +248,14 @@ impl Builder {
 
     /// Starts the node on a fabric that has already joined its session, such as a simulated one, instead of joining one
     /// on shared memory. The fabric determines this node's number and the number of nodes.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use farfield::fabric::shm::{ShmFabric, ShmOptions};
+    /// let fabric = ShmFabric::join(&ShmOptions::new("doc-fabric", 0, 1))?;
+    /// let node = farfield::Node::builder().fabric(fabric).start()?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn fabric(mut self, fabric: Arc<dyn Transport>) -> Builder {
         self.config.node = fabric.me().0 % fabric.places() as u16;
         self.config.nodes = fabric.places() as u16;
@@ -258,6 +282,12 @@ impl Builder {
 
     /// Sets a secret that all nodes on RDMA share: a process without it is refused. Without a secret, any process that
     /// can connect is admitted.
+    ///
+    /// ```
+    /// use farfield::fabric::verbs::control::Secret;
+    /// let secret = Secret::new(b"sixteen bytes or more").unwrap();
+    /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).secret(secret);
+    /// ```
     pub fn secret(mut self, secret: Secret) -> Builder {
         self.config.hosts.secret = Some(secret);
         self
@@ -265,6 +295,12 @@ impl Builder {
 
     /// Sets the RDMA device of this node and its options. Without a name, the library selects the device. If several
     /// names are given, separated by commas, the nodes take turns.
+    ///
+    /// ```
+    /// use farfield::fabric::verbs::VerbsOptions;
+    /// let device = VerbsOptions { device: Some("mlx5_0,mlx5_1".into()), ..VerbsOptions::default() }; // in turns
+    /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).device(device);
+    /// ```
     pub fn device(mut self, device: VerbsOptions) -> Builder {
         self.config.hosts.device = device;
         self
@@ -272,6 +308,11 @@ impl Builder {
 
     /// Sets how long a node on RDMA may be silent; half a second by default. After that the others suspect that it is
     /// dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same value.
+    ///
+    /// ```
+    /// let silence = std::time::Duration::from_millis(200);
+    /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).suspect_timeout(silence);
+    /// ```
     pub fn suspect_timeout(mut self, silence: Duration) -> Builder {
         self.config.hosts.silence = Some(silence);
         self
@@ -279,12 +320,25 @@ impl Builder {
 
     /// Sets how many nodes there were at this place before, on RDMA. A restarted node never gets its predecessor's
     /// number.
+    ///
+    /// ```
+    /// let restarted = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).node(1).life(1);
+    /// ```
     pub fn life(mut self, life: u16) -> Builder {
         self.config.hosts.life = life;
         self
     }
 
     /// Wraps the fabric in decorators ([`farfield_fabric::weak`], [`farfield_fabric::fault`], …), for tests.
+    ///
+    /// ```
+    /// use farfield::fabric::fault::{Faults, inject};
+    /// let faults = Faults::default();
+    /// let injected = faults.clone();
+    /// let decorated = farfield::Node::builder().decorate(move |fabric| Ok(inject(fabric, injected.clone()))).start()?;
+    /// faults.fail_after(10); // the eleventh operation of the node from now on fails
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn decorate(
         mut self,
         wrap: impl Fn(Arc<dyn Transport>) -> fabric::Result<Arc<dyn Transport>> + Send + Sync + 'static,
@@ -293,162 +347,13 @@ impl Builder {
         self
     }
 
-    /// Reads a TOML file. Settings that the file does not contain are unchanged.
-    ///
-    /// ```toml
-    /// session = "orders"
-    /// timeout_ms = 5000
-    /// [[nodes]]
-    /// name = "left"
-    /// [[nodes]]
-    /// name = "right"
-    /// ```
-    ///
-    /// With addresses the nodes are on RDMA, and further settings apply:
-    ///
-    /// ```toml
-    /// [[nodes]]
-    /// name = "left"
-    /// address = "10.0.0.1:7471"
-    /// [[nodes]]
-    /// name = "right"
-    /// address = "10.0.0.2:7471"
-    /// [rdma]
-    /// secret_file = "/etc/orders.secret"   # the same bytes on every host
-    /// device = "mlx5_0"
-    /// port = 1
-    /// gid_index = 3
-    /// in_order = true                      # this device is known to place puts in order
-    /// silence_ms = 500                     # who says nothing for so long is suspected to be dead
-    /// ```
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid.
-    pub fn file(self, path: impl AsRef<Path>) -> Result<Builder> {
-        let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|why| config_error(format!("{}: {why}", path.display())))?;
-        self.toml(&text).map_err(|error| config_error(format!("{}: {error}", path.display())))
-    }
-
-    /// Reads TOML text as [`Builder::file`] does.
+    /// Starts the node. It does not wait for the others, see [`Node::wait_for_all`].
     ///
     /// ```
-    /// let left = farfield::Node::builder().toml("timeout_ms = 5000\n[[nodes]]\nname = 'left'")?.start()?;
-    /// assert_eq!((left.nodes(), left.name_of(left.id())), (1, "left".to_string()));
+    /// let node = farfield::Node::builder().start()?;
+    /// assert!(farfield::Node::builder().node(2).nodes(2).start().is_err()); // numbers go from 0 to 1
     /// # Ok::<(), farfield::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The text is invalid.
-    pub fn toml(mut self, text: &str) -> Result<Builder> {
-        let file: File = toml::from_str(text).map_err(|why| config_error(why.to_string()))?;
-        if !file.nodes.is_empty() {
-            let addresses: Vec<SocketAddr> = file.nodes.iter().filter_map(|node| node.address).collect();
-            if !addresses.is_empty() && addresses.len() != file.nodes.len() {
-                let why = format!("{} of {} nodes have an address: all or none", addresses.len(), file.nodes.len());
-                return Err(config_error(why));
-            }
-            if !addresses.is_empty() {
-                self = self.hosts(addresses);
-            }
-            self = self.names(file.nodes.into_iter().map(|node| node.name));
-        }
-        if let Some(rdma) = file.rdma {
-            if let Some(path) = &rdma.secret_file {
-                self = self.secret(read_secret(path)?);
-            }
-            self.config.hosts.silence = rdma.silence_ms.map(Duration::from_millis).or(self.config.hosts.silence);
-            let device = &mut self.config.hosts.device;
-            device.device = rdma.device.or(device.device.take());
-            device.port = rdma.port.or(device.port);
-            device.gid_index = rdma.gid_index.or(device.gid_index);
-            device.in_order = rdma.in_order.or(device.in_order);
-        }
-        let config = &mut self.config;
-        config.session = file.session.unwrap_or(std::mem::take(&mut config.session));
-        config.node = file.node.unwrap_or(config.node);
-        config.timeout = file.timeout_ms.map_or(config.timeout, Duration::from_millis);
-        config.memory_bytes_max = file.memory_bytes_max.unwrap_or(config.memory_bytes_max);
-        config.huge_pages = file.huge_pages.unwrap_or(config.huge_pages);
-        config.pool_bytes_max = file.pool_bytes_max.unwrap_or(config.pool_bytes_max);
-        config.seed = file.seed.or(config.seed);
-        Ok(self)
-    }
-
-    /// Reads the environment: `FARFIELD_NODE`, `FARFIELD_NODES` and `FARFIELD_SESSION` (as `farfield run` sets them),
-    /// or the variables of `mpirun` and `srun`; and `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]. Settings
-    /// without a variable are unchanged.
-    ///
-    /// `FARFIELD_HOSTS` puts the nodes on RDMA. It contains the addresses of the nodes of all places, separated by
-    /// commas. These variables are then read, too:
-    /// - `FARFIELD_SECRET`, or `FARFIELD_SECRET_FILE`, the path of a file with the secret;
-    /// - `FARFIELD_DEVICE`, one for all nodes, or several, which they use in turns;
-    /// - `FARFIELD_GID_INDEX`;
-    /// - `FARFIELD_SILENCE_MS`, see [`Builder::suspect_timeout`];
-    /// - `FARFIELD_LIFE`, see [`Builder::life`].
-    ///
-    /// # Errors
-    /// A variable is invalid.
-    pub fn environment(self) -> Result<Builder> {
-        self.variables(|name| std::env::var(name).ok())
-    }
-
-    fn variables(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Builder> {
-        let number = |name: &str| {
-            let text = variable(name);
-            let parse = |text: String| {
-                text.parse::<u16>().map_err(|_| config_error(format!("{name}={text}: not a number of nodes")))
-            };
-            text.map(parse).transpose()
-        };
-        self = self.rdma_variables(&variable)?;
-        if let Some(pages) = variable("FARFIELD_HUGE_PAGES") {
-            let unknown = |why| config_error(format!("FARFIELD_HUGE_PAGES: {why}"));
-            self.config.huge_pages = pages.trim().parse().map_err(unknown)?;
-        }
-        for (node, nodes, session) in LAUNCHERS {
-            let (Some(node), Some(nodes)) = (number(node)?, number(nodes)?) else { continue };
-            (self.config.node, self.config.nodes) = (node, nodes);
-            if let Some(name) = variable("FARFIELD_SESSION").or_else(|| variable(session)) {
-                let fit = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
-                self.config.session = name.chars().map(fit).take(64).collect();
-            }
-            return Ok(self);
-        }
-        if let Some(name) = variable("FARFIELD_SESSION") {
-            self.config.session = name;
-        }
-        Ok(self)
-    }
-
-    fn rdma_variables(mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<Builder> {
-        fn parse<T: FromStr>(name: &str, text: &str) -> Result<T> {
-            text.trim().parse().map_err(|_| config_error(format!("{name}: `{text}` is none")))
-        }
-        let Some(hosts) = variable("FARFIELD_HOSTS").filter(|hosts| !hosts.is_empty()) else { return Ok(self) };
-        let addresses: Result<Vec<SocketAddr>> =
-            hosts.split(',').map(|address| parse("an address of FARFIELD_HOSTS, as 10.0.0.1:7471", address)).collect();
-        self = self.hosts(addresses?);
-        if let Some(secret) = variable("FARFIELD_SECRET") {
-            self = self.secret(Secret::new(secret.as_bytes()).map_err(|why| config_error(why.to_string()))?);
-        } else if let Some(path) = variable("FARFIELD_SECRET_FILE") {
-            self = self.secret(read_secret(Path::new(&path))?);
-        }
-        if let Some(life) = variable("FARFIELD_LIFE") {
-            self.config.hosts.life = parse("the number FARFIELD_LIFE", &life)?;
-        }
-        if let Some(silence) = variable("FARFIELD_SILENCE_MS") {
-            self.config.hosts.silence = Some(Duration::from_millis(parse("the number FARFIELD_SILENCE_MS", &silence)?));
-        }
-        let device = &mut self.config.hosts.device;
-        if let Some(index) = variable("FARFIELD_GID_INDEX") {
-            device.gid_index = Some(parse("the number FARFIELD_GID_INDEX", &index)?);
-        }
-        device.device = variable("FARFIELD_DEVICE").or(device.device.take());
-        Ok(self)
-    }
-
-    /// Starts the node. It does not wait for the others, see [`Node::wait_for_all`].
     ///
     /// # Errors
     /// The configuration is invalid, the place is taken, or no memory is left.
@@ -474,11 +379,6 @@ impl Builder {
     }
 }
 
-fn read_secret(path: &Path) -> Result<Secret> {
-    let bytes = std::fs::read(path).map_err(|why| config_error(format!("the secret, {}: {why}", path.display())))?;
-    Secret::new(bytes.trim_ascii_end()).map_err(|why| config_error(format!("{}: {why}", path.display())))
-}
-
 /// Returns addresses for a session on RDMA whose nodes are all on this host. They belong to the loopback network and
 /// are chosen at random, so that no other session's nodes listen there.
 ///
@@ -502,11 +402,6 @@ pub fn loopback_hosts(nodes: u16) -> Vec<SocketAddr> {
 /// The default port of nodes on RDMA.
 pub const PORT: u16 = 7471;
 
-/// Whether the variables of a launcher are set.
-pub(super) fn is_launched() -> bool {
-    LAUNCHERS.iter().any(|(node, nodes, _)| [node, nodes].iter().all(|name| std::env::var_os(name).is_some()))
-}
-
 /// Returns a name that no other session has.
 #[allow(
     clippy::disallowed_methods,
@@ -517,77 +412,4 @@ pub(super) fn unique_session(purpose: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn from(variables: &[(&str, &str)]) -> Result<Config> {
-        let find = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_string());
-        Node::builder().variables(find).map(|builder| builder.config)
-    }
-
-    #[test]
-    fn the_rank_is_found_inside_every_launcher() {
-        for (node, nodes) in [
-            ("FARFIELD_NODE", "FARFIELD_NODES"),
-            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-            ("SLURM_PROCID", "SLURM_NTASKS"),
-            ("PMI_RANK", "PMI_SIZE"),
-        ] {
-            let config = from(&[(node, "2"), (nodes, "4"), ("FARFIELD_SESSION", "s")]).unwrap();
-            assert_eq!((config.node, config.nodes, config.session.as_str()), (2, 4, "s"));
-        }
-        let config = from(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "77")]).unwrap();
-        assert_eq!(config.session, "77");
-        assert_eq!(from(&[]).unwrap().nodes, 1);
-        assert!(from(&[("FARFIELD_NODE", "x"), ("FARFIELD_NODES", "2")]).is_err());
-    }
-
-    #[test]
-    fn a_file_says_names_and_limits_and_nothing_unknown() {
-        let text = "session='s'\nnode=1\ntimeout_ms=50\n[[nodes]]\nname='a'\n[[nodes]]\nname='b'\n";
-        let config = Node::builder().toml(text).unwrap().config;
-        assert_eq!((config.node, config.nodes, config.timeout.as_millis()), (1, 2, 50));
-        assert!(Node::builder().toml("sesion='s'").is_err());
-    }
-
-    #[test]
-    fn huge_pages_are_named() {
-        assert_eq!(from(&[]).unwrap().huge_pages, HugePages::TwoMib);
-        assert_eq!(from(&[("FARFIELD_HUGE_PAGES", "1G")]).unwrap().huge_pages, HugePages::OneGib);
-        assert!(from(&[("FARFIELD_HUGE_PAGES", "4K")]).is_err());
-        let file = Node::builder().toml("huge_pages = 'none'\n[[nodes]]\nname = 'a'").unwrap().config;
-        assert_eq!(file.huge_pages, HugePages::Never);
-    }
-
-    #[test]
-    fn addresses_put_a_node_on_rdma() {
-        let text =
-            "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[[nodes]]\nname='b'\naddress='[fd99::2]:1'\n[rdma]\nport=2";
-        let config = Node::builder().toml(text).unwrap().config;
-        assert!(matches!(config.fabric, Choice::Verbs) && config.hosts.addresses[1].is_ipv6());
-        assert_eq!((config.nodes, config.hosts.device.port), (2, Some(2)));
-        let huge = Node::builder().toml(&format!("huge_pages='1G'\n{text}")).unwrap().config;
-        assert_eq!(
-            (config.rdma().device.huge_pages, huge.rdma().device.huge_pages),
-            (HugePages::TwoMib, HugePages::OneGib)
-        );
-        assert!(Node::builder().toml(&text.replace("address='10.0.0.1:1'", "")).is_err(), "one without an address");
-
-        let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1, 127.0.0.3:1");
-        let node = [("FARFIELD_NODE", "1"), ("FARFIELD_NODES", "3"), ("FARFIELD_DEVICE", "a,b")];
-        let mut config = from(&[&node[..], &[hosts, ("FARFIELD_SECRET", "0123456789abcdef")]].concat()).unwrap();
-        config.hosts.take_device_in_turn(config.node);
-        assert_eq!((config.hosts.addresses.len(), config.hosts.device.device.as_deref()), (3, Some("b")));
-        assert!(config.hosts.secret.is_some());
-        for wrong in [("FARFIELD_HOSTS", "here"), ("FARFIELD_LIFE", "x"), ("FARFIELD_SECRET", "short")] {
-            assert!(from(&[hosts, wrong][usize::from(wrong.0 == hosts.0)..]).is_err(), "{wrong:?}");
-        }
-        assert!(matches!(from(&node).unwrap().fabric, Choice::Shm));
-    }
-
-    #[test]
-    fn numbers_that_make_no_sense_are_refused() {
-        assert!(Node::builder().node(2).nodes(2).start().is_err());
-        assert!(Node::builder().names(["a", "b"]).nodes(3).start().is_err());
-    }
-}
+mod tests;

@@ -171,8 +171,8 @@ impl Membership {
         }
     }
 
-    /// Sets the first state of a node that starts in a session with restarted nodes: the removed nodes and the live ones.
-    /// Where the system reports deaths, the live nodes are the members.
+    /// Sets the first state of a node that starts in a session with restarted nodes: the removed nodes and the live
+    /// ones. Where the system reports deaths, the live nodes are the members.
     pub(super) fn finds(&mut self, gone: &[u16], living: &[NodeId]) {
         self.has_changed = true;
         if self.rule == DeathRule::System {
@@ -366,10 +366,8 @@ impl Membership {
         if self.rule == DeathRule::System || self.is_fenced || !self.is_member() || !self.wants_a_change() {
             return None;
         }
-        let at = match self.is_isolated() {
-            true => self.isolated_since.map(|since| since + ISOLATED_MAX),
-            false => self.propose_at,
-        };
+        let at =
+            if self.is_isolated() { self.isolated_since.map(|since| since + ISOLATED_MAX) } else { self.propose_at };
         Some(at.unwrap_or_default())
     }
 

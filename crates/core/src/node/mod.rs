@@ -1,8 +1,10 @@
 //! A node: one process's membership in a session, with its service thread, its objects and its endpoints.
 
 mod config;
+mod fencing;
 mod local;
 mod membership;
+mod memory;
 mod metrics;
 mod object;
 mod service;
@@ -13,8 +15,8 @@ use std::time::Duration;
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
-    self as fabric, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId,
-    PeerState, Region, Rng, Thread, Transport, Word, Words,
+    Counts, CountsReader, Endpoint, EndpointOptions, Fabric, Instant, LocalMutex, NodeId, PeerState, Rng, Thread,
+    Transport, Word,
 };
 
 use rand::SeedableRng;
@@ -27,7 +29,6 @@ pub use object::reopen::Reopening;
 pub use object::{Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
 pub use service::{LEAVE_TIMEOUT, MemberStatus, Poller, Progress};
 
-use self::object::Memory;
 use self::service::Service;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -76,12 +77,24 @@ struct Endpoints {
 
 impl Node {
     /// Returns the builder of a node that is to be started.
+    ///
+    /// ```
+    /// let node = farfield::Node::builder().names(["alone"]).start()?;
+    /// assert_eq!(node.name_of(node.id()), "alone");
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher this is a
     /// session of one node.
+    ///
+    /// ```
+    /// let node = farfield::Node::from_environment()?; // of one node, if no launcher has started this process
+    /// println!("{} of {} nodes", node.id(), node.nodes());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// An invalid variable, or any error of [`Builder::start`].
@@ -90,6 +103,12 @@ impl Node {
     }
 
     /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number.
+    ///
+    /// ```
+    /// if !farfield::Node::is_launched() {
+    ///     println!("start several with `farfield run`");
+    /// }
+    /// ```
     pub fn is_launched() -> bool {
         config::is_launched()
     }
@@ -137,11 +156,23 @@ impl Node {
 
     /// This node's number. A restarted node has a new number: the successive nodes of a place have the numbers `place`,
     /// `place + nodes`, `place + 2 · nodes`, …
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert_eq!(nodes[1].id(), farfield::NodeId(1));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn id(&self) -> NodeId {
         self.shared().fabric.me()
     }
 
     /// The number of places of the session: how many nodes it has at a time.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert_eq!(nodes[0].nodes(), 2);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn nodes(&self) -> usize {
         self.shared().fabric.places()
     }
@@ -159,12 +190,24 @@ impl Node {
     }
 
     /// All nodes of [`Node::members`] but this one.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert!(nodes[0].others().eq([nodes[1].id()]));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let me = self.id();
         self.members().filter(move |node| *node != me)
     }
 
     /// The place of a node, from 0: the number that it was started with.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert_eq!(nodes[0].rank_of(farfield::NodeId(3)), 1); // the second node of the second place
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn rank_of(&self, node: NodeId) -> usize {
         node.index() % self.nodes()
     }
@@ -192,6 +235,13 @@ impl Node {
     }
 
     /// The state of a node as the fabric sees it.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// use farfield::fabric::PeerState;
+    /// assert!(matches!(nodes[0].state_of(nodes[1].id()), PeerState::Up { .. }));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn state_of(&self, node: NodeId) -> PeerState {
         self.shared().fabric.peer_state(node)
     }
@@ -224,70 +274,6 @@ impl Node {
         standing.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
     }
 
-    /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
-    ///
-    /// ```
-    /// # let nodes = farfield::local_session(2)?;
-    /// assert!(nodes[0].fenced_error(&nodes[0].endpoint()?, nodes[1].id()).is_none()); // it is alive
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    pub fn fenced_error(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
-        let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
-        let may_land =
-            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.status_of(node) != MemberStatus::Evicted;
-        (!may_land).then_some(gone)
-    }
-
-    /// A global fence that continues past dead and departed nodes. It returns the nodes where this endpoint's puts may
-    /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
-    /// members. This state ends: the members decide about a node that does not answer, and [`Node::fenced_error`] then
-    /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
-    ///
-    /// ```
-    /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
-    /// let lost = ep.block_on(node.fence_live_nodes(&ep, node.members()))?;
-    /// assert!(lost.is_empty()); // all puts are visible
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A node refuses the fence for another reason than its death, its departure or its silence.
-    pub async fn fence_live_nodes(
-        &self,
-        endpoint: &Endpoint,
-        nodes: impl Iterator<Item = NodeId> + Clone,
-    ) -> Result<Vec<NodeId>> {
-        // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
-        // node and the others may not have learned of it yet. The right to a further group is the application's:
-        // without it nothing lands there.
-        let may_be_missed =
-            |error: &fabric::Error| error.is_unreachable() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. });
-        let is_of_application = |error: &fabric::Error| match error.kind() {
-            fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
-            _ => false,
-        };
-        if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
-            return Ok(Vec::new());
-        }
-        let deadline = endpoint.deadline();
-        match fence(endpoint, nodes.clone(), deadline).await {
-            Ok(()) => return Ok(Vec::new()),
-            Err(error) if !may_be_missed(&error) => return Err(error.into()),
-            Err(_) => {}
-        }
-        let mut lost = Vec::new();
-        for node in nodes {
-            match fence(endpoint, [node].into_iter(), deadline).await {
-                Err(error) if is_of_application(&error) => {}
-                Err(error) if !may_be_missed(&error) => return Err(error.into()),
-                Err(_) if self.fenced_error(endpoint, node).is_none() => lost.push(node),
-                Err(_) => endpoint.clear_flush_state(node),
-                Ok(()) => {}
-            }
-        }
-        Ok(lost)
-    }
-
     /// The nodes that are neither dead nor departed, whether they have started yet or not. They are the default
     /// participants of an object.
     ///
@@ -315,8 +301,15 @@ impl Node {
         self.shared().endpoint(false)
     }
 
-    /// Opens an endpoint for an object's own use, besides that of the calling thread. The NIC has a share of queue pairs
-    /// for such endpoints.
+    /// Opens an endpoint for an object's own use, besides that of the calling thread. The NIC has a share of queue
+    /// pairs for such endpoints.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// let endpoint = node.background_endpoint()?; // for a thread of the object
+    /// assert_eq!(endpoint.me(), node.id());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The node's lanes are used up.
@@ -338,76 +331,6 @@ impl Node {
     pub fn spawn(&self, name: &str, body: impl FnOnce(Endpoint) + Send + 'static) -> Result<Thread> {
         let endpoint = self.endpoint()?;
         Ok(self.shared().fabric.spawn(name.into(), Box::new(move || body(endpoint)))?)
-    }
-
-    /// Allocates zeroed memory of this node in a permission group, reachable by all peers. It stays allocated until
-    /// [`Node::free`], until the object that owns it frees it ([`ObjectBuilder::region`]), or until the node leaves.
-    ///
-    /// ```
-    /// # let node = farfield::Node::builder().start()?;
-    /// let region = node.alloc(farfield::fabric::GroupKey::DATA, 4096)?;
-    /// assert_eq!(node.endpoint()?.get(region.remote::<u64>(0)).wait()?, 0);
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// No memory is left.
-    pub fn alloc(&self, group: GroupKey, bytes: usize) -> Result<Region> {
-        let region = self.shared().fabric.alloc(group, bytes)?;
-        self.shared().memory_bytes.fetch_add(bytes as u64);
-        Ok(region)
-    }
-
-    /// Frees memory of this node that belongs to no object. From now on all operations on it fail with
-    /// [`Freed`](farfield_fabric::ErrorKind::Freed), and never reach memory that is later allocated in its place. On
-    /// this node the region and its clones can still be read and written. Free a region once.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// use farfield::fabric::{ErrorKind, GroupKey};
-    /// let node = farfield::Node::builder().session("doc-free").start()?;
-    /// let region = node.alloc(GroupKey::DATA, 64)?;
-    /// let late = region.remote::<u64>(0);
-    /// node.free(region)?;
-    /// let error = node.endpoint()?.put_value(late, 7).wait().unwrap_err();
-    /// assert!(matches!(error.kind(), ErrorKind::Freed { .. }));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// The region is another node's, or the system refuses to free it.
-    pub fn free(&self, region: Region) -> Result<()> {
-        self.shared().free(Memory::Region(region))
-    }
-
-    /// Allocates words of this node in a permission group, for locks and counters. Only operations access them. The
-    /// initial value of word `i` is `pattern[i % pattern.len()]`, and 0 with an empty pattern. A device with memory of
-    /// its own stores them there ([`Fabric::alloc_words`]; LOCO, appendix C.2).
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// use farfield::fabric::GroupKey;
-    /// let node = farfield::Node::builder().session("doc-words").start()?;
-    /// let counters = node.alloc_words(GroupKey::DATA, 4, &[10])?;
-    /// assert_eq!(node.endpoint()?.faa(counters.remote(3), 1).wait()?, 10);
-    /// node.free_words(counters)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// No memory is left.
-    pub fn alloc_words(&self, group: GroupKey, count: usize, pattern: &[u64]) -> Result<Words> {
-        let words = self.shared().fabric.alloc_words(group, count, pattern)?;
-        self.shared().memory_bytes.fetch_add(words.bytes() as u64);
-        Ok(words)
-    }
-
-    /// Frees words, as [`Node::free`] frees memory.
-    ///
-    /// # Errors
-    /// As [`Node::free`].
-    pub fn free_words(&self, words: Words) -> Result<()> {
-        self.shared().free(Memory::Words(words))
     }
 
     /// Waits until these nodes have started and are connected.
@@ -451,6 +374,12 @@ impl Node {
 
     /// Waits until all members of the session have started. It does not wait for dead or departed ones.
     ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// nodes[0].wait_for_all(nodes[0].timeout())?; // both have started
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Node::wait_for`].
     pub fn wait_for_all(&self, timeout: Duration) -> Result<()> {
@@ -458,11 +387,33 @@ impl Node {
     }
 
     /// How long blocking calls and the opening of an object wait if no deadline is given.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// assert_eq!(node.timeout().as_secs(), 30); // the default
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn timeout(&self) -> Duration {
         self.shared().config.timeout
     }
 
     /// Registers work for the service thread, which polls it from now on until it reports that it is done.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// use farfield::{Endpoint, toolkit::{Poller, Progress}};
+    /// struct Once(std::sync::mpsc::Sender<()>);
+    /// impl Poller for Once {
+    ///     fn poll(&mut self, _: &Endpoint) -> Progress {
+    ///         let _ = self.0.send(());
+    ///         Progress::Done
+    ///     }
+    /// }
+    /// let (sender, done) = std::sync::mpsc::channel();
+    /// node.add_poller(Box::new(Once(sender)));
+    /// done.recv().unwrap(); // by the service thread
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn add_poller(&self, poller: Box<dyn Poller>) {
         self.shared().add_poller(poller);
     }
@@ -470,6 +421,16 @@ impl Node {
     /// Leaves the session gracefully: peers that still use this node's memory get
     /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft). Dropping the last handle does the same. Drop the endpoints
     /// first: their puts are then visible. Puts of an endpoint that is still open may be lost.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// let [stays, leaves] = nodes.try_into().ok().unwrap();
+    /// let other = leaves.id();
+    /// leaves.leave();
+    /// let ep = stays.endpoint()?;
+    /// ep.block_on(ep.wait_until(ep.deadline(), || ep.check_alive(other).err()))?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn leave(self) {
         if let Some(handle) = &self.handle {
             handle.leave();
@@ -478,16 +439,36 @@ impl Node {
 
     /// A handle for a [`Poller`]. It does not keep the node in its session: a poller that held an ordinary handle would
     /// keep its own service thread running.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// let handle = node.for_service(); // to keep in a poller
+    /// assert_eq!(handle.id(), node.id());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn for_service(&self) -> Node {
         Node { shared: Arc::clone(&self.shared), handle: None }
     }
 
     /// Returns a generator of random numbers for a `stream`, from the node's seed. Each stream has its own.
+    ///
+    /// ```
+    /// use rand::RngExt;
+    /// let [one, two] = [1, 2].map(|_| farfield::Node::builder().seed(7).start());
+    /// assert_eq!(one?.rng(3).random::<u64>(), two?.rng(3).random::<u64>()); // of one seed and stream
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn rng(&self, stream: u64) -> Rng {
         self.shared.rng(stream)
     }
 
     /// The fabric that the node uses: its memory, permission groups, peers and clock.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// assert_eq!(node.fabric().me(), node.id());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn fabric(&self) -> &dyn Fabric {
         &*self.shared().fabric
     }
@@ -499,6 +480,13 @@ impl Node {
     }
 
     /// The fabric's clock.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// let (start, later) = (node.now(), node.now());
+    /// assert!(later >= start);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn now(&self) -> Instant {
         self.shared().fabric.now()
     }
@@ -572,20 +560,6 @@ impl Shared {
     pub(crate) fn add_poller(&self, poller: Box<dyn Poller>) {
         self.service.add_poller(poller);
         self.fabric.wake_service();
-    }
-}
-
-/// A global fence, repeated until `deadline` while it is refused: a release depends on it.
-async fn fence(
-    endpoint: &Endpoint,
-    nodes: impl Iterator<Item = NodeId> + Clone,
-    deadline: Instant,
-) -> fabric::Result<()> {
-    loop {
-        match endpoint.global_fence(nodes.clone()).await {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.wait_for_change(deadline).await,
-            fenced => return fenced,
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! ObjectBuilder objects: join and connect (LOCO appendix A.2).
+//! Opening objects: join and connect (LOCO appendix A.2).
 //!
 //! Every participant opens an object under the same path. It first allocates its regions. Then it sends a *join* to
 //! each other participant, with its description of the object and the addresses of its regions. A node that has not
@@ -12,9 +12,9 @@
 //! describes how an opening ends, and when its memory is freed.
 //!
 //! A restarted node is a new node, and the others have opened their objects with its predecessor. It can still join an
-//! object that stores nothing on nodes other than its homes ([`ObjectBuilder::takes_in_returned`]), if the homes are alive: the others
-//! need none of its memory. For any other object it receives the reason why it cannot join. It keeps waiting, because
-//! the others may be about to open the path anew, with it.
+//! object that stores nothing on nodes other than its homes ([`ObjectBuilder::takes_in_returned`]), if the homes are
+//! alive: the others need none of its memory. For any other object it receives the reason why it cannot join. It keeps
+//! waiting, because the others may be about to open the path anew, with it.
 
 pub(super) mod close;
 
@@ -560,11 +560,10 @@ impl Object {
             self.open.state.lock().connected.get(&node).and_then(|(_, announcement)| find(announcement))
         };
         found.ok_or_else(|| {
-            let why = match self.node.shared().is_gone(node) {
-                true => {
-                    format!("{node} is gone, and its `{region}` with it: reopen it on all nodes, with `Node::reopen`")
-                }
-                false => format!("{node} has no region `{region}` in it, or is not connected"),
+            let why = if self.node.shared().is_gone(node) {
+                format!("{node} is gone, and its `{region}` with it: reopen it on all nodes, with `Node::reopen`")
+            } else {
+                format!("{node} has no region `{region}` in it, or is not connected")
             };
             Error::from(ErrorKind::NotAParticipant { why }).of(self.path())
         })

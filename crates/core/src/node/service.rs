@@ -139,8 +139,8 @@ pub(super) struct Service {
     refused: LocalMutex<Vec<(NodeId, Error)>>,
     /// The number of nodes that the session has at a time.
     places: usize,
-    /// The published membership: the epoch, one more than the highest number of any member ever, the [`MemberStatus`] of
-    /// each, and whether this node is a member.
+    /// The published membership: the epoch, one more than the highest number of any member ever, the [`MemberStatus`]
+    /// of each, and whether this node is a member.
     epoch: Word,
     known: Word,
     statuses: Vec<Word>,
@@ -416,10 +416,7 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
         shared.forget_the_gone();
         tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
     }
-    match membership.to_evict().is_empty() {
-        true => membership.next_tick().map(|at| at - now),
-        false => Some(EVICT_EVERY),
-    }
+    if membership.to_evict().is_empty() { membership.next_tick().map(|at| at - now) } else { Some(EVICT_EVERY) }
 }
 
 /// Reports the changed statuses to the pollers.
@@ -496,8 +493,8 @@ mod tests {
     const NODES: u16 = 6;
     const POLLERS: usize = 64;
 
-    /// One of many pollers that always have something to do. For each node the place in the round at which it was first known
-    /// to have come.
+    /// One of many pollers that always have something to do. For each node the place in the round at which it was first
+    /// known to have come.
     struct Busy {
         place: usize,
         shared: Weak<Shared>,

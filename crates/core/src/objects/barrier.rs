@@ -268,10 +268,11 @@ impl BarrierThread {
     /// # Errors
     /// As `wait`.
     pub async fn retry_wait(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
-        match self.is_coming && !mutants::BARRIER_AGAIN_UNARRIVED.is_on() {
+        if self.is_coming && !mutants::BARRIER_AGAIN_UNARRIVED.is_on() {
             // Otherwise it would find all rows at the round before.
-            true => self.wait_deadline(endpoint, deadline).await,
-            false => self.all_arrived(endpoint, deadline).await,
+            self.wait_deadline(endpoint, deadline).await
+        } else {
+            self.all_arrived(endpoint, deadline).await
         }
     }
 

@@ -12,7 +12,8 @@
 //! order) and by three puts that land in order. A reader reads them *in reverse*: trail, value, lead. If it saw trail
 //! `g`, all of version `g` had landed before it read the value; if it then sees lead `g`, no later version had begun to
 //! land when it had read the value. So equal guards mean a whole value. Reading in write order does not (LOCO appendix
-//! D, the second bug). A remote reader has one get for each part and waits in between, since remote reads are unordered.
+//! D, the second bug). A remote reader has one get for each part and waits in between, since remote reads are
+//! unordered.
 //!
 //! **Checksum.** The sum is XXH3 of the value, exclusive-or that of zeros, so that memory that was never written
 //! is a valid zero. One put; a remote read is one get. A mixture is taken for whole with probability 2⁻⁶⁴.
@@ -514,8 +515,8 @@ impl<T: Plain> OwnedWriter<T> {
     fn send_to(&mut self, endpoint: &Endpoint, at: usize) -> fabric::Result<()> {
         let Peer { copy, whole } = &mut self.peers[at];
         let (copy, version) = (*copy, self.version);
-        // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for before the
-        // next store.
+        // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for before
+        // the next store.
         match self.var.image {
             Image::Word => endpoint.put_value(copy.cast(), self.value).detach(),
             Image::Guards { words } if mutants::OWNED_PUSH_LIVE.is_on() => {

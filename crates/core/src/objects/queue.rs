@@ -82,19 +82,17 @@
 //! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
 
+mod calls;
 mod layout;
 mod state;
 mod steps;
 
-use core::time::Duration;
-
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
+use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
 
 pub use self::layout::QueueOptions;
-use self::state::{BATCH_MAX, CELLS_MAX, Position, State};
-use self::steps::{Begun, Filling, Spares, Taking};
+use self::state::{BATCH_MAX, CELLS_MAX, State};
+use self::steps::Spares;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::kv::Value;
 use crate::objects::participants::Participants;
@@ -137,8 +135,6 @@ pub struct Queue<V: Value> {
     salvaged: LocalMutex<Vec<V>>,
 }
 
-/// How often a waiting call checks whether the queue is being reopened.
-const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The most bytes of all cells.
 const BYTES_MAX: usize = 1 << 40;
 const HEAD: usize = 0;
@@ -184,6 +180,14 @@ impl<V: Value> Queue<V> {
 
     /// Opens the queue among these nodes, which must name the same, and waits for them to do so. Its home is one of
     /// them.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// use farfield::{Node, Queue, QueueOptions};
+    /// let open = |node: &Node| Queue::<u64>::open_among(node, "jobs", &pair, QueueOptions::new(pair[0], 64));
+    /// farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As `open`, or this node or the home is not among them.
@@ -323,6 +327,15 @@ impl<V: Value> Queue<V> {
 
     /// [`Queue::enqueue_batch`] with a deadline.
     ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 1))?;
+    /// ep.block_on(jobs.enqueue(&ep, &1))?; // it is full now
+    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
+    /// assert!(ep.block_on(jobs.enqueue_batch_deadline(&ep, &[2, 3], deadline)).is_err());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As `enqueue_batch`.
     pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
@@ -406,191 +419,5 @@ impl<V: Value> Queue<V> {
     /// ```
     pub fn salvage(&self) -> Vec<V> {
         core::mem::take(&mut *self.salvaged.lock())
-    }
-
-    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
-    async fn fill(&self, endpoint: &Endpoint, values: &[V], deadline: Option<Instant>) -> Result<bool> {
-        self.object.check_current()?;
-        self.check(values)?;
-        if values.is_empty() {
-            return Ok(true);
-        }
-        let path = self.object.path();
-        let mut spare = None;
-        let mut position = self.tail.seen.load();
-        loop {
-            let (hint, mut state) = self.look(endpoint, &self.tail, position).await.of(path)?;
-            if hint > position {
-                position = hint;
-                continue;
-            }
-            loop {
-                match state.of_lap(self.lap(position)) {
-                    Position::Filled | Position::Taken => {
-                        position = self.after_filled(position, state);
-                        break;
-                    }
-                    Position::Early => {
-                        // A call that waits for room keeps no spare cell from others.
-                        spare = None;
-                        let Some(deadline) = deadline else { return Ok(false) };
-                        state = self.changed(endpoint, position, state, deadline, "room in the queue").await?;
-                    }
-                    Position::Vacant => {
-                        let spare = match &mut spare {
-                            Some(spare) => spare,
-                            none => {
-                                let deadline = deadline.unwrap_or_else(|| endpoint.deadline());
-                                none.insert(self.spares.claim(endpoint, deadline).await.of(path)?)
-                            }
-                        };
-                        // (1) The put of the values is posted before the operation that publishes them. Once is
-                        // enough: the cell belongs to this call until it is published.
-                        let (cell, is_new) = (spare.cell, !spare.is_written);
-                        let is_late = mutants::QUEUE_PUBLISHED_FIRST.is_on();
-                        if is_new && !is_late {
-                            self.write(endpoint, cell, values).of(path)?;
-                        }
-                        spare.is_written = true;
-                        if mutants::QUEUE_HINT_EARLY.is_on() {
-                            let _ = endpoint.cas(self.tail.word, hint, position + 1).detach();
-                        }
-                        let filled = state.filled(cell, values.len());
-                        let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
-                        let filling = Filling { endpoint, op, from: state, spare };
-                        if is_new && is_late {
-                            self.write(endpoint, cell, values).of(path)?;
-                        }
-                        let found = filling.await.of(path)?;
-                        if found == state {
-                            self.tail.raise(endpoint, hint, position + 1);
-                            return Ok(true);
-                        }
-                        state = found;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes the first value that is not taken; `None` only if it is not waited for.
-    async fn take(&self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<Option<V>> {
-        self.object.check_current()?;
-        let path = self.object.path();
-        let mut position = self.head.seen.load();
-        loop {
-            let (hint, mut state) = self.look(endpoint, &self.head, position).await.of(path)?;
-            if mutants::QUEUE_EMPTY_BY_HINTS.is_on()
-                && endpoint.get(self.tail.word).wait().of(path)? == hint
-                && deadline.is_none()
-            {
-                return Ok(None);
-            }
-            if hint > position {
-                position = hint;
-                continue;
-            }
-            loop {
-                match state.of_lap(self.lap(position)) {
-                    Position::Taken => {
-                        position = self.after_taken(position, state);
-                        break;
-                    }
-                    // All before it is taken, so its slot is never early.
-                    Position::Vacant | Position::Early => {
-                        let Some(deadline) = deadline else { return Ok(None) };
-                        state = self.changed(endpoint, position, state, deadline, "a value in the queue").await?;
-                    }
-                    Position::Filled => {
-                        let taken = state.taken();
-                        let into = endpoint.buf(self.value_words()).of(path)?;
-                        // The compare-and-swap that frees the cell is posted only after an accepted get and an
-                        // accepted fence.
-                        let value = endpoint.get_into(self.value(state), into).accepted().of(path)?;
-                        // (2) The value is read before its cell is free.
-                        if !mutants::QUEUE_FREED_UNREAD.is_on() {
-                            endpoint.remote_fence(self.options.home).detach().of(path)?;
-                        }
-                        let op = endpoint.cas(self.slot(position), state.0, taken.0);
-                        let taking =
-                            Taking { queue: self, endpoint, from: state, op: Begun::Op(op), value: Begun::Op(value) };
-                        let (found, value) = taking.await.of(path)?;
-                        let Some(value) = value else {
-                            state = found;
-                            continue;
-                        };
-                        if taken.count() == 0 {
-                            self.head.raise(endpoint, hint, position + 1);
-                        }
-                        return Ok(Some(value));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Reads the hint and the slot of a position. The slot had this state during the call.
-    async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
-        let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
-        Ok((hint.await?, State(state.await?)))
-    }
-
-    /// Waits until a position's slot has left a state.
-    async fn changed(
-        &self,
-        endpoint: &Endpoint,
-        position: u64,
-        state: State,
-        deadline: Instant,
-        what: &str,
-    ) -> Result<State> {
-        let start = endpoint.now();
-        // It ends with an error when the home node dies. The wait is in slices, since the queue may be reopened
-        // meanwhile.
-        let changed = loop {
-            let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
-            match endpoint.wait_remote(self.slot(position), state.0, slice).await {
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => self.object.check_unasked()?,
-                changed => break changed,
-            }
-        };
-        let changed = match changed {
-            Err(error) if error.is_timeout() => {
-                // The wait is for no particular node; a dead or departed one may be the reason for it.
-                let is_gone = |node: &NodeId| endpoint.check_alive(*node).is_err();
-                let missing = self.object.others().filter(is_gone).collect();
-                Err(ErrorKind::Timeout { what: what.into(), waited: endpoint.now() - start, missing }.into())
-            }
-            changed => changed.map(State).map_err(Error::from),
-        };
-        changed.of(self.object.path())
-    }
-
-    /// Puts values into a spare cell.
-    fn write(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
-        let words = self.value_words();
-        let last = values.last().map_or(0, |last| V::words(last.bytes()));
-        let mut buf = endpoint.buf((values.len() - 1) * words + last)?;
-        buf.fill(0);
-        for (value, into) in values.iter().zip(buf.chunks_mut(words)) {
-            value.encode(into);
-        }
-        // An accepted put is enough: if it fails, so does the later compare-and-swap on the same node.
-        let put = endpoint.put_owned(self.cell(cell), buf);
-        if mutants::QUEUE_REFUSED_PUBLISHED.is_on() { Ok(()) } else { put.detach() }
-    }
-
-    /// Checks whether values may be enqueued together.
-    fn check(&self, values: &[V]) -> Result<()> {
-        let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
-        let path = self.object.path();
-        if values.len() > batch_max {
-            let why = format!("a batch of {} values exceeds `batch_max` = {batch_max}", values.len());
-            return Err(ErrorKind::Config { why }).of(path);
-        }
-        match values.iter().map(V::bytes).find(|bytes| !V::FIXED && *bytes > max_bytes) {
-            Some(bytes) => Err(ErrorKind::TooLarge { bytes, max_bytes }).of(path),
-            None => Ok(()),
-        }
     }
 }

@@ -76,9 +76,9 @@ pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
     node.add_poller(Box::new(DeferredRelease { node: node.for_service(), lost: Vec::new(), release }));
 }
 
-/// Tries to add to a word, for a [`Poller`]. It waits one round trip, so that the addition has landed if the node leaves
-/// next. [`Progress::Idle`]: it was refused, perhaps because the service thread has no queue pair to the word yet; try
-/// again. [`Progress::Done`]: it has landed, or the word was lost with its node.
+/// Tries to add to a word, for a [`Poller`]. It waits one round trip, so that the addition has landed if the node
+/// leaves next. [`Progress::Idle`]: it was refused, perhaps because the service thread has no queue pair to the word
+/// yet; try again. [`Progress::Done`]: it has landed, or the word was lost with its node.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -99,9 +99,9 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
     }
 }
 
-/// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at which
-/// the release itself, a put or an atomic on a word of the first three groups, lands after all that the endpoint put
-/// there.
+/// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at
+/// which the release itself, a put or an atomic on a word of the first three groups, lands after all that the endpoint
+/// put there.
 ///
 /// It returns the nodes at which a reader may miss a put nevertheless. Then it has spared none, since another endpoint
 /// must do the release: pass them to [`release_later`].
@@ -139,9 +139,9 @@ pub async fn fence_holder(
     if lost.is_empty() { Ok(lost) } else { node.fence_live_nodes(endpoint, node.members()).await }
 }
 
-/// Leaves a release to the service thread, which does it once the `lost` nodes are evicted or have left: a holder's puts
-/// there are not visible, and until then a live node may read them. If the members evict this node instead, the next
-/// holder is warned of its death. So nothing is released before the members have decided.
+/// Leaves a release to the service thread, which does it once the `lost` nodes are evicted or have left: a holder's
+/// puts there are not visible, and until then a live node may read them. If the members evict this node instead, the
+/// next holder is warned of its death. So nothing is released before the members have decided.
 ///
 /// Another endpoint does the release: the caller must have fenced all earlier puts ([`fence_holder`]).
 ///

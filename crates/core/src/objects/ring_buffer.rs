@@ -44,8 +44,8 @@
 //! reader that is stopped, and not dead, keeps its room: then [`RingSender::try_send`] returns `false`.
 //!
 //! *The writer's.* Readers get all complete messages, which are those with a head, and then an error that names the
-//! writer. For a dead writer this happens when it is [`MemberStatus::Evicted`](crate::MemberStatus::Evicted): before, another
-//! message may still land.
+//! writer. For a dead writer this happens when it is [`MemberStatus::Evicted`](crate::MemberStatus::Evicted): before,
+//! another message may still land.
 //!
 //! *Reopened* ([`Node::reopen`]), the ring starts anew at position 0, with another writer or other readers. Receivers
 //! read the rest of the old ring before they call `reopen`; a live writer waits for [`RingSender::wait_acknowledged`]
@@ -243,9 +243,10 @@ impl RingBuffer {
         let ring = regions.alloc("ring", GroupKey::DATA, capacity).of(path)?;
         let head = regions.alloc("head", head_group, 8).of(path)?;
         let tails_bytes = options.reader_count() * 8;
-        let tails = match node.id() == options.writer {
-            true => Some(regions.alloc("tails", GroupKey::SIGNAL, tails_bytes).of(path)?),
-            false => None,
+        let tails = if node.id() == options.writer {
+            Some(regions.alloc("tails", GroupKey::SIGNAL, tails_bytes).of(path)?)
+        } else {
+            None
         };
         let writer = options.writer;
         let expect = move |peer| {

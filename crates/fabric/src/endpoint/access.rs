@@ -80,7 +80,8 @@ impl Endpoint {
     /// that node.
     ///
     /// ```
-    /// # async fn f(ep: &farfield_fabric::Endpoint, bell: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, bell: RemotePtr<u64>) -> Result<()> {
     /// ep.put_untracked(bell, 1).await?;
     /// assert!(!ep.has_unflushed(bell.node()));
     /// # Ok(()) }

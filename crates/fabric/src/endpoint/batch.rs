@@ -102,8 +102,8 @@ impl<'e> Batch<'e> {
     /// # Ok(()) }
     /// ```
     ///
-    /// The result's errors are those of [`Batch::post`]. If a put was refused, or a pointer is to another node, the word
-    /// is not exchanged.
+    /// The result's errors are those of [`Batch::post`]. If a put was refused, or a pointer is to another node, the
+    /// word is not exchanged.
     pub fn cas(self, word: RemotePtr<u64>, expected: u64, new: u64) -> Posted<'e, u64> {
         self.end(word.node(), |endpoint| endpoint.cas(word, expected, new))
     }

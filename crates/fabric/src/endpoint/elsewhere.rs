@@ -37,7 +37,8 @@ const PAUSE: Duration = Duration::from_millis(40);
 
 /// An endpoint's knowledge of futures that other executors poll.
 pub(super) struct Elsewhere {
-    /// How many `block_on` of this endpoint are under way, one within the other. They wake those of an executor within them.
+    /// How many `block_on` of this endpoint are under way, one within the other. They wake those of an executor within
+    /// them.
     blocks: Cell<u32>,
     within: RefCell<Vec<Waker>>,
     /// Some may be registered with the node's alarm.
@@ -109,9 +110,9 @@ impl Drop for Blocks<'_> {
 }
 
 impl Endpoint {
-    /// A future has looked and found nothing, and is about to be pending. If another executor polls it, it will be woken
-    /// when it is worth looking again, at `until` at the latest; and this is true: it has to look once more before it is
-    /// pending. If `block_on` polls it, that polls it again without more ado.
+    /// A future has looked and found nothing, and is about to be pending. If another executor polls it, it will be
+    /// woken when it is worth looking again, at `until` at the latest; and this is true: it has to look once more
+    /// before it is pending. If `block_on` polls it, that polls it again without more ado.
     #[inline]
     pub(crate) fn pends(&self, cx: &Context<'_>, awaits: Awaits, until: Instant) -> bool {
         !core::ptr::eq(cx.waker().vtable(), &raw const OWN_VTABLE) && self.pends_elsewhere(cx.waker(), awaits, until)

@@ -45,7 +45,8 @@ impl Endpoint {
     /// since its release is such an operation.
     ///
     /// ```
-    /// # async fn f(ep: &farfield_fabric::Endpoint, lock: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, lock: RemotePtr<u64>) -> Result<()> {
     /// if !ep.is_ordered_before(lock) {
     ///     ep.global_fence([lock.node()]).await?;
     /// }
@@ -79,8 +80,8 @@ impl Endpoint {
     /// GF).
     ///
     /// ```
-    /// # async fn f(ep: &farfield_fabric::Endpoint, src: farfield_fabric::RemotePtr<u64>, cells: &farfield_fabric::Region)
-    /// # -> farfield_fabric::Result<()> {
+    /// # use farfield_fabric::{Endpoint, Region, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, src: RemotePtr<u64>, cells: &Region) -> Result<()> {
     /// ep.get_span(src, cells.span(0, 8)).detach()?;
     /// ep.global_fence([src.node()]).await?;
     /// println!("{}", cells.word(0).load()); // what the get has brought
@@ -150,7 +151,8 @@ impl Endpoint {
     /// dropped ones included. Only their handles return how they end.
     ///
     /// ```
-    /// # async fn f(ep: &farfield_fabric::Endpoint, word: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
     /// ep.faa(word, 1).detach()?;
     /// ep.wait_for_reads([word.node()]).await; // the addition is done, or its node is gone
     /// # Ok(()) }

@@ -1,7 +1,8 @@
-//! The queue pairs that a global fence has to wait for: those that an endpoint has put to without a later read by the same one.
+//! The queue pairs that a global fence has to wait for: those that an endpoint has put to without a later read by the
+//! same one.
 //!
-//! A get or an atomic flushes the puts before it on its own queue pair, and no others. A node has one for the first three
-//! groups, and one for each further group ([`GroupKey::class`]), so there is a mark for each of these.
+//! A get or an atomic flushes the puts before it on its own queue pair, and no others. A node has one for the first
+//! three groups, and one for each further group ([`GroupKey::class`]), so there is a mark for each of these.
 
 use core::cell::{Cell, RefCell};
 

@@ -351,7 +351,8 @@ impl Endpoint {
     /// lack itself ([`ErrorKind::PoolExhausted`], [`ErrorKind::NoQueuePair`] to its own node).
     ///
     /// ```
-    /// # async fn f(ep: &farfield_fabric::Endpoint, tail: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, tail: RemotePtr<u64>) -> Result<()> {
     /// ep.check_word(tail)?; // after this error nobody has to be told that the swap may have been done
     /// let found = ep.cas(tail, 0, 1).await?;
     /// # Ok(()) }

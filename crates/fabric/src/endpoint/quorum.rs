@@ -32,9 +32,9 @@ impl<T, F> Quorum<T, F> {
 }
 
 impl Endpoint {
-    /// Waits until `needed` of the operations have succeeded, or so many have failed that this cannot happen any more. Those
-    /// that have not ended continue. A replicated write waits for a majority in this way, and does not wait for the slowest
-    /// node.
+    /// Waits until `needed` of the operations have succeeded, or so many have failed that this cannot happen any more.
+    /// Those that have not ended continue. A replicated write waits for a majority in this way, and does not wait for
+    /// the slowest node.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr};
@@ -45,8 +45,8 @@ impl Endpoint {
     /// # }
     /// ```
     ///
-    /// The operations are already on their way: [`Op`](crate::Op)s, [`Posted`](crate::Posted) batches, or other futures.
-    /// A replicated register writes a value and then its version to each copy:
+    /// The operations are already on their way: [`Op`](crate::Op)s, [`Posted`](crate::Posted) batches, or other
+    /// futures. A replicated register writes a value and then its version to each copy:
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr};

@@ -1,5 +1,5 @@
-//! Operations on single words over RDMA, by the short way of its lane: posted without a buffer, and polled for without a
-//! task. Each kind has a function of its own, out of the way of shared memory, whose operations are inlined.
+//! Operations on single words over RDMA, by the short way of its lane: posted without a buffer, and polled for without
+//! a task. Each kind has a function of its own, out of the way of shared memory, whose operations are inlined.
 
 use core::cell::RefMut;
 
@@ -14,8 +14,8 @@ use crate::ptr::RemotePtr;
 const POLLS: u32 = 100;
 
 impl Endpoint {
-    /// Waits for an operation on a word: the word that was got, or was there before; of a put, any. A round trip is short: it
-    /// is polled for a while before the thread waits as for anything else.
+    /// Waits for an operation on a word: the word that was got, or was there before; of a put, any. A round trip is
+    /// short: it is polled for a while before the thread waits as for anything else.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait_for_word(&self, depth: u64, ticket: WordTicket) -> Result<u64> {

@@ -5,8 +5,8 @@
 //! come before NIC reads. So every get begins with a store-load fence; cas and faa are fences already. Stores stay in
 //! order (puts to one node land in order), loads stay in order, and no older store of the same thread passes a load.
 //!
-//! Memory may be given back while an operation is under way. A write looks at the generation of where it begins inside its
-//! mark, as it looks at its right; a read looks again behind its loads.
+//! Memory may be given back while an operation is under way. A write looks at the generation of where it begins inside
+//! its mark, as it looks at its right; a read looks again behind its loads.
 
 use core::arch::asm;
 use core::ptr::NonNull;
@@ -106,8 +106,8 @@ impl ShmLane {
         if window.base.load(Ordering::Relaxed).is_null() { Code::BadKey } else { Code::Unreachable }
     }
 
-    /// Address and generation of an offset beyond the bytes that were known: the memory was given out before, or may have
-    /// grown since this process last looked.
+    /// Address and generation of an offset beyond the bytes that were known: the memory was given out before, or may
+    /// have grown since this process last looked.
     #[inline(never)]
     fn beyond(&self, index: usize, window: &Window, offset: u64, len: usize) -> Result<(u64, u8), Code> {
         let mask = window.mask.load(Ordering::Relaxed);
@@ -195,7 +195,8 @@ impl ShmLane {
         self.write(&place, || unsafe { copy_shared(place.at, src, len) })
     }
 
-    /// `put_from` memory that others see: what this thread has stored before is visible to them before the source is read (CW→NLR).
+    /// `put_from` memory that others see: what this thread has stored before is visible to them before the source is
+    /// read (CW→NLR).
     ///
     /// # Safety
     /// As [`ShmLane::put_from`].
@@ -249,7 +250,8 @@ impl ShmLane {
     pub(crate) unsafe fn get_visibly(&self, src: RemotePtr<u8>, into: *mut u8, len: usize) -> Result<(), Code> {
         // SAFETY: the caller's.
         unsafe { self.get_to(src, into, len)? };
-        // The stores may wait in this core's buffer; a get is complete when its write has ended (NLW is before WT, and WT before CR).
+        // The stores may wait in this core's buffer; a get is complete when its write has ended (NLW is before WT, and
+        // WT before CR).
         store_load_fence();
         Ok(())
     }

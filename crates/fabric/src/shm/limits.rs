@@ -11,8 +11,8 @@ pub const LAYOUT: &str = concat!("farfield-shm-6/", env!("CARGO_PKG_VERSION"));
 
 /// The most nodes of one session on one host at a time.
 pub const PLACES_MAX: usize = 256;
-/// The most numbers of nodes of one session on one host, of those that were there before included. The last one that a pointer
-/// could name stays free: a lock's word names its holder by one more.
+/// The most numbers of nodes of one session on one host, of those that were there before included. The last one that a
+/// pointer could name stays free: a lock's word names its holder by one more.
 pub const NODES_MAX: usize = NodeId::COUNT_MAX - 1;
 
 /// Bytes at the start of each group that no region gets. Global fences read the first word.

@@ -1,9 +1,9 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group. `node_header`:
-//!   the small file by which nodes see each other's life, sleep and rights. `control`: the messages between nodes.
-//!   `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
+//! - `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group.
+//!   `node_header`: the small file by which nodes see each other's life, sleep and rights. `control`: the messages
+//!   between nodes. `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
 
 mod control;
 mod gone;

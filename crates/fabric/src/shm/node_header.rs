@@ -14,8 +14,8 @@
 //!  18816  4095·256       rights: [peer][group], 1 if the peer's right to the group was taken
 //! ```
 //!
-//! Rights have a place for every number of a node. Their pages are taken when a peer of that number comes: a read of a page
-//! that is not there takes one, and on a full disk would be a signal.
+//! Rights have a place for every number of a node. Their pages are taken when a peer of that number comes: a read of a
+//! page that is not there takes one, and on a full disk would be a signal.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};

@@ -24,8 +24,8 @@ pub(super) const SLEEP_MAX: Duration = Duration::from_micros(500);
 /// The same for the service thread, which nothing but bells and control messages concerns.
 pub(super) const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
 
-/// Announces a sleeper on a bell: from the return on, a write to the memory behind it that is not seen rings. Returns how
-/// often it has rung.
+/// Announces a sleeper on a bell: from the return on, a write to the memory behind it that is not seen rings. Returns
+/// how often it has rung.
 pub(super) fn announce(bell: &DoorBell) -> u32 {
     bell.sleepers.fetch_add(1, Ordering::SeqCst);
     let ring = bell.ring.load(Ordering::SeqCst);

@@ -145,7 +145,8 @@ impl Windows {
 
     /// The same for those on one peer, which is dead or has left.
     pub(super) fn close_peer(&self, peer: NodeId) {
-        // Holds the lock, so that `wait_for_change` finds the window closed, or has recorded before how much of it is used.
+        // Holds the lock, so that `wait_for_change` finds the window closed, or has recorded before how much of it is
+        // used.
         let mapped = lock(&self.mapped);
         mapped.peers.range(windows_of(peer)).for_each(|(index, _)| self.all[*index].close());
     }

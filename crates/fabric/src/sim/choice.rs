@@ -69,8 +69,8 @@ impl Footprint {
 
 /// The state that a [`Chooser`] may see.
 pub struct View<'a> {
-    /// The possible next steps, never empty, in an order that depends on the state only: the running thread first, then the
-    /// others, then the machine.
+    /// The possible next steps, never empty, in an order that depends on the state only: the running thread first, then
+    /// the others, then the machine.
     pub candidates: &'a [Candidate],
     /// Decisions so far in this execution.
     pub decision: usize,
@@ -78,7 +78,8 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and the values that each thread has seen.
+    /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and the values that each
+    /// thread has seen.
     pub fn digest(&self) -> u64 {
         self.inner.digest()
     }

@@ -28,7 +28,8 @@ impl Faults {
         Faults { crashes, ..self }
     }
 
-    /// How often the nodes may be divided in two, until the cut heals. Under [`DeathRule::Majority`](crate::DeathRule::Majority) only.
+    /// How often the nodes may be divided in two, until the cut heals. Under
+    /// [`DeathRule::Majority`](crate::DeathRule::Majority) only.
     #[must_use]
     pub fn cuts(self, cuts: u32) -> Faults {
         Faults { cuts, ..self }
@@ -46,7 +47,8 @@ impl Faults {
         Faults { pauses, ..self }
     }
 
-    /// How often a node that is only slow may be suspected. Under [`DeathRule::Majority`](crate::DeathRule::Majority) only.
+    /// How often a node that is only slow may be suspected. Under [`DeathRule::Majority`](crate::DeathRule::Majority)
+    /// only.
     #[must_use]
     pub fn false_suspicions(self, false_suspicions: u32) -> Faults {
         Faults { false_suspicions, ..self }

@@ -253,7 +253,7 @@ impl Inner {
         }
     }
 
-    // ---- the possible faults -----------------------------------------------------------------------------------------
+    // ---- the possible faults ----------------------------------------------------------------------------------------
 
     /// Adds the possible faults, and the possible consequences of earlier ones. Those that end a fault are first: so a
     /// search that always takes the first candidate terminates.
@@ -369,7 +369,7 @@ impl Inner {
         }
     }
 
-    // ---- what happens ------------------------------------------------------------------------------------------------
+    // ---- what happens -----------------------------------------------------------------------------------------------
 
     /// Applies a fault.
     pub(super) fn fault(&mut self, fault: Fault) {
@@ -456,7 +456,9 @@ impl Inner {
             for (sequence, _) in self.machine.in_flight(lane, node) {
                 // Its own threads have stopped. Operations of other nodes continue until the death is known or the
                 // transport gives up: a get that succeeds meanwhile has flushed the earlier puts of its queue pair.
-                if owner == node && let Some(completion) = self.machine.cancel(lane, node, sequence) {
+                if owner == node
+                    && let Some(completion) = self.machine.cancel(lane, node, sequence)
+                {
                     self.completed(completion, Some(Code::Unreachable));
                 }
             }

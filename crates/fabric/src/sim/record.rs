@@ -11,7 +11,8 @@ use crate::ptr::NodeId;
 pub enum Cell {
     /// In registered memory.
     Region(Loc),
-    /// Of a node's own: a [`Word`](crate::Word) outside regions, a lock, a concurrent structure; numbered as first seen.
+    /// Of a node's own: a [`Word`](crate::Word) outside regions, a lock, a concurrent structure; numbered as first
+    /// seen.
     Own(u32),
 }
 

@@ -289,7 +289,8 @@ impl World {
 }
 
 impl Inner {
-    /// Whether a thread runs no more because its node has crashed. The simulation's first thread stands outside of nodes.
+    /// Whether a thread runs no more because its node has crashed. The simulation's first thread stands outside of
+    /// nodes.
     fn is_dead(&self, thread: usize) -> bool {
         thread != MAIN && self.is_crashed(self.threads[thread].node)
     }
@@ -306,8 +307,8 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
 }
 
-/// A panic on a simulated thread is the execution's failure: it is noted where it happens, before anything is unwound, and
-/// not printed.
+/// A panic on a simulated thread is the execution's failure: it is noted where it happens, before anything is unwound,
+/// and not printed.
 fn hook_panics() {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {
@@ -334,7 +335,7 @@ fn hook_panics() {
     });
 }
 
-// ---- for the caller that runs executions -----------------------------------------------------------------------------
+// ---- for the caller that runs executions ----------------------------------------------------------------------------
 
 /// The limits of an execution.
 #[derive(Clone, Debug)]

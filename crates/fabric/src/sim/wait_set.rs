@@ -198,8 +198,8 @@ impl Inner {
         state.has_acted = true;
     }
 
-    /// The thread is about to wait. If it has only looked since it last waited, and has seen the same values as then, its
-    /// state is the same: waiting is looking again and again.
+    /// The thread is about to wait. If it has only looked since it last waited, and has seen the same values as then,
+    /// its state is the same: waiting is looking again and again.
     pub(super) fn about_to_wait(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if !state.has_acted && state.glance == state.glance_before {

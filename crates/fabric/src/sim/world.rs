@@ -182,7 +182,7 @@ impl Inner {
         completions_key(index.map_or(lane, |index| self.lanes[index].base))
     }
 
-    // ---- what threads do ---------------------------------------------------------------------------------------------
+    // ---- what threads do --------------------------------------------------------------------------------------------
 
     /// Checks whether a thread accesses another node's memory. Only code outside the execution may, before and after
     /// it. Returns the message for any other thread.
@@ -314,7 +314,7 @@ impl Inner {
         self.membership_may_change() && self.chooser.as_ref().is_some_and(|chooser| chooser.eager())
     }
 
-    // ---- the possible steps ------------------------------------------------------------------------------------------
+    // ---- the possible steps -----------------------------------------------------------------------------------------
 
     /// Whether a node's inbox has a message.
     pub(super) fn has_news(&self, node: u16) -> bool {

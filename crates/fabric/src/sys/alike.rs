@@ -1,7 +1,7 @@
 //! A large table whose entries all begin alike, of which most are never written.
 //!
-//! Entries lie in a small file of pages that every part of the table maps privately: a part of it that is written gets pages of
-//! its own (copy on write), and the others take no memory, though each can be read like any.
+//! Entries lie in a small file of pages that every part of the table maps privately: a part of it that is written gets
+//! pages of its own (copy on write), and the others take no memory, though each can be read like any.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -75,8 +75,8 @@ impl<T> Deref for Alike<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: mapped for as long as `self`, aligned to pages, and full of entries: parts are whole numbers of them, and each
-        // begins as the file, which is not written any more.
+        // SAFETY: mapped for as long as `self`, aligned to pages, and full of entries: parts are whole numbers of them,
+        // and each begins as the file, which is not written any more.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

@@ -200,8 +200,8 @@ pub(super) fn judge(path: &Path, is_alive: &impl Fn(&CardMapping) -> bool) -> Re
     Ok(if age > START_MAX { State::Leftover } else { State::Taken { pid } })
 }
 
-/// Gives a range of the file, which has none there yet, zero bytes that are really there: a hole on a full disk would be a signal when
-/// touched.
+/// Gives a range of the file, which has none there yet, zero bytes that are really there: a hole on a full disk would
+/// be a signal when touched.
 pub(super) fn allocate(fd: &OwnedFd, range: Range<usize>) -> rustix::io::Result<()> {
     let reserve = || fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64);
     match rustix::io::retry_on_intr(reserve) {

@@ -96,8 +96,8 @@ impl Generations {
     pub(crate) fn of(&self, address: u64, bytes: u64) -> &[AtomicU8] {
         let (first, count) = ((address / GRANULE_BYTES) as usize, bytes.div_ceil(GRANULE_BYTES) as usize);
         assert!(first + count <= self.count.load(Ordering::Acquire), "generations of memory that is there");
-        // SAFETY: inside the mapping, and backed by pages, by the assertion; atomics of a byte need no alignment, and all
-        // access is by them; the mapping lives as long as `self`.
+        // SAFETY: inside the mapping, and backed by pages, by the assertion; atomics of a byte need no alignment, and
+        // all access is by them; the mapping lives as long as `self`.
         unsafe { core::slice::from_raw_parts(self.base().add(first).cast(), count) }
     }
 

@@ -1,8 +1,8 @@
 //! The life of its place that a joining node begins, and the nodes that are present.
 //!
 //! A process that dies may be started again, at the same place. It is another node then, with a number of its own: the
-//! lives of place `p` of `n` have the numbers `p`, `p + n`, `p + 2n`, … Its peers never mistake one life for another, and
-//! pointers to the memory of an earlier one reach nothing.
+//! lives of place `p` of `n` have the numbers `p`, `p + n`, `p + 2n`, … Its peers never mistake one life for another,
+//! and pointers to the memory of an earlier one reach nothing.
 //!
 //! The session's lock file keeps the number of places, and the number of lives of each (`u16`s, little-endian), for as
 //! long as any node of the session lives. When none does, the session begins anew.

@@ -10,8 +10,8 @@
 //! be a signal. It checks the machine's and the control group's room before, since the kernel would otherwise kill a
 //! process to make room. A crash leaves nothing behind: the memory is freed with the last process that maps it.
 //!
-//! **Huge pages** are taken first, as long as there are free ones, and then ordinary ones: one file for each kind of page,
-//! and one part of the arena from each, in this order. A file's offsets are those of the arena.
+//! **Huge pages** are taken first, as long as there are free ones, and then ordinary ones: one file for each kind of
+//! page, and one part of the arena from each, in this order. A file's offsets are those of the arena.
 //!
 //! ```text
 //!  base            seam                  len
@@ -21,8 +21,8 @@
 //!
 //! A part begins when nothing more can be had of the kind before it: then the owner maps the next file from there on. A
 //! peer, which has all files from the beginning, does the same when it hears of memory beyond what it has mapped
-//! ([`Mapping::reach`]). It needs no word from the owner: how much was allocated of a file is final when the next one has
-//! pages.
+//! ([`Mapping::reach`]). It needs no word from the owner: how much was allocated of a file is final when the next one
+//! has pages.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,8 +122,8 @@ impl Part {
 impl Arena {
     /// Reserves address space for an arena that may grow up to `limit_bytes`, and allocates nothing yet.
     ///
-    /// `name` shows in `/proc/<pid>/maps`. `reserve_bytes` is rounded up to 2 MiB; a limit beyond it is cut to it. Pages are
-    /// taken of the `kinds`, in this order; a kind of which there is none now is left out.
+    /// `name` shows in `/proc/<pid>/maps`. `reserve_bytes` is rounded up to 2 MiB; a limit beyond it is cut to it.
+    /// Pages are taken of the `kinds`, in this order; a kind of which there is none now is left out.
     pub(crate) fn create(
         name: &str,
         reserve_bytes: usize,

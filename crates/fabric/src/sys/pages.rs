@@ -1,7 +1,7 @@
 //! Kinds of pages, and how much memory of each this machine has left.
 //!
-//! Huge pages cost fewer misses of the address translation (LOCO, appendix C.2). They come from pools that the administrator
-//! has set aside, and go back there with the memory.
+//! Huge pages cost fewer misses of the address translation (LOCO, appendix C.2). They come from pools that the
+//! administrator has set aside, and go back there with the memory.
 
 use std::fs;
 
@@ -23,8 +23,8 @@ pub enum HugePages {
     #[default]
     #[serde(rename = "2M")]
     TwoMib,
-    /// Of 1 GiB as long as there are free ones, then of 2 MiB, then ordinary ones. Each group that grows takes a whole one,
-    /// and a node has at least three groups.
+    /// Of 1 GiB as long as there are free ones, then of 2 MiB, then ordinary ones. Each group that grows takes a whole
+    /// one, and a node has at least three groups.
     #[serde(rename = "1G")]
     OneGib,
     /// Those that are scarce, for tests.
@@ -88,7 +88,8 @@ impl Pages {
         }
     }
 
-    /// Bytes in free ones of a pool, for an arena that has taken some. As many as one likes of those that are of no pool.
+    /// Bytes in free ones of a pool, for an arena that has taken some. As many as one likes of those that are of no
+    /// pool.
     pub(crate) fn free_bytes(self, #[cfg_attr(not(test), expect(unused))] taken: impl FnOnce() -> usize) -> u64 {
         match self {
             Pages::Ordinary => u64::MAX,

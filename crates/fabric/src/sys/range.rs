@@ -90,7 +90,8 @@ impl Range {
         Ok(range)
     }
 
-    /// Reserves `len` bytes, a multiple of 2 MiB, at an address aligned to `align` or to 2 MiB (or no huge page would fit).
+    /// Reserves `len` bytes, a multiple of 2 MiB, at an address aligned to `align` or to 2 MiB (or no huge page would
+    /// fit).
     pub(super) fn reserve(len: usize, align: Option<usize>) -> Result<Self, MemoryError> {
         let align = align.unwrap_or(STEP_BYTES).max(STEP_BYTES);
         let padded = len.checked_add(align).ok_or(MemoryError::BadReserve { reserve_bytes: len })?;
@@ -130,8 +131,8 @@ impl Range {
         mapped.map(drop).map_err(system("mapping shared memory"))
     }
 
-    /// Gives back the memory behind it, and the address space beyond its first `used` bytes. Those can be read as before: they
-    /// are zero, or those of the file, over and over, if one is given with its length.
+    /// Gives back the memory behind it, and the address space beyond its first `used` bytes. Those can be read as
+    /// before: they are zero, or those of the file, over and over, if one is given with its length.
     ///
     /// # Safety
     /// No thread writes to it, or reads anything but its first `used` bytes, now or later.

@@ -1,4 +1,5 @@
-//! A queue pair by itself, to compare with: one operation at a time, as a program does it that is written to libibverbs.
+//! A queue pair by itself, to compare with: one operation at a time, as a program does it that is written to
+//! libibverbs.
 
 use std::sync::Arc;
 
@@ -60,7 +61,8 @@ impl Bare {
         // SAFETY: the block is this one's, has room for a word, and no operation is under way.
         unsafe { local.write(operands[0]) };
         let flags = IBV_SEND_SIGNALED | if is_inline { IBV_SEND_INLINE } else { 0 };
-        // SAFETY: the lane keeps the queue pair, whose only user this is; the block is registered and waits for the end.
+        // SAFETY: the lane keeps the queue pair, whose only user this is; the block is registered and waits for the
+        // end.
         let errno = unsafe {
             if self.qp_ex.is_null() {
                 let mut segment = ibv_sge { addr: local as u64, length: 8, lkey: self.lkey };

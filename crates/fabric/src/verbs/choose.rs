@@ -1,8 +1,9 @@
 //! Which device, port and address a node uses.
 //!
 //! Without options, the first device with an active port is taken, hardware before software, and on it the best
-//! address: RoCE v2 before v1, IPv4 before IPv6, addresses of a link last. InfiniBand ports are addressed by LID, and by
-//! GID too where that is not enough (see `route`). The MTU is the port's active one, cut to the peer's on connecting.
+//! address: RoCE v2 before v1, IPv4 before IPv6, addresses of a link last. InfiniBand ports are addressed by LID, and
+//! by GID too where that is not enough (see `route`). The MTU is the port's active one, cut to the peer's on
+//! connecting.
 
 use super::error::VerbsError;
 use super::info::{Address, AddressKind, DeviceInfo, Link, PortInfo};

@@ -14,8 +14,9 @@
 //! they are opened, and wait for the answers. A new group, or new memory of one, waits until the lanes of the up nodes
 //! reach it.
 //!
-//! *The own node.* A lane reaches its own node by the device, too: only so are its atomics atomic with those of other nodes.
-//! Most lanes never do. So the first operation to it opens the queue pair and its target ([`OwnNode`]), with no message.
+//! *The own node.* A lane reaches its own node by the device, too: only so are its atomics atomic with those of other
+//! nodes. Most lanes never do. So the first operation to it opens the queue pair and its target ([`OwnNode`]), with no
+//! message.
 //!
 //! *Rights.* Each queue pair of a lane has a target at the other node. Taking a right destroys the targets: after
 //! that, nothing that was sent through them can land. Giving it again connects them anew. The peer is notified, since
@@ -258,7 +259,7 @@ impl Connections {
         let _ = self.service.set(std::thread::current().id());
     }
 
-    // ---- the states of nodes -----------------------------------------------------------------------------------------
+    // ---- the states of nodes ----------------------------------------------------------------------------------------
 
     pub(super) fn set_up(&self, node: NodeId, incarnation: u64) {
         self.know(node, incarnation);
@@ -307,7 +308,8 @@ impl Connections {
         self.lock().peers.get(&node).map_or(0, |peer| peer.memory.bytes(key))
     }
 
-    /// How many queue pairs there are: of the lanes of this node, and the targets for those that reach it, its own included.
+    /// How many queue pairs there are: of the lanes of this node, and the targets for those that reach it, its own
+    /// included.
     pub(super) fn queue_pairs(&self) -> (usize, usize) {
         let board = self.lock();
         let own = board.lanes.values().map(|lane| lane.pairs.len()).sum::<usize>() + board.asks.len();
@@ -319,7 +321,7 @@ impl Connections {
         self.lock().refusals.values().cloned().collect()
     }
 
-    // ---- groups ------------------------------------------------------------------------------------------------------
+    // ---- groups -----------------------------------------------------------------------------------------------------
 
     /// How many groups there are.
     pub(super) fn groups(&self) -> usize {
@@ -390,7 +392,7 @@ impl Connections {
         board.peers.get_mut(&self.me).expect("this node is there from the start")
     }
 
-    // ---- lanes -------------------------------------------------------------------------------------------------------
+    // ---- lanes ------------------------------------------------------------------------------------------------------
 
     /// A lane that reaches all other nodes that are up, and opens its way to this one when it needs it.
     pub(super) fn open_lane(self: &Arc<Self>) -> Result<VerbsLane> {

@@ -1,5 +1,5 @@
-//! The cost that the fabric adds to calls of libibverbs: loops of waited-for operations of 8 bytes over a provider that does
-//! them at once, and loops of the bare calls over the same. `bench/instructions` counts their instructions.
+//! The cost that the fabric adds to calls of libibverbs: loops of waited-for operations of 8 bytes over a provider that
+//! does them at once, and loops of the bare calls over the same. `bench/instructions` counts their instructions.
 //!
 //! The provider keeps one work request, and does it when its doorbell is rung; so it costs both loops the same.
 

@@ -30,8 +30,8 @@ const SERVE_MAX: Duration = Duration::from_millis(100);
 const SPINS: u32 = 100;
 const YIELDS: u32 = 200;
 const YIELDS_CROWDED: u32 = 10;
-/// One sleep. No put rings a bell here, since a card writes past the processor: a waiting thread polls. Only stores of the
-/// node's threads for each other ring one ([`Sleepers`]).
+/// One sleep. No put rings a bell here, since a card writes past the processor: a waiting thread polls. Only stores of
+/// the node's threads for each other ring one ([`Sleepers`]).
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEP_CROWDED: Duration = Duration::from_micros(200);
 /// After so many sleeps in a wait, each sleep is longer by as much again, up to a limit: a long wait may end a little
@@ -128,8 +128,8 @@ pub struct JoinOptions {
     pub secret: Option<Secret>,
     /// The device, and how it is used.
     pub device: VerbsOptions,
-    /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken and registered as it is
-    /// needed.
+    /// The most memory of one group, in bytes. Address space for it is reserved, memory is taken and registered as it
+    /// is needed.
     pub group_bytes_max: usize,
     /// How long things may take.
     pub limits: Limits,

@@ -43,7 +43,7 @@ use super::store::BufferStore;
 use crate::error::{Code, Result};
 use crate::lane::{Keep, Lane, Local, Status, Verb, WorkRequest};
 use crate::pool::{Block, BufferMemory, SMALLEST_BYTES, Slab};
-use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::ptr::{GroupKey, NodeId};
 use crate::space::Allocation;
 
 /// The completions that a lane's queue holds, and so the work requests that a lane has in flight.
@@ -205,7 +205,7 @@ impl VerbsLane {
 
     /// The queue pair that reaches a word, the word's address and its key.
     #[cfg(any(test, feature = "bare"))]
-    pub(super) fn path_to(&mut self, word: RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
+    pub(super) fn path_to(&mut self, word: crate::ptr::RemotePtr<u64>) -> Result<(&QueuePair, u64, u32), Code> {
         self.take_arrivals();
         let (pair_at, address, rkey) = self.place_to_post(&WorkRequest {
             verb: Verb::Faa,

@@ -16,10 +16,11 @@ pub(super) enum Message {
     Group { key: u8 },
     /// A part of a group's memory that is new.
     Chunk { key: u8, chunk: ChunkInfo },
-    /// Memory of a group has another generation: by what pointers there are nothing is to be posted to it any more. The receiver
-    /// answers with `Passed` if it has an `id` other than 0.
+    /// Memory of a group has another generation: by what pointers there are nothing is to be posted to it any more. The
+    /// receiver answers with `Passed` if it has an `id` other than 0.
     Generation { id: u64, key: u8, info: GenerationInfo },
-    /// The answer to `Generation`: the sender's lanes have no request under way by old pointers to the memory of this `id`.
+    /// The answer to `Generation`: the sender's lanes have no request under way by old pointers to the memory of this
+    /// `id`.
     Passed { id: u64 },
     /// All groups that the sender had when the connection was made, and all their memory, were told.
     Told,

@@ -25,8 +25,8 @@ pub struct VerbsOptions {
     /// them.
     pub huge_pages: HugePages,
     /// The most bytes of the device's own memory that each group of the node takes for its words
-    /// ([`Fabric::alloc_words`](crate::Fabric::alloc_words)): 64 KiB. With 0, or where the device has none left, words lie in the
-    /// machine's memory.
+    /// ([`Fabric::alloc_words`](crate::Fabric::alloc_words)): 64 KiB. With 0, or where the device has none left, words
+    /// lie in the machine's memory.
     pub device_memory_bytes: usize,
 }
 

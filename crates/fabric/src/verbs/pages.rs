@@ -145,7 +145,8 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
         return Ok(false);
     }
     let Some(file) = huge_file(bytes, pages) else { return Ok(false) };
-    // SAFETY: by the contract of this function. The file has all its pages, so nothing that reads or writes here meets a signal.
+    // SAFETY: by the contract of this function. The file has all its pages, so nothing that reads or writes here meets
+    // a signal.
     let mapped = unsafe { mmap(start.cast(), bytes, may, flags, &file, 0) };
     mapped.map(|_| true).map_err(|errno| format!("mmap of huge pages: {errno}"))
 }

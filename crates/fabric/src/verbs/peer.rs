@@ -49,8 +49,8 @@ pub(super) struct Pair {
     pub(super) has_open_put: bool,
     /// The position behind the last put that was posted, where the lane holds work back.
     pub(super) puts_end: u64,
-    /// The position of the oldest work request under way, if there was one, and whether the queue pair had ended, when it was
-    /// last looked; and since when that is so.
+    /// The position of the oldest work request under way, if there was one, and whether the queue pair had ended, when
+    /// it was last looked; and since when that is so.
     pub(super) oldest_seen: (Option<(u64, bool)>, Instant),
     /// So many bytes are under way at most, words apart.
     pub(super) bytes: u64,
@@ -92,8 +92,8 @@ impl Pair {
         self.puts_end > self.posted.first
     }
 
-    /// How many of the first `count` that wait may start where the lane holds work back: a fenced request once all before it
-    /// have ended, and one that brings an answer once all puts before it have.
+    /// How many of the first `count` that wait may start where the lane holds work back: a fenced request once all
+    /// before it have ended, and one that brings an answer once all puts before it have.
     pub(super) fn count_unheld(&self, count: usize) -> usize {
         let mut is_behind_puts = self.has_puts_under_way();
         let held = self.waiting.iter().take(count).enumerate().position(|(at, work)| {

@@ -6,9 +6,9 @@
 //! | InfiniBand, one subnet | the peer's | where one of the two ports demands it, or a GID was asked for |
 //! | InfiniBand, two subnets | that of the peer's subnet here (FLID) | always |
 //!
-//! A LID holds in its subnet only. Between two subnets with routers, the subnet manager can give each a LID that the routers
-//! know in the others (a FLID), and says it in the subnet's prefix: `fec0:0:<FLID>:<subnet>`. Without it the way is known to
-//! the subnet managers alone.
+//! A LID holds in its subnet only. Between two subnets with routers, the subnet manager can give each a LID that the
+//! routers know in the others (a FLID), and says it in the subnet's prefix: `fec0:0:<FLID>:<subnet>`. Without it the
+//! way is known to the subnet managers alone.
 //!
 //! Service level and partition are the first of the port. All ports of one fabric have them in common.
 

@@ -46,8 +46,8 @@ struct Chunk {
 impl Chunk {
     fn register(device: &Arc<Device>, bytes: usize) -> Result<Chunk, String> {
         let range = AddressRange::reserve(bytes)?;
-        // SAFETY: the range is new, and the registration is dropped before it. The memory is used by operations under the rules
-        // of `buf`.
+        // SAFETY: the range is new, and the registration is dropped before it. The memory is used by operations under
+        // the rules of `buf`.
         let region = unsafe { range.register(device, 0, bytes, IBV_ACCESS_LOCAL_WRITE) }?;
         let pages = bytes / PAGE_BYTES;
         let mut free = vec![BTreeSet::new(); pages.ilog2() as usize + 1];

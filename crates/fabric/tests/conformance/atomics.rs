@@ -22,8 +22,8 @@ pub(crate) fn fetch_and_adds_add_up(harness: &Harness) {
     }
 }
 
-/// A lock made of compare-and-swap: the word that it guards (read by get, written by put) loses no change. The release is a
-/// fetch-and-add behind the put, which it flushes.
+/// A lock made of compare-and-swap: the word that it guards (read by get, written by put) loses no change. The release
+/// is a fetch-and-add behind the put, which it flushes.
 pub(crate) fn compare_and_swap_locks_exclude(harness: &Harness) {
     let nodes = harness.session(2);
     let each = harness.rounds(500) as u64;

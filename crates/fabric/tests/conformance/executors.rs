@@ -37,8 +37,8 @@ fn run<F: Future>(future: F) -> (F::Output, usize) {
     }
 }
 
-/// A future in another executor is woken by puts of other nodes, by the ends of its operations, when a remote word has changed,
-/// and at its deadline.
+/// A future in another executor is woken by puts of other nodes, by the ends of its operations, when a remote word has
+/// changed, and at its deadline.
 pub(crate) fn another_executor_is_woken(harness: &Harness) {
     const ROUNDS: u64 = 50;
     let nodes = harness.session(2);

@@ -1,5 +1,5 @@
-//! What fails, and when it is known: an operation is refused while it is posted, and then it alone; or it is accepted, and
-//! fails only together with all behind it.
+//! What fails, and when it is known: an operation is refused while it is posted, and then it alone; or it is accepted,
+//! and fails only together with all behind it.
 
 use farfield_fabric::fault::{Faults, inject};
 use farfield_fabric::{Endpoint, EndpointOptions, ErrorKind, NodeId, RemotePtr, Result, Word};
@@ -45,7 +45,8 @@ pub(crate) fn what_is_refused_is_known_at_once(harness: &Harness) {
     assert_eq!(endpoint.get(count).wait().unwrap(), 2 * (KINDS as u64 - 1));
 }
 
-/// An operation that is made to fail is refused alike: each kind of operation, behind others, and between the parts of a batch.
+/// An operation that is made to fail is refused alike: each kind of operation, behind others, and between the parts of
+/// a batch.
 pub(crate) fn what_is_made_to_fail_is_known_at_once(harness: &Harness) {
     let nodes = harness.session(2);
     let faults = Faults::default();

@@ -33,9 +33,10 @@ fn one_of_each(node: &Node, paths: &str) -> Result<()> {
         }
         table.row(0).load(&ep).await?;
         let ring = RingBuffer::open(node, &path("ring"), RingOptions::broadcast(node, home, 1 << 15))?;
-        match node.id() == home {
-            true => ring.sender()?.send(&ep, b"hello").await?,
-            false => ring.receiver()?.recv(&ep, &mut Vec::new()).await?,
+        if node.id() == home {
+            ring.sender()?.send(&ep, b"hello").await?;
+        } else {
+            ring.receiver()?.recv(&ep, &mut Vec::new()).await?;
         }
         let options = QueueOptions::new(home, 8);
         let queue = Queue::<u64>::open(node, &path("queue"), options)?;

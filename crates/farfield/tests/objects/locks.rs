@@ -32,17 +32,15 @@ fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
 
 /// Reads a word that a lock protects: by the CPU on its own node, by the NIC elsewhere.
 async fn read(endpoint: &Endpoint, region: &Region, home: usize, node: usize, offset: usize) -> u64 {
-    match home == node {
-        true => region.word(offset).load(),
-        false => endpoint.get(region.remote(offset)).await.unwrap(),
-    }
+    if home == node { region.word(offset).load() } else { endpoint.get(region.remote(offset)).await.unwrap() }
 }
 
 /// Writes the word. The put is not awaited: the release has to make it visible.
 fn write(endpoint: &Endpoint, region: &Region, home: usize, node: usize, offset: usize, value: u64) {
-    match home == node {
-        true => region.word(offset).store(value),
-        false => endpoint.put_value(region.remote(offset), value).detach().unwrap(),
+    if home == node {
+        region.word(offset).store(value);
+    } else {
+        endpoint.put_value(region.remote(offset), value).detach().unwrap();
     }
 }
 

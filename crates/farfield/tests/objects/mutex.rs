@@ -73,18 +73,20 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
                     let mut seen = Vec::new();
                     for (home, region) in regions.iter().enumerate() {
                         for word in 0..3 {
-                            seen.push(match home == node {
-                                true => region.word(word * 8).load(),
-                                false => endpoint.get(region.remote(word * 8)).await.unwrap(),
+                            seen.push(if home == node {
+                                region.word(word * 8).load()
+                            } else {
+                                endpoint.get(region.remote(word * 8)).await.unwrap()
                             });
                         }
                     }
                     assert!(seen.iter().all(|word| *word == seen[0]), "{seen:?}");
                     for (home, region) in regions.iter().enumerate() {
                         for word in 0..3 {
-                            match home == node {
-                                true => region.word(word * 8).store(seen[0] + 1),
-                                false => endpoint.put_value(region.remote(word * 8), seen[0] + 1).detach().unwrap(),
+                            if home == node {
+                                region.word(word * 8).store(seen[0] + 1);
+                            } else {
+                                endpoint.put_value(region.remote(word * 8), seen[0] + 1).detach().unwrap();
                             }
                         }
                     }

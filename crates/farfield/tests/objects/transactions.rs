@@ -1,5 +1,5 @@
-//! Transactions: the amounts that they move are neither lost nor made, however their cells overlap. A transaction that is
-//! given up leaves nothing.
+//! Transactions: the amounts that they move are neither lost nor made, however their cells overlap. A transaction that
+//! is given up leaves nothing.
 
 use std::pin::pin;
 

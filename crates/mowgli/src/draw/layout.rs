@@ -145,7 +145,8 @@ impl<'a> Plan<'a> {
         Some((thread, (self.rows[call], at - self.graph.calls[call].subevents.start)))
     }
 
-    /// The gutter that a column's own arrows run in; and those from initial writes, on the other side of a lonely column.
+    /// The gutter that a column's own arrows run in; and those from initial writes, on the other side of a lonely
+    /// column.
     fn own_gutter(&self, column: usize) -> usize {
         if column == 0 && self.columns > 1 { 0 } else { column + 1 }
     }

@@ -1,5 +1,5 @@
-//! Expanding a test: calls of libraries that have an implementation are replaced by its programs, read with the names of the
-//! call.
+//! Expanding a test: calls of libraries that have an implementation are replaced by its programs, read with the names
+//! of the call.
 
 use std::rc::Rc;
 

@@ -9,11 +9,11 @@
 //!
 //! `implementation NAME extends NAME` has everything of the other one; its own kinds and methods replace the other's.
 //!
-//! A declaration is that of a litmus test, with names like `x.copy[n]`, or a `for n in SET { ... }`. Statements are those of a litmus
-//! test, and `for`, and `return`. A `for` goes over nodes (`nodes`, `nodes(THREADS)`, `{1, 2}`, a parameter), threads (`b.members`)
-//! or numbers (`0..4`), and `\` takes out some; `here` and `me` are the node and the thread of the call. All of them are unrolled when
-//! a test is expanded. Names of operations are the implementation's own. A register belongs to one call; `own.r`, or `own.r[n]`, to
-//! the thread for good, and is 0 at first.
+//! A declaration is that of a litmus test, with names like `x.copy[n]`, or a `for n in SET { ... }`. Statements are
+//! those of a litmus test, and `for`, and `return`. A `for` goes over nodes (`nodes`, `nodes(THREADS)`, `{1, 2}`, a
+//! parameter), threads (`b.members`) or numbers (`0..4`), and `\` takes out some; `here` and `me` are the node and the
+//! thread of the call. All of them are unrolled when a test is expanded. Names of operations are the implementation's
+//! own. A register belongs to one call; `own.r`, or `own.r[n]`, to the thread for good, and is 0 at first.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -22,6 +22,16 @@ use crate::model::list;
 use crate::text::{Position, Reader, Result, Token};
 
 /// How the methods of a library are made of those of others.
+///
+/// ```
+/// # use mowgli::litmus::Implementation;
+/// let text = "implementation loud of sv over rdmawait
+///     object shared x { for n in nodes { word x.copy[n] @ n; } }
+///     Read(x) { Mfence(); return Read(x.copy[here]); }";
+/// let loud = Implementation::parse("loud", text, &[])?;
+/// assert_eq!((loud.name.as_str(), loud.of.as_str()), ("loud", "sv"));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Implementation {
     /// Its name.
@@ -54,10 +64,11 @@ const BUILTIN: &[(&str, &str)] = &[
 ];
 
 impl Implementation {
-    /// Those of the LOCO paper: `sv_rdma` (shared variables over RDMA^WAIT), `bal_sv` (the barrier over shared variables), `rbl_sv` (the
-    /// ring buffer), `msw_hash` (values of two words), `rdmawait_rdmatso` (waits by polls). `msw_guards` is sound for clients of which one thread
-    /// writes a place, and waits for a get before it reads the result. And four are unsound: `bal_no_fence`,
-    /// `msw_guards_in_order`, `msw_guards_no_wait`, `msw_guards_no_fence`.
+    /// Those of the LOCO paper: `sv_rdma` (shared variables over RDMA^WAIT), `bal_sv` (the barrier over shared
+    /// variables), `rbl_sv` (the ring buffer), `msw_hash` (values of two words), `rdmawait_rdmatso` (waits by polls).
+    /// `msw_guards` is sound for clients of which one thread writes a place, and waits for a get before it reads the
+    /// result. And four are unsound: `bal_no_fence`, `msw_guards_in_order`, `msw_guards_no_wait`,
+    /// `msw_guards_no_fence`.
     ///
     /// ```
     /// let all = mowgli::litmus::Implementation::builtin();

@@ -278,7 +278,8 @@ impl Pair {
         &self.window[at]
     }
 
-    /// For a change; [`piece_done`](Self::piece_done), [`refresh`](Self::refresh) or [`leave`](Self::leave) must follow.
+    /// For a change; [`piece_done`](Self::piece_done), [`refresh`](Self::refresh) or [`leave`](Self::leave) must
+    /// follow.
     pub(super) fn get_mut(&mut self, at: usize) -> &mut InFlight {
         &mut self.window[at]
     }

@@ -81,8 +81,8 @@ impl Machine {
     }
 
     /// Whether taking this enabled step at once, before everything else, loses no outcome, given that threads learn of
-    /// operations by waiting for their completion and in no other way, and that nothing is cancelled. Such a step touches
-    /// no memory, and the steps that it makes impossible could not have happened before it anyway.
+    /// operations by waiting for their completion and in no other way, and that nothing is cancelled. Such a step
+    /// touches no memory, and the steps that it makes impossible could not have happened before it anyway.
     ///
     /// ```
     /// # use mowgli::machine::*;
@@ -99,8 +99,9 @@ impl Machine {
     /// ```
     pub fn is_quiet(&self, step: Step) -> bool {
         let Step::Nic { thread, peer, sequence, part } = step else {
-            // An operation in its queue pair that has done nothing yet holds back only later ones of the queue pair, and
-            // they are behind it in the store buffer. No CPU event waits for operations in the store buffer to leave it.
+            // An operation in its queue pair that has done nothing yet holds back only later ones of the queue pair,
+            // and they are behind it in the store buffer. No CPU event waits for operations in the store buffer to
+            // leave it.
             let Step::Drain(thread) = step else { return false };
             return matches!(self.cpu(thread).store_buffer.front(), Some(Entry::Operation { .. }));
         };
@@ -108,12 +109,13 @@ impl Machine {
         let Some(at) = pair.position(sequence) else { return false };
         let operation = pair.get(at);
         match part {
-            // NLR that reads nothing: every condition that mentions NLR waits for it to be finished, none for it not to be.
+            // NLR that reads nothing: every condition that mentions NLR waits for it to be finished, none for it not to
+            // be.
             Part::Read(_) => matches!(operation.task, Task::Put { cells: None, .. }),
-            // NRW: a write in the remote side's buffer holds back NRR and NAR of its queue pair until it has landed (nfo).
-            // Those of later operations wait for that anyway (G8); those of earlier ones are done, or it is not quiet.
-            // Everything else that mentions the start of NRW waits for it, threads included. It may land at any later
-            // time, as it could before.
+            // NRW: a write in the remote side's buffer holds back NRR and NAR of its queue pair until it has landed
+            // (nfo). Those of later operations wait for that anyway (G8); those of earlier ones are done, or it is not
+            // quiet. Everything else that mentions the start of NRW waits for it, threads included. It may land at any
+            // later time, as it could before.
             Part::Start if operation.is_put() => !pair.reads_before(at),
             // NLW that touches no memory: in the local side's buffer it holds back NLR of later puts (nfo), but not for
             // longer than something else does. If the buffer is empty, it lands at once, quietly. Else it lands quietly

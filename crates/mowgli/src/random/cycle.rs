@@ -43,8 +43,8 @@ struct Cycle<'a> {
     tags: usize,
 }
 
-/// A random program of two accesses for each thread, some with a fence or a wait between, of which each two neighbours meet at a place:
-/// in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`. It asks for the cycle.
+/// A random program of two accesses for each thread, some with a fence or a wait between, of which each two neighbours
+/// meet at a place: in the methods of `x86tso`, `rdmawait`, `rdmatso` or `rdmarmw`. It asks for the cycle.
 ///
 /// # Panics
 /// As [`program`].

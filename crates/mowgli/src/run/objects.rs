@@ -1,8 +1,9 @@
 //! Calls of the libraries above words that stay calls: each is made on an object of the test's runner.
 //!
-//! Shared variables, barriers and ring buffers are objects as the test declares them. The places of `msw` are copies of an
-//! object with one writer: the writer writes its own place, a place that is put to is the copy on that node, and one that is
-//! got into is the pair that the thread has fetched. Tests that use them otherwise are refused, with the reason.
+//! Shared variables, barriers and ring buffers are objects as the test declares them. The places of `msw` are copies of
+//! an object with one writer: the writer writes its own place, a place that is put to is the copy on that node, and one
+//! that is got into is the pair that the thread has fetched. Tests that use them otherwise are refused, with the
+//! reason.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
 //! Litmus programs as text, and all their outcomes on the machine.
 //!
-//! Locations are declared with their node, from 1: `"x@1 y@2=5 z@2[2]"` (initially 5; two words, `z.0` and `z.1`). Every
-//! other name is a register. A thread is its node and its statements, `"1: x = 1; put y = x as d; wait d; a = x"`:
+//! Locations are declared with their node, from 1: `"x@1 y@2=5 z@2[2]"` (initially 5; two words, `z.0` and `z.1`).
+//! Every other name is a register. A thread is its node and its statements,
+//! `"1: x = 1; put y = x as d; wait d; a = x"`:
 //!
 //! | statement | meaning |
 //! |---|---|

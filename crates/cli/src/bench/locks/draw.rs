@@ -21,8 +21,8 @@ impl Locks {
         Locks { own, others }
     }
 
-    /// A lock: with a probability of `locality` percent one of the own node, each of them alike, else any other. Where there
-    /// is one sort only, one of that.
+    /// A lock: with a probability of `locality` percent one of the own node, each of them alike, else any other. Where
+    /// there is one sort only, one of that.
     #[inline]
     pub(super) fn draw(&self, locality: u8, rng: &mut impl Rng) -> usize {
         let is_own = scale(rng.next_u64(), 100).0 < u64::from(locality);

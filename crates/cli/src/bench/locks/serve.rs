@@ -128,9 +128,10 @@ impl Worker {
         let (mut now, mut before) = (start, endpoint.counts());
         while now < end {
             let index = table.drawn.draw(case.locality, rng);
-            let guard = match self.plan.unlocked {
-                false => Some(table.locks.lock_deadline(endpoint, index, now + endpoint.timeout()).await?),
-                true => None,
+            let guard = if self.plan.unlocked {
+                None
+            } else {
+                Some(table.locks.lock_deadline(endpoint, index, now + endpoint.timeout()).await?)
             };
             let locked = endpoint.counts();
             let is_own = table.add_one(endpoint, index).await?;

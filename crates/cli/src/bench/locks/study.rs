@@ -1,4 +1,5 @@
-//! Two studies of ALock's paper: which budgets are good, and what threads lose that reach their own node through the NIC.
+//! Two studies of ALock's paper: which budgets are good, and what threads lose that reach their own node through the
+//! NIC.
 
 use std::io::{self, Write};
 
@@ -92,9 +93,10 @@ fn doubling(last: u16) -> Vec<u16> {
 
 /// The kind, and how many locks there are if that differs.
 fn label(report: &Report, among: &[Report]) -> String {
-    match among.iter().all(|other| other.locks == report.locks) {
-        true => report.name(),
-        false => format!("{}, {} locks", report.name(), report.locks),
+    if among.iter().all(|other| other.locks == report.locks) {
+        report.name()
+    } else {
+        format!("{}, {} locks", report.name(), report.locks)
     }
 }
 

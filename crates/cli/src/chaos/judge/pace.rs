@@ -124,9 +124,10 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
         before_per_s,
         percent: percent(&all),
         // Where all objects have died, no load can continue.
-        percent_by_load: match is_left {
-            true => done.iter().map(|(load, done)| (load.to_string(), percent(done))).collect(),
-            false => BTreeMap::new(),
+        percent_by_load: if is_left {
+            done.iter().map(|(load, done)| (load.to_string(), percent(done))).collect()
+        } else {
+            BTreeMap::new()
         },
         took_ms: took_ms(&all, before_per_s, calm_ns, end_ns),
     }

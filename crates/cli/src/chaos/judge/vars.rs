@@ -87,9 +87,10 @@ fn judge_pushed(story: &Story, owner: u16, calls: &[&Call], findings: &mut Findi
                 // The last push of the dead owner may have reached some nodes and not others. On RDMA several pushes
                 // may not have left its NIC.
                 let landed = if story.detection_ns == 0 { begun.saturating_sub(1) } else { 0 };
-                let is_right = match story.survives(owner) {
-                    true => *copies == [begun; 2],
-                    false => copies.iter().all(|copy| (landed..=begun).contains(copy)),
+                let is_right = if story.survives(owner) {
+                    *copies == [begun; 2]
+                } else {
+                    copies.iter().all(|copy| (landed..=begun).contains(copy))
                 };
                 findings.verify("copies in the end", is_right, || {
                     format!("word and wide/{owner}: node {} has {copies:?} in the end, of {begun}", call.node)

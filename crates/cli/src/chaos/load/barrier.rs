@@ -90,13 +90,12 @@ impl BarrierLoad {
         let (round, again, endpoint) = (self.round, self.again, &self.endpoint);
         let Some((path, thread)) = &mut self.barrier else { return };
         let op = Op::Meet { path: path.clone(), round, again };
-        let met = match again {
-            false => log.call(op, endpoint, thread.wait(endpoint), |()| Answer::Done),
-            true => {
-                // The time counts from the log entry on.
-                let again = async { thread.retry_wait(endpoint, endpoint.deadline()).await };
-                log.call(op, endpoint, again, |()| Answer::Done)
-            }
+        let met = if again {
+            // The time counts from the log entry on.
+            let again = async { thread.retry_wait(endpoint, endpoint.deadline()).await };
+            log.call(op, endpoint, again, |()| Answer::Done)
+        } else {
+            log.call(op, endpoint, thread.wait(endpoint), |()| Answer::Done)
         };
         match met {
             Ok(()) => {

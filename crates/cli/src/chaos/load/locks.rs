@@ -101,10 +101,11 @@ impl Pair {
             Ok([first.await.map_err(named)?, second.await.map_err(named)?])
         };
         let from = log.call_among(Op::Look { lock, turn }, endpoint, look, |words| Answer::Words(*words)).await?;
-        let to = match is_poisoned {
+        let to = if is_poisoned {
             // Repaired: both words are as if the dead holder had completed.
-            true => [from[0].max(from[1]) + 1; 2],
-            false => from.map(|word| word + 1),
+            [from[0].max(from[1]) + 1; 2]
+        } else {
+            from.map(|word| word + 1)
         };
         let change = async {
             // Not a fence: the release has to make them visible.

@@ -2,8 +2,8 @@
 //!
 //! The CPU's accesses are plain: `Word::load` and `Word::store` compile to `mov`, since acquire and release need no
 //! more on x86. So a store stays in the store buffer while later loads execute, and the compiler keeps them in order.
-//! The NIC reads and writes the words in place: `put_from_region` sends the contents at the time of its read, `get_span`
-//! lands in the word.
+//! The NIC reads and writes the words in place: `put_from_region` sends the contents at the time of its read,
+//! `get_span` lands in the word.
 //!
 //! A remote read-modify-write brings its old value to the endpoint, not to a word. The thread stores it when the
 //! operation has ended. If other threads read that word, a fence follows, and later operations to the same node wait
@@ -83,9 +83,9 @@ impl Layout {
 /// How a thread waits.
 #[derive(Clone, Copy)]
 pub(super) enum Pace<'s> {
-    /// It looks so often before it lets others run; it ends when another thread of the test has failed, and it counts loops
-    /// that it has given up. Where operations are complete `at_once`, nothing is kept of those that have a name: the less the
-    /// thread does between its calls, the more can be seen.
+    /// It looks so often before it lets others run; it ends when another thread of the test has failed, and it counts
+    /// loops that it has given up. Where operations are complete `at_once`, nothing is kept of those that have a name:
+    /// the less the thread does between its calls, the more can be seen.
     Spinning { spins: u32, at_once: bool, stop: &'s AtomicBool, given_up: &'s AtomicU32 },
     /// As the simulator wants it.
     Simulated,
@@ -218,9 +218,10 @@ impl<'s> Calls<'s> {
     fn complete(&mut self, is_meant: impl Fn(&UnderWay<'s>) -> bool) -> Result<()> {
         let mut at = 0;
         while let Some(operation) = self.under_way.get(at) {
-            match is_meant(operation) {
-                true => self.complete_one(at)?,
-                false => at += 1,
+            if is_meant(operation) {
+                self.complete_one(at)?;
+            } else {
+                at += 1;
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
-//! Runs of litmus tests on the fabrics of this machine: as litmus7 does, all threads begin an iteration together, each on a
-//! fresh instance of the words, and memory is looked at when a batch of instances has been run and all of it has landed.
+//! Runs of litmus tests on the fabrics of this machine: as litmus7 does, all threads begin an iteration together, each
+//! on a fresh instance of the words, and memory is looked at when a batch of instances has been run and all of it has
+//! landed.
 //!
 //! All nodes are in this process, and each thread has an endpoint of its own.
 

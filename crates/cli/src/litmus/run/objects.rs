@@ -59,10 +59,7 @@ impl Objects {
                         let (writer, readers) = (node_of(plan, *writer), on_nodes(plan, readers));
                         let is_for = writer == node.id() || readers.iter().any(|(reader, _)| *reader == node.id());
                         let options = RingOptions::new(writer, readers, RING_BYTES);
-                        match is_for {
-                            true => Opened::Ring(RingBuffer::open(node, &path, options)?),
-                            false => Opened::Nothing,
-                        }
+                        if is_for { Opened::Ring(RingBuffer::open(node, &path, options)?) } else { Opened::Nothing }
                     }
                     ObjectKind::Owned { owner, .. } => {
                         let wholeness = if instance % 2 == 0 { TearCheck::Guards } else { TearCheck::Checksum };

@@ -120,9 +120,10 @@ impl Session {
                     self.machine(me).has_evicted(*dead);
                     self.act(me);
                 } else if me != other && self.runs(other) && self.side[me] == self.side[other] {
-                    match self.heard.insert((me, other)) {
-                        true => self.machine(me).came(node),
-                        false => self.machine(me).trust(node),
+                    if self.heard.insert((me, other)) {
+                        self.machine(me).came(node);
+                    } else {
+                        self.machine(me).trust(node);
                     }
                 } else if me != other {
                     self.machine(me).suspect(node);

@@ -357,8 +357,8 @@ impl Memory {
     }
 }
 
-/// The regions of an object that is being opened ([`ObjectBuilder::regions`](super::ObjectBuilder::regions)). If it is never
-/// announced, they are freed at once.
+/// The regions of an object that is being opened ([`ObjectBuilder::regions`](super::ObjectBuilder::regions)). If it is
+/// never announced, they are freed at once.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {

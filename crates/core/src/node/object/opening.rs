@@ -14,7 +14,8 @@ use crate::node::Node;
 /// let nodes = farfield::local_session(2)?;
 /// let open = |node: &farfield::Node| {
 ///     let cells = node.alloc(GroupKey::SIGNAL, 64)?;
-///     farfield::toolkit::ObjectBuilder::new(node, "app/cells", "Cells").layout("one line").region("cells", cells).announce()
+///     let builder = farfield::toolkit::ObjectBuilder::new(node, "app/cells", "Cells");
+///     builder.layout("one line").region("cells", cells).announce()
 /// };
 /// let (a, b) = (open(&nodes[0])?, open(&nodes[1])?);
 /// a.wait(nodes[0].timeout())?;
@@ -132,8 +133,8 @@ impl ObjectBuilder {
         self
     }
 
-    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`ObjectBuilder::region`] does with
-    /// memory.
+    /// Adds words of this node that peers may ask for by name ([`Node::alloc_words`]), as [`ObjectBuilder::region`]
+    /// does with memory.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -174,8 +175,8 @@ impl ObjectBuilder {
 
     /// Lets restarted nodes join the object while it is open, as additional nodes or in place of a dead or departed
     /// one. The object must be stored on live nodes only, and must need no memory of a joining node. Without this
-    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`ObjectBuilder::on_join`] reports the
-    /// joining node.
+    /// option, such a node waits until the object is reopened ([`Node::reopen`]). [`ObjectBuilder::on_join`] reports
+    /// the joining node.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -184,8 +185,8 @@ impl ObjectBuilder {
     /// let home = node.id();
     /// let count = node.alloc_words(GroupKey::DATA, 1, &[])?; // on the home only
     /// let expect = move |peer| if peer == home { vec![("count".to_string(), 8)] } else { vec![] };
-    /// let opening = farfield::toolkit::ObjectBuilder::new(&node, "app/count", "Count").words("count", count).require_regions(expect);
-    /// let object = opening.takes_in_returned().announce()?;
+    /// let opening = farfield::toolkit::ObjectBuilder::new(&node, "app/count", "Count").words("count", count);
+    /// let object = opening.require_regions(expect).takes_in_returned().announce()?;
     /// # drop(object); Ok(()) }
     /// ```
     pub fn takes_in_returned(mut self) -> ObjectBuilder {

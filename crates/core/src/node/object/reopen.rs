@@ -27,16 +27,18 @@
 //!
 //! *Time.* Each step has the node's timeout. An attempt is repeated only if a member was lost in it, or has joined.
 
+mod caller;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, LocalMutex, NodeId, Word};
+use farfield_fabric::{LocalMutex, NodeId, Word};
 use serde::{Deserialize, Serialize};
 
+use self::caller::Caller;
 use super::super::{Node, Shared};
 use super::Message;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::mutants;
 
 /// The messages of a node that reopens a path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -217,22 +219,65 @@ pub struct Reopening {
 
 impl Reopening {
     /// The path of the generation: open the object under it, or several objects under paths that continue it with `/`.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, Reopening};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let open = |again: &Reopening| AtomicVar::open(&node, again.path(), again.home(node.id()));
+    /// let hits = node.reopen("hits", open)?;
+    /// node.reopen("hits", |again| {
+    ///     assert!(again.path().starts_with("hits@"));
+    ///     open(again)
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn path(&self) -> &str {
         &self.path
     }
 
     /// The number of the generation. Objects opened by `open` have 0; numbers grow, and may have gaps.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, Reopening};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let open = |again: &Reopening| AtomicVar::open(&node, again.path(), again.home(node.id()));
+    /// node.reopen("hits", |again| {
+    ///     assert!(again.generation() > 0);
+    ///     open(again)
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
     /// The participating nodes, the same on each of them, in order.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, Reopening};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let open = |again: &Reopening| AtomicVar::open(&node, again.path(), again.home(node.id()));
+    /// node.reopen("hits", |again| {
+    ///     assert_eq!(again.members(), [node.id()]);
+    ///     open(again)
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn members(&self) -> &[NodeId] {
         &self.members
     }
 
     /// A home for an object that had, or should have, its home on `wanted`: that node if it takes part, else the node
     /// that is now at its place, else that of the next place. All members get the same answer.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// node.reopen("hits", |again| {
+    ///     let home = again.home(farfield::NodeId(0)); // of the first place, or of the next that has a live node
+    ///     farfield::AtomicVar::open(&node, again.path(), home)
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn home(&self, wanted: NodeId) -> NodeId {
         let distance = |node: &&NodeId| {
             let (place, wanted) = (node.index() % self.places, wanted.index() % self.places);
@@ -240,13 +285,6 @@ impl Reopening {
         };
         *self.members.iter().min_by_key(distance).expect("this node is a member")
     }
-}
-
-/// The result of waiting for the others.
-enum Met {
-    All,
-    /// A member calls for a higher generation.
-    Another,
 }
 
 impl Node {
@@ -308,6 +346,16 @@ impl Node {
     /// [`Node::reopen`] among the members of the session in `candidates`, this node included. All of them call it, and
     /// name the same candidates.
     ///
+    /// ```
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// let reopen = |node: &farfield::Node| {
+    ///     node.reopen_among("start", &pair, |again| farfield::Barrier::open(node, again.path(), 1))
+    /// };
+    /// let barriers = farfield::on_each(&nodes[..2], reopen)?;
+    /// assert_eq!(barriers[0].members(), pair);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Node::reopen`], or this node is not among them.
     pub fn reopen_among<T>(
@@ -338,215 +386,31 @@ impl Node {
 
     /// The default participants of an object of that path: the members of the generation that is being opened, or all
     /// members of the session.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert_eq!(nodes[0].members_for("app/mail"), nodes[0].live_members()); // it was never reopened
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn members_for(&self, path: &str) -> Vec<NodeId> {
         self.shared().service.reopenings.members_of(path).unwrap_or_else(|| self.live_members())
     }
 
     /// Whether the object at that path is being reopened, so that the data which it protects may be half-written.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, Reopening};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let open = |again: &Reopening| AtomicVar::open(&node, again.path(), again.home(node.id()));
+    /// assert!(!node.is_reopening("hits"));
+    /// node.reopen("hits", |again| {
+    ///     assert!(node.is_reopening(again.path())); // so a lock is opened as poisoned
+    ///     open(again)
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn is_reopening(&self, path: &str) -> bool {
         self.shared().service.reopenings.members_of(path).is_some()
-    }
-}
-
-/// One call of [`Node::reopen`].
-struct Caller<'a> {
-    node: &'a Node,
-    path: &'a str,
-    candidates: Option<&'a [NodeId]>,
-    endpoint: &'a Endpoint,
-}
-
-impl<'a> Caller<'a> {
-    fn begin(
-        node: &'a Node,
-        path: &'a str,
-        candidates: Option<&'a [NodeId]>,
-        endpoint: &'a Endpoint,
-    ) -> Result<Caller<'a>> {
-        let known = &node.shared().service.reopenings;
-        let mut paths = known.paths.lock();
-        let of_path = paths.entry(path.into()).or_default();
-        if std::mem::replace(&mut of_path.is_calling, true) {
-            return Err(Error::from(ErrorKind::AlreadyOpen).of(path));
-        }
-        of_path.own = None;
-        known.has_changed(&paths);
-        Ok(Caller { node, path, candidates, endpoint })
-    }
-
-    fn known<T>(&self, with: impl FnOnce(&mut Known) -> T) -> T {
-        let mut paths = self.node.shared().service.reopenings.paths.lock();
-        with(paths.entry(self.path.into()).or_default())
-    }
-
-    fn run<T>(&self, mut open: impl FnMut(&Reopening) -> Result<T>) -> Result<T> {
-        loop {
-            let (generation, members) = self.agree()?;
-            self.known(|known| (known.last, known.members) = (generation, members.clone()));
-            let reopening = Reopening {
-                path: format!("{}@{generation}", self.path),
-                generation,
-                members: members.iter().copied().map(NodeId).collect(),
-                places: self.node.nodes(),
-            };
-            let opened = match open(&reopening) {
-                Ok(opened) => opened,
-                Err(error) => {
-                    let is_lost = members.iter().any(|node| self.node.shared().is_gone(NodeId(*node)));
-                    let is_lost = is_lost || error.is_unreachable();
-                    if self.check_fenced().is_ok() && (is_lost || self.is_overtaken()) {
-                        tracing::info!("{}: generation {generation} came to nothing: {error}", self.path);
-                        continue;
-                    }
-                    return Err(error);
-                }
-            };
-            self.say(generation, &members, Step::Opened);
-            let met = match mutants::REOPEN_UNCOMMITTED.is_on() {
-                false => self.meet(generation, &members)?,
-                true => Met::All,
-            };
-            match met {
-                Met::All => {
-                    self.supersede(generation);
-                    return Ok(opened);
-                }
-                Met::Another => {
-                    self.known(|known| known.opened = 0); // the others are not to count on it
-                    drop(opened);
-                }
-            }
-        }
-    }
-
-    /// Waits until all members have called for the same generation among the same members.
-    fn agree(&self) -> Result<(u64, Vec<u16>)> {
-        let (mut generation, mut members) = (0, Vec::new());
-        self.wait("all members to call `reopen`", |caller| {
-            let now = caller.members();
-            let highest = caller.known(|known| {
-                let said = now.iter().filter_map(|node| known.said.get(&NodeId(*node)));
-                let others = said.map(|call| call.generation).filter(|_| !mutants::REOPEN_GENERATION_OWN.is_on());
-                others.chain([known.last + 1]).max().unwrap_or(0)
-            });
-            if highest > generation || now != members {
-                // With other members it is another generation: some nodes may have agreed on the one before.
-                let next = if members.is_empty() { highest } else { highest.max(generation + 1) };
-                (generation, members) = (next, now);
-                caller.say(generation, &members, Step::Calls);
-            }
-            let missing = caller.missing(&members, |call| call.is_of(generation, &members));
-            if missing.is_empty() { Ok((generation, members.clone())) } else { Err(missing) }
-        })
-    }
-
-    /// Waits until all live members have opened their objects, or one of them calls for a higher generation.
-    fn meet(&self, generation: u64, members: &[u16]) -> Result<Met> {
-        self.wait("all members to reopen it", |caller| {
-            if caller.is_overtaken() {
-                return Ok(Met::Another);
-            }
-            let missing = caller.missing(members, |call| call.opened == generation);
-            let living = missing.into_iter().filter(|node| !caller.node.shared().is_gone(*node));
-            let missing: Vec<NodeId> = living.collect();
-            if missing.is_empty() { Ok(Met::All) } else { Err(missing) }
-        })
-    }
-
-    /// Polls `look` until it returns a value. Until then it returns the nodes that it waits for, all of them live.
-    fn wait<T>(&self, what: &str, mut look: impl FnMut(&Caller<'_>) -> Result<T, Vec<NodeId>>) -> Result<T> {
-        let (endpoint, service) = (self.endpoint, &self.node.shared().service);
-        // This comes before the poll, so no change in between is missed.
-        let seen = || (service.reopenings.changes.load(), service.epoch());
-        let start = endpoint.now();
-        loop {
-            self.check_fenced()?;
-            let before = seen();
-            let missing = match look(self) {
-                Ok(done) => return Ok(done),
-                Err(missing) => missing,
-            };
-            // The fabric knows of a death before the membership does.
-            let has_changed =
-                || (seen() != before || missing.iter().any(|node| endpoint.check_alive(*node).is_err())).then_some(());
-            if endpoint.block_on(endpoint.wait_until(start + self.node.timeout(), has_changed)).is_err() {
-                let waited = endpoint.now() - start;
-                return Err(ErrorKind::Timeout { what: what.into(), waited, missing }.into());
-            }
-        }
-    }
-
-    /// A removed node has no members with which to reopen an object.
-    fn check_fenced(&self) -> Result<()> {
-        match self.node.fabric().is_fenced() {
-            true => Err(fabric::Error::from(fabric::ErrorKind::Fenced).into()),
-            false => Ok(()),
-        }
-    }
-
-    /// The members in this node's current view, in order.
-    fn members(&self) -> Vec<u16> {
-        let is_candidate = |node: &NodeId| self.candidates.is_none_or(|nodes| nodes.contains(node));
-        self.node.live_members().into_iter().filter(is_candidate).map(|node| node.0).collect()
-    }
-
-    /// The other members whose latest call differs from the expected one.
-    fn missing(&self, members: &[u16], is_right: impl Fn(&Call) -> bool) -> Vec<NodeId> {
-        let others = members.iter().copied().map(NodeId).filter(|node| *node != self.node.id());
-        self.known(|known| others.filter(|node| !known.said.get(node).is_some_and(&is_right)).collect())
-    }
-
-    /// Whether a member skips this generation without having opened it.
-    fn is_overtaken(&self) -> bool {
-        self.known(|known| known.overtaking().is_some())
-    }
-
-    fn say(&self, generation: u64, members: &[u16], step: Step) {
-        let call = self.known(|known| {
-            known.opened = if step == Step::Opened { generation } else { known.opened };
-            let (path, members, opened) = (self.path.into(), members.to_vec(), known.opened);
-            known.own.insert(Call { path, generation, members, step, opened }).clone()
-        });
-        let shared = self.node.shared();
-        for node in members.iter().copied().map(NodeId).filter(|node| *node != self.node.id()) {
-            Message::Reopen(call.clone()).send(shared, node);
-        }
-    }
-
-    /// The objects of earlier generations end here.
-    fn supersede(&self, generation: u64) {
-        let open: Vec<_> = self.node.shared().service.objects.lock().values().cloned().collect();
-        for object in open {
-            if generation_of(&object.own.path, self.path).is_some_and(|earlier| earlier < generation) {
-                object.reopened.store(generation);
-            }
-        }
-        self.endpoint.wake_local();
-    }
-
-    fn end(&self, is_open: bool) {
-        let known = &self.node.shared().service.reopenings;
-        if !is_open {
-            let own = self.known(|known| {
-                known.opened = 0; // it drops an object that it may have opened
-                known.own.take()
-            });
-            if let Some(Call { generation, members, .. }) = own {
-                self.say(generation, &members, Step::GivesUp);
-            }
-        }
-        let mut paths = known.paths.lock();
-        let of_path = paths.entry(self.path.into()).or_default();
-        of_path.is_calling = false;
-        if is_open {
-            // These calls are answered. Remaining and later ones ask for another generation.
-            let (Known { last, members, said, .. }, shared) = (of_path, self.node.shared());
-            said.retain(|node, call| call.generation > *last || !members.contains(&node.0));
-            said.retain(|node, _| !shared.is_gone(*node));
-        } else {
-            of_path.own = None;
-        }
-        known.has_changed(&paths);
     }
 }
 
@@ -578,6 +442,13 @@ impl super::Object {
 
     /// [`Object::check_current`](super::Object::check_current), for calls that wait: they also end when another node
     /// waits for this one to reopen the object.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").open()?;
+    /// object.check_unasked()?; // no node has reopened it, or asks this one to
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Reopened`], or [`ErrorKind::Reopens`].

@@ -541,7 +541,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(())
     }
 
-    // ---- values ------------------------------------------------------------------------------------------------------
+    // ---- values -----------------------------------------------------------------------------------------------------
 
     /// Checks that the node of a value is alive.
     fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {

@@ -22,7 +22,8 @@ pub enum Placement {
 /// use farfield::{ByteString, KvOptions, KvStore, Placement};
 /// # fn main() -> farfield::Result<()> {
 /// let node = farfield::Node::builder().session("doc-kv-options").start()?;
-/// let options = KvOptions { slots_per_node: 1000, value_bytes_max: 200, placement: Placement::Hash, ..KvOptions::default() };
+/// let placement = Placement::Hash;
+/// let options = KvOptions { slots_per_node: 1000, value_bytes_max: 200, placement, ..KvOptions::default() };
 /// let notes = KvStore::<u64, ByteString>::open(&node, "notes", options)?;
 /// # drop(notes); Ok(()) }
 /// ```

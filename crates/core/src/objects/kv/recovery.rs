@@ -125,7 +125,7 @@ impl Deaths {
         Deaths { node, participants, reports, peers, homes, settled, repaired: LocalMutex::default() }
     }
 
-    // ---- operations --------------------------------------------------------------------------------------------------
+    // ---- operations -------------------------------------------------------------------------------------------------
 
     /// Counts an operation that works under a lock of `home`, unless these locks are closed.
     #[inline]
@@ -213,7 +213,7 @@ impl Deaths {
         self.repaired.lock().insert((stripe, lock));
     }
 
-    // ---- the service thread ------------------------------------------------------------------------------------------
+    // ---- the service thread -----------------------------------------------------------------------------------------
 
     /// Whether a node is dead or departed, and none of its operations can land any more.
     fn is_silent(&self, endpoint: &Endpoint, node: NodeId) -> bool {

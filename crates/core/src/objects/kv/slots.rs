@@ -1,8 +1,8 @@
 //! The slots in network memory, and which of them are free.
 //!
-//! Each node's slots are divided among the nodes that may allocate them: with placement on the inserter, all of a node's
-//! own; by hash, an equal share on every node. Only the allocator hands a slot out and takes it back, and it keeps the
-//! count of the slot's uses.
+//! Each node's slots are divided among the nodes that may allocate them: with placement on the inserter, all of a
+//! node's own; by hash, an equal share on every node. Only the allocator hands a slot out and takes it back, and it
+//! keeps the count of the slot's uses.
 
 use core::ops::Range;
 

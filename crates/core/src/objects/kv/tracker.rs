@@ -6,8 +6,9 @@
 //!               └──────────┴───────────┴─────────────┴───────────────┘
 //! ```
 //!
-//! A node's threads share its tracker. They take turns under a local lock, and send through one endpoint of the tracker's
-//! own: what two endpoints put to a node is in no order, so the head of one could land before the message of another.
+//! A node's threads share its tracker. They take turns under a local lock, and send through one endpoint of the
+//! tracker's own: what two endpoints put to a node is in no order, so the head of one could land before the message of
+//! another.
 
 use std::sync::Arc;
 

@@ -63,9 +63,10 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
         // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
         // Where that fails it may land later, as long as the slot's node is not out for good.
-        let fenced = match mutants::KV_HAND_OVER_UNFENCED.is_on() {
-            false => endpoint.block_on(self.node.fence_live_nodes(endpoint, [self.entry.slot.node()].into_iter())),
-            true => Ok(Vec::new()),
+        let fenced = if mutants::KV_HAND_OVER_UNFENCED.is_on() {
+            Ok(Vec::new())
+        } else {
+            endpoint.block_on(self.node.fence_live_nodes(endpoint, [self.entry.slot.node()].into_iter()))
         };
         let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
@@ -152,10 +153,13 @@ impl<K: Key> Poller for Unfinished<K> {
         if self.node.fabric().is_fenced() {
             return Progress::Done; // the others take the lock from this node, and repair its changes
         }
-        match self.step(endpoint) {
-            _ if self.lock.is_none() => Progress::Done,
-            true => Progress::Busy,
-            false => Progress::Idle,
+        let has_advanced = self.step(endpoint);
+        if self.lock.is_none() {
+            Progress::Done
+        } else if has_advanced {
+            Progress::Busy
+        } else {
+            Progress::Idle
         }
     }
 

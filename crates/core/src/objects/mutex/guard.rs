@@ -79,9 +79,10 @@ impl Guard<'_> {
         }
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
-        let released = match mutants::MUTEX_RELEASED_BY_PUT.is_on() {
-            false => self.endpoint.faa(self.word, me.wrapping_neg()).await,
-            true => mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me),
+        let released = if mutants::MUTEX_RELEASED_BY_PUT.is_on() {
+            mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me)
+        } else {
+            self.endpoint.faa(self.word, me.wrapping_neg()).await
         };
         match &released {
             Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),

@@ -34,8 +34,8 @@ pub struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// Whether what a reader has not read is waited for. One that is gone, but not out for good, may still tell others that
-    /// it has not read it.
+    /// Whether what a reader has not read is waited for. One that is gone, but not out for good, may still tell others
+    /// that it has not read it.
     fn counts(&self, endpoint: &Endpoint, reader: NodeId) -> bool {
         let node = self.shared.object.node();
         node.fenced_error(endpoint, reader).is_none() || mutants::RING_DEAD_READER_AWAITED.is_on()
@@ -103,9 +103,10 @@ impl Acknowledgements {
         let start = endpoint.now();
         let look = || {
             doing();
-            match behind().any(|owner| self.counts(endpoint, owner)) {
-                true => self.shared.check_unasked().err().map(Err),
-                false => Some(Ok(())),
+            if behind().any(|owner| self.counts(endpoint, owner)) {
+                self.shared.check_unasked().err().map(Err)
+            } else {
+                Some(Ok(()))
             }
         };
         match endpoint.wait_until(deadline, look).await {

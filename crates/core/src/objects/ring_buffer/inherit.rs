@@ -46,7 +46,8 @@ impl RingReceiver {
     }
 
     /// Gets the messages up to `until` that have landed on another reader's node and not on this one. The writer must
-    /// be dead and fenced: none of its writes can land any more ([`MemberStatus::Evicted`](crate::MemberStatus::Evicted)).
+    /// be dead and fenced: none of its writes can land any more
+    /// ([`MemberStatus::Evicted`](crate::MemberStatus::Evicted)).
     ///
     /// The other copy still holds them. A writer reuses only space that all living readers have acknowledged, which
     /// ends at or before this reader's position.

@@ -177,9 +177,10 @@ impl RingReceiver {
 
     /// Returns the space before a position to the writer.
     fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
-        let position = match mutants::RING_CREDIT_MODULO.is_on() {
-            false => position,
-            true => position % self.shared.options.capacity_bytes as u64,
+        let position = if mutants::RING_CREDIT_MODULO.is_on() {
+            position % self.shared.options.capacity_bytes as u64
+        } else {
+            position
         };
         match (&self.tail, &self.shared.tails) {
             (Tail::Local(offset), Some(tails)) => {

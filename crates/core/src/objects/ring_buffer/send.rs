@@ -162,9 +162,10 @@ impl RingSender {
         let begin = core::mem::replace(&mut self.head, end);
         let (mut is_sent, mut some_gone, mut refused) = (self.has_local_readers, false, None);
         for copy in &self.copies {
-            let sent = match copy.sent.get() == begin {
-                true => self.put(endpoint, copy, at, framed),
-                false => self.put_missing(endpoint, copy),
+            let sent = if copy.sent.get() == begin {
+                self.put(endpoint, copy, at, framed)
+            } else {
+                self.put_missing(endpoint, copy)
             };
             // A dead or departed node does not get it, and does not delay the others. After a refusal a node gets it
             // later.
@@ -196,9 +197,12 @@ impl RingSender {
         let Shared { ring, head, options, .. } = &*self.shared;
         let first = bytes.min(options.capacity_bytes - at);
         // To one node, in this order: message, then head. A refused put leaves a hole, so the head is not put.
-        let send_head = || match mutants::RING_HEAD_LIVE.is_on() {
-            false => endpoint.put_value(copy.head, self.head).detach(),
-            true => endpoint.put_from_region(copy.head, head.span(0, 8)).detach(),
+        let send_head = || {
+            if mutants::RING_HEAD_LIVE.is_on() {
+                endpoint.put_from_region(copy.head, head.span(0, 8)).detach()
+            } else {
+                endpoint.put_value(copy.head, self.head).detach()
+            }
         };
         if mutants::RING_HEAD_FIRST.is_on() {
             let _ = send_head();

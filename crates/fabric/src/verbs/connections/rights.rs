@@ -117,7 +117,8 @@ impl Connections {
         }
     }
 
-    /// Shuts a node out for good. When it returns, nothing of it can land here, and this node's operations towards it end.
+    /// Shuts a node out for good. When it returns, nothing of it can land here, and this node's operations towards it
+    /// end.
     pub(in crate::verbs) fn evict(&self, node: NodeId) {
         self.set_state(node, DEAD);
         self.known.fetch_max(node.index() + 1, Ordering::Relaxed);

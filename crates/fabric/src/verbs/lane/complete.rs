@@ -119,8 +119,8 @@ impl VerbsLane {
         }
     }
 
-    /// Ends what waits on a queue pair and is late, if the peer has given memory back since this was looked at last; whether
-    /// it has.
+    /// Ends what waits on a queue pair and is late, if the peer has given memory back since this was looked at last;
+    /// whether it has.
     pub(super) fn drop_late(&mut self, pair_at: usize) -> bool {
         let pair = &mut self.pairs[pair_at];
         let peer = &mut self.peers[pair.peer.index()];
@@ -175,7 +175,8 @@ impl VerbsLane {
         self.end_waiting(pair_at, code);
     }
 
-    /// Looks for queue pairs whose work does not end, although they have ended, or for far too long: destroying them ends it.
+    /// Looks for queue pairs whose work does not end, although they have ended, or for far too long: destroying them
+    /// ends it.
     #[cold]
     pub(super) fn reap_stalled_pairs(&mut self) {
         let now = Instant::now();

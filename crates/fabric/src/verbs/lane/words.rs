@@ -122,16 +122,16 @@ impl VerbsLane {
         unsafe { local.write(operands[0]) };
         let (id, ends) = (&self.newest_word, &route.ends);
         let work = WordWork { verb, id, local, address: route.address + within, ends, operands };
-        // SAFETY: the place's memory stays as it is until the operation has ended: the block lives as long as the lane, which
-        // drops its queue pairs first. The keys are those of that memory and of the word's.
+        // SAFETY: the place's memory stays as it is until the operation has ended: the block lives as long as the lane,
+        // which drops its queue pairs first. The keys are those of that memory and of the word's.
         match unsafe { post_word(queue, work) } {
             0 => Ok(Some(ticket)),
             _ => Ok(self.was_refused(ticket)),
         }
     }
 
-    /// Polls for an operation on a word that is probably the only one under way, and complete: then, the word that was got, or
-    /// was there before, and the ticket is worth nothing any more.
+    /// Polls for an operation on a word that is probably the only one under way, and complete: then, the word that was
+    /// got, or was there before, and the ticket is worth nothing any more.
     #[inline(always)]
     pub(crate) fn poll_only_word(&mut self, ticket: WordTicket) -> Option<(u64, WordOrigin)> {
         if self.outstanding != 1 || !self.words.is_under_way(ticket) {

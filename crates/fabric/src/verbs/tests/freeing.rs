@@ -1,4 +1,5 @@
-//! A lane and memory that a peer gives back: before a request is posted, while it waits, and once it is with the device.
+//! A lane and memory that a peer gives back: before a request is posted, while it waits, and once it is with the
+//! device.
 
 use super::super::memory::GenerationInfo;
 use super::*;

@@ -1,4 +1,5 @@
-//! Whole nodes on devices that tests made: which queue pairs and registrations there are, and rights, whatever the peers do.
+//! Whole nodes on devices that tests made: which queue pairs and registrations there are, and rights, whatever the
+//! peers do.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::net::Ipv4Addr;
@@ -303,7 +304,8 @@ fn the_right_of_the_own_node_is_taken_and_given_whether_it_was_used_or_not() {
     assert_eq!(region.word(0).load(), 6);
 }
 
-/// Lanes open their way to the own node while its right is taken and given, groups are made, and at last the node is fenced.
+/// Lanes open their way to the own node while its right is taken and given, groups are made, and at last the node is
+/// fenced.
 #[test]
 fn the_first_use_of_the_own_node_races_with_what_forbids_it() {
     let nodes = Served::session("own-race", 1);

@@ -67,7 +67,8 @@ impl Parser {
             return self.fail(position, format!("`{name}` of which library? {} have it", list(libraries)));
         }
         let Some((library, arguments)) = fits.pop() else { return Err(wrong.expect("none fits, so one was wrong")) };
-        // The names of operations that are new, now that it is clear that they are such. Each implementation has its own.
+        // The names of operations that are new, now that it is clear that they are such. Each implementation has its
+        // own.
         let implemented = self.implementations.iter().find(|(of, _)| *of == library);
         let own = self.inside.last().map(|inside| &inside.implementation).or(implemented.map(|(_, it)| it));
         let own = own.map_or(String::new(), |implementation| format!("{}:", implementation.name));

@@ -1,0 +1,73 @@
+//! The readers, on texts and variables; the checks of a configuration.
+
+use super::*;
+
+fn from(variables: &[(&str, &str)]) -> Result<Config> {
+    let find = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_string());
+    Node::builder().variables(find).map(|builder| builder.config)
+}
+
+#[test]
+fn the_rank_is_found_inside_every_launcher() {
+    for (node, nodes) in [
+        ("FARFIELD_NODE", "FARFIELD_NODES"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ] {
+        let config = from(&[(node, "2"), (nodes, "4"), ("FARFIELD_SESSION", "s")]).unwrap();
+        assert_eq!((config.node, config.nodes, config.session.as_str()), (2, 4, "s"));
+    }
+    let config = from(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "77")]).unwrap();
+    assert_eq!(config.session, "77");
+    assert_eq!(from(&[]).unwrap().nodes, 1);
+    assert!(from(&[("FARFIELD_NODE", "x"), ("FARFIELD_NODES", "2")]).is_err());
+}
+
+#[test]
+fn a_file_says_names_and_limits_and_nothing_unknown() {
+    let text = "session='s'\nnode=1\ntimeout_ms=50\n[[nodes]]\nname='a'\n[[nodes]]\nname='b'\n";
+    let config = Node::builder().toml(text).unwrap().config;
+    assert_eq!((config.node, config.nodes, config.timeout.as_millis()), (1, 2, 50));
+    assert!(Node::builder().toml("sesion='s'").is_err());
+}
+
+#[test]
+fn huge_pages_are_named() {
+    assert_eq!(from(&[]).unwrap().huge_pages, HugePages::TwoMib);
+    assert_eq!(from(&[("FARFIELD_HUGE_PAGES", "1G")]).unwrap().huge_pages, HugePages::OneGib);
+    assert!(from(&[("FARFIELD_HUGE_PAGES", "4K")]).is_err());
+    let file = Node::builder().toml("huge_pages = 'none'\n[[nodes]]\nname = 'a'").unwrap().config;
+    assert_eq!(file.huge_pages, HugePages::Never);
+}
+
+#[test]
+fn addresses_put_a_node_on_rdma() {
+    let text = "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[[nodes]]\nname='b'\naddress='[fd99::2]:1'\n[rdma]\nport=2";
+    let config = Node::builder().toml(text).unwrap().config;
+    assert!(matches!(config.fabric, Choice::Verbs) && config.hosts.addresses[1].is_ipv6());
+    assert_eq!((config.nodes, config.hosts.device.port), (2, Some(2)));
+    let huge = Node::builder().toml(&format!("huge_pages='1G'\n{text}")).unwrap().config;
+    assert_eq!(
+        (config.rdma().device.huge_pages, huge.rdma().device.huge_pages),
+        (HugePages::TwoMib, HugePages::OneGib)
+    );
+    assert!(Node::builder().toml(&text.replace("address='10.0.0.1:1'", "")).is_err(), "one without an address");
+
+    let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1, 127.0.0.3:1");
+    let node = [("FARFIELD_NODE", "1"), ("FARFIELD_NODES", "3"), ("FARFIELD_DEVICE", "a,b")];
+    let mut config = from(&[&node[..], &[hosts, ("FARFIELD_SECRET", "0123456789abcdef")]].concat()).unwrap();
+    config.hosts.take_device_in_turn(config.node);
+    assert_eq!((config.hosts.addresses.len(), config.hosts.device.device.as_deref()), (3, Some("b")));
+    assert!(config.hosts.secret.is_some());
+    for wrong in [("FARFIELD_HOSTS", "here"), ("FARFIELD_LIFE", "x"), ("FARFIELD_SECRET", "short")] {
+        assert!(from(&[hosts, wrong][usize::from(wrong.0 == hosts.0)..]).is_err(), "{wrong:?}");
+    }
+    assert!(matches!(from(&node).unwrap().fabric, Choice::Shm));
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
+    assert!(Node::builder().node(2).nodes(2).start().is_err());
+    assert!(Node::builder().names(["a", "b"]).nodes(3).start().is_err());
+}

@@ -1,0 +1,86 @@
+//! Fences that continue past dead and departed nodes, and the errors of nodes whose operations no longer land.
+
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId};
+
+use super::{MemberStatus, Node};
+use crate::error::Result;
+
+impl Node {
+    /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?;
+    /// assert!(nodes[0].fenced_error(&nodes[0].endpoint()?, nodes[1].id()).is_none()); // it is alive
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn fenced_error(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
+        let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
+        let may_land =
+            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.status_of(node) != MemberStatus::Evicted;
+        (!may_land).then_some(gone)
+    }
+
+    /// A global fence that continues past dead and departed nodes. It returns the nodes where this endpoint's puts may
+    /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
+    /// members. This state ends: the members decide about a node that does not answer, and [`Node::fenced_error`] then
+    /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
+    /// let lost = ep.block_on(node.fence_live_nodes(&ep, node.members()))?;
+    /// assert!(lost.is_empty()); // all puts are visible
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A node refuses the fence for another reason than its death, its departure or its silence.
+    pub async fn fence_live_nodes(
+        &self,
+        endpoint: &Endpoint,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Result<Vec<NodeId>> {
+        // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
+        // node and the others may not have learned of it yet. The right to a further group is the application's:
+        // without it nothing lands there.
+        let may_be_missed =
+            |error: &fabric::Error| error.is_unreachable() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. });
+        let is_of_application = |error: &fabric::Error| match error.kind() {
+            fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
+            _ => false,
+        };
+        if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
+            return Ok(Vec::new());
+        }
+        let deadline = endpoint.deadline();
+        match fence(endpoint, nodes.clone(), deadline).await {
+            Ok(()) => return Ok(Vec::new()),
+            Err(error) if !may_be_missed(&error) => return Err(error.into()),
+            Err(_) => {}
+        }
+        let mut lost = Vec::new();
+        for node in nodes {
+            match fence(endpoint, [node].into_iter(), deadline).await {
+                Err(error) if is_of_application(&error) => {}
+                Err(error) if !may_be_missed(&error) => return Err(error.into()),
+                Err(_) if self.fenced_error(endpoint, node).is_none() => lost.push(node),
+                Err(_) => endpoint.clear_flush_state(node),
+                Ok(()) => {}
+            }
+        }
+        Ok(lost)
+    }
+}
+
+/// A global fence, repeated until `deadline` while it is refused: a release depends on it.
+async fn fence(
+    endpoint: &Endpoint,
+    nodes: impl Iterator<Item = NodeId> + Clone,
+    deadline: Instant,
+) -> fabric::Result<()> {
+    loop {
+        match endpoint.global_fence(nodes.clone()).await {
+            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.wait_for_change(deadline).await,
+            fenced => return fenced,
+        }
+    }
+}

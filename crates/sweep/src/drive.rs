@@ -1,0 +1,149 @@
+//! Runs the worker for one mistake after the other, several at a time, and writes down what became of each.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::RunArgs;
+use crate::report::{Fate, Line, equivalents, log_of, read_log};
+use crate::tree::{Site, Tree};
+
+/// Executions of each scenario, to see which mistakes it reaches.
+const REACH_EXECUTIONS: u64 = 60;
+
+/// What the worker says of a scenario.
+#[derive(Clone, serde::Deserialize)]
+struct Reach {
+    scenario: String,
+    is_small: bool,
+    micros_each: u64,
+    sites: Vec<u32>,
+}
+
+/// What the worker says of a mistake.
+#[derive(serde::Deserialize)]
+struct Outcome {
+    killed_by: Option<String>,
+    executions: u64,
+    failure: String,
+    replay: String,
+}
+
+pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -> Result<()> {
+    let scratch = root.join("target/sweep");
+    std::fs::create_dir_all(&scratch)?;
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let worker = Tree::new(root, &scratch).build(&mut sites, |what| bar.set_message(what.to_string()))?;
+    bar.set_message("looking which scenarios reach which mistakes");
+    let reaches = reaches(&worker)?;
+    bar.finish_and_clear();
+
+    let log = log_of(root);
+    if args.anew {
+        let _ = std::fs::remove_file(&log);
+    }
+    let done: BTreeSet<String> = read_log(root)?.into_iter().map(|line| line.name).collect();
+    let numbers: HashMap<String, u32> = sites.iter().map(|(id, site)| (site.name.clone(), *id)).collect();
+    let chosen = args.which.choose(sites.into_values().collect());
+    let chosen_names: BTreeSet<String> = chosen.iter().map(|site| site.name.clone()).collect();
+    let left: Vec<(u32, Site)> =
+        chosen.into_iter().filter(|site| !done.contains(&site.name)).map(|site| (numbers[&site.name], site)).collect();
+
+    let bar = ProgressBar::new(left.len() as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} mistakes, {eta} left  {wide_msg}")?);
+    let file = Mutex::new(OpenOptions::new().create(true).append(true).open(&log)?);
+    let queue = Mutex::new(left.into_iter());
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
+    let work = || -> Result<()> {
+        loop {
+            let Some((id, site)) = queue.lock().expect("no panic holds it").next() else { return Ok(()) };
+            let fate = fate(&worker, id, &reaches, args)?;
+            bar.set_message(format!("{}: {}", site.file, fate.word()));
+            let line = Line {
+                name: site.name,
+                file: site.file,
+                line: site.mistake.line,
+                kind: site.mistake.kind.into(),
+                fate,
+            };
+            let mut file = file.lock().expect("no panic holds it");
+            writeln!(file, "{}", serde_json::to_string(&line)?)?;
+            bar.inc(1);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })?;
+    bar.finish_and_clear();
+    crate::report::print(root)?;
+    if args.strict {
+        let known = equivalents(root)?;
+        let survivors: Vec<Line> = read_log(root)?
+            .into_iter()
+            .filter(|line| chosen_names.contains(&line.name) && line.fate.survives() && !known.contains_key(&line.name))
+            .collect();
+        ensure!(survivors.is_empty(), "{} mistakes survive", survivors.len());
+    }
+    Ok(())
+}
+
+/// Which scenarios reach which sites; the quickest scenarios first.
+fn reaches(worker: &Path) -> Result<Vec<Reach>> {
+    let run = Command::new(worker).args(["reach", &REACH_EXECUTIONS.to_string()]).output()?;
+    ensure!(run.status.success(), "the worker fails without a mistake: {}", String::from_utf8_lossy(&run.stderr));
+    let text = String::from_utf8(run.stdout)?;
+    let mut reaches: Vec<Reach> =
+        text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("reading what the worker says")?;
+    reaches.sort_by_key(|reach| (!reach.is_small, reach.micros_each));
+    Ok(reaches)
+}
+
+/// What becomes of a mistake.
+fn fate(worker: &PathBuf, id: u32, reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
+    let scenarios: Vec<&str> =
+        reaches.iter().filter(|reach| reach.sites.contains(&id)).map(|reach| reach.scenario.as_str()).collect();
+    if scenarios.is_empty() {
+        return Ok(Fate::NotReached);
+    }
+    let mut child = Command::new(worker)
+        .args(["kill", &id.to_string(), &args.executions.to_string()])
+        .args(&scenarios)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(args.seconds) {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Fate::OutOfTime);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut text = String::new();
+    child.stdout.take().context("its output")?.read_to_string(&mut text)?;
+    if !status.success() {
+        return Ok(Fate::Crashed);
+    }
+    let outcome: Outcome = serde_json::from_str(text.trim()).context("reading what the worker says")?;
+    Ok(match outcome.killed_by {
+        Some(scenario) => {
+            let Outcome { executions, failure, replay, .. } = outcome;
+            Fate::Killed { scenario, executions, failure, replay }
+        }
+        None => Fate::Survived { executions: outcome.executions, scenarios: scenarios.len() },
+    })
+}

@@ -1,0 +1,113 @@
+//! A mutation sweep: puts systematic mistakes into a copy of the sources, each behind a switch, builds the model checker
+//! with all of them, and looks which are found.
+//!
+//! ```text
+//! cargo run --release -p farfield-sweep -- run                 all mistakes; continues where it was interrupted
+//! cargo run --release -p farfield-sweep -- run --sample 40     some of them
+//! cargo run --release -p farfield-sweep -- report              the table, and the survivors
+//! ```
+//!
+//! A mistake that no scenario can find, because the code with it does the same, has a line in `equivalent.txt` with the
+//! reason. Sources with mistakes lie in `target/sweep/tree`, and what became of each in `target/sweep/log.jsonl`.
+
+#![forbid(unsafe_code)]
+
+mod drive;
+mod mutate;
+mod report;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+
+/// Puts mistakes into the sources, and looks which of them the model checker finds.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Lists the mistakes, one a line.
+    List(Which),
+    /// Builds the checker with the mistakes, and runs it with one after the other.
+    Run(RunArgs),
+    /// Prints what became of them.
+    Report,
+}
+
+/// Which mistakes.
+#[derive(Args)]
+struct Which {
+    /// Only those in files whose path contains this
+    #[arg(long, value_name = "PART")]
+    file: Option<String>,
+    /// Only this many, spread evenly
+    #[arg(long, value_name = "COUNT")]
+    sample: Option<usize>,
+    /// Which sample: another number gives others
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    turn: usize,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    #[command(flatten)]
+    which: Which,
+    /// The most executions for each mistake
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    executions: u64,
+    /// The most seconds for each mistake
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    seconds: u64,
+    /// Processes at a time; all cores unless set
+    #[arg(long, value_name = "COUNT")]
+    jobs: Option<usize>,
+    /// Begins anew, instead of continuing
+    #[arg(long)]
+    anew: bool,
+    /// Ends in an error if a mistake survives that is not known to be equivalent
+    #[arg(long)]
+    strict: bool,
+}
+
+fn main() -> Result<()> {
+    let root = root()?;
+    match Cli::parse().command {
+        Action::List(which) => {
+            for site in which.choose(tree::sites(&root)?) {
+                println!(
+                    "{}:{}: {}: {} → {}",
+                    site.file, site.mistake.line, site.mistake.kind, site.mistake.was, site.mistake.becomes
+                );
+            }
+            Ok(())
+        }
+        Action::Run(args) => {
+            let sites: BTreeMap<u32, tree::Site> = (0..).zip(tree::sites(&root)?).collect();
+            drive::run(&root, sites, &args)
+        }
+        Action::Report => report::print(&root),
+    }
+}
+
+impl Which {
+    fn choose(&self, sites: Vec<tree::Site>) -> Vec<tree::Site> {
+        let in_file = |site: &tree::Site| self.file.as_ref().is_none_or(|part| site.file.contains(part.as_str()));
+        let sites: Vec<tree::Site> = sites.into_iter().filter(in_file).collect();
+        let Some(count) = self.sample.filter(|count| *count < sites.len()) else { return sites };
+        let step = sites.len().div_ceil(count.max(1));
+        sites.into_iter().skip(self.turn % step).step_by(step).collect()
+    }
+}
+
+/// The folder of the workspace.
+fn root() -> Result<PathBuf> {
+    let here = std::env::current_dir()?;
+    let is_root = |folder: &&std::path::Path| folder.join("crates/sweep/Cargo.toml").exists();
+    here.ancestors().find(is_root).map(Into::into).context("run it inside a checkout of Farfield")
+}

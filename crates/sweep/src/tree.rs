@@ -1,0 +1,189 @@
+//! A copy of the workspace with all mistakes in it, and its build.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::mutate::{Mistake, instrument, mistakes};
+
+/// Where order, recovery or agreement is decided: folders and files, relative to the root.
+pub(crate) const SWEPT: &[&str] = &[
+    "crates/core/src/objects",
+    "crates/core/src/node",
+    "crates/locks/src",
+    "crates/transactions/src",
+    "crates/fabric/src/endpoint/batch.rs",
+    "crates/fabric/src/endpoint/fence.rs",
+    "crates/fabric/src/endpoint/marks.rs",
+];
+/// Files in there whose code no scenario runs, or that are scenarios themselves.
+const NOT_SWEPT: &[&str] = &[
+    "crates/core/src/node/config",
+    "crates/core/src/node/local.rs",
+    "crates/core/src/node/metrics.rs",
+    "crates/locks/src/mutants.rs",
+    "crates/locks/src/scenarios",
+    "crates/transactions/src/mutants.rs",
+    "crates/transactions/src/scenarios",
+];
+
+/// By file: the ranges that mistakes have put in, each with its number.
+type PutIn = BTreeMap<String, Vec<(u32, Range<usize>)>>;
+
+/// A mistake of the workspace.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) file: String,
+    pub(crate) mistake: Mistake,
+    /// Names the mistake as long as its code does not change: the file, the kind, the texts, and which of several.
+    pub(crate) name: String,
+}
+
+/// All mistakes, in order of files and lines.
+pub(crate) fn sites(root: &Path) -> Result<Vec<Site>> {
+    let mut sites = Vec::new();
+    for file in tracked(root)?.into_iter().filter(|file| is_swept(file)) {
+        let text = std::fs::read_to_string(root.join(&file))?;
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for mistake in mistakes(&text).with_context(|| format!("reading {file}"))? {
+            let of = format!("{file} | {} | {} | {}", mistake.kind, mistake.was, mistake.becomes);
+            let nth = seen.entry(of.clone()).and_modify(|nth| *nth += 1).or_insert(1);
+            sites.push(Site { file: file.clone(), mistake, name: format!("{of} | {nth}") });
+        }
+    }
+    Ok(sites)
+}
+
+fn is_swept(file: &str) -> bool {
+    let is_in = |places: &[&str]| places.iter().any(|place| file.starts_with(place));
+    file.ends_with(".rs") && is_in(SWEPT) && !is_in(NOT_SWEPT) && !file.contains("/tests")
+}
+
+/// The files of the checkout that git knows, and new ones.
+fn tracked(root: &Path) -> Result<Vec<String>> {
+    let listed = Command::new("git").current_dir(root).args(["ls-files", "-co", "--exclude-standard"]).output()?;
+    ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
+    let files = String::from_utf8(listed.stdout)?;
+    Ok(files.lines().filter(|file| root.join(file).exists()).map(String::from).collect())
+}
+
+/// A copy of the workspace.
+pub(crate) struct Tree {
+    root: PathBuf,
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl Tree {
+    pub(crate) fn new(root: &Path, scratch: &Path) -> Tree {
+        Tree { root: root.into(), folder: scratch.join("tree"), target: scratch.join("target") }
+    }
+
+    /// Writes the copy with these mistakes. Returns the ranges of each file that a mistake has put in.
+    fn write(&self, sites: &[(u32, &Site)]) -> Result<PutIn> {
+        let mut put_in = BTreeMap::new();
+        for file in tracked(&self.root)? {
+            let (from, to) = (self.root.join(&file), self.folder.join(&file));
+            std::fs::create_dir_all(to.parent().expect("a file is in a folder"))?;
+            let of_file: Vec<(u32, &Mistake)> =
+                sites.iter().filter(|(_, site)| site.file == file).map(|(id, site)| (*id, &site.mistake)).collect();
+            let bytes = std::fs::read(&from)?;
+            let bytes = match file.as_str() {
+                _ if !of_file.is_empty() => {
+                    let (text, ranges) = instrument(std::str::from_utf8(&bytes)?, &of_file);
+                    put_in.insert(file.clone(), ranges);
+                    text.into_bytes()
+                }
+                "crates/core/Cargo.toml"
+                | "crates/locks/Cargo.toml"
+                | "crates/transactions/Cargo.toml"
+                | "crates/fabric/Cargo.toml" => {
+                    let text = String::from_utf8(bytes)?;
+                    let switch = "[dependencies]\nfarfield-sweep-switch = { path = \"../sweep/switch\" }\n";
+                    text.replacen("[dependencies]\n", switch, 1).into_bytes()
+                }
+                "Cargo.toml" => [&bytes[..], PROFILE.as_bytes()].concat(),
+                _ => bytes,
+            };
+            // What has not changed is not built again.
+            if std::fs::read(&to).ok().as_ref() != Some(&bytes) {
+                std::fs::write(&to, bytes)?;
+            }
+        }
+        Ok(put_in)
+    }
+
+    fn cargo(&self, command: &str) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&self.folder).env("CARGO_TARGET_DIR", &self.target);
+        // Code that is switched off is no fault.
+        cargo.env("RUSTFLAGS", "-Awarnings");
+        cargo.args([command, "--package", "farfield-sweep-worker", "--message-format", "json"]);
+        cargo
+    }
+
+    /// Builds the worker. Mistakes that the compiler refuses are removed from `sites`. `say` hears of the progress.
+    pub(crate) fn build(&self, sites: &mut BTreeMap<u32, Site>, say: impl Fn(&str)) -> Result<PathBuf> {
+        for round in 1.. {
+            let numbered: Vec<(u32, &Site)> = sites.iter().map(|(id, site)| (*id, site)).collect();
+            let put_in = self.write(&numbered)?;
+            say(&format!("compiling {} mistakes, round {round}", sites.len()));
+            let checked = self.cargo("check").output().context("starting cargo")?;
+            if checked.status.success() {
+                break;
+            }
+            let refused = refused(&String::from_utf8_lossy(&checked.stdout), &put_in);
+            if refused.is_empty() {
+                bail!("the copy does not compile:\n{}", String::from_utf8_lossy(&checked.stderr));
+            }
+            sites.retain(|id, _| !refused.contains(id));
+        }
+        say("building the worker");
+        let built = self.cargo("build").args(["--profile", "sweep"]).output()?;
+        ensure!(built.status.success(), "building the worker:\n{}", String::from_utf8_lossy(&built.stderr));
+        Ok(self.target.join("sweep/farfield-sweep-worker"))
+    }
+}
+
+/// Executions are most of a sweep's time, and a debug assertion that fails kills, too.
+const PROFILE: &str = "\n[profile.sweep]\ninherits = \"release\"\ndebug = false\ndebug-assertions = true\n";
+
+/// The mistakes that compiler errors are about: those whose text an error points into, or else the innermost around it.
+fn refused(messages: &str, put_in: &PutIn) -> BTreeSet<u32> {
+    let mut refused = BTreeSet::new();
+    for line in messages.lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        let message = &message["message"];
+        if message["level"] != "error" {
+            continue;
+        }
+        for span in spans(message) {
+            let Some(ranges) = span["file_name"].as_str().and_then(|file| put_in.get(file)) else { continue };
+            let (Some(start), Some(end)) = (span["byte_start"].as_u64(), span["byte_end"].as_u64()) else { continue };
+            let (start, end) = (start as usize, end as usize);
+            let touched: Vec<u32> =
+                ranges.iter().filter(|(_, range)| range.start < end && start < range.end).map(|(id, _)| *id).collect();
+            match touched.is_empty() {
+                false => refused.extend(touched),
+                true => refused.extend(around(ranges, start)),
+            }
+        }
+    }
+    refused
+}
+
+/// The innermost mistake around a place: its texts are before and behind it.
+fn around(ranges: &[(u32, Range<usize>)], at: usize) -> Option<u32> {
+    let before = ranges.iter().rev().filter(|(_, range)| range.end <= at);
+    let has_end = |id: u32| ranges.iter().any(|(other, range)| *other == id && range.start >= at);
+    before.map(|(id, _)| *id).find(|id| has_end(*id))
+}
+
+fn spans(message: &serde_json::Value) -> Vec<&serde_json::Value> {
+    let own = message["spans"].as_array().into_iter().flatten();
+    let children = message["children"].as_array().into_iter().flatten();
+    own.chain(children.flat_map(|child| child["spans"].as_array().into_iter().flatten())).collect()
+}

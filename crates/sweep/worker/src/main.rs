@@ -1,0 +1,123 @@
+//! Runs scenarios with one mistake switched on. `farfield-sweep` builds it from a copy of the sources with mistakes, and
+//! starts it once for each.
+//!
+//! ```text
+//! farfield-sweep-worker reach EXECUTIONS                     a line of JSON for each scenario: the sites that it reaches
+//! farfield-sweep-worker kill SITE EXECUTIONS SCENARIO...     a line of JSON: which scenario fails, and after how many
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use farfield_check::{Budget, Finding, Scenario, check, exhaust};
+use farfield_sweep_switch as switch;
+
+/// Executions of a scenario in the first round. Each further round has four times as many.
+const FIRST_ROUND: u64 = 50;
+/// All executions of a small scenario are run if they are no more than this.
+const EXHAUST_MAX: u64 = 3000;
+
+/// The sites that a scenario reaches.
+#[derive(serde::Serialize)]
+struct Reach {
+    scenario: String,
+    is_small: bool,
+    micros_each: u64,
+    sites: Vec<u32>,
+}
+
+/// What became of a mistake.
+#[derive(serde::Serialize)]
+struct Outcome {
+    /// The scenario that failed, if one did.
+    killed_by: Option<String>,
+    /// Executions of all scenarios until then.
+    executions: u64,
+    failure: String,
+    replay: String,
+}
+
+fn all() -> Vec<Scenario> {
+    [farfield_check::scenarios::all(), farfield_locks::scenarios::all(), farfield_transactions::scenarios::all()]
+        .concat()
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words[..] {
+        ["reach", executions] => reach(number(executions)),
+        ["kill", site, executions, ref scenarios @ ..] => kill(number(site) as u32, number(executions), scenarios),
+        _ => {
+            eprintln!("usage: reach EXECUTIONS | kill SITE EXECUTIONS SCENARIO...");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect("`farfield-sweep` passes numbers")
+}
+
+fn print(line: &impl serde::Serialize) {
+    println!("{}", serde_json::to_string(line).expect("plain data"));
+}
+
+fn reach(executions: u64) {
+    for scenario in all() {
+        switch::take_reached();
+        let start = Instant::now();
+        let report = check(&scenario, Budget::executions(executions).within(Duration::from_secs(5)), 1);
+        assert!(report.finding.is_none(), "{} fails without any mistake", scenario.name());
+        let micros_each = start.elapsed().as_micros() as u64 / report.executions.max(1);
+        let (scenario, is_small) = (scenario.name().to_string(), scenario.is_small());
+        print(&Reach { scenario, is_small, micros_each, sites: switch::take_reached() });
+    }
+}
+
+fn kill(site: u32, executions_max: u64, names: &[&str]) {
+    let all = all();
+    let mut scenarios: Vec<&Scenario> =
+        names.iter().filter_map(|name| all.iter().find(|scenario| scenario.name() == *name)).collect();
+    switch::enable(Some(site));
+    let mut spent = 0;
+    let (mut each, mut seed) = (FIRST_ROUND, 1);
+    while spent < executions_max && !scenarios.is_empty() {
+        let mut round = scenarios.clone().into_iter();
+        while let Some(scenario) = round.next().filter(|_| spent < executions_max) {
+            let left = executions_max - spent;
+            let report = check(scenario, Budget::executions(each.min(left)), seed);
+            spent += report.executions;
+            if let Some(finding) = report.finding {
+                return print(&outcome(scenario, spent, &finding));
+            }
+            // The random executions of a small scenario have not found it: all of them decide.
+            if seed == 1 && scenario.is_small() {
+                let report =
+                    exhaust(scenario, Budget::executions(EXHAUST_MAX.min(executions_max.saturating_sub(spent))));
+                spent += report.executions;
+                if let Some(finding) = report.finding {
+                    return print(&outcome(scenario, spent, &finding));
+                }
+                if report.is_complete {
+                    scenarios.retain(|other| other.name() != scenario.name());
+                }
+            }
+        }
+        (each, seed) = (4 * each, seed + 1);
+    }
+    let (failure, replay) = Default::default();
+    print(&Outcome { killed_by: None, executions: spent, failure, replay });
+}
+
+fn outcome(scenario: &Scenario, executions: u64, finding: &Finding) -> Outcome {
+    Outcome {
+        killed_by: Some(scenario.name().to_string()),
+        executions,
+        failure: finding.failure.message.clone(),
+        replay: finding.replay.to_string(),
+    }
+}
