@@ -39,37 +39,39 @@ use crate::parts;
 use crate::run::parse_seconds;
 
 const HELP: &str = "\
-Each node is a process. Its threads use a key-value store, queues, locks (of another kind in each generation), rings, barriers and
-variables, which all nodes share, and log every call. Some threads have several calls in flight. The seed determines the plan:
-which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to the machine, so the same plan
-may end differently.
+Each node is a process. Its threads use a key-value store, queues, locks (of another kind in each generation), rings,
+barriers and variables, which all nodes share, and log every call. Some threads have several calls in flight. The seed
+determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to
+the machine, so the same plan may end differently.
 
-A plan consists of generations of a few seconds. In each one the live nodes open new objects and use them while the plan's faults
-are injected. A killed node may be restarted at once: it joins the session as a new member, and all nodes open a queue with it
-while they work. It uses the other objects from the next generation on. At the end of a generation the logs are judged:
+A plan consists of generations of a few seconds. In each one the live nodes open new objects and use them while the
+plan's faults are injected. A killed node may be restarted at once: it joins the session as a new member, and all nodes
+open a queue with it while they work. It uses the other objects from the next generation on. At the end of a generation
+the logs are judged:
 
-  histories    The history of each key and each queue is linearizable. A key is lost only with the node that stored its value, and
-               the error names that node. A change that fails may or may not have happened. While a lost key is inserted or
-               deleted, some threads may still find it lost when others do not find it.
-  invariants   Locks exclude. Data under a lock is as the last holder left it, and exactly one holder after a death is told of the
-               death. Messages arrive whole, once and in order; a dead writer's messages arrive up to its last whole one. No
-               thread passes a barrier alone. Variables are never torn and never go back, and all nodes have the last value in
-               the end. Every addition counts once.
-  errors       An error names the object, and a node that was killed before. A timeout has a cause: a node was stopped, or died at
-               most a second before. It does not come early, and no call takes more than ten times its limit, not counting the
-               time in which its own node was stopped.
-  pace         In the second that begins one second after a death, the survivors' threads do at least half as much as in the second
-               before the death, and the threads of each object a quarter. If another node is stopped at that time, the clock
-               starts when it continues. Joining nodes do not count.
+  histories    The history of each key and each queue is linearizable. A key is lost only with the node that stored its
+               value, and the error names that node. A change that fails may or may not have happened. While a lost key
+               is inserted or deleted, some threads may still find it lost when others do not find it.
+  invariants   Locks exclude. Data under a lock is as the last holder left it, and exactly one holder after a death is
+               told of the death. Messages arrive whole, once and in order; a dead writer's messages arrive up to its
+               last whole one. No thread passes a barrier alone. Variables are never torn and never go back, and all
+               nodes have the last value in the end. Every addition counts once.
+  errors       An error names the object, and a node that was killed before. A timeout has a cause: a node was stopped,
+               or died at most a second before. It does not come early, and no call takes more than ten times its limit,
+               not counting the time in which its own node was stopped.
+  pace         In the second that begins one second after a death, the survivors' threads do at least half as much as in
+               the second before the death, and the threads of each object a quarter. If another node is stopped at that
+               time, the clock starts when it continues. Joining nodes do not count.
   hangs        Every step ends within 120 seconds, and so does every call of a thread that is not stopped.
 
-With --fabric verbs no operating system reports a death: the nodes detect it themselves, within --detection. Until then calls may
-fail because a dead or stopped node does not answer, and values on it still seem to exist. If detection takes longer, because the
-machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the detection on. Stops are too short
-for a node to be taken for dead. A cut separates the nodes of one device from those of the other: the nodes on the smaller side
-have to be evicted and notified; the others are judged as after a death.
+With --fabric verbs no operating system reports a death: the nodes detect it themselves, within --detection. Until then
+calls may fail because a dead or stopped node does not answer, and values on it still seem to exist. If detection takes
+longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the
+detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
+the other: the nodes on the smaller side have to be evicted and notified; the others are judged as after a death.
 
-A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes' service threads.
+A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes'
+service threads.
 
 Exit status:
   0    no violation
@@ -196,7 +198,8 @@ impl ChaosArgs {
         };
         let program = parts::program();
         let mut line = format!(
-            "{told}{program} chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} --faults {faults}"
+            "{told}{program} chaos --nodes {nodes} --seconds {seconds} --fabric {fabric} --seed {seed} \
+             --faults {faults}"
         );
         if let Some(detection) = self.detection {
             line += &format!(" --detection {}", detection.as_secs_f64());

@@ -24,10 +24,10 @@ use crate::run::parse_seconds;
 const TIME: Duration = Duration::from_secs(20);
 
 const HELP: &str = "\
-A scenario is a small program on a few simulated nodes, with properties that must hold. It runs the compiled objects that ship. The
-checker chooses the order of events: which thread runs next, when a store leaves its buffer, when a NIC reads, writes and
-completes. Small scenarios are searched exhaustively, up to commuting steps. Larger ones, and those that exceed their share of the
-time, are searched by random executions.
+A scenario is a small program on a few simulated nodes, with properties that must hold. It runs the compiled objects
+that ship. The checker chooses the order of events: which thread runs next, when a store leaves its buffer, when a NIC
+reads, writes and completes. Small scenarios are searched exhaustively, up to commuting steps. Larger ones, and those
+that exceed their share of the time, are searched by random executions.
 
   farfield check                                  all scenarios, for 20 seconds
   farfield check barrier kv/ --seconds 600        those whose names contain `barrier` or `kv/`
@@ -35,8 +35,8 @@ time, are searched by random executions.
   farfield check --replay 'barrier/visible#e:1=2' one execution again, event by event
   farfield check --replay '…' --timeline out.html drawn, as a page for a browser
 
-A failure is printed as soon as it is found, with a line that replays its execution, and then again with fewer choices that lead to
-the same kind of failure. A replay line is valid for the build that printed it.
+A failure is printed as soon as it is found, with a line that replays its execution, and then again with fewer choices
+that lead to the same kind of failure. A replay line is valid for the build that printed it.
 
 Exit status:
   0    no failure
@@ -63,7 +63,11 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// Replay one execution from the line that came with a failure (or from the file after a `@`), and list its events
-    #[arg(long, value_name = "LINE", conflicts_with_all = ["names", "executions", "seconds", "seed", "jobs", "list", "json"])]
+    #[arg(
+        long,
+        value_name = "LINE",
+        conflicts_with_all = ["names", "executions", "seconds", "seed", "jobs", "list", "json"],
+    )]
     replay: Option<String>,
     /// Draw the replayed execution, or the first failure, as a web page
     #[arg(long, value_name = "OUT.html", conflicts_with = "list")]

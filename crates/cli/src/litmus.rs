@@ -25,9 +25,9 @@ mod run;
 mod table;
 
 const HELP: &str = "\
-A litmus test is a small program that calls methods of some libraries, and a question about its outcomes. A model defines which
-executions of a library are consistent. The models of the LOCO paper are built in, and others can be loaded. The output has herd's
-format: every outcome, and the answer to the question.
+A litmus test is a small program that calls methods of some libraries, and a question about its outcomes. A model
+defines which executions of a library are consistent. The models of the LOCO paper are built in, and others can be
+loaded. The output has herd's format: every outcome, and the answer to the question.
 
   farfield litmus fig_3d.litmus            one test
   farfield litmus crates/mowgli/litmus     all tests in a directory, and below
@@ -36,28 +36,28 @@ format: every outcome, and the answer to the question.
   farfield litmus --refine bal_sv fig_22.litmus
                                            with an implementation in place of the barrier: does it show an outcome that
                                            the specification forbids?
-  farfield litmus --svg out fig_3d.litmus  and a picture, out/fig_3d.svg: an execution in which the condition holds, or the
-                                           cycle that forbids it
-  farfield litmus SB.litmus --run shm,sim  on Farfield itself: how often is each outcome seen, and is one that the models
-                                           forbid?
+  farfield litmus --svg out fig_3d.litmus  and a picture, out/fig_3d.svg: an execution in which the condition holds, or
+                                           the cycle that forbids it
+  farfield litmus SB.litmus --run shm,sim  on Farfield itself: how often is each outcome seen, and is one that the
+                                           models forbid?
   farfield litmus TESTS --run verbs --device mlx5_0
                                            on your own RDMA device: does it keep the model?
   farfield litmus --table TESTS --run shm  a line for each test: what each model says of it, what each fabric shows
   farfield litmus --models                 which models there are, and their methods
 
-With --run all nodes of a test are in this process. Each thread of the test is a thread with its own endpoint, and the output has
-litmus7's format. The threads start each iteration together, on fresh words. The fabrics are `shm`, shared memory, nearly as strong
-as the processor; `weak`, the same with every delay and reordering that the model allows; `sim`, simulated nodes with random
-choices from a seed; and `verbs`, RDMA. (If two connected devices are given, traffic between them crosses the wire.) A loop that
-does not reach its `break` within seconds is counted as not finished.
+With --run all nodes of a test are in this process. Each thread of the test is a thread with its own endpoint, and the
+output has litmus7's format. The threads start each iteration together, on fresh words. The fabrics are `shm`, shared
+memory, nearly as strong as the processor; `weak`, the same with every delay and reordering that the model allows;
+`sim`, simulated nodes with random choices from a seed; and `verbs`, RDMA. (If two connected devices are given, traffic
+between them crosses the wire.) A loop that does not reach its `break` within seconds is counted as not finished.
 
-Tests of the libraries above words (sv, bal, balp, rbl, msw) run twice, unless --over selects one: with the objects that ship
-(SharedVar, Barrier, RingBuffer, OwnedVar, and global_fence), and with the text implementations of LOCO's paper. Both are compared
-with the libraries' own models; text implementations by their registers only. A test that an object does not support, such as two
-writers of an OwnedVar, is skipped with the reason.
+Tests of the libraries above words (sv, bal, balp, rbl, msw) run twice, unless --over selects one: with the objects that
+ship (SharedVar, Barrier, RingBuffer, OwnedVar, and global_fence), and with the text implementations of LOCO's paper.
+Both are compared with the libraries' own models; text implementations by their registers only. A test that an object
+does not support, such as two writers of an OwnedVar, is skipped with the reason.
 
-A forbidden outcome is a bug of the device or of Farfield, or the model is too strong. To see none proves nothing. Allowed outcomes
-that were never seen are listed; they are no failure.
+A forbidden outcome is a bug of the device or of Farfield, or the model is too strong. To see none proves nothing.
+Allowed outcomes that were never seen are listed; they are no failure.
 
 Exit status:
   0  every question has the answer yes, every refinement is sound, and --run saw no forbidden outcome
@@ -88,7 +88,13 @@ pub(crate) struct LitmusArgs {
     #[arg(long, conflicts_with_all = ["tests", "json", "machine", "refine", "svg"])]
     models: bool,
     /// Run each test on these fabrics, with commas between them, and count the outcomes
-    #[arg(long, value_name = "FABRIC", value_enum, value_delimiter = ',', conflicts_with_all = ["machine", "refine", "models", "svg"])]
+    #[arg(
+        long,
+        value_name = "FABRIC",
+        value_enum,
+        value_delimiter = ',',
+        conflicts_with_all = ["machine", "refine", "models", "svg"],
+    )]
     run: Vec<run::On>,
     /// What calls of the libraries above words (sv, bal, balp, rbl, msw) are made on
     #[arg(long, value_enum, requires = "run", default_value_t = run::Over::Both)]

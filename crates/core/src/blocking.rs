@@ -19,10 +19,13 @@ use crate::objects::shared_var::SharedVar;
 macro_rules! blocking {
     ($(#[$session:meta] #[$object:meta] impl [$($generics:tt)*] $type:ty {
         $($(#[$example:meta])+
-          $blocking:ident $(<$life:lifetime>)? = $call:ident [$($receiver:tt)+] $this:ident ($($argument:ident: $kind:ty),*) -> $output:ty;)+
+          $blocking:ident $(<$life:lifetime>)? = $call:ident [$($receiver:tt)+] $this:ident
+              ($($argument:ident: $kind:ty),*) -> $output:ty;)+
     })+) => {$(
         impl<$($generics)*> $type {$(
-            #[doc = concat!(" [`", stringify!($call), "`](Self::", stringify!($call), "), which it waits for on this thread.")]
+            #[doc = concat!(
+                " [`", stringify!($call), "`](Self::", stringify!($call), "), which it waits for on this thread."
+            )]
             #[doc = ""]
             #[doc = " ```"]
             #[$session]
@@ -54,7 +57,8 @@ blocking! {
         fetch_add_blocking = fetch_add [&] self (addend: u64) -> u64;
         /// assert_eq!(hits.compare_exchange_blocking(&ep, 0, 7)?, Ok(0));
         /// assert_eq!(hits.compare_exchange_blocking(&ep, 0, 8)?, Err(7));
-        compare_exchange_blocking = compare_exchange [&] self (expected: u64, new: u64) -> core::result::Result<u64, u64>;
+        compare_exchange_blocking = compare_exchange [&] self (expected: u64, new: u64)
+            -> core::result::Result<u64, u64>;
         /// assert_eq!(hits.swap_blocking(&ep, 7)?, 0); // the old value
         swap_blocking = swap [&] self (new: u64) -> u64;
         /// hits.store_blocking(&ep, 7)?;

@@ -1,11 +1,14 @@
 //! Errors of nodes and objects, and what to do about them.
 
+mod custom;
+
 use core::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_fabric as fabric;
 use farfield_fabric::NodeId;
+
+pub use self::custom::CustomError;
 
 /// The result of a call of a node or an object.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -43,7 +46,11 @@ pub enum ErrorKind {
     #[error(transparent)]
     Fabric(#[from] fabric::Error),
     /// A write to several nodes did not reach some of them. It has reached all others.
-    #[error("not delivered to {}: repeat the call, the other nodes have it and are not harmed by it ({})", names(.nodes.iter().map(|missed| missed.0)), causes(.nodes))]
+    #[error(
+        "not delivered to {}: repeat the call, the other nodes have it and are not harmed by it ({})",
+        names(.nodes.iter().map(|missed| missed.0)),
+        causes(.nodes)
+    )]
     Missed {
         /// The nodes that it did not reach, in the order of sending, each with the reason.
         nodes: Vec<(NodeId, fabric::Error)>,
@@ -144,34 +151,6 @@ pub enum ErrorKind {
     Custom(CustomError),
 }
 
-/// An error of a type that another crate has defined. Two are equal if one is a clone of the other.
-///
-/// ```
-/// use farfield::{Error, ErrorKind};
-/// let error = Error::custom(std::io::Error::other("the disk is full"));
-/// assert!(matches!(error.kind(), ErrorKind::Custom(why) if why.to_string() == "the disk is full"));
-/// ```
-#[derive(Clone)]
-pub struct CustomError(Arc<dyn std::error::Error + Send + Sync>);
-
-impl PartialEq for CustomError {
-    fn eq(&self, other: &CustomError) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl fmt::Display for CustomError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for CustomError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 fn blocking(missing: &[NodeId]) -> String {
     match missing {
         [] => String::new(),
@@ -254,44 +233,6 @@ impl Missed {
 }
 
 impl Error {
-    /// An error of an object of your own, for which no [`ErrorKind`] fits.
-    ///
-    /// ```
-    /// use farfield::Error;
-    ///
-    /// #[derive(Debug, PartialEq)]
-    /// struct Overdrawn { account: u64 }
-    /// impl std::fmt::Display for Overdrawn {
-    ///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-    ///         write!(f, "account {} is overdrawn: transfer money to it first", self.account)
-    ///     }
-    /// }
-    /// impl std::error::Error for Overdrawn {}
-    ///
-    /// let error = Error::custom(Overdrawn { account: 7 }).of("bank");
-    /// assert_eq!(error.to_string(), "bank: account 7 is overdrawn: transfer money to it first");
-    /// assert_eq!(error.custom_ref::<Overdrawn>(), Some(&Overdrawn { account: 7 }));
-    /// ```
-    #[cold]
-    pub fn custom(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        ErrorKind::Custom(CustomError(Arc::new(error))).into()
-    }
-
-    /// The error given to [`Error::custom`], if it is of type `E`.
-    ///
-    /// ```
-    /// # use farfield::Error;
-    /// let error = Error::custom(std::fmt::Error);
-    /// assert!(error.custom_ref::<std::fmt::Error>().is_some());
-    /// assert!(error.custom_ref::<std::io::Error>().is_none()); // of another type
-    /// ```
-    pub fn custom_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
-        match &self.0.kind {
-            ErrorKind::Custom(custom) => custom.0.downcast_ref(),
-            _ => None,
-        }
-    }
-
     /// The kind of the error.
     ///
     /// ```
@@ -328,6 +269,7 @@ impl Error {
             ErrorKind::ValueLost { node } | ErrorKind::Reopens { node } => Some(*node),
             ErrorKind::Timeout { missing, .. } => missing.first().copied(),
             ErrorKind::Missed { nodes } => nodes.first().map(|missed| missed.0),
+            ErrorKind::Custom(custom) => custom.node(),
             _ => None,
         }
     }
@@ -349,6 +291,7 @@ impl Error {
         match &self.0.kind {
             ErrorKind::Timeout { .. } => true,
             ErrorKind::Fabric(error) => error.is_timeout(),
+            ErrorKind::Custom(custom) => custom.comes_from(Error::is_timeout),
             _ => false,
         }
     }
@@ -372,6 +315,7 @@ impl Error {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_gone()),
             ErrorKind::ValueLost { .. } => true,
             ErrorKind::Fabric(error) => error.is_gone(),
+            ErrorKind::Custom(custom) => custom.comes_from(Error::is_gone),
             _ => false,
         }
     }
@@ -388,6 +332,7 @@ impl Error {
         match &self.0.kind {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_unreachable()),
             ErrorKind::Fabric(error) => error.is_unreachable(),
+            ErrorKind::Custom(custom) => custom.comes_from(Error::is_unreachable),
             _ => false,
         }
     }
@@ -419,6 +364,13 @@ impl Error {
     }
 }
 
+/// The error of a node that opens an object among others.
+pub(crate) fn not_a_participant(node: NodeId) -> Error {
+    let why =
+        format!("{node} is not one of its participants: name it on all of them, or do not open the object on {node}");
+    ErrorKind::NotAParticipant { why }.into()
+}
+
 impl From<ErrorKind> for Error {
     #[cold]
     fn from(kind: ErrorKind) -> Error {
@@ -448,7 +400,14 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.kind {
+            ErrorKind::Custom(custom) => custom.source(),
+            _ => None,
+        }
+    }
+}
 
 /// Adds the object, and the awaited condition, to the error of a result.
 ///

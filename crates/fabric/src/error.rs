@@ -75,7 +75,12 @@ pub enum ErrorKind {
         key: GroupKey,
     },
     /// The bytes are outside the group's memory.
-    #[error("bytes {offset}..{} are outside group {} of {node}, which has {memory_bytes} bytes: the pointer is stale or corrupt", .offset + .len, .key.0)]
+    #[error(
+        "bytes {offset}..{} are outside group {} of {node}, which has {memory_bytes} bytes: the pointer is stale or \
+         corrupt",
+        .offset + .len,
+        .key.0
+    )]
     OutOfBounds {
         /// The node with the memory.
         node: NodeId,
@@ -90,7 +95,8 @@ pub enum ErrorKind {
     },
     /// The owner has freed the memory. Pointers to memory allocated there later are different.
     #[error(
-        "the memory at {offset:#x} in group {} of {node} was freed when its object was closed: open the object again", .key.0
+        "the memory at {offset:#x} in group {} of {node} was freed when its object was closed: open the object again",
+        .key.0
     )]
     Freed {
         /// The node with the memory.
@@ -120,8 +126,9 @@ pub enum ErrorKind {
     },
     /// The group shares its queue pairs with others, so it cannot be revoked alone.
     #[error(
-        "group {} cannot be revoked from {node} alone, because it shares queue pairs with the other default groups: put revocable \
-         memory into a group of its own (`create_group`)", .key.0
+        "group {} cannot be revoked from {node} alone, because it shares queue pairs with the other default groups: \
+         put revocable memory into a group of its own (`create_group`)",
+        .key.0
     )]
     Shared {
         /// The peer whose right is revoked.
@@ -130,7 +137,11 @@ pub enum ErrorKind {
         key: GroupKey,
     },
     /// A revocation was not proven complete in time.
-    #[error("after {waited:?} {node}, which is stopped, may still have a write to group {} in flight: call `revoke` again when it runs or is dead", .key.0)]
+    #[error(
+        "after {waited:?} {node}, which is stopped, may still have a write to group {} in flight: call `revoke` again \
+         when it runs or is dead",
+        .key.0
+    )]
     RevokeUndecided {
         /// The peer whose right is revoked.
         node: NodeId,
@@ -144,7 +155,8 @@ pub enum ErrorKind {
     Fenced,
     /// The endpoint's buffers, or its operations on words, are all in use.
     #[error(
-        "the endpoint's buffer pool of {limit_bytes} bytes has no room for {asked_bytes} more: drop buffers, await operations, or raise `pool_bytes_max`"
+        "the endpoint's buffer pool of {limit_bytes} bytes has no room for {asked_bytes} more: drop buffers, \
+         await operations, or raise `pool_bytes_max`"
     )]
     PoolExhausted {
         /// Bytes asked for.
@@ -228,8 +240,8 @@ pub enum ErrorKind {
     },
     /// A device has no remote atomics.
     #[error(
-        "the RDMA device here or on {node} has no remote atomics on 8 bytes: use objects that need none, or another device (see \
-         `farfield doctor`)"
+        "the RDMA device here or on {node} has no remote atomics on 8 bytes: use objects that need none, or another \
+         device (see `farfield doctor`)"
     )]
     NoAtomics {
         /// The target of the operation.
@@ -237,8 +249,8 @@ pub enum ErrorKind {
     },
     /// There is no queue pair for the operation, which was not posted. Other operations continue.
     #[error(
-        "the RDMA device here or on {node} has no free queue pair: drop endpoints and retry, or use a device with more (see \
-         `farfield doctor`)"
+        "the RDMA device here or on {node} has no free queue pair: drop endpoints and retry, or use a device with \
+         more (see `farfield doctor`)"
     )]
     NoQueuePair {
         /// The other side.
@@ -254,8 +266,8 @@ pub enum ErrorKind {
     },
     /// The device of this node failed.
     #[error(
-        "this node's RDMA device failed an operation to {node}, and the connection is lost: check the kernel log and the limit of \
-         locked memory (`ulimit -l`)"
+        "this node's RDMA device failed an operation to {node}, and the connection is lost: check the kernel log and \
+         the limit of locked memory (`ulimit -l`)"
     )]
     Device {
         /// The target of the operation.

@@ -308,8 +308,8 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
         (Code::PoolExhausted, _) => ErrorKind::PoolExhausted { asked_bytes: len, limit_bytes: 0 },
         (Code::NoBufferMemory, _) => ErrorKind::NoBufferMemory {
             asked_bytes: len,
-            why: "the device or the machine has no room for it, or the limit of locked memory is met: raise it (`ulimit -l \
-                  unlimited`), or drop buffers and endpoints"
+            why: "the device or the machine has no room for it, or the limit of locked memory is met: raise it \
+                  (`ulimit -l unlimited`), or drop buffers and endpoints"
                 .into(),
         },
         (Code::Fenced, _) => ErrorKind::Fenced,

@@ -91,21 +91,26 @@
 //! section 5. The paper's algorithm handles neither deadlines nor deaths; those parts are ours. `specs/alock` has the
 //! algorithm in TLA+.
 
+mod options;
+mod single;
+
 use std::sync::Arc;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
+pub use self::options::ALockOptions;
+pub use self::single::ALock;
 use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry};
 use super::queue::{Entry, Place, Queue, Spared, deaths_told, whole_words};
-use super::{Layout, LockArray, LockGuard, Spread};
+use super::{Layout, LockArray, LockGuard, Spread, in_order};
 use crate::mutants;
 use farfield_core::Node;
+use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{fence_holder, release_later};
-use farfield_core::{ErrorKind, Result};
 
 pub(super) const TAIL_REMOTE: usize = 0;
 pub(super) const TAIL_LOCAL: usize = 1;
@@ -119,46 +124,6 @@ pub(super) const WORDS: usize = 8;
 /// The victims. A new lock has none, which is as good as either name while both queues are empty.
 const REMOTE: u64 = 1;
 pub(super) const LOCAL: u64 = 2;
-
-/// Options of ALocks. They must be the same on all nodes.
-///
-/// ```
-/// let options = farfield::ALockOptions { remote_budget: 10, ..Default::default() };
-/// assert_eq!((options.local_budget, options.operations_max), (5, 1024));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ALockOptions {
-    /// How many remote operations in a row may have the lock while a local one waits. Default: 20 (section 6.1).
-    pub remote_budget: u32,
-    /// How many local operations in a row may have the lock while a remote one waits. Default: 5.
-    pub local_budget: u32,
-    /// How many operations of a node may hold or await locks of other nodes at a time. The same number may hold or
-    /// await locks of the own node. (For queue locks, the limit is for the locks of all nodes together.) Default: 1024.
-    /// Each has 64 bytes of network memory.
-    pub operations_max: usize,
-}
-
-impl Default for ALockOptions {
-    fn default() -> ALockOptions {
-        ALockOptions { remote_budget: 20, local_budget: 5, operations_max: 1024 }
-    }
-}
-
-impl ALockOptions {
-    /// Checks that the values are valid.
-    pub(super) fn check(&self, count: usize) -> Result<()> {
-        let why = if self.remote_budget == 0 || self.local_budget == 0 {
-            "`remote_budget` and `local_budget` have to be at least 1".into()
-        } else if self.operations_max == 0 || self.operations_max > descriptor::COUNT_MAX {
-            format!("`operations_max` is {}, and has to be 1 to {}", self.operations_max, descriptor::COUNT_MAX)
-        } else if count > descriptor::LOCKS_MAX {
-            format!("{count} locks exceed the limit of {} of one array", descriptor::LOCKS_MAX)
-        } else {
-            return Ok(());
-        };
-        Err(ErrorKind::Config { why }.into())
-    }
-}
 
 /// An array of ALocks, spread over the nodes that open it, in order: lock `i` is on the node at position `i mod nodes`.
 ///
@@ -181,23 +146,6 @@ pub struct ALockArray {
     local: Option<Arc<Local>>,
 }
 
-/// One ALock, shared by all nodes.
-///
-/// ```
-/// use farfield::{ALock, LockGuard};
-/// # fn main() -> farfield::Result<()> {
-/// let node = farfield::Node::builder().session("doc-alock").start()?;
-/// let lock = ALock::open(&node, "bank/lock", node.id())?;
-/// let ep = node.endpoint()?;
-/// ep.block_on(async {
-///     let guard = lock.lock(&ep).await?;
-///     // … work on what it protects …
-///     guard.unlock().await
-/// })?;
-/// # Ok(()) }
-/// ```
-pub struct ALock(ALockArray);
-
 /// Holds an ALock until it is dropped or unlocked.
 ///
 /// Unlock with [`LockGuard::unlock`]. Dropping the guard also unlocks, but blocks until the release fence completes,
@@ -218,76 +166,48 @@ enum Held<'a> {
     Local(LocalEntry<'a>),
 }
 
-impl ALock {
-    /// Opens the lock with the home `home`, and waits for all nodes to do so.
-    ///
-    /// # Errors
-    /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
-    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<ALock> {
-        ALock::open_with(node, path, home, ALockOptions::default())
-    }
-
-    /// [`ALock::open`] with options.
-    ///
-    /// # Errors
-    /// As `open`; or the options are invalid.
-    pub fn open_with(node: &Node, path: &str, home: NodeId, options: ALockOptions) -> Result<ALock> {
-        ALockArray::open_on(node, path, 1, vec![home], options).map(ALock)
-    }
-
-    /// Takes the lock, waiting as long as the endpoint's timeout.
-    ///
-    /// # Errors
-    /// A timeout, or the home node is unreachable.
-    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
-        self.0.lock(endpoint, 0).await
-    }
-
-    /// [`ALock::lock`], which it waits for on this thread.
-    ///
-    /// # Errors
-    /// As `lock`.
-    pub fn lock_blocking<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
-        endpoint.block_on(self.lock(endpoint))
-    }
-
-    /// [`ALock::lock`] with a deadline.
-    ///
-    /// # Errors
-    /// As `lock`.
-    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<ALockGuard<'a>> {
-        self.0.lock_deadline(endpoint, 0, deadline).await
-    }
-
-    /// Takes the lock if that is possible without waiting for another operation.
-    ///
-    /// ```
-    /// # let node = farfield::Node::builder().session("doc-alock-try").start()?;
-    /// # let (lock, ep) = (farfield::ALock::open(&node, "lock", node.id())?, node.endpoint()?);
-    /// let held = lock.lock_blocking(&ep)?;
-    /// assert_eq!(held.budget(), 5); // on the lock's home: the local budget
-    /// assert!(ep.block_on(lock.try_lock(&ep))?.is_none()); // another operation has the lock
-    /// # drop(held);
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The home node is unreachable.
-    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<ALockGuard<'a>>> {
-        self.0.try_lock(endpoint, 0).await
-    }
-}
-
 impl ALockArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the options are invalid.
     pub fn open(node: &Node, path: &str, count: usize, options: ALockOptions) -> Result<ALockArray> {
-        ALockArray::open_on(node, path, count, node.members_for(path), options)
+        ALockArray::open_among(node, path, &node.members_for(path), count, options)
     }
 
-    fn open_on(node: &Node, path: &str, count: usize, homes: Vec<NodeId>, options: ALockOptions) -> Result<ALockArray> {
+    /// Opens the locks among these nodes, which must name the same, and waits for them to do so. Lock `i` is on the one
+    /// at `i mod nodes` of them, in the order of their numbers.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, ALockArray, ALockOptions};
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &farfield::Node| ALockArray::open_among(node, "stripes", &pair, 64, ALockOptions::default());
+    /// let locks = farfield::on_each(&nodes[..2], open)?; // the third node does not open them
+    /// assert_eq!(locks[1].home(3), pair[1]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        count: usize,
+        options: ALockOptions,
+    ) -> Result<ALockArray> {
+        let participants = in_order(participants);
+        ALockArray::open_on(node, path, count, participants.clone(), participants, options)
+    }
+
+    fn open_on(
+        node: &Node,
+        path: &str,
+        count: usize,
+        homes: Vec<NodeId>,
+        participants: Vec<NodeId>,
+        options: ALockOptions,
+    ) -> Result<ALockArray> {
         options.check(count).of(path)?;
         let ALockOptions { remote_budget, local_budget, operations_max } = options;
         let mut more = Regions::new(node);
@@ -303,6 +223,7 @@ impl ALockArray {
             count,
             words_each: WORDS,
             homes,
+            participants,
             group: GroupKey::SIGNAL,
             options: format!(", budgets={remote_budget}/{local_budget}"),
             is_local: true,

@@ -21,7 +21,7 @@ use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, me
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Regions};
+use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions};
 use farfield_core::{Guard, MutexArray};
 
 pub mod alock;
@@ -261,6 +261,11 @@ impl LockGuard for Guard<'_> {
     }
 }
 
+/// These nodes, each once, in the order in which locks are spread over them.
+fn in_order(participants: &[NodeId]) -> Vec<NodeId> {
+    Participants::new(participants).iter().collect()
+}
+
 /// The common part of all arrays of locks: records of a few words each, on the homes in turn.
 struct Spread {
     object: Object,
@@ -279,6 +284,7 @@ struct Layout<'a> {
     count: usize,
     words_each: usize,
     homes: Vec<NodeId>,
+    participants: Vec<NodeId>,
     /// The group of the records' regions: one on which threads wait, or one on which they do not.
     group: GroupKey,
     /// Further options that must be the same on all nodes.
@@ -294,8 +300,8 @@ struct Layout<'a> {
 
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
-        let Layout { path, kind, count, words_each, homes, group, options, is_local, more, expected, after_death } =
-            layout;
+        let Layout { path, kind, count, words_each, homes, participants, group, options, is_local, .. } = layout;
+        let Layout { more, expected, after_death, .. } = layout;
         let mut regions = more;
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
         let mut record = vec![0; words_each];
@@ -326,7 +332,7 @@ impl Spread {
             locks.into_iter().chain(expected.iter().cloned()).collect()
         };
         let opening = ObjectBuilder::new(node, path, kind).layout(&format!("count={count}, homes={homes:?}{options}"));
-        let object = opening.regions(regions).require_regions(expect).open()?;
+        let object = opening.participants(participants).regions(regions).require_regions(expect).open()?;
         let bases = homes.into_iter().map(|home| object.remote(home, "locks")).collect::<Result<_>>()?;
         Ok(Spread { object, count, words_each, bases, own })
     }

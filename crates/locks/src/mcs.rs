@@ -32,7 +32,7 @@ use std::sync::Arc;
 use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, Wait};
 use super::queue::{Entry, Place, Queue};
-use super::{ALockOptions, Layout, LockArray, LockGuard, Spread};
+use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, in_order};
 use crate::mutants;
 use farfield_core::Node;
 use farfield_core::Result;
@@ -99,6 +99,30 @@ impl McsLockArray {
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the numbers are invalid.
     pub fn open(node: &Node, path: &str, count: usize, operations_max: usize) -> Result<McsLockArray> {
+        McsLockArray::open_among(node, path, &node.members_for(path), count, operations_max)
+    }
+
+    /// Opens the locks among these nodes, which must name the same, and waits for them to do so. Lock `i` is on the one
+    /// at `i mod nodes` of them, in the order of their numbers.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, McsLockArray};
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &farfield::Node| McsLockArray::open_among(node, "stripes", &pair, 64, 16);
+    /// let locks = farfield::on_each(&nodes[..2], open)?; // the third node does not open them
+    /// assert_eq!(locks[1].home(3), pair[1]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        count: usize,
+        operations_max: usize,
+    ) -> Result<McsLockArray> {
         ALockOptions { operations_max, ..ALockOptions::default() }.check(count).of(path)?;
         let mut more = Regions::new(node);
         let own = more.alloc("descriptors", GroupKey::SIGNAL, operations_max * descriptor::BYTES).of(path)?;
@@ -107,7 +131,8 @@ impl McsLockArray {
             kind: "McsLockArray",
             count,
             words_each: WORDS,
-            homes: node.members_for(path),
+            homes: in_order(participants),
+            participants: in_order(participants),
             group: GroupKey::DATA,
             options: String::new(),
             is_local: false,

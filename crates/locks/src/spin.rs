@@ -28,7 +28,7 @@ use core::time::Duration;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
-use super::{Layout, LockArray, LockGuard, Spread};
+use super::{Layout, LockArray, LockGuard, Spread, in_order};
 use crate::mutants;
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
@@ -101,12 +101,31 @@ impl SpinLockArray {
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<SpinLockArray> {
+        SpinLockArray::open_among(node, path, &node.members_for(path), count)
+    }
+
+    /// Opens the locks among these nodes, which must name the same, and waits for them to do so. Lock `i` is on the one
+    /// at `i mod nodes` of them, in the order of their numbers.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, SpinLockArray};
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &farfield::Node| SpinLockArray::open_among(node, "stripes", &pair, 64);
+    /// let locks = farfield::on_each(&nodes[..2], open)?; // the third node does not open them
+    /// assert_eq!(locks[1].home(3), pair[1]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], count: usize) -> Result<SpinLockArray> {
         let layout = Layout {
             path,
             kind: "SpinLockArray",
             count,
             words_each: 1,
-            homes: node.members_for(path),
+            homes: in_order(participants),
+            participants: in_order(participants),
             group: GroupKey::DATA,
             options: String::new(),
             is_local: false,

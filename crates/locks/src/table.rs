@@ -157,11 +157,39 @@ impl LockTable {
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str, count: usize, options: LockOptions) -> Result<LockTable> {
-        Ok(LockTable(match options.kind {
-            LockKind::ALock => Kind::ALock(ALockArray::open(node, path, count, options.alock)?),
-            LockKind::Spin => Kind::Spin(SpinLockArray::open(node, path, count)?),
-            LockKind::Mcs => Kind::Mcs(McsLockArray::open(node, path, count, options.alock.operations_max)?),
-            LockKind::Mutex => Kind::Mutex(MutexArray::open(node, path, count)?),
+        LockTable::open_among(node, path, &node.members_for(path), count, options)
+    }
+
+    /// Opens the locks among these nodes, which must name the same, and waits for them to do so. Lock `i` is on the one
+    /// at `i mod nodes` of them, in the order of their numbers.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockKind, LockOptions, LockTable};
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// let options = LockOptions::new(LockKind::Mcs);
+    /// let open = |node: &farfield::Node| LockTable::open_among(node, "stripes", &pair, 64, options);
+    /// let locks = farfield::on_each(&nodes[..2], open)?; // the third node does not open them
+    /// assert_eq!(locks[1].home(3), pair[1]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        count: usize,
+        options: LockOptions,
+    ) -> Result<LockTable> {
+        let LockOptions { kind, alock } = options;
+        Ok(LockTable(match kind {
+            LockKind::ALock => Kind::ALock(ALockArray::open_among(node, path, participants, count, alock)?),
+            LockKind::Spin => Kind::Spin(SpinLockArray::open_among(node, path, participants, count)?),
+            LockKind::Mcs => {
+                Kind::Mcs(McsLockArray::open_among(node, path, participants, count, alock.operations_max)?)
+            }
+            LockKind::Mutex => Kind::Mutex(MutexArray::open_among(node, path, participants, count)?),
         }))
     }
 

@@ -29,7 +29,10 @@ pub enum TooLarge {
     )]
     Candidates,
     /// An execution has too many subevents.
-    #[error("an execution has {0} subevents or more, and {max} are the most that are looked at: it needs fewer calls", max = SUBEVENTS_MAX)]
+    #[error(
+        "an execution has {0} subevents or more, and {max} are the most that are looked at: it needs fewer calls",
+        max = SUBEVENTS_MAX
+    )]
     Subevents(usize),
 }
 

@@ -116,7 +116,8 @@ fn a_model_of_ones_own_needs_no_rust() {
     models.load("mail", text).unwrap();
     let test = |question: &str| {
         let text = format!(
-            "mail t {{ box b(P1); }} P0@1 {{ Drop(b, 1); Drop(b, 2); }} P1@2 {{ let a = Look(b); let c = Look(b); }} {question}"
+            "mail t {{ box b(P1); }} P0@1 {{ Drop(b, 1); Drop(b, 2); }} P1@2 {{ let a = Look(b); let c = Look(b); }} \
+             {question}"
         );
         let test = Test::parse("t", &text, &models).unwrap_or_else(|error| panic!("{error}"));
         consistent(&test, Detail::Executions).unwrap().is_ok(test.quantifier)
@@ -197,12 +198,14 @@ fn odd_models_make_nothing_panic() {
 fn values_are_found_along_all_ways() {
     let channel = "library chan object box(home) method Send(x: remote box, v) { CW: write x v }
         method Recv(x: remote box) -> v { CR: read x v } pick rf in (W * R) & loc & val let so = rf";
-    let hop = "library hop extends x86tso method Hop(a: word, b: word, c: word, d: word, e: word) { CR: read a v then CW: write b v;
+    let hop = "library hop extends x86tso method Hop(a: word, b: word, c: word, d: word, e: word) { \
+        CR: read a v then CW: write b v;
         CR: read b w then CW: write c w; CR: read c y then CW: write d y; CR: read d z then CW: write e z }";
     for (model, test) in [
         (
             channel,
-            "chan t { c@1; d@1; } P0@1 { Send(c, 1); let a = Recv(d); } P1@1 { let b = Recv(c); Send(d, 2); } exists (0:a=2 /\\ 1:b=1)",
+            "chan t { c@1; d@1; } P0@1 { Send(c, 1); let a = Recv(d); } P1@1 { let b = Recv(c); Send(d, 2); } \
+             exists (0:a=2 /\\ 1:b=1)",
         ),
         (hop, "hop t { a@1; b@1; c@1; d@1; e@1; } P0@1 { Write(a, 1); Hop(a, b, c, d, e); } exists (e=1)"),
     ] {

@@ -41,7 +41,10 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
     std::fs::create_dir_all(&scratch)?;
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(200));
-    let worker = Tree::new(root, &scratch).build(&mut sites, |what| bar.set_message(what.to_string()))?;
+    let tree = Tree::new(root, &scratch);
+    let worker = tree.build(&mut sites, |what| bar.set_message(what.to_string()))?;
+    bar.set_message("building the unit tests");
+    let judges = Judges { worker: worker.clone(), unit_tests: tree.build_unit_tests()? };
     bar.set_message("looking which scenarios reach which mistakes");
     let reaches = reaches(&worker)?;
     bar.finish_and_clear();
@@ -65,7 +68,7 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
     let work = || -> Result<()> {
         loop {
             let Some((id, site)) = queue.lock().expect("no panic holds it").next() else { return Ok(()) };
-            let fate = fate(&worker, id, &reaches, args)?;
+            let fate = judges.fate(id, &site, &reaches, args)?;
             bar.set_message(format!("{}: {}", site.file, fate.word()));
             let line = Line {
                 name: site.name,
@@ -107,37 +110,83 @@ fn reaches(worker: &Path) -> Result<Vec<Reach>> {
     Ok(reaches)
 }
 
-/// What becomes of a mistake.
-fn fate(worker: &PathBuf, id: u32, reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
-    let scenarios: Vec<&str> =
-        reaches.iter().filter(|reach| reach.sites.contains(&id)).map(|reach| reach.scenario.as_str()).collect();
-    if scenarios.is_empty() {
-        return Ok(Fate::NotReached);
+/// Machines without a fabric, which unit tests drive by random events: the files, and the tests.
+const UNIT_TESTED: &[(&str, &str)] = &[
+    ("crates/core/src/node/membership", "node::membership::"),
+    ("crates/core/src/node/object/close", "node::object::close::"),
+    ("crates/core/src/objects/participants", "objects::participants::"),
+    ("crates/core/src/objects/kv/slots", "objects::kv::slots::"),
+    ("crates/core/src/objects/kv/codec", "objects::kv::codec::"),
+];
+
+/// The programs that find mistakes.
+struct Judges {
+    worker: PathBuf,
+    unit_tests: PathBuf,
+}
+
+impl Judges {
+    /// What becomes of a mistake.
+    fn fate(&self, id: u32, site: &Site, reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
+        for (_, tests) in UNIT_TESTED.iter().filter(|(files, _)| site.file.starts_with(files)) {
+            let mut run = Command::new(&self.unit_tests);
+            run.arg(tests).env(farfield_sweep_switch::VARIABLE, id.to_string());
+            match ended(run, args.seconds)? {
+                None => return Ok(Fate::OutOfTime),
+                Some((true, _)) => {}
+                Some((false, text)) => {
+                    let failed = text.lines().find(|line| line.ends_with("FAILED")).unwrap_or("").to_string();
+                    let (scenario, replay) = (format!("unit tests of {tests}"), String::new());
+                    return Ok(Fate::Killed { scenario, executions: 1, failure: failed, replay });
+                }
+            }
+        }
+        by_scenarios(&self.worker, (id, &site.file), reaches, args)
     }
-    let mut child = Command::new(worker)
-        .args(["kill", &id.to_string(), &args.executions.to_string()])
-        .args(&scenarios)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
+}
+
+/// Runs a program to its end: whether it succeeded, and its output. None if it takes too long.
+fn ended(mut command: Command, seconds_max: u64) -> Result<Option<(bool, String)>> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut output = child.stdout.take().context("its output")?;
+    // A pipe holds little: it is read while the program runs.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        output.read_to_string(&mut text).map(|_| text)
+    });
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if start.elapsed() > Duration::from_secs(args.seconds) {
+        if start.elapsed() > Duration::from_secs(seconds_max) {
             child.kill()?;
             child.wait()?;
-            return Ok(Fate::OutOfTime);
+            return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let mut text = String::new();
-    child.stdout.take().context("its output")?.read_to_string(&mut text)?;
-    if !status.success() {
-        return Ok(Fate::Crashed);
+    let text = reader.join().expect("it does not panic")?;
+    Ok(Some((status.success(), text)))
+}
+
+/// What the scenarios that reach a mistake find of it.
+fn by_scenarios(worker: &PathBuf, (id, file): (u32, &str), reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
+    let mut scenarios: Vec<&str> =
+        reaches.iter().filter(|reach| reach.sites.contains(&id)).map(|reach| reach.scenario.as_str()).collect();
+    // Those that are about the object first: `mutex/…` for a file `…/mutex/guard.rs`.
+    let is_about = |scenario: &str| scenario.split('/').next().is_some_and(|object| file.contains(object));
+    scenarios.sort_by_key(|scenario| !is_about(scenario));
+    if scenarios.is_empty() {
+        return Ok(Fate::NotReached);
     }
+    let mut run = Command::new(worker);
+    run.args(["kill", &id.to_string(), &args.executions.to_string()]).args(&scenarios);
+    let text = match ended(run, args.seconds)? {
+        None => return Ok(Fate::OutOfTime),
+        Some((false, _)) => return Ok(Fate::Crashed),
+        Some((true, text)) => text,
+    };
     let outcome: Outcome = serde_json::from_str(text.trim()).context("reading what the worker says")?;
     Ok(match outcome.killed_by {
         Some(scenario) => {

@@ -1,5 +1,5 @@
-//! A mutation sweep: puts systematic mistakes into a copy of the sources, each behind a switch, builds the model checker
-//! with all of them, and looks which are found.
+//! A mutation sweep: puts systematic mistakes into a copy of the sources, each behind a switch, builds the model
+//! checker with all of them, and looks which are found.
 //!
 //! ```text
 //! cargo run --release -p farfield-sweep -- run                 all mistakes; continues where it was interrupted

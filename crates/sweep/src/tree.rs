@@ -116,13 +116,23 @@ impl Tree {
         Ok(put_in)
     }
 
-    fn cargo(&self, command: &str) -> Command {
+    fn cargo(&self, command: &str, package: &str) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.folder).env("CARGO_TARGET_DIR", &self.target);
         // Code that is switched off is no fault.
         cargo.env("RUSTFLAGS", "-Awarnings");
-        cargo.args([command, "--package", "farfield-sweep-worker", "--message-format", "json"]);
+        cargo.args([command, "--package", package, "--message-format", "json"]);
         cargo
+    }
+
+    /// Builds the unit tests of the core, with the mistakes of the last [`Tree::build`].
+    pub(crate) fn build_unit_tests(&self) -> Result<PathBuf> {
+        let built = self.cargo("test", "farfield-core").args(["--lib", "--no-run", "--profile", "sweep"]).output()?;
+        ensure!(built.status.success(), "building the unit tests:\n{}", String::from_utf8_lossy(&built.stderr));
+        let messages = String::from_utf8_lossy(&built.stdout);
+        let programs = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let program = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+        program.context("cargo built no test program")
     }
 
     /// Builds the worker. Mistakes that the compiler refuses are removed from `sites`. `say` hears of the progress.
@@ -131,7 +141,7 @@ impl Tree {
             let numbered: Vec<(u32, &Site)> = sites.iter().map(|(id, site)| (*id, site)).collect();
             let put_in = self.write(&numbered)?;
             say(&format!("compiling {} mistakes, round {round}", sites.len()));
-            let checked = self.cargo("check").output().context("starting cargo")?;
+            let checked = self.cargo("check", "farfield-sweep-worker").output().context("starting cargo")?;
             if checked.status.success() {
                 break;
             }
@@ -142,7 +152,7 @@ impl Tree {
             sites.retain(|id, _| !refused.contains(id));
         }
         say("building the worker");
-        let built = self.cargo("build").args(["--profile", "sweep"]).output()?;
+        let built = self.cargo("build", "farfield-sweep-worker").args(["--profile", "sweep"]).output()?;
         ensure!(built.status.success(), "building the worker:\n{}", String::from_utf8_lossy(&built.stderr));
         Ok(self.target.join("sweep/farfield-sweep-worker"))
     }
@@ -166,9 +176,10 @@ fn refused(messages: &str, put_in: &PutIn) -> BTreeSet<u32> {
             let (start, end) = (start as usize, end as usize);
             let touched: Vec<u32> =
                 ranges.iter().filter(|(_, range)| range.start < end && start < range.end).map(|(id, _)| *id).collect();
-            match touched.is_empty() {
-                false => refused.extend(touched),
-                true => refused.extend(around(ranges, start)),
+            if touched.is_empty() {
+                refused.extend(around(ranges, start));
+            } else {
+                refused.extend(touched);
             }
         }
     }

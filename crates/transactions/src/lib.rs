@@ -82,7 +82,9 @@
 
 #![forbid(unsafe_code)]
 
+mod errors;
 pub mod mutants;
+mod options;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;
 
@@ -90,58 +92,15 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, R
 
 use farfield_core::Node;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Regions};
+use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Result};
-use farfield_locks::{LockArray, LockGuard, LockOptions, LockTable, TableGuard};
+use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard};
+
+pub use self::errors::{NoSuchCell, NotInTransaction};
+pub use self::options::TransactionOptions;
 
 /// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
-
-/// The error of a call that names a cell which does not exist ([`Error::custom_ref`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("cell {cell} does not exist: there are {cells}, numbered from 0")]
-pub struct NoSuchCell {
-    /// The number.
-    pub cell: usize,
-    /// How many cells there are.
-    pub cells: usize,
-}
-
-/// The error of a call that names a cell whose lock the transaction does not hold ([`Error::custom_ref`]).
-///
-/// ```
-/// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
-/// # let node = farfield::Node::builder().session("doc-tx-named").start()?;
-/// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
-/// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
-/// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
-/// let error = transaction.write(4, 30).unwrap_err(); // it holds no lock of cell 4
-/// assert_eq!(error.custom_ref::<farfield::transactions::NotInTransaction>().unwrap().cell, 4);
-/// # Ok::<(), farfield::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("cell {cell} is not part of this transaction: name it when the transaction begins")]
-pub struct NotInTransaction {
-    /// The cell.
-    pub cell: usize,
-}
-
-/// The numbers of cells and locks. They must be the same on all nodes.
-///
-/// ```
-/// # use farfield::{LockKind, LockOptions, TransactionOptions};
-/// let options = TransactionOptions { cells: 1000, locks: 16, lock: LockOptions::new(LockKind::Mcs) };
-/// # assert_eq!(options.locks, 16);
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TransactionOptions {
-    /// The number of words on all nodes together.
-    pub cells: usize,
-    /// The number of locks on all nodes together.
-    pub locks: usize,
-    /// The kind of the locks, with its options.
-    pub lock: LockOptions,
-}
 
 /// Words spread over the nodes that open them, to be read and written by transactions.
 ///
@@ -206,20 +165,49 @@ impl Transactions {
     /// A node is missing, unreachable, or opens them differently; memory is exhausted; or there are no cells, or no
     /// locks.
     pub fn open(node: &Node, path: &str, options: TransactionOptions) -> Result<Transactions> {
+        Transactions::open_among(node, path, &node.members_for(path), options)
+    }
+
+    /// Opens the cells and their locks among these nodes, which must name the same, and waits for them to do so. Cell
+    /// `c` is on the one at `c mod nodes` of them, in the order of their numbers.
+    ///
+    /// ```
+    /// # use farfield::{LockKind, LockOptions, Node, TransactionOptions, Transactions};
+    /// # let nodes = farfield::local_session(3)?; let pair = [nodes[0].id(), nodes[1].id()];
+    /// let options = TransactionOptions { cells: 10, locks: 4, lock: LockOptions::new(LockKind::ALock) };
+    /// let open = |node: &Node| Transactions::open_among(node, "cells", &pair, options);
+    /// let cells = farfield::on_each(&nodes[..2], open)?; // the third node does not open them
+    /// assert_eq!(cells[1].home(3)?, pair[1]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        options: TransactionOptions,
+    ) -> Result<Transactions> {
         let TransactionOptions { cells, locks, lock } = options;
         if cells == 0 || locks == 0 {
             let why = format!("`cells` is {cells} and `locks` {locks}: both have to be at least 1");
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
-        let homes = node.members_for(path);
+        let participants = Participants::new(participants);
+        participants.require(node.id()).of(path)?;
+        let homes: Vec<NodeId> = participants.iter().collect();
         let bytes = cells.div_ceil(homes.len()).saturating_mul(8);
         let mut regions = Regions::new(node);
         let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;
         let layout = format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind);
         let opening = ObjectBuilder::new(node, path, "Transactions").layout(&layout).regions(regions);
-        let object = opening.require_regions(move |_| vec![("cells".into(), bytes as u64)]).open()?;
-        let bases = homes.into_iter().map(|home| object.remote(home, "cells")).collect::<Result<_>>()?;
-        let locks = LockTable::open(node, &format!("{path}/locks"), locks, lock)?;
+        let object = opening
+            .participants(participants.iter())
+            .require_regions(move |_| vec![("cells".into(), bytes as u64)])
+            .open()?;
+        let bases = homes.iter().map(|home| object.remote(*home, "cells")).collect::<Result<_>>()?;
+        let locks = LockTable::open_among(node, &format!("{path}/locks"), &homes, locks, lock)?;
         Ok(Transactions { object, cells, bases, own, locks })
     }
 

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Region, Word};
+use farfield_core::toolkit::{Poller, Progress};
 use farfield_core::{
     Barrier, BarrierThread, Error, Guard, MemberStatus, Mutex, Node, NodeId, Result, RingBuffer, RingOptions,
 };
@@ -17,6 +19,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         decided(),
         decided_by_two(),
+        prompt(),
         left(),
         returns(),
         holder_dies(),
@@ -95,6 +98,41 @@ fn decided_by_two() -> Scenario {
     .rule(DeathRule::Majority)
     .faults(Faults::new().crashes(1).cuts(1))
     .kills(&["membership-any-half"])
+}
+
+/// A poller without work. A service thread with pollers waits in another way than one without.
+struct Watches;
+
+impl Poller for Watches {
+    fn poll(&mut self, _: &Endpoint) -> Progress {
+        Progress::Idle
+    }
+}
+
+/// The time in which a decision is made at most: the lowest nodes propose first, each 5 ms before the next. A proposal
+/// is repeated after 20 ms, so a node that sleeps on a message is found by the time that the decision takes.
+const PROMPT: Duration = Duration::from_millis(15);
+
+/// A node is suspected without a reason, by one other node. The members decide without repeating a message.
+fn prompt() -> Scenario {
+    Scenario::new("membership/prompt", "a decision takes as long as its messages, beside pollers", 3, |cluster| {
+        let nodes: Vec<Node> = cluster.nodes().to_vec();
+        nodes.iter().for_each(|node| node.add_poller(Box::new(Watches)));
+        (0..3).for_each(|node| stays(cluster, node));
+        let began = nodes[0].now();
+        cluster.at_end(move || {
+            for node in &nodes {
+                let ep = node.endpoint()?;
+                ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
+            }
+            let took = nodes[0].now() - began;
+            assert!(took < PROMPT, "the decision took {took:?}: a message was repeated");
+            Ok(())
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().false_suspicions(1))
 }
 
 /// A node leaves while another dies or is cut off.

@@ -174,7 +174,8 @@ fn table(out: &mut String, timeline: &Timeline, story: &Story) {
     let time_head = if timed { "<th>time (ns)</th>" } else { "" };
     let _ = writeln!(
         out,
-        "<h2>All {} events</h2>\n<table>\n<thead><tr><th>step</th>{time_head}<th>thread</th><th>what</th></tr></thead>\n<tbody>",
+        "<h2>All {} events</h2>\n<table>\n<thead><tr><th>step</th>{time_head}<th>thread</th><th>what</th></tr>\
+         </thead>\n<tbody>",
         timeline.events.len()
     );
     for (rank, event) in timeline.events.iter().enumerate() {

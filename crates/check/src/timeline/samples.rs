@@ -88,8 +88,8 @@ impl Recorder {
 
 /// The barrier without a fence towards nodes that take no part (the paper's Fig. 22): a put to n2 is overtaken.
 pub(super) fn barrier() -> Timeline {
-    let about = "Three nodes meet at a barrier. n1 has put z := 1 to n2 before, n3 gets z from n2 after. Whatever was put \
-                 before the barrier must be seen after it.";
+    let about = "Three nodes meet at a barrier. n1 has put z := 1 to n2 before, n3 gets z from n2 after. Whatever was \
+                 put before the barrier must be seen after it.";
     let threads = [("writer", 1), ("service", 1), ("peer", 2), ("service", 2), ("reader", 3), ("service", 3)];
     let mut r = Recorder::new("barrier: a put before it is not seen after it", about, &threads);
     let (writer, peer, reader) = (0, 2, 4);
@@ -143,8 +143,8 @@ pub(super) fn barrier() -> Timeline {
 
 /// A shared variable of two words between guards. Its reader reads the guards in the writer's order.
 pub(super) fn torn() -> Timeline {
-    let about = "A writer puts lead guard, two words of data and trail guard. The reader reads the lead guard first, so equal \
-                 guards prove nothing.";
+    let about = "A writer puts lead guard, two words of data and trail guard. The reader reads the lead guard first, \
+                 so equal guards prove nothing.";
     let mut r = Recorder::new(
         "shared variable: a torn value is accepted",
         about,
@@ -189,8 +189,8 @@ pub(super) fn torn() -> Timeline {
 
 /// A counter on n2 under a mutex that is released before the put of the new value is in memory.
 pub(super) fn mutex() -> Timeline {
-    let about = "Two workers add 1 to a counter on n2 under a mutex: acquire, get, put, release. The release does not fence, \
-                 so the last put may still be in the NIC's buffer when the lock changes hands.";
+    let about = "Two workers add 1 to a counter on n2 under a mutex: acquire, get, put, release. The release does not \
+                 fence, so the last put may still be in the NIC's buffer when the lock changes hands.";
     let threads = [("worker a", 0), ("service", 0), ("worker b", 1), ("service", 1), ("service", 2)];
     let mut r = Recorder::new("mutex: released before the put has landed", about, &threads);
     let mut count = 0;

@@ -61,7 +61,8 @@ fn x(rank: f64) -> f64 {
 fn rect(class: &str, more: &str, columns: (f64, f64), y: u32, height: u32) -> String {
     let (a, b) = columns;
     format!(
-        "<rect class=\"{class}\"{more} data-a=\"{a}\" data-b=\"{b}\" x=\"{:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{height}\"/>\n",
+        "<rect class=\"{class}\"{more} data-a=\"{a}\" data-b=\"{b}\" x=\"{:.1}\" y=\"{y}\" width=\"{:.1}\" \
+         height=\"{height}\"/>\n",
         x(a),
         x(b) - x(a)
     )
@@ -393,8 +394,9 @@ impl Picture<'_> {
         let width = self.layout.columns as f64 * COLUMN_PX + END_PX;
         let mut out = format!(
             "<svg id=\"picture\" role=\"img\" aria-label=\"timeline\" data-columns=\"{}\" data-end=\"{END_PX}\" \
-             data-fails=\"{}\" width=\"{width:.0}\" height=\"{}\">\n<defs><pattern id=\"hatch\" width=\"7\" height=\"7\" \
-             patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"hatch\" width=\"3.5\" \
+             data-fails=\"{}\" width=\"{width:.0}\" height=\"{}\">\n<defs><pattern id=\"hatch\" width=\"7\" \
+             height=\"7\" patternUnits=\"userSpaceOnUse\" \
+             patternTransform=\"rotate(45)\"><rect class=\"hatch\" width=\"3.5\" \
              height=\"7\"/></pattern><pattern id=\"grey\" width=\"5\" height=\"4\" \
              patternUnits=\"userSpaceOnUse\"><rect class=\"grey\" width=\"3\" height=\"4\"/></pattern></defs>\n",
             self.layout.columns,

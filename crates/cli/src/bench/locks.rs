@@ -24,19 +24,20 @@ use crate::launch::FabricChoice;
 use crate::output;
 
 const HELP: &str = "\
-Each thread of each process repeats: draw a lock, take it, add one to the counter that it protects, release it. The lock is on the
-thread's own node with the probability of --locality, otherwise on another node; all locks there are equally likely. The counter
-is on its lock's node and is accessed by plain loads and stores there, and by a get and a put from elsewhere. Times run from the end of one
-turn to the end of the next, so they include drawing the lock and the counter, for all kinds alike. Operations are counted for
-lock and unlock alone.
+Each thread of each process repeats: draw a lock, take it, add one to the counter that it protects, release it. The lock
+is on the thread's own node with the probability of --locality, otherwise on another node; all locks there are equally
+likely. The counter is on its lock's node and is accessed by plain loads and stores there, and by a get and a put from
+elsewhere. Times run from the end of one turn to the end of the next, so they include drawing the lock and the counter,
+for all kinds alike. Operations are counted for lock and unlock alone.
 
-Every run checks exclusion: at the end the sum of the counters has to equal the number of acquisitions, or the run fails.
+Every run checks exclusion: at the end the sum of the counters has to equal the number of acquisitions, or the run
+fails.
 
-The kinds take turns in each round, so that a disturbance of the machine affects all of them. Throughputs and ratios are medians
-over the rounds; times and counts are those of all rounds together.
+The kinds take turns in each round, so that a disturbance of the machine affects all of them. Throughputs and ratios are
+medians over the rounds; times and counts are those of all rounds together.
 
-With --fabric shm there is no NIC: an operation on the own node is a processor's, and is counted as loopback all the same. Use
---fabric verbs to see what loopback costs.
+With --fabric shm there is no NIC: an operation on the own node is a processor's, and is counted as loopback all the
+same. Use --fabric verbs to see what loopback costs.
 
 Examples:
   farfield bench locks --kind spin,mutex --locks 20,100,1000 --locality 85,90,95,100 --nodes 3 --threads 4
@@ -54,7 +55,12 @@ pub(crate) struct LocksArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
     /// Number of locks: fewer locks mean more contention [default: 100]
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+    )]
     locks: Vec<u32>,
     /// Percentage of acquisitions of locks on the thread's own node [default: 90]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=100))]

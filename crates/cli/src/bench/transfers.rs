@@ -20,9 +20,10 @@ use crate::launch::FabricChoice;
 use crate::output::{self, grouped};
 
 const HELP: &str = "\
-Each thread of each process repeats: draw two accounts and an amount, take the locks of the two accounts, read both, and move the
-amount from one to the other. Account c is on node `c mod nodes`, and so is its lock. A transfer from an account that holds too
-little is counted as aborted. Times run from the end of one transfer to the end of the next, so they include the drawing.
+Each thread of each process repeats: draw two accounts and an amount, take the locks of the two accounts, read both, and
+move the amount from one to the other. Account c is on node `c mod nodes`, and so is its lock. A transfer from an
+account that holds too little is counted as aborted. Times run from the end of one transfer to the end of the next, so
+they include the drawing.
 
 Every run checks the sum: at the end all accounts together have to hold what they held at the start, or the run fails.
 

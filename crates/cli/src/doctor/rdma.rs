@@ -118,7 +118,8 @@ fn atomics(info: &DeviceInfo) -> Check {
     let (value, data) = (format!("{}: {word}", info.name), json!({ "device": info.name, "atomics": word }));
     match info.atomics {
         Atomics::None => {
-            let advice = "objects that need remote atomics (mutex, key-value store, queue) do not open on this device: use another";
+            let advice = "objects that need remote atomics (mutex, key-value store, queue) do not open on this device: \
+                          use another";
             Check::note("  atomics", value, advice).data(data)
         }
         _ => Check::ok("  atomics", value).data(data),
@@ -245,7 +246,8 @@ mod tests {
         assert_eq!(marks(&checks), [Mark::Ok; 4]);
         assert_eq!(
             checks[0].value,
-            "mlx5_0 (hardware, firmware 16.35): port 1 of 1 active, Ethernet, GID 3: ::ffff:10.0.0.1 (RoCE v2), MTU 4096"
+            "mlx5_0 (hardware, firmware 16.35): port 1 of 1 active, Ethernet, GID 3: ::ffff:10.0.0.1 (RoCE v2), \
+             MTU 4096"
         );
         assert_eq!(
             checks[3].value,

@@ -21,7 +21,8 @@ const LEGEND: &str = "\
 allow, forbid   whether the model allows what the test asks for;  of `forall` tests: holds, or fails in some execution
 *               a model of the test itself;  ?  too many executions to look at;  -  the test makes no sense there
 SEEN/OF         how often the fabric has shown what the test asks for;  :shipped  by calls on the objects that ship
-!               an outcome that the models forbid was seen;  ~  they allow what the test asks for, and it was never seen";
+!               an outcome that the models forbid was seen;  ~  they allow what the test asks for, and it was \
+never seen";
 
 /// A model's verdict on a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn hosts_have_nodes_addresses_and_devices() {
-        let text = "# two hosts\nroot@left address=10.0.0.1 nodes=3 device=a,b # three nodes\n\nknown\nleft address=10.0.0.1\n";
+        let text = "# two hosts\nroot@left address=10.0.0.1 nodes=3 device=a,b # three nodes\n\nknown\n\
+                    left address=10.0.0.1\n";
         let seats = parsed(text).unwrap();
         let shown: Vec<_> = seats.iter().map(|seat| (seat.host.as_str(), seat.address.to_string())).collect();
         assert_eq!(

@@ -493,7 +493,8 @@ impl std::fmt::Display for Report {
         let Self { operations, keys, overlapping, pending, steps } = self;
         write!(
             f,
-            "linearizable: {operations} operations on {keys} keys, {overlapping} overlapping, {pending} pending, {steps} steps"
+            "linearizable: {operations} operations on {keys} keys, {overlapping} overlapping, {pending} pending, \
+             {steps} steps"
         )
     }
 }
@@ -524,7 +525,8 @@ pub enum Failure {
     },
     /// A key's history could not be decided within its budget.
     #[error(
-        "key {key} is undecided after {steps} steps: raise the budget, or give every write its own value. At its best: {evidence}"
+        "key {key} is undecided after {steps} steps: raise the budget, or give every write its own value. At its best: \
+         {evidence}"
     )]
     Undecided {
         /// The key.

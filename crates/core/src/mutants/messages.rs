@@ -37,12 +37,14 @@ crate::mutants! {
     ///
     /// *Scenario:* 3 nodes, node 2 is cut off. All put to all, `wait`, `retry_wait` after a timeout; a put value is
     /// missing.
-    BARRIER_AGAIN_UNARRIVED = "barrier-again-unarrived" in "Barrier": "`retry_wait` does not arrive after a wait that had not.";
+    BARRIER_AGAIN_UNARRIVED = "barrier-again-unarrived" in "Barrier":
+        "`retry_wait` does not arrive after a wait that had not.";
 
     /// *Missing:* nothing of the memory model. A node that was not notified waits for ever.
     ///
     /// *Scenario:* 2 nodes. n0: `wait`, and its put is refused ∥ n1: `wait`.
-    BARRIER_TOLD_ONCE = "barrier-told-once" in "Barrier": "A node that could not be told of an arrival is not told again.";
+    BARRIER_TOLD_ONCE = "barrier-told-once" in "Barrier":
+        "A node that could not be told of an arrival is not told again.";
 
     // ---- RingBuffer ----
 
@@ -116,13 +118,15 @@ crate::mutants! {
     /// ends.
     ///
     /// *Scenario:* as before; n0 waits until all have read the message.
-    RING_BEHIND_FORGOTTEN = "ring-behind-forgotten" in "RingBuffer": "A copy that was refused a message does not get it later.";
+    RING_BEHIND_FORGOTTEN = "ring-behind-forgotten" in "RingBuffer":
+        "A copy that was refused a message does not get it later.";
 
     /// *Missing:* nothing of the memory model. A message without a head must not be reported as sent.
     ///
     /// *Scenario:* one reader, on n1; the put of the message is refused. `try_send` returns that it was sent, and n1
     /// waits.
-    RING_REFUSED_SENT = "ring-refused-sent" in "RingBuffer": "A message that was refused everywhere is said to be sent.";
+    RING_REFUSED_SENT = "ring-refused-sent" in "RingBuffer":
+        "A message that was refused everywhere is said to be sent.";
 
     /// *Missing:* nothing of the memory model. The writer waits for room that the reader never gives back.
     ///
@@ -142,7 +146,8 @@ crate::mutants! {
     ///
     /// *Scenario:* 2 nodes, home n0, capacity 1; the queue contains 1. n1: `try_dequeue` gives 3 ∥ n0: `enqueue(2)`,
     /// which gets the freed cell in exchange, `dequeue`, `enqueue(3)` into it.
-    QUEUE_FREED_UNREAD = "queue-freed-unread" in "Queue": "No fence between the get of a value and what frees its cell.";
+    QUEUE_FREED_UNREAD = "queue-freed-unread" in "Queue":
+        "No fence between the get of a value and what frees its cell.";
 
     /// *Missing:* that only one of two consumers takes a value.
     ///

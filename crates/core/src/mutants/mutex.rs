@@ -43,7 +43,8 @@ crate::mutants! {
     ///
     /// *Scenario:* 2 nodes, home n0. n0: `lock`, `unlock`, `lock`, `unlock` ∥ n1: `lock`, `unlock`. One of them waits
     /// for ever: n1 draws ticket 0 and is erased, but served; n0 then draws 0 again, and 1 is served.
-    MUTEX_RELEASED_BY_PUT = "mutex-released-by-put" in "Mutex": "`unlock` puts the word that it took, without its holder.";
+    MUTEX_RELEASED_BY_PUT = "mutex-released-by-put" in "Mutex":
+        "`unlock` puts the word that it took, without its holder.";
 
     /// *Missing:* progress: no waiter takes the ticket of an abandoned operation.
     ///

@@ -12,13 +12,15 @@ crate::mutants! {
     ///
     /// *Scenario:* 2 nodes. n0 and n1 start, and open before either has learned of the other: neither is ever
     /// connected.
-    JOIN_LATE_NOT_ANNOUNCED = "join-late-not-announced" in "Joining": "What is open is not announced to a node that comes.";
+    JOIN_LATE_NOT_ANNOUNCED = "join-late-not-announced" in "Joining":
+        "What is open is not announced to a node that comes.";
 
     /// *Missing:* the opening that a message belongs to. This was a bug: the checker found it.
     ///
     /// *Scenario:* 2 nodes open at once, so that each is connected by the other's join. They drop the object, notify
     /// each other, and open it again. An answer to the first join is still in flight, and connects to freed memory.
-    JOIN_LATE_ANSWER_TAKEN = "join-late-answer-taken" in "Joining": "A message of an opening before is taken for one of this.";
+    JOIN_LATE_ANSWER_TAKEN = "join-late-answer-taken" in "Joining":
+        "A message of an opening before is taken for one of this.";
 
     // ---- Reopening ----
 
@@ -26,7 +28,8 @@ crate::mutants! {
     ///
     /// *Scenario:* 3 nodes reopen a path; n2 opens it and dies. n0 is connected to n2, and returns; n1 is not, and
     /// calls for the next generation, for which it waits in vain.
-    REOPEN_UNCOMMITTED = "reopen-uncommitted" in "Reopening": "A node returns before the others have opened the generation.";
+    REOPEN_UNCOMMITTED = "reopen-uncommitted" in "Reopening":
+        "A node returns before the others have opened the generation.";
 
     /// *Missing:* that a node takes part in a generation that the others know and it does not.
     ///
@@ -40,7 +43,8 @@ crate::mutants! {
     ///
     /// *Scenario:* 3 nodes, a cut. n1 holds a lock on n0, puts to n0 and n2, and is cut off; the others take the lock
     /// from it; the cut heals, and n1's puts land.
-    MEMBERSHIP_OWN_EVICTION = "membership-own-eviction" in "Membership": "A node does not wait until the others have evicted the dead.";
+    MEMBERSHIP_OWN_EVICTION = "membership-own-eviction" in "Membership":
+        "A node does not wait until the others have evicted the dead.";
 
     /// *Missing:* that any two quorums intersect.
     ///
@@ -50,18 +54,21 @@ crate::mutants! {
     /// *Missing:* the end of a node before the next node of its place begins.
     ///
     /// *Scenario:* 3 places. n3 starts as the second node of the place of n0, and belongs to the session beside n0.
-    MEMBERSHIP_LET_IN_EARLY = "membership-let-in-early" in "Membership": "A node is let in though the life before it goes on.";
+    MEMBERSHIP_LET_IN_EARLY = "membership-let-in-early" in "Membership":
+        "A node is let in though the life before it goes on.";
 
     /// *Missing:* the message with a decision. This was a bug: the checker found it.
     ///
     /// *Scenario:* 4 nodes. n3 leaves: it is the first to learn of its departure, and exits. n0 dies. Of the four
     /// members that the others still count, two are left: never again a quorum.
-    MEMBERSHIP_GOES_IN_SILENCE = "membership-goes-in-silence" in "Membership": "Who leaves does not tell the others what was decided.";
+    MEMBERSHIP_GOES_IN_SILENCE = "membership-goes-in-silence" in "Membership":
+        "Who leaves does not tell the others what was decided.";
 
     /// *Missing:* that a fenced node has no vote: the others count on it. This was a bug: the checker found it.
     ///
     /// *Scenario:* 3 nodes. n0 dies; n2 reaches no node, and is fenced; n1 waits for n2's vote for ever.
-    MEMBERSHIP_FENCED_IN_SILENCE = "membership-fenced-in-silence" in "Membership": "A node that is fenced does not tell the others.";
+    MEMBERSHIP_FENCED_IN_SILENCE = "membership-fenced-in-silence" in "Membership":
+        "A node that is fenced does not tell the others.";
 
     /// *Missing:* the mark of a lock taken after a death.
     ///
@@ -73,7 +80,8 @@ crate::mutants! {
     ///
     /// *Scenario:* 3 nodes, a cut between n1 and the others. n1 has put to n2 under the lock, on n0; its transport
     /// gives up on n2 only; the cut heals, and n1 releases the lock. n0 takes it and reads from n2.
-    MUTEX_RELEASED_UNDECIDED = "mutex-released-undecided" in "Mutex": "A lock is released though the fence has failed at a node that does not answer.";
+    MUTEX_RELEASED_UNDECIDED = "mutex-released-undecided" in "Mutex":
+        "A lock is released though the fence has failed at a node that does not answer.";
 
     /// *Missing:* progress of the waiters behind a dead one.
     ///
@@ -83,7 +91,8 @@ crate::mutants! {
     /// *Missing:* progress of the readers besides a dead one.
     ///
     /// *Scenario:* 3 nodes. n0 sends more than fits into the ring; n1 dies, and n2 gets no more.
-    RING_DEAD_READER_AWAITED = "ring-dead-reader-awaited" in "RingBuffer": "The writer waits for the room of a dead reader.";
+    RING_DEAD_READER_AWAITED = "ring-dead-reader-awaited" in "RingBuffer":
+        "The writer waits for the room of a dead reader.";
 
     /// *Missing:* that all participants open an object among the same nodes.
     ///
@@ -95,14 +104,16 @@ crate::mutants! {
     ///
     /// *Scenario:* 2 places; n0 dies. Its successor joins a variable whose home is n1; n1 closes it, and the successor
     /// finds the word freed.
-    JOIN_RETURNED_UNTOLD = "join-returned-untold" in "Joining": "A node that has returned does not count among those that an object is open on.";
+    JOIN_RETURNED_UNTOLD = "join-returned-untold" in "Joining":
+        "A node that has returned does not count among those that an object is open on.";
 
     // ---- Closing ----
 
     /// *Missing:* that other nodes that have the object open use this node's memory.
     ///
     /// *Scenario:* 2 nodes have an object open. n0 drops it ∥ n1: gets n0's word, which is freed.
-    CLOSING_FREED_EARLY = "closing-freed-early" in "Closing": "Memory is given back before the others have closed the object.";
+    CLOSING_FREED_EARLY = "closing-freed-early" in "Closing":
+        "Memory is given back before the others have closed the object.";
 
     /// *Missing:* a suspected node, or a dead one that is not yet evicted, may be alive and at work.
     ///

@@ -26,7 +26,8 @@ crate::mutants! {
     ///
     /// *Scenario:* Fig. 5. 2 nodes, variables x, y. n0: `x.store(1)`, `x.push([n1])`, `x.fence([n1])`, `a = y.load()` ∥
     /// n1: `y.store(1)`, `y.push([n0])`, `y.fence([n0])`, `b = x.load()`. `a == 0 && b == 0`.
-    SHARED_FENCE_REMOTE = "shared-fence-remote" in "SharedVar": "`fence` is remote fences that are waited for, not gets.";
+    SHARED_FENCE_REMOTE = "shared-fence-remote" in "SharedVar":
+        "`fence` is remote fences that are waited for, not gets.";
 
     /// *Missing:* `pf`, `NLR` before the store that follows the push (Fig. 1 instead of Fig. 3d).
     ///

@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr, Word};
-use serde::{Deserialize, Serialize};
 
 mod announcement;
+mod message;
 mod opening;
 pub(super) mod reopen;
 
@@ -33,105 +33,11 @@ use self::announcement::Difference;
 pub use self::announcement::ObjectDescriptor;
 pub(super) use self::close::Memory;
 pub use self::close::{Hold, Regions};
+pub(super) use self::message::Message;
 pub use self::opening::ObjectBuilder;
-use super::{Node, Shared, membership};
-use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use super::{Node, Shared};
+use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 use crate::mutants;
-
-/// A message between the service threads.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Message {
-    /// A node has opened an object.
-    Join { opening: u64, theirs: ObjectDescriptor },
-    /// The positive answer to the join with that number.
-    Connect { answers: u64, opening: u64, theirs: ObjectDescriptor },
-    /// The negative answer: the difference, as described for the receiver.
-    Refuse { answers: u64, path: String, differs: String },
-    /// The answer to the join with that number from a restarted node: why it cannot join the open object.
-    Outside { answers: u64, path: String, why: String },
-    /// A message of the membership protocol.
-    Membership(membership::Message),
-    /// A node reopens a path.
-    Reopen(reopen::Call),
-    /// An opening ends.
-    Close(close::Message),
-}
-
-/// Room for most messages.
-const MESSAGE_BYTES: usize = 512;
-
-impl Message {
-    /// Sends the message. Returns whether it was sent.
-    pub(super) fn send(&self, shared: &Shared, to: NodeId) -> bool {
-        let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
-        let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
-        if let Err(why) = &sent {
-            // A peer that is not up yet gets the announcement when it connects. A dead or departed peer is reported to
-            // waiters by its state.
-            tracing::debug!("not sent to {to}: {why}");
-        }
-        sent.is_ok()
-    }
-
-    pub(super) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
-        let find = |path: &str| shared.service.objects.lock().get(path).cloned();
-        match self {
-            Message::Join { opening, theirs } => {
-                let Some(object) = find(&theirs.path) else {
-                    let has_returned = from.index() >= shared.fabric.places();
-                    if has_returned && shared.service.reopenings.is_past(&theirs.path) {
-                        leave_outside(shared, from, opening, theirs.path, REOPENED.into());
-                    }
-                    return;
-                };
-                let is_late = shared.service.openings.lock().is_late(&theirs.path, from, opening);
-                if is_late || !object.check(shared, from, opening, &theirs) {
-                    return;
-                }
-                {
-                    // Record this first: the peer uses the memory announced to it until it reports the contrary.
-                    let mut openings = shared.service.openings.lock();
-                    let untold = !object.is_of(from) && mutants::JOIN_RETURNED_UNTOLD.is_on();
-                    if !openings.uses(object.opening, from, opening)
-                        || !(untold || openings.tells(object.opening, from))
-                    {
-                        return;
-                    }
-                }
-                if !mutants::JOIN_NOT_ANSWERED.is_on() {
-                    let own = object.announcement(shared, from);
-                    Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
-                }
-                object.connect(from, opening, theirs, true);
-                object.take_in_those_that_wait(shared);
-            }
-            Message::Connect { answers, opening, theirs } => {
-                let Some(object) = find(&theirs.path) else { return };
-                let is_answer = answers == object.opening || mutants::JOIN_LATE_ANSWER_TAKEN.is_on();
-                if is_answer
-                    && object.check(shared, from, opening, &theirs)
-                    && shared.service.openings.lock().uses(object.opening, from, opening)
-                {
-                    object.connect(from, opening, theirs, false);
-                    object.take_in_those_that_wait(shared);
-                }
-            }
-            Message::Refuse { answers, path, differs } => {
-                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
-                    object.refused(from, differs);
-                }
-            }
-            Message::Outside { answers, path, why } => {
-                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
-                    object.state.lock().outside.insert(from, why);
-                }
-            }
-            Message::Reopen(call) => shared.service.reopenings.hear(from, call),
-            Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
-            Message::Close(message) => message.handle(shared, from),
-        }
-    }
-}
 
 type Callback = Box<dyn Fn(NodeId, &ObjectDescriptor) + Send + Sync>;
 type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
@@ -352,7 +258,7 @@ impl Object {
             return refuse(format!("node {stranger}, a participant, was never a member of this session"));
         }
         if !numbers.contains(&node.id().0) {
-            return refuse(format!("{} is not one of its participants", node.id()));
+            return Err(not_a_participant(node.id())).of(&path);
         }
         let told = |(name, memory): (&str, &Memory)| {
             node.fabric().label(memory.remote(), memory.bytes(), format_args!("{path}.{name}"));
@@ -403,11 +309,30 @@ impl Object {
     /// A timeout that names the missing nodes, a participant that is dead or departed, or one that opens the object
     /// differently.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
-        self.connected(&self.node.endpoint()?, timeout)
+        self.wait_with(&self.node.endpoint()?, timeout)
     }
 
-    /// [`Object::wait`] on an endpoint that the caller has.
-    pub(crate) fn connected(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
+    /// [`Object::wait`] on an endpoint that the caller has: a composed object announces all its parts and then waits
+    /// for each, on one endpoint.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::toolkit::ObjectBuilder;
+    /// # let nodes = farfield::local_session(2)?;
+    /// let open = |node: &farfield::Node| {
+    ///     let part = |path| ObjectBuilder::new(node, path, "Mail").announce();
+    ///     let parts = [part("app/mail/in")?, part("app/mail/out")?]; // one exchange with the others, not two
+    ///     let endpoint = node.endpoint()?;
+    ///     parts.iter().try_for_each(|part| part.wait_with(&endpoint, node.timeout()))?;
+    ///     Ok(parts)
+    /// };
+    /// let mail = farfield::on_each(&nodes, open)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Object::wait`].
+    pub fn wait_with(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
         let missing = || {
             let state = self.open.state.lock();
             let others = self.participants.iter().filter(|node| **node != self.node.id());
@@ -457,8 +382,8 @@ impl Object {
                 let mut what = String::from("all participants to open it");
                 if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
                     what += &format!(
-                        " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` on all \
-                         nodes)",
+                        " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` \
+                         on all nodes)",
                         self.node.id()
                     );
                 }

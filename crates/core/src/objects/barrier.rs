@@ -36,6 +36,7 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::Node;
 use crate::objects::owned_var::OwnedWriter;
+use crate::objects::participants::Participants;
 use crate::objects::sst::Sst;
 
 /// A barrier over a fixed number of threads on every node.
@@ -119,17 +120,11 @@ impl Barrier {
             let why = "`threads_per_node` has to be at least 1".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
-        let mut members = participants.to_vec();
-        members.sort_unstable();
-        members.dedup();
-        if !members.contains(&node.id()) {
-            let why = format!("{} is not one of its participants", node.id());
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
-        let first_row = members.iter().take_while(|member| **member != node.id()).count() * threads_per_node;
+        let members = Participants::new(participants);
+        let first_row = members.require(node.id()).of(path)? * threads_per_node;
         let owners: Vec<NodeId> =
-            members.iter().flat_map(|member| std::iter::repeat_n(*member, threads_per_node)).collect();
-        let arrived = Sst::open_among(node, &format!("{path}/arrived"), &owners, members)?;
+            members.iter().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
+        let arrived = Sst::open_among(node, &format!("{path}/arrived"), participants, &owners)?;
         let taken = Word::new(0);
         let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, first_row, taken };
         Ok(Barrier(Arc::new(shared)))

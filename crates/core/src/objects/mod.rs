@@ -3,6 +3,7 @@
 
 pub mod atomic_var;
 pub mod barrier;
+pub(crate) mod codec;
 pub mod kv;
 pub mod mutex;
 pub mod owned_var;

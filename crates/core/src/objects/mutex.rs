@@ -60,6 +60,7 @@
 
 mod abandoned;
 mod guard;
+mod single;
 mod state;
 
 use core::future::Future;
@@ -70,11 +71,13 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, N
 
 use self::abandoned::Ticket;
 pub use self::guard::{Guard, HeldLock};
+pub use self::single::Mutex;
 pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use self::state::{DIED, DRAW, State, Watch};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::{MemberStatus, Node, Object, ObjectBuilder, Regions};
+use crate::objects::participants::Participants;
 use crate::objects::release;
 use crate::objects::settle::CancelGuard;
 
@@ -105,101 +108,6 @@ pub struct MutexArray {
     passed_over: LocalMutex<HashMap<usize, u32>>,
 }
 
-/// One lock, shared by all nodes.
-///
-/// ```
-/// # fn main() -> farfield::Result<()> {
-/// let node = farfield::Node::builder().session("doc-mutex").start()?;
-/// let mutex = farfield::Mutex::open(&node, "bank/lock", node.id())?;
-/// let ep = node.endpoint()?;
-/// ep.block_on(async {
-///     let guard = mutex.lock(&ep).await?;
-///     // … work on what it protects …
-///     guard.unlock().await
-/// })?;
-/// # Ok(()) }
-/// ```
-pub struct Mutex(MutexArray);
-
-impl Mutex {
-    /// Opens the lock, with its word on `home`, and waits for all nodes to do so.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// let home = nodes[0].id();
-    /// let mutexes = farfield::on_each(&nodes, |node| farfield::Mutex::open(node, "account", home))?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// A node that is missing, dead or departed, or that opens it differently; no memory.
-    pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
-        MutexArray::open_on(node, path, 1, vec![home], node.members_for(path), node.is_reopening(path)).map(Mutex)
-    }
-
-    /// Takes the lock, waiting as long as the endpoint's timeout.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-mutex-17").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
-    /// let guard = ep.block_on(mutex.lock(&ep))?;
-    /// // … work on what it protects …
-    /// ep.block_on(guard.unlock())?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
-    /// or that has left.
-    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Guard<'a>> {
-        self.0.lock(endpoint, 0).await
-    }
-
-    /// [`Mutex::lock`] with a deadline.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-mutex-18").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
-    /// let held = ep.block_on(mutex.lock(&ep))?;
-    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
-    /// let error = ep.block_on(mutex.lock_deadline(&ep, deadline)).map(|_| ()).unwrap_err();
-    /// assert!(error.is_timeout()); // and the mutex can be taken by others as before
-    /// ep.block_on(held.unlock())?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As `lock`.
-    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Guard<'a>> {
-        self.0.lock_deadline(endpoint, 0, deadline).await
-    }
-
-    /// Takes the lock if it is available without waiting.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-mutex-19").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let mutex = farfield::Mutex::open(&node, "account", node.id())?;
-    /// let held = ep.block_on(mutex.lock(&ep))?;
-    /// assert!(ep.block_on(mutex.try_lock(&ep))?.is_none());
-    /// ep.block_on(held.unlock())?;
-    /// assert!(ep.block_on(mutex.try_lock(&ep))?.is_some());
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// The home node is dead or departed.
-    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Option<Guard<'a>>> {
-        self.0.try_lock(endpoint, 0).await
-    }
-}
-
 impl MutexArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
@@ -214,13 +122,51 @@ impl MutexArray {
     /// # Errors
     /// A node that is missing, dead or departed, or that opens them differently; no memory.
     pub fn open(node: &Node, path: &str, count: usize) -> Result<MutexArray> {
-        let members = node.members_for(path);
+        MutexArray::open_among(node, path, &node.members_for(path), count)
+    }
+
+    /// Opens the locks among these nodes, which must name the same, and waits for them to do so. The word of lock `i`
+    /// is on the one at `i mod nodes` of them, in the order of their numbers.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// use farfield::{MutexArray, Node};
+    /// let pair = [nodes[0].id(), nodes[2].id()];
+    /// let open = |node: &Node| MutexArray::open_among(node, "stripes", &pair, 64);
+    /// let locks = farfield::on_each(&[nodes[0].clone(), nodes[2].clone()], open)?; // the other does not open them
+    /// assert_eq!((locks[0].home(0), locks[0].home(1)), (pair[0], pair[1]));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], count: usize) -> Result<MutexArray> {
+        let members: Vec<NodeId> = Participants::new(participants).iter().collect();
         MutexArray::open_on(node, path, count, members.clone(), members, node.is_reopening(path))
     }
 
-    /// [`MutexArray::open`] among these nodes: the word of lock `i` is on the one at `i mod` their number.
-    pub(crate) fn open_among(node: &Node, path: &str, count: usize, participants: Vec<NodeId>) -> Result<MutexArray> {
-        MutexArray::open_on(node, path, count, participants.clone(), participants, false)
+    /// [`MutexArray::open_among`] for an object that starts anew when it is reopened ([`Node::reopen`]): no lock is
+    /// poisoned then, as there is nothing that a dead holder may have left half-written.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-unmarked").start()?;
+    /// # let ep = node.endpoint()?;
+    /// use farfield::MutexArray;
+    /// let locks = node.reopen("cache", |again| {
+    ///     let path = format!("{}/locks", again.path());
+    ///     MutexArray::open_unmarked(&node, &path, again.members(), 64)
+    /// })?;
+    /// assert!(!ep.block_on(locks.lock(&ep, 7))?.is_poisoned());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open_among`.
+    pub fn open_unmarked(node: &Node, path: &str, participants: &[NodeId], count: usize) -> Result<MutexArray> {
+        let members: Vec<NodeId> = Participants::new(participants).iter().collect();
+        MutexArray::open_on(node, path, count, members.clone(), members, false)
     }
 
     fn open_on(

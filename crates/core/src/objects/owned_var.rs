@@ -37,18 +37,19 @@
 //!
 //! Source: LOCO §2.2, appendix D and §H.6.1 (`msw`).
 
+mod writer;
+
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use farfield_fabric::{
-    self as fabric, Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr, Word, read_words, write_words,
-};
+use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr, Word, read_words, write_words};
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
-use crate::error::{ErrorContext, ErrorKind, Missed, Result};
+use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::objects::participants::Participants;
 
 /// How a value larger than a word is kept whole.
 ///
@@ -217,16 +218,36 @@ impl<T: Plain> OwnedVar<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: TearCheck) -> Result<OwnedVar<T>> {
-        let var = OwnedVar::announce(node, path, owner, node.members_for(path), wholeness)?;
-        var.connected(node)?;
+        let var = OwnedVar::announce(node, path, &node.members_for(path), owner, wholeness)?;
+        var.wait()?;
         Ok(var)
     }
 
-    pub(crate) fn announce(
+    /// Opens the variable among these nodes, which must name the same, without waiting for them: [`OwnedVar::wait`]
+    /// must follow before it is used. A composed object announces all its parts first, and then waits for each.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// use farfield::{Node, OwnedVar, TearCheck};
+    /// let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &Node| {
+    ///     let part = |path, owner| OwnedVar::<u64>::announce(node, path, &pair, owner, TearCheck::Guards);
+    ///     let parts = [part("talk/left", pair[0])?, part("talk/right", pair[1])?];
+    ///     parts.iter().try_for_each(OwnedVar::wait)?; // one exchange with the others, not one for each part
+    ///     Ok(parts)
+    /// };
+    /// let talks = farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The path is already open, this node is not among them, or no memory.
+    pub fn announce(
         node: &Node,
         path: &str,
+        participants: &[NodeId],
         owner: NodeId,
-        participants: Vec<NodeId>,
         wholeness: TearCheck,
     ) -> Result<OwnedVar<T>> {
         let () = Self::WORDS;
@@ -235,15 +256,35 @@ impl<T: Plain> OwnedVar<T> {
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, bytes).of(path)?;
         let layout = format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0);
-        let opening = ObjectBuilder::new(node, path, "OwnedVar").layout(&layout).participants(participants);
-        let object =
-            opening.regions(regions).require_regions(move |_| vec![("copy".into(), bytes as u64)]).announce()?;
+        let opening = ObjectBuilder::new(node, path, "OwnedVar").layout(&layout);
+        let object = opening
+            .participants(Participants::new(participants).iter())
+            .regions(regions)
+            .require_regions(move |_| vec![("copy".into(), bytes as u64)])
+            .announce()?;
         let shared = Shared { object, owner, image, copy, writer_taken: Word::new(0), _type: PhantomData };
         Ok(OwnedVar(Arc::new(shared)))
     }
 
-    pub(crate) fn connected(&self, node: &Node) -> Result<()> {
-        self.0.object.connected(&node.endpoint()?, node.timeout())
+    /// Waits until all participants have opened the variable.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let all = nodes[0].live_members();
+    /// use farfield::{OwnedVar, TearCheck};
+    /// let announce = |node| OwnedVar::<u64>::announce(node, "setpoint", &all, all[0], TearCheck::Guards);
+    /// let (here, there) = (announce(&nodes[0])?, announce(&nodes[1])?);
+    /// here.wait()?;
+    /// there.wait()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently.
+    pub fn wait(&self) -> Result<()> {
+        let node = self.0.object.node();
+        self.0.object.wait_with(&node.endpoint()?, node.timeout())
     }
 
     /// The owner.
@@ -422,129 +463,6 @@ impl<T: Plain> OwnedVar<T> {
                 .of(path);
             }
             endpoint.wait_for_change(deadline).await;
-        }
-    }
-}
-
-impl<T: Plain> OwnedWriter<T> {
-    /// Writes the owner's copy; threads of this node see it at once.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let (ep, owner) = (nodes[0].endpoint()?, nodes[0].id());
-    /// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
-    /// let mut writer = vars[0].writer()?;
-    /// writer.store([1; 4]);
-    /// assert_eq!(vars[0].try_load(), Some([1; 4]));
-    /// assert_eq!(vars[1].try_load(), Some([0; 4])); // nothing was pushed
-    /// # Ok(()) }
-    /// ```
-    pub fn store(&mut self, value: T) {
-        self.value = value;
-        self.version += 1;
-        let copy = &self.var.copy;
-        match self.var.image {
-            Image::Word => put_words(copy.words(0, 1), value),
-            Image::Guards { words } => {
-                // Stores stay in order, so the readers' argument holds for those on this node too.
-                copy.word(0).store(self.version);
-                put_words(copy.words(8, words), value);
-                copy.word(8 + words * 8).store(self.version);
-            }
-            Image::Checksum { words } => {
-                put_words(copy.words(0, words), value);
-                copy.word(words * 8).store(checksum(&value));
-            }
-        }
-    }
-
-    /// The value that was stored last.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let (ep, owner) = (nodes[0].endpoint()?, nodes[0].id());
-    /// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
-    /// let mut writer = vars[0].writer()?;
-    /// writer.store(writer.value().map(|part| part + 1));
-    /// assert_eq!(writer.value(), [1; 4]);
-    /// # Ok(()) }
-    /// ```
-    pub fn value(&self) -> T {
-        self.value
-    }
-
-    /// Sends the last stored value to all other nodes. Pass the same endpoint each time: the puts of two endpoints to
-    /// a node have no order.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// # let (a, b, owner) = (nodes[0].endpoint()?, nodes[1].endpoint()?, nodes[0].id());
-    /// # let vars = farfield::on_each(&nodes, |node| farfield::OwnedVar::<[u64; 4]>::open(node, "setpoint", owner))?;
-    /// # let mut writer = vars[0].writer()?;
-    /// writer.store([1; 4]);
-    /// a.block_on(writer.push(&a))?; // under way to all other nodes; a fence tells when it is visible there
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Missed`] names every node that does not have it, with the reason: it is dead or has left, or a put
-    /// was refused. All others have it. The next push, of this value or another, includes those nodes.
-    pub async fn push(&mut self, endpoint: &Endpoint) -> Result<()> {
-        self.var.object.check_current()?;
-        self.send(endpoint)
-    }
-
-    /// [`OwnedWriter::push`], which waits for nothing.
-    pub(crate) fn send(&mut self, endpoint: &Endpoint) -> Result<()> {
-        let mut missed = Missed::default();
-        for at in 0..self.peers.len() {
-            let sent = self.send_to(endpoint, at);
-            let node = self.peers[at].copy.node();
-            missed.note(node, sent.and_then(|()| endpoint.check_alive(node)));
-            if mutants::OWNED_PUSH_ENDS_AT_DEAD.is_on() && !missed.is_empty() {
-                break;
-            }
-        }
-        missed.end().of(self.var.object.path())
-    }
-
-    /// Sends the last stored value to one node.
-    fn send_to(&mut self, endpoint: &Endpoint, at: usize) -> fabric::Result<()> {
-        let Peer { copy, whole } = &mut self.peers[at];
-        let (copy, version) = (*copy, self.version);
-        // Puts to one node land in order: lead, value, trail. They carry copies, so nothing has to be waited for before
-        // the next store.
-        match self.var.image {
-            Image::Word => endpoint.put_value(copy.cast(), self.value).detach(),
-            Image::Guards { words } if mutants::OWNED_PUSH_LIVE.is_on() => {
-                mutants::push_live(endpoint, copy, &self.var.copy, words)
-            }
-            Image::Guards { words } => {
-                let trail = || endpoint.put_value(copy.at(1 + words), version).detach();
-                if mutants::OWNED_TRAIL_FIRST.is_on() {
-                    let _ = trail();
-                }
-                endpoint.put_value(copy, version).detach()?;
-                let before = core::mem::take(whole);
-                if let Err(error) = endpoint.put_value(copy.at(1).cast(), self.value).detach() {
-                    // The old value is still there, whole: only its lead has to be put back.
-                    *whole = before.filter(|before| endpoint.put_value(copy, *before).detach().is_ok());
-                    return Err(error);
-                }
-                trail()?;
-                *whole = Some(version);
-                Ok(())
-            }
-            Image::Checksum { words } => {
-                // One put: a reader that sees a mixture of versions sees a wrong sum.
-                let mut image = endpoint.buf::<u64>(words + 1)?;
-                image[..words].as_mut_bytes().copy_from_slice(self.value.as_bytes());
-                image[words] = checksum(&self.value);
-                endpoint.put(copy, &image).detach()
-            }
         }
     }
 }

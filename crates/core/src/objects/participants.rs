@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use farfield_fabric::NodeId;
 
+use crate::error::{Result, not_a_participant};
+
 /// The nodes of an object, in order of their numbers. The numbers have gaps where nodes have failed or left, and may
 /// exceed the number of places after restarts. So an object numbers the parts of its memory by a node's *rank* here.
 ///
@@ -70,6 +72,23 @@ impl Participants {
     pub fn rank_of(&self, node: NodeId) -> Option<usize> {
         // There are few, so nothing is faster.
         self.0.iter().position(|other| *other == node)
+    }
+
+    /// The rank of a node that opens the object.
+    ///
+    /// ```
+    /// # use farfield::{ErrorKind, NodeId, toolkit::Participants};
+    /// # let participants = Participants::new(&[6, 0, 3].map(NodeId));
+    /// assert_eq!(participants.require(NodeId(3))?, 1);
+    /// let error = participants.require(NodeId(1)).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotAParticipant`](crate::ErrorKind::NotAParticipant): the node does not take part.
+    pub fn require(&self, node: NodeId) -> Result<usize> {
+        self.rank_of(node).ok_or_else(|| not_a_participant(node))
     }
 
     /// All, in order of their ranks.

@@ -94,7 +94,7 @@ use self::state::{BATCH_MAX, CELLS_MAX, State};
 use self::steps::Spares;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
-use crate::objects::kv::Value;
+use crate::objects::codec::Value;
 use crate::objects::participants::Participants;
 
 /// A linearizable queue for many producers and many consumers.
@@ -198,9 +198,10 @@ impl<V: Value> Queue<V> {
         if capacity == 0 || enqueues_per_node == 0 || !(1..=BATCH_MAX).contains(&batch_max) {
             return refuse("`capacity` and `enqueues_per_node` have to be at least 1, and `batch_max` 1 to 63");
         }
-        let (Some(rank), Some(_)) = (participants.rank_of(node.id()), participants.rank_of(home)) else {
-            return refuse("the home and the node that opens it have to be participants");
-        };
+        let rank = participants.require(node.id()).of(path)?;
+        if participants.rank_of(home).is_none() {
+            return refuse("its home has to be one of its participants");
+        }
         let cells = participants.count().saturating_mul(enqueues_per_node).saturating_add(capacity);
         if cells > CELLS_MAX {
             return refuse("`capacity` and `enqueues_per_node` of all nodes have to be at most 2^20 together");
@@ -221,9 +222,12 @@ impl<V: Value> Queue<V> {
             memory_fence();
             regions.alloc("cells", GroupKey::DATA, cells_bytes).of(path)?;
         }
-        let expect = move |peer| match peer == home {
-            true => vec![("slots".into(), slots_bytes as u64), ("cells".into(), cells_bytes as u64)],
-            false => vec![],
+        let expect = move |peer| {
+            if peer == home {
+                vec![("slots".into(), slots_bytes as u64), ("cells".into(), cells_bytes as u64)]
+            } else {
+                vec![]
+            }
         };
         let layout = format!("{options:?}, values of {} words", V::words(value_bytes_max));
         let opening = ObjectBuilder::new(node, path, "Queue").layout(&layout).participants(participants.iter());

@@ -279,7 +279,7 @@ impl RingBuffer {
     /// A node that is missing, dead or departed, or that opens it differently.
     pub fn wait(&self) -> Result<()> {
         let node = self.0.object.node();
-        self.0.object.connected(&node.endpoint()?, node.timeout())
+        self.0.object.wait_with(&node.endpoint()?, node.timeout())
     }
 
     /// The writer, once, on the writer's node.

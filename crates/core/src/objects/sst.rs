@@ -10,6 +10,7 @@ use farfield_fabric::{NodeId, Plain};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder};
 use crate::objects::owned_var::{OwnedVar, OwnedWriter, TearCheck};
+use crate::objects::participants::Participants;
 
 /// A table of rows of type `T`, each with its owner.
 ///
@@ -46,7 +47,7 @@ impl<T: Plain> Sst<T> {
     /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str) -> Result<Sst<T>> {
         let nodes = node.members_for(path);
-        Sst::open_among(node, path, &nodes.clone(), nodes)
+        Sst::open_among(node, path, &nodes, &nodes)
     }
 
     /// Opens a table in which `owners[r]` owns row `r`.
@@ -63,25 +64,58 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owners: &[NodeId]) -> Result<Sst<T>> {
-        Sst::open_among(node, path, owners, node.members_for(path))
+        Sst::open_among(node, path, &node.members_for(path), owners)
     }
 
-    pub(crate) fn open_among(node: &Node, path: &str, owners: &[NodeId], participants: Vec<NodeId>) -> Result<Sst<T>> {
+    /// [`Sst::open_with`] among these nodes, which must name the same. The owners should be among them: a row of
+    /// another node stays zero.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &farfield::Node| farfield::Sst::<u64>::open_among(node, "load", &pair, &pair);
+    /// let tables = farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// assert_eq!(tables[0].len(), 2);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId], owners: &[NodeId]) -> Result<Sst<T>> {
         let layout = format!("{}, owners={owners:?}", core::any::type_name::<T>());
         let opening = ObjectBuilder::new(node, path, "Sst").layout(&layout);
-        let table = opening.participants(participants.iter().copied()).announce()?;
+        let table = opening.participants(Participants::new(participants).iter()).announce()?;
         // All rows are announced before the first wait: one exchange in total, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
-            OwnedVar::announce(node, &format!("{path}/{row}"), *owner, participants.clone(), TearCheck::Guards)
+            OwnedVar::announce(node, &format!("{path}/{row}"), participants, *owner, TearCheck::Guards)
         };
         let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
-        table.connected(&node.endpoint()?, node.timeout())?;
-        rows.iter().try_for_each(|row| row.connected(node))?;
+        table.wait_with(&node.endpoint()?, node.timeout())?;
+        rows.iter().try_for_each(OwnedVar::wait)?;
         Ok(Sst { table, rows })
     }
 
-    /// Returns an error if the table was reopened, or if another node waits for it to be reopened.
-    pub(crate) fn check_unasked(&self) -> Result<()> {
+    /// Fails if the table was reopened, or if another node waits for this one to reopen it. An object that waits for
+    /// the rows of others calls it in that wait, which would not end otherwise.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let table = farfield::Sst::<u64>::open(&node, "load")?;
+    /// # table.writer(0)?.store(80);
+    /// let is_busy = |row: &farfield::OwnedVar<u64>| row.try_load().is_some_and(|load| load > 50);
+    /// let look = || {
+    ///     if table.rows().all(is_busy) { Some(Ok(())) } else { table.check_unasked().err().map(Err) }
+    /// };
+    /// ep.block_on(ep.wait_until(ep.deadline(), look))??;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Reopened`], or [`ErrorKind::Reopens`].
+    pub fn check_unasked(&self) -> Result<()> {
         self.table.check_unasked()
     }
 

@@ -72,7 +72,8 @@ pub(crate) enum SessionError {
     },
     /// The other nodes have another number of places.
     #[error(
-        "the nodes of this session that run say that it has {theirs} nodes, and this one says {ours}: choose another session"
+        "the nodes of this session that run say that it has {theirs} nodes, and this one says {ours}: choose another \
+         session"
     )]
     OtherPlaces {
         /// This node's number.
@@ -82,8 +83,8 @@ pub(crate) enum SessionError {
     },
     /// The place has no lives left.
     #[error(
-        "place {place} of this session has had {lives} lives, which is the most for {places} places: end the session and \
-         begin a new one"
+        "place {place} of this session has had {lives} lives, which is the most for {places} places: end the session \
+         and begin a new one"
     )]
     NoLifeLeft {
         /// The place.

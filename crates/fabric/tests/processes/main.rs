@@ -372,7 +372,8 @@ fn another_layout_is_refused_by_both() {
         for (at, (ours, theirs)) in [(first, second), (second, first)].into_iter().enumerate() {
             let event = nodes[at].ask("refusal").unwrap();
             let expected = format!(
-                "Refused(NodeId({peer}), VersionMismatch {{ node: NodeId({peer}), ours: {ours:?}, theirs: {theirs:?} }})",
+                "Refused(NodeId({peer}), VersionMismatch {{ node: NodeId({peer}), ours: {ours:?}, theirs: \
+                 {theirs:?} }})",
                 peer = 1 - at
             );
             assert_eq!(event, expected);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use farfield::fabric::{GroupKey, Region};
 use farfield::{
     ALock, ALockArray, ALockOptions, Endpoint, ErrorKind, LockArray, LockGuard, LockKind, LockOptions, LockTable,
-    local_session_with,
+    McsLockArray, Node, NodeId, Result, SpinLockArray, local_session_with, on_each,
 };
 
 use crate::harness::{
@@ -80,6 +80,49 @@ fn increments_under_a_lock_are_never_lost() {
                     assert_eq!(regions[home].word(lock * 8).load(), total, "{kind}: lock {lock}");
                 }
             }
+        }
+    });
+}
+
+/// Works under locks that two nodes of three have opened, on words of the third.
+fn work_among<L: LockArray + Send + Sync>(scene: &Scene, open: impl Fn(&Node, &[NodeId]) -> Result<L> + Sync) {
+    const ROUNDS: usize = 40;
+    // In any order; each counts once.
+    let (pair, named) = ([0, 2], [scene.id(2), scene.id(0), scene.id(2)]);
+    let nodes = pair.map(|node| scene.nodes[node].clone());
+    let locks = on_each(&nodes, |node| open(node, &named)).unwrap();
+    assert_eq!([0, 1, 2].map(|lock| locks[0].home(lock)), [scene.id(0), scene.id(2), scene.id(0)]);
+    let region = data(scene, 1, 16);
+    std::thread::scope(|scope| {
+        for (locks, node) in locks.iter().zip(pair) {
+            let (endpoint, region) = (scene.endpoint(node), &region);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    endpoint.block_on(async {
+                        let guard = locks.lock(&endpoint, round % 2).await.unwrap();
+                        let seen = read(&endpoint, region, 1, node, round % 2 * 8).await;
+                        write(&endpoint, region, 1, node, round % 2 * 8, seen + 1);
+                        guard.unlock().await.unwrap();
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!([0, 8].map(|offset| region.word(offset).load()), [ROUNDS as u64; 2]);
+    let error = refused(open(&scene.nodes[1], &named));
+    assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }) && error.object().is_some(), "{error:?}");
+}
+
+/// Arrays of each kind are opened among some nodes. The others need not open them, and cannot.
+#[test]
+fn locks_are_opened_among_some_nodes() {
+    on_each_fabric("locks among some", 3, |scene| {
+        work_among(scene, |node, named| ALockArray::open_among(node, "alocks", named, 3, ALockOptions::default()));
+        work_among(scene, |node, named| SpinLockArray::open_among(node, "spins", named, 3));
+        work_among(scene, |node, named| McsLockArray::open_among(node, "queues", named, 3, 16));
+        for kind in LockKind::ALL {
+            let options = LockOptions::new(*kind);
+            work_among(scene, |node, named| LockTable::open_among(node, kind.name(), named, 3, options));
         }
     });
 }
@@ -345,7 +388,10 @@ fn an_endpoint_without_memory_loses_no_lock() {
             (other.counts().puts > puts).then_some(())
         });
         let region = data(&scene, 0, 8);
-        let exhausted = |endpoint: &Endpoint| matches!(endpoint.get(region.remote::<u64>(0)).wait(), Err(error) if error.to_string().contains("buffer pool"));
+        let exhausted = |endpoint: &Endpoint| {
+            let got = endpoint.get(region.remote::<u64>(0)).wait();
+            got.is_err_and(|error| error.to_string().contains("buffer pool"))
+        };
         while !exhausted(&endpoint) {
             (0..1000).for_each(|_| std::mem::forget(endpoint.get(region.remote::<u64>(0))));
         }

@@ -7,13 +7,46 @@ use std::time::Duration;
 
 use farfield::fabric::{GroupKey, Region};
 use farfield::objects::mutex::BYPASS_MAX;
-use farfield::{ErrorKind, Mutex, MutexArray};
+use farfield::{ErrorKind, Mutex, MutexArray, on_each};
 
 use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
 
 /// Allocates memory that the locks protect.
 fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
     scene.nodes[node].alloc(GroupKey::DATA, bytes).unwrap()
+}
+
+/// Two nodes of three open an array, and add to words of the third. That one need not open it, and cannot.
+#[test]
+fn mutexes_are_opened_among_some_nodes() {
+    on_each_fabric("mutexes among some", 3, |scene| {
+        const ROUNDS: usize = 40;
+        let (pair, named) = ([0, 2], [scene.id(2), scene.id(0), scene.id(2)]);
+        let nodes = pair.map(|node| scene.nodes[node].clone());
+        let locks = on_each(&nodes, |node| MutexArray::open_among(node, "pair", &named, 3)).unwrap();
+        assert_eq!([0, 1, 2].map(|lock| locks[0].home(lock)), [scene.id(0), scene.id(2), scene.id(0)]);
+        let region = data(scene, 1, 16);
+        std::thread::scope(|scope| {
+            for (locks, node) in locks.iter().zip(pair) {
+                let (endpoint, region) = (scene.endpoint(node), &region);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        endpoint.block_on(async {
+                            let guard = locks.lock(&endpoint, round % 2).await.unwrap();
+                            let word = region.remote::<u64>(round % 2 * 8);
+                            let seen = endpoint.get(word).await.unwrap();
+                            endpoint.put_value(word, seen + 1).detach().unwrap();
+                            guard.unlock().await.unwrap();
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!([0, 8].map(|offset| region.word(offset).load()), [ROUNDS as u64; 2]);
+        let error = refused(MutexArray::open_among(&scene.nodes[1], "pair", &named, 3));
+        assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("pair: node 1 is not one of its participants"), "{error}");
+    });
 }
 
 /// Only the lock excludes other threads: read, add one, put. Each lock protects words on two nodes, one of them its own

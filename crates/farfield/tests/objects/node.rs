@@ -219,7 +219,9 @@ fn a_name_is_opened_once_at_a_time() {
             ObjectBuilder::new(&scene.nodes[0], "x", "Custom").participants([NodeId(0), NodeId(7)]).announce();
         assert!(refused(stranger).to_string().contains("node 7, a participant, was never a member"));
         let outside = ObjectBuilder::new(&scene.nodes[0], "x", "Custom").participants([NodeId(1)]).announce();
-        assert!(refused(outside).to_string().contains("not one of its participants"));
+        let error = refused(outside);
+        assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("x: node 0 is not one of its participants"), "{error}");
     });
 }
 

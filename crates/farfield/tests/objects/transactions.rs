@@ -6,7 +6,7 @@ use std::pin::pin;
 use farfield::fabric::Counts;
 use farfield::{
     ALockOptions, Endpoint, ErrorKind, LOCKS_PER_TRANSACTION_MAX, LockArray, LockGuard, LockKind, LockOptions,
-    Transaction, TransactionOptions, Transactions,
+    Transaction, TransactionOptions, Transactions, on_each,
 };
 
 use crate::harness::{
@@ -31,6 +31,37 @@ fn open(scene: &Scene, kind: LockKind, cells: usize, locks: usize) -> Vec<Transa
         accounts.own_cells().for_each(|(_, word)| word.store(AMOUNT));
     }
     all
+}
+
+/// Two nodes of three open cells, and transfer between them. The third need not open them, and cannot.
+#[test]
+fn transactions_are_opened_among_some_nodes() {
+    on_each_fabric("transactions among some", 3, |scene| {
+        let (pair, named) = ([0, 2], [scene.id(2), scene.id(0)]);
+        let nodes = pair.map(|node| scene.nodes[node].clone());
+        for kind in LockKind::ALL {
+            let open = |node: &_| Transactions::open_among(node, kind.name(), &named, options(*kind, 5, 3));
+            let all = on_each(&nodes, open).unwrap();
+            assert_eq!([0, 1, 2].map(|cell| all[0].home(cell).unwrap()), [scene.id(0), scene.id(2), scene.id(0)]);
+            for accounts in &all {
+                accounts.own_cells().for_each(|(_, word)| word.store(AMOUNT));
+            }
+            std::thread::scope(|scope| {
+                for (accounts, node) in all.iter().zip(pair) {
+                    let endpoint = scene.endpoint(node);
+                    scope.spawn(move || {
+                        for round in 0..20 {
+                            endpoint.block_on(transfer(accounts, &endpoint, round % 5, (round + node + 1) % 5, 30));
+                        }
+                    });
+                }
+            });
+            assert_eq!(values(&all).iter().sum::<u64>(), 5 * AMOUNT, "{kind}");
+            let error = refused(open(&scene.nodes[1]));
+            assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error:?}");
+            assert_eq!(error.object(), Some(kind.name()));
+        }
+    });
 }
 
 /// All values, by the CPU of their nodes, when no thread works any more.

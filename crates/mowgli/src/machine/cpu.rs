@@ -82,9 +82,10 @@ impl Cpu {
         if self.store_buffer.len() == self.writes {
             return None;
         }
-        self.store_buffer.iter().position(
-            |entry| matches!(entry, Entry::Operation { lane: l, peer: p, operation } if (*l, *p, operation.sequence) == (lane, peer, sequence)),
-        )
+        let sought = (lane, peer, sequence);
+        self.store_buffer.iter().position(|entry| {
+            matches!(entry, Entry::Operation { lane, peer, operation } if (*lane, *peer, operation.sequence) == sought)
+        })
     }
 
     /// An operation enters its queue pair.

@@ -1,5 +1,5 @@
-//! Runs scenarios with one mistake switched on. `farfield-sweep` builds it from a copy of the sources with mistakes, and
-//! starts it once for each.
+//! Runs scenarios with one mistake switched on. `farfield-sweep` builds it from a copy of the sources with mistakes,
+//! and starts it once for each.
 //!
 //! ```text
 //! farfield-sweep-worker reach EXECUTIONS                     a line of JSON for each scenario: the sites that it reaches

@@ -305,8 +305,8 @@ fn write_table(compared: &[Report], out: &mut dyn Write) -> io::Result<()> {
     let Report { fabric, nodes, threads, locks, locality_percent, rounds, .. } = &compared[0];
     writeln!(
         out,
-        "{} locks, {locality_percent} % of the acquisitions on the own node; {fabric}, {nodes} nodes x {threads} threads, \
-         {rounds} rounds of {:.2} s",
+        "{} locks, {locality_percent} % of the acquisitions on the own node; {fabric}, {nodes} nodes x {threads} \
+         threads, {rounds} rounds of {:.2} s",
         grouped(u64::from(*locks)),
         compared[0].seconds / f64::from(*rounds)
     )?;

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use self::caller::Caller;
 use super::super::{Node, Shared};
 use super::Message;
-use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
 /// The messages of a node that reopens a path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -373,9 +373,12 @@ impl Node {
         candidates: Option<&[NodeId]>,
         open: impl FnMut(&Reopening) -> Result<T>,
     ) -> Result<T> {
-        if path.is_empty() || candidates.is_some_and(|nodes| !nodes.contains(&self.id())) {
-            let why = "the node that calls `reopen` has to be a member, and the path must not be empty".into();
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        if path.is_empty() {
+            let why = "the path of what is reopened must not be empty".into();
+            return Err(Error::from(ErrorKind::Config { why }));
+        }
+        if candidates.is_some_and(|nodes| !nodes.contains(&self.id())) {
+            return Err(not_a_participant(self.id())).of(path);
         }
         let endpoint = self.endpoint()?;
         let caller = Caller::begin(self, path, candidates, &endpoint)?;

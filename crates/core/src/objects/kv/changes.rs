@@ -5,7 +5,6 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, NodeId};
 
 use super::KvStore;
-use super::codec::{Key, Value};
 use super::index::Entry;
 use super::locks::Locked;
 use super::slots::Meta;
@@ -13,6 +12,7 @@ use super::tracker::Change;
 use super::unfinished::{Changing, Work};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
+use crate::objects::codec::{Key, Value};
 
 impl<K: Key, V: Value> KvStore<K, V> {
     /// Removes a key whose lock is held.

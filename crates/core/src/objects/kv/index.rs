@@ -5,7 +5,7 @@ use core::hash::{BuildHasher, Hash};
 use farfield_fabric::{Concurrent, RemotePtr};
 use foldhash::fast::FixedState;
 
-use super::codec::Key;
+use crate::objects::codec::Key;
 
 /// The slot of a value, and its use of the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

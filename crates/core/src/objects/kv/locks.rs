@@ -2,12 +2,12 @@
 
 use farfield_fabric::{Endpoint, Instant};
 
-use super::codec::{Key, Value};
 use super::index::hash_of;
 use super::recovery::Entered;
 use super::{KvStore, Look};
 use crate::error::{Error, ErrorContext, Result};
 use crate::mutants;
+use crate::objects::codec::{Key, Value};
 use crate::objects::mutex::Guard;
 
 /// A key's lock.

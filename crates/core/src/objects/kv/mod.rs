@@ -89,7 +89,6 @@
 //! part from then on, with all pairs that are not lost.
 
 mod changes;
-mod codec;
 mod get_many;
 mod index;
 mod locks;
@@ -104,7 +103,6 @@ use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
-pub use self::codec::{ByteString, Key, Value};
 use self::index::{Entry, Index};
 pub use self::options::{KvOptions, Placement};
 use self::recovery::Deaths;
@@ -114,6 +112,7 @@ use self::values::Look;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+pub use crate::objects::codec::{ByteString, Key, Value};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
 
@@ -195,10 +194,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], options: KvOptions) -> Result<KvStore<K, V>> {
         let participants = Participants::new(participants);
-        if participants.rank_of(node.id()).is_none() {
-            let why = format!("{} is not one of its participants", node.id());
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
+        participants.require(node.id()).of(path)?;
         let count = participants.count();
         let value_words = V::words(options.value_bytes_max);
         let layout = Layout { words: 2 + value_words, per_node: options.slots_per_node };
@@ -230,8 +226,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
         let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
         // One lock on each node for each row of stripes: any may have to replace any other.
-        let (locks, homes) = (options.locks.next_multiple_of(count), participants.iter().collect());
-        let locks = MutexArray::open_among(node, &format!("{path}/locks"), locks, homes)?;
+        let (locks, homes) = (options.locks.next_multiple_of(count), object.participants());
+        let locks = MutexArray::open_unmarked(node, &format!("{path}/locks"), homes, locks)?;
         let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
         let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
         let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
 
 use super::KvOptions;
-use super::codec::Key;
 use super::index::{Entry, Index};
 use super::recovery::Deaths;
 use super::slots::Slots;
 use crate::error::Result;
 use crate::mutants;
 use crate::node::{Hold, Node, Object, Poller, Progress};
+use crate::objects::codec::Key;
 use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, Region};
 
-use super::codec::Key;
 use super::index::{Entry, Index};
 use super::locks::Locked;
 use super::recovery::Staying;
@@ -24,6 +23,7 @@ use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
 use crate::mutants;
 use crate::node::{Node, Poller, Progress};
+use crate::objects::codec::Key;
 use crate::objects::mutex::HeldLock;
 
 /// The state by which the service thread completes an insert or delete.

@@ -4,12 +4,12 @@ use core::time::Duration;
 
 use farfield_fabric::{Buf, Endpoint, Instant, NodeId, RemotePtr, read_words, write_words};
 
-use super::codec::{Key, Value};
 use super::index::{Entry, hash_of};
 use super::slots::Meta;
 use super::{KvStore, Placement, slots};
 use crate::error::{ErrorContext, Result};
 use crate::mutants;
+use crate::objects::codec::{Key, Value};
 
 /// The result of one read of a slot.
 pub(super) enum Look<V> {

@@ -9,7 +9,7 @@ use super::steps::{Begun, Filling, Taking};
 use super::{Hint, Queue, QueueOptions};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::mutants;
-use crate::objects::kv::Value;
+use crate::objects::codec::Value;
 
 /// How often a waiting call checks whether the queue is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -192,8 +192,8 @@ impl<V: Value> Queue<V> {
         let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
         let path = self.object.path();
         if values.len() > batch_max {
-            let why = format!("a batch of {} values exceeds `batch_max` = {batch_max}", values.len());
-            return Err(ErrorKind::Config { why }).of(path);
+            let (what, asked) = ("values of a batch (`batch_max`)", values.len());
+            return Err(ErrorKind::TooMany { what, asked, max: batch_max }).of(path);
         }
         match values.iter().map(V::bytes).find(|bytes| !V::FIXED && *bytes > max_bytes) {
             Some(bytes) => Err(ErrorKind::TooLarge { bytes, max_bytes }).of(path),

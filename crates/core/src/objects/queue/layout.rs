@@ -4,7 +4,7 @@ use farfield_fabric::{NodeId, RemotePtr};
 
 use super::Queue;
 use super::state::State;
-use crate::objects::kv::Value;
+use crate::objects::codec::Value;
 
 /// The location of a queue, and its size. All nodes must agree.
 ///

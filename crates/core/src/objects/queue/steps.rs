@@ -10,7 +10,7 @@ use super::Queue;
 use super::state::State;
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
-use crate::objects::kv::Value;
+use crate::objects::codec::Value;
 
 /// The cells of this node that no slot has: each word is a cell plus one, or 0 while a call uses it.
 pub(super) struct Spares(pub(super) Box<[Word]>);

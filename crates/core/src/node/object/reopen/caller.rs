@@ -69,10 +69,7 @@ impl<'a> Caller<'a> {
                 }
             };
             self.say(generation, &members, Step::Opened);
-            let met = match mutants::REOPEN_UNCOMMITTED.is_on() {
-                false => self.meet(generation, &members)?,
-                true => Met::All,
-            };
+            let met = if mutants::REOPEN_UNCOMMITTED.is_on() { Met::All } else { self.meet(generation, &members)? };
             match met {
                 Met::All => {
                     self.supersede(generation);
@@ -145,10 +142,7 @@ impl<'a> Caller<'a> {
 
     /// A removed node has no members with which to reopen an object.
     fn check_fenced(&self) -> Result<()> {
-        match self.node.fabric().is_fenced() {
-            true => Err(fabric::Error::from(fabric::ErrorKind::Fenced).into()),
-            false => Ok(()),
-        }
+        if self.node.fabric().is_fenced() { Err(fabric::Error::from(fabric::ErrorKind::Fenced).into()) } else { Ok(()) }
     }
 
     /// The members in this node's current view, in order.

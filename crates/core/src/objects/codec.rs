@@ -1,4 +1,4 @@
-//! What keys and values look like in messages and slots.
+//! The bytes of keys and values: in the messages and slots of a key-value store, and in the cells of a queue.
 
 use core::hash::Hash;
 

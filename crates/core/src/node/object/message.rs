@@ -1,0 +1,105 @@
+//! The messages of openings, and what a node does when one arrives.
+
+use std::sync::Arc;
+
+use farfield_fabric::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::super::{Shared, membership};
+use super::{ObjectDescriptor, REOPENED, close, leave_outside, reopen};
+use crate::mutants;
+
+/// A message between the service threads.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::node) enum Message {
+    /// A node has opened an object.
+    Join { opening: u64, theirs: ObjectDescriptor },
+    /// The positive answer to the join with that number.
+    Connect { answers: u64, opening: u64, theirs: ObjectDescriptor },
+    /// The negative answer: the difference, as described for the receiver.
+    Refuse { answers: u64, path: String, differs: String },
+    /// The answer to the join with that number from a restarted node: why it cannot join the open object.
+    Outside { answers: u64, path: String, why: String },
+    /// A message of the membership protocol.
+    Membership(membership::Message),
+    /// A node reopens a path.
+    Reopen(reopen::Call),
+    /// An opening ends.
+    Close(close::Message),
+}
+
+/// Room for most messages.
+const MESSAGE_BYTES: usize = 512;
+
+impl Message {
+    /// Sends the message. Returns whether it was sent.
+    pub(in crate::node) fn send(&self, shared: &Shared, to: NodeId) -> bool {
+        let sent = postcard::to_extend(self, Vec::with_capacity(MESSAGE_BYTES)).map_err(|why| why.to_string());
+        let sent = sent.and_then(|bytes| shared.fabric.send_control(to, &bytes).map_err(|why| why.to_string()));
+        if let Err(why) = &sent {
+            // A peer that is not up yet gets the announcement when it connects. A dead or departed peer is reported to
+            // waiters by its state.
+            tracing::debug!("not sent to {to}: {why}");
+        }
+        sent.is_ok()
+    }
+
+    pub(in crate::node) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
+        let find = |path: &str| shared.service.objects.lock().get(path).cloned();
+        match self {
+            Message::Join { opening, theirs } => {
+                let Some(object) = find(&theirs.path) else {
+                    let has_returned = from.index() >= shared.fabric.places();
+                    if has_returned && shared.service.reopenings.is_past(&theirs.path) {
+                        leave_outside(shared, from, opening, theirs.path, REOPENED.into());
+                    }
+                    return;
+                };
+                let is_late = shared.service.openings.lock().is_late(&theirs.path, from, opening);
+                if is_late || !object.check(shared, from, opening, &theirs) {
+                    return;
+                }
+                {
+                    // Record this first: the peer uses the memory announced to it until it reports the contrary.
+                    let mut openings = shared.service.openings.lock();
+                    let untold = !object.is_of(from) && mutants::JOIN_RETURNED_UNTOLD.is_on();
+                    if !openings.uses(object.opening, from, opening)
+                        || !(untold || openings.tells(object.opening, from))
+                    {
+                        return;
+                    }
+                }
+                if !mutants::JOIN_NOT_ANSWERED.is_on() {
+                    let own = object.announcement(shared, from);
+                    Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
+                }
+                object.connect(from, opening, theirs, true);
+                object.take_in_those_that_wait(shared);
+            }
+            Message::Connect { answers, opening, theirs } => {
+                let Some(object) = find(&theirs.path) else { return };
+                let is_answer = answers == object.opening || mutants::JOIN_LATE_ANSWER_TAKEN.is_on();
+                if is_answer
+                    && object.check(shared, from, opening, &theirs)
+                    && shared.service.openings.lock().uses(object.opening, from, opening)
+                {
+                    object.connect(from, opening, theirs, false);
+                    object.take_in_those_that_wait(shared);
+                }
+            }
+            Message::Refuse { answers, path, differs } => {
+                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
+                    object.refused(from, differs);
+                }
+            }
+            Message::Outside { answers, path, why } => {
+                if let Some(object) = find(&path).filter(|object| object.opening == answers) {
+                    object.state.lock().outside.insert(from, why);
+                }
+            }
+            Message::Reopen(call) => shared.service.reopenings.hear(from, call),
+            Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
+            Message::Close(message) => message.handle(shared, from),
+        }
+    }
+}
