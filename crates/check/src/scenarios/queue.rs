@@ -30,6 +30,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         full(),
         empty(),
         cells(),
+        laps(),
+        spares(),
         batch(),
         batch_full(),
         behind(),
@@ -306,6 +308,35 @@ fn cells() -> Scenario {
     queue::<u64>("queue/cells", "the values of one producer do not overwrite each other", plan)
         .small()
         .kills(&["queue-cell-kept"])
+}
+
+/// Several laps of the slots: each cell comes back to its producer by way of all slots.
+fn laps() -> Scenario {
+    const CALLS: &[Do] = &[
+        Enqueue(1),
+        Enqueue(2),
+        Dequeue,
+        Enqueue(3),
+        Dequeue,
+        Enqueue(4),
+        TryEnqueue(5),
+        Dequeue,
+        Enqueue(6),
+        Dequeue,
+        Dequeue,
+    ];
+    let plan = Plan { threads: &[(1, 1, CALLS)], ..PLAN };
+    queue::<[u64; 2]>("queue/laps", "a cell has one value at a time, lap after lap", plan).small()
+}
+
+/// Two threads of a node enqueue at once, each from a spare cell of its own.
+fn spares() -> Scenario {
+    let plan = Plan {
+        enqueues: 2,
+        threads: &[(1, 1, &[Enqueue(1)]), (1, 1, &[Enqueue(2)]), (0, 1, &[TryDequeue, TryDequeue])],
+        ..PLAN
+    };
+    queue::<[u64; 2]>("queue/spares", "two threads of a node write to different cells", plan)
 }
 
 // ---- several ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 
 use super::{VICTIM, a_moment};
 use crate::parts::comes_of_faults;
-use crate::scenario::{Cluster, Log, crashed};
+use crate::scenario::{Cluster, Log, crashed, was_paused};
 
 /// A value of two words, which a reader may find torn.
 pub(super) type Pair = [u64; 2];
@@ -82,6 +82,8 @@ pub(super) struct Client {
     /// Where nodes may be cut off: a word on each other node. The client gets all of them after an answer, see
     /// [`Entry::Unheard`].
     pub(super) heard_at: Rc<[(usize, RemotePtr<u64>)]>,
+    /// No call times out unless a thread or a NIC stood still: whatever dies, the others decide without waiting.
+    pub(super) is_prompt: bool,
 }
 
 /// The result of a call: an answer; no room; the value is lost; or no answer in time, so that it is unknown whether the
@@ -101,7 +103,7 @@ impl Client {
         let log = cluster.log();
         let opened = cluster.on_each(move |node| {
             let kv = Rc::new(Store::open(node, "kv", options.clone())?);
-            Ok(Client { id: u32::from(node.id().0), kv, log: log.clone(), heard_at: Rc::new([]) })
+            Ok(Client { id: u32::from(node.id().0), kv, log: log.clone(), heard_at: Rc::new([]), is_prompt: false })
         })?;
         let (clients, there) = (opened.clone(), there.to_vec());
         cluster.on_each(move |node| {
@@ -148,6 +150,7 @@ impl Client {
             }
             // In the middle of an insert there.
             Err(error) if error.is_gone() && error.node() == Some(VICTIM) => Ok(Answer::None),
+            Err(error) if error.is_timeout() && self.is_prompt && !was_paused() => Err(error),
             Err(error) if error.is_timeout() || self.may_be_cut_off() && comes_of_faults(&error) => Ok(Answer::None),
             Err(error) => Err(error),
         }
@@ -167,6 +170,7 @@ impl Client {
         let calls: Vec<usize> = keys.iter().map(call).collect();
         let mut found = Vec::new();
         self.kv.get_many(ep, keys, &mut found).await?;
+        assert_eq!(found.len(), keys.len(), "an answer for each key");
         for (call, found) in calls.into_iter().zip(found) {
             self.log.push(Entry::Returned { call, output: KvOutput::Found(found?.map(whole)) });
         }
