@@ -454,9 +454,12 @@ impl Inner {
         for at in 0..self.lanes.len() {
             let (lane, owner) = (self.lanes[at].lane, self.lanes[at].node);
             for (sequence, _) in self.machine.in_flight(lane, node) {
-                // Its own threads have stopped. Operations of other nodes continue until the death is known or the
-                // transport gives up: a get that succeeds meanwhile has flushed the earlier puts of its queue pair.
-                if owner == node
+                // If the system decides deaths, the memory exists until it has reported this one. A get that succeeds
+                // meanwhile has flushed the earlier puts of its queue pair, so these still land. Otherwise no operation
+                // reaches the node any more, and complete puts need not land. The rest fails when the death is known or
+                // the transport gives up.
+                let is_over = self.death_rule == DeathRule::Majority && self.machine.is_complete(lane, node, sequence);
+                if (owner == node || is_over)
                     && let Some(completion) = self.machine.cancel(lane, node, sequence)
                 {
                     self.completed(completion, Some(Code::Unreachable));

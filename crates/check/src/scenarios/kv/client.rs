@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 
 use super::{VICTIM, a_moment};
 use crate::parts::comes_of_faults;
-use crate::scenario::{Cluster, Log, crashed, was_paused};
+use crate::scenario::{Cluster, Log, crashed};
 
 /// A value of two words, which a reader may find torn.
 pub(super) type Pair = [u64; 2];
@@ -82,8 +82,6 @@ pub(super) struct Client {
     /// Where nodes may be cut off: a word on each other node. The client gets all of them after an answer, see
     /// [`Entry::Unheard`].
     pub(super) heard_at: Rc<[(usize, RemotePtr<u64>)]>,
-    /// No call times out unless a thread or a NIC stood still: whatever dies, the others decide without waiting.
-    pub(super) is_prompt: bool,
 }
 
 /// The result of a call: an answer; no room; the value is lost; or no answer in time, so that it is unknown whether the
@@ -103,7 +101,7 @@ impl Client {
         let log = cluster.log();
         let opened = cluster.on_each(move |node| {
             let kv = Rc::new(Store::open(node, "kv", options.clone())?);
-            Ok(Client { id: u32::from(node.id().0), kv, log: log.clone(), heard_at: Rc::new([]), is_prompt: false })
+            Ok(Client { id: u32::from(node.id().0), kv, log: log.clone(), heard_at: Rc::new([]) })
         })?;
         let (clients, there) = (opened.clone(), there.to_vec());
         cluster.on_each(move |node| {
@@ -150,7 +148,6 @@ impl Client {
             }
             // In the middle of an insert there.
             Err(error) if error.is_gone() && error.node() == Some(VICTIM) => Ok(Answer::None),
-            Err(error) if error.is_timeout() && self.is_prompt && !was_paused() => Err(error),
             Err(error) if error.is_timeout() || self.may_be_cut_off() && comes_of_faults(&error) => Ok(Answer::None),
             Err(error) => Err(error),
         }

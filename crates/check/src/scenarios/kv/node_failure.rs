@@ -62,7 +62,6 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
             client.heard_at = words.iter().copied().filter(|(other, _)| *other != node).collect();
         }
     }
-    clients.iter_mut().for_each(|client| client.is_prompt = !is_cut);
     for (node, client) in clients.iter().cloned().enumerate() {
         cluster.thread(node, "mixed", move |ep| {
             for round in 1..=2 {
