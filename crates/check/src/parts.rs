@@ -98,7 +98,7 @@ pub fn goes_on(node: &Node) -> bool {
     !crashed(node.id().index()) && !node.fabric().is_fenced()
 }
 
-/// Whether a node knows the standing of each other node, and of the dead that they are evicted; or is evicted itself.
+/// Whether a node knows the status of each other node, and of the dead that they are evicted; or is evicted itself.
 ///
 /// ```
 /// # use farfield::fabric::Instant;

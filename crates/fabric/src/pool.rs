@@ -47,10 +47,23 @@ pub trait BufferMemory: Send + Sync {
 
 /// Registered memory of a [`BufferMemory`].
 pub struct Piece {
-    pub(crate) start: NonNull<u8>,
-    pub(crate) bytes: usize,
+    start: NonNull<u8>,
+    bytes: usize,
     /// The local key by which the device knows it, and the owner that gets the memory back.
-    pub(crate) registration: Registration,
+    registration: Registration,
+}
+
+impl Piece {
+    /// # Safety
+    /// The memory is valid for reads and writes, nobody else uses it, and it stays there as long as `registration` lives.
+    pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize, registration: Registration) -> Piece {
+        Piece { start, bytes, registration }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (NonNull<u8>, usize, u32) {
+        (self.start, self.bytes, self.registration.key)
+    }
 }
 
 /// The registration of a slab with a device.

@@ -219,10 +219,10 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
         for (var, home, died) in &old {
             let error = endpoint.block_on(var.store(endpoint, 99)).expect_err("its home is gone");
             assert_names(&error, *home, *died);
-            let standing = node.status_of(*home);
+            let status = node.status_of(*home);
             assert!(
-                if *died { standing == MemberStatus::Evicted } else { standing == MemberStatus::Departed },
-                "{standing:?}"
+                if *died { status == MemberStatus::Evicted } else { status == MemberStatus::Departed },
+                "{status:?}"
             );
         }
         let Some((place, dies)) = ROUNDS.get(round) else { break };

@@ -300,9 +300,20 @@ struct Layout<'a> {
 
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
-        let Layout { path, kind, count, words_each, homes, participants, group, options, is_local, .. } = layout;
-        let Layout { more, expected, after_death, .. } = layout;
-        let mut regions = more;
+        let Layout {
+            path,
+            kind,
+            count,
+            words_each,
+            homes,
+            participants,
+            group,
+            options,
+            is_local,
+            more: mut regions,
+            expected,
+            after_death,
+        } = layout;
         let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
         let mut record = vec![0; words_each];
         if node.is_reopening(path) {

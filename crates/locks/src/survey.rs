@@ -12,7 +12,7 @@ use crate::mutants;
 /// The living entries of a lock, and the nodes that were evicted before the entries were read.
 pub(super) struct Survey {
     pub(super) seen: Vec<Seen>,
-    evict: Vec<NodeId>,
+    evicted: Vec<NodeId>,
 }
 
 impl Survey {
@@ -28,7 +28,7 @@ impl Survey {
             if at.state != State::Queued || at.is_granted {
                 return None;
             }
-            if self.evict.contains(&at.pred.node()?) {
+            if self.evicted.contains(&at.pred.node()?) {
                 return Some(at.id);
             }
             at = self.find(at.pred)?;
@@ -44,7 +44,7 @@ impl Survey {
         }) else {
             return false;
         };
-        let is_evicted = |node| self.evict.contains(&node);
+        let is_evicted = |node| self.evicted.contains(&node);
         // While the tail belongs to the dead, no living operation can empty it.
         if tail.node().is_some_and(is_evicted) || mutants::MCS_TAIL_FIRST.is_on() {
             return beginnings.contains(&me);
@@ -72,12 +72,12 @@ impl Queue {
     pub(super) async fn survey(&self, endpoint: &Endpoint, lock: usize) -> fabric::Result<Option<Survey>> {
         use MemberStatus::{Dead, Evicted, Member, Suspected};
         // Before any read: puts of the evicted nodes have landed by now.
-        let standing = |(node, table)| (node, table, self.node.status_of(node));
-        let tables: Vec<_> = self.descriptors.tables().map(standing).collect();
-        if tables.iter().any(|(.., standing)| matches!(standing, Suspected | Dead)) {
+        let status = |(node, table)| (node, table, self.node.status_of(node));
+        let tables: Vec<_> = self.descriptors.tables().map(status).collect();
+        if tables.iter().any(|(.., status)| matches!(status, Suspected | Dead)) {
             return Ok(None); // a get from it might not complete
         }
-        let evict = tables.iter().filter(|it| it.2 == Evicted).map(|it| it.0).collect();
+        let evicted = tables.iter().filter(|it| it.2 == Evicted).map(|it| it.0).collect();
         // The entries queued for this lock.
         let mut found = Vec::new();
         let mut look = |node: NodeId, table: RemotePtr<u64>, first: usize, words: &mut dyn Iterator<Item = u64>| {
@@ -132,7 +132,7 @@ impl Queue {
                 seen.push(Seen { id, state, pred: Id(pred), is_granted: Grant::of(grant).is_some() });
             }
         }
-        Ok(Some(Survey { seen, evict }))
+        Ok(Some(Survey { seen, evicted }))
     }
 
     /// Whether no living entry of a lock is in its queue. The caller must have seen a tail of the dead first. False if

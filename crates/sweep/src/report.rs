@@ -32,8 +32,8 @@ impl Fate {
         }
     }
 
-    pub(crate) fn survives(&self) -> bool {
-        matches!(self, Fate::Survived { .. } | Fate::NotReached)
+    pub(crate) fn is_found(&self) -> bool {
+        matches!(self, Fate::Killed { .. } | Fate::OutOfTime | Fate::Crashed)
     }
 }
 
@@ -53,7 +53,9 @@ pub(crate) fn log_of(root: &Path) -> PathBuf {
 
 pub(crate) fn read_log(root: &Path) -> Result<Vec<Line>> {
     let Ok(text) = std::fs::read_to_string(log_of(root)) else { return Ok(Vec::new()) };
-    text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("reading the log")
+    // The last line is cut short if the run was.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("reading the log")
 }
 
 /// The mistakes that change nothing, each with the reason: `NAME => REASON` in each line of `equivalent.txt`.
@@ -70,13 +72,17 @@ pub(crate) fn equivalents(root: &Path) -> Result<BTreeMap<String, String>> {
 
 /// Prints the table by file, and the survivors.
 pub(crate) fn print(root: &Path) -> Result<()> {
-    let (log, known) = (read_log(root)?, equivalents(root)?);
+    let (mut log, known) = (read_log(root)?, equivalents(root)?);
+    // The code of some may have changed.
+    let sites: std::collections::BTreeSet<String> =
+        crate::tree::sites(root)?.into_iter().map(|site| site.name).collect();
+    log.retain(|line| sites.contains(&line.name));
     let mut rows: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
     let (mut executions, mut by_scenario) = (Vec::new(), BTreeMap::<&str, usize>::new());
     for line in &log {
         let is_known = known.contains_key(&line.name);
         let column = match &line.fate {
-            _ if line.fate.survives() && is_known => 3,
+            _ if !line.fate.is_found() && is_known => 3,
             Fate::Killed { scenario, executions: after, .. } => {
                 executions.push(*after);
                 *by_scenario.entry(scenario).or_default() += 1;
@@ -109,7 +115,7 @@ pub(crate) fn print(root: &Path) -> Result<()> {
         at(0.5),
         at(0.95)
     );
-    for line in log.iter().filter(|line| line.fate.survives() && !known.contains_key(&line.name)) {
+    for line in log.iter().filter(|line| !line.fate.is_found() && !known.contains_key(&line.name)) {
         println!(
             "{}:{}: {}: {}",
             line.file,

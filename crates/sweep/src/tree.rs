@@ -135,8 +135,10 @@ impl Tree {
         program.context("cargo built no test program")
     }
 
-    /// Builds the worker. Mistakes that the compiler refuses are removed from `sites`. `say` hears of the progress.
-    pub(crate) fn build(&self, sites: &mut BTreeMap<u32, Site>, say: impl Fn(&str)) -> Result<PathBuf> {
+    /// Builds the worker. Mistakes that the compiler refuses are removed from `sites`; returns how many. `say` hears of the
+    /// progress.
+    pub(crate) fn build(&self, sites: &mut BTreeMap<u32, Site>, say: impl Fn(&str)) -> Result<usize> {
+        let all = sites.len();
         for round in 1.. {
             let numbered: Vec<(u32, &Site)> = sites.iter().map(|(id, site)| (*id, site)).collect();
             let put_in = self.write(&numbered)?;
@@ -145,16 +147,22 @@ impl Tree {
             if checked.status.success() {
                 break;
             }
-            let refused = refused(&String::from_utf8_lossy(&checked.stdout), &put_in);
-            if refused.is_empty() {
+            let messages = String::from_utf8_lossy(&checked.stdout);
+            // An error's own place first. Its notes lead further from the mistake.
+            let refused = [true, false].into_iter().map(|primary| refused(&messages, &put_in, primary));
+            let Some(refused) = refused.into_iter().find(|refused| !refused.is_empty()) else {
                 bail!("the copy does not compile:\n{}", String::from_utf8_lossy(&checked.stderr));
-            }
+            };
             sites.retain(|id, _| !refused.contains(id));
         }
         say("building the worker");
         let built = self.cargo("build", "farfield-sweep-worker").args(["--profile", "sweep"]).output()?;
         ensure!(built.status.success(), "building the worker:\n{}", String::from_utf8_lossy(&built.stderr));
-        Ok(self.target.join("sweep/farfield-sweep-worker"))
+        Ok(all - sites.len())
+    }
+
+    pub(crate) fn worker(&self) -> PathBuf {
+        self.target.join("sweep/farfield-sweep-worker")
     }
 }
 
@@ -162,7 +170,7 @@ impl Tree {
 const PROFILE: &str = "\n[profile.sweep]\ninherits = \"release\"\ndebug = false\ndebug-assertions = true\n";
 
 /// The mistakes that compiler errors are about: those whose text an error points into, or else the innermost around it.
-fn refused(messages: &str, put_in: &PutIn) -> BTreeSet<u32> {
+fn refused(messages: &str, put_in: &PutIn, primary: bool) -> BTreeSet<u32> {
     let mut refused = BTreeSet::new();
     for line in messages.lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
@@ -170,12 +178,14 @@ fn refused(messages: &str, put_in: &PutIn) -> BTreeSet<u32> {
         if message["level"] != "error" {
             continue;
         }
-        for span in spans(message) {
+        for span in spans(message).into_iter().filter(|span| span["is_primary"].as_bool() == Some(primary)) {
             let Some(ranges) = span["file_name"].as_str().and_then(|file| put_in.get(file)) else { continue };
             let (Some(start), Some(end)) = (span["byte_start"].as_u64(), span["byte_end"].as_u64()) else { continue };
             let (start, end) = (start as usize, end as usize);
-            let touched: Vec<u32> =
-                ranges.iter().filter(|(_, range)| range.start < end && start < range.end).map(|(id, _)| *id).collect();
+            // The innermost of those that it touches; the others may be right without it.
+            let mut touched =
+                ranges.iter().filter(|(_, range)| range.start < end && start < range.end).map(|(id, _)| *id);
+            let touched: Vec<u32> = touched.next_back().into_iter().collect();
             if touched.is_empty() {
                 refused.extend(around(ranges, start));
             } else {

@@ -43,16 +43,16 @@ fn agree(cluster: &Cluster) {
     let decided = |node: &Node, of| match node.status_of(of) {
         MemberStatus::Suspected => MemberStatus::Member,
         MemberStatus::Evicted => MemberStatus::Dead,
-        standing => standing,
+        status => status,
     };
     cluster.at_end(move || {
         let left: Vec<&Node> = nodes.iter().filter(|node| goes_on(node)).collect();
         for node in &left {
-            let standings: Vec<MemberStatus> = node.members().map(|member| decided(node, member)).collect();
+            let statuses: Vec<MemberStatus> = node.members().map(|member| decided(node, member)).collect();
             let first: Vec<MemberStatus> = node.members().map(|member| decided(left[0], member)).collect();
-            assert_eq!((node.epoch(), &standings), (left[0].epoch(), &first), "{} and {}", node.id(), left[0].id());
+            assert_eq!((node.epoch(), &statuses), (left[0].epoch(), &first), "{} and {}", node.id(), left[0].id());
             for other in &left {
-                assert_eq!(standings[other.id().index()], MemberStatus::Member, "{} goes on", other.id());
+                assert_eq!(statuses[other.id().index()], MemberStatus::Member, "{} goes on", other.id());
             }
         }
         Ok(())
@@ -147,10 +147,10 @@ fn left() -> Scenario {
         let nodes: Vec<Node> = cluster.nodes().to_vec();
         cluster.at_end(move || {
             for node in nodes[..3].iter().filter(|node| goes_on(node)) {
-                let standing = node.status_of(NodeId(3));
+                let status = node.status_of(NodeId(3));
                 assert!(
-                    crashed(3) || standing == MemberStatus::Departed || standing == MemberStatus::Evicted,
-                    "{standing:?}"
+                    crashed(3) || status == MemberStatus::Departed || status == MemberStatus::Evicted,
+                    "{status:?}"
                 );
             }
             Ok(())

@@ -26,9 +26,9 @@ pub struct CustomError {
 }
 
 impl CustomError {
-    /// The node that the error is about: the named one, or that of its cause.
+    /// The node that the error is about: that of its cause, or the named one.
     pub(super) fn node(&self) -> Option<NodeId> {
-        self.node.or_else(|| self.cause().and_then(|cause| cause.node()))
+        self.cause().and_then(|cause| cause.node()).or(self.node)
     }
 
     /// Whether the error has a cause of Farfield's that answers so.

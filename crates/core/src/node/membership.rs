@@ -69,7 +69,7 @@ pub(super) enum Message {
     Fenced,
     /// To an admitted node: it is a member from this epoch on. It carries the members, the removed nodes, and the
     /// epochs up to which each member has evicted the removed ones.
-    Welcome { epoch: u64, members: BTreeSet<u16>, removed: BTreeMap<u16, Removed>, evict: BTreeMap<u16, u64> },
+    Welcome { epoch: u64, members: BTreeSet<u16>, removed: BTreeMap<u16, Removed>, evicted_until: BTreeMap<u16, u64> },
 }
 
 /// An action that the machine requests.
@@ -118,7 +118,7 @@ pub(super) struct Membership {
     proposals: u32,
     /// The nodes that this one still has to evict; and the epoch up to which each member has evicted the removed ones.
     to_evict: BTreeSet<u16>,
-    evict: BTreeMap<u16, u64>,
+    evicted_until: BTreeMap<u16, u64>,
     isolated_since: Option<Instant>,
     is_fenced: bool,
     rng: Rng,
@@ -161,7 +161,7 @@ impl Membership {
             propose_at: None,
             proposals: 0,
             to_evict: BTreeSet::new(),
-            evict: BTreeMap::new(),
+            evicted_until: BTreeMap::new(),
             isolated_since: None,
             is_fenced: false,
             rng,
@@ -219,7 +219,7 @@ impl Membership {
     }
 
     fn has_evicted_until(&self, member: u16) -> u64 {
-        self.evict.get(&member).copied().unwrap_or(0)
+        self.evicted_until.get(&member).copied().unwrap_or(0)
     }
 
     /// Whether this node is a member: admitted and not removed.
@@ -353,7 +353,7 @@ impl Membership {
 
     fn report_evicted(&mut self) {
         if self.to_evict.is_empty() && self.has_evicted_until(self.me) < self.epoch {
-            self.evict.insert(self.me, self.epoch);
+            self.evicted_until.insert(self.me, self.epoch);
             if self.rule == DeathRule::Majority {
                 self.tell_others(Message::Evicted { epoch: self.epoch });
             }
@@ -498,8 +498,9 @@ impl Membership {
 
     fn welcome(&mut self, node: u16) {
         if self.rule == DeathRule::Majority && self.is_member() && node != self.me {
-            let (members, removed, evict) = (self.members.clone(), self.removed.clone(), self.evict.clone());
-            let welcome = Message::Welcome { epoch: self.epoch, members, removed, evict };
+            let (members, removed) = (self.members.clone(), self.removed.clone());
+            let evicted_until = self.evicted_until.clone();
+            let welcome = Message::Welcome { epoch: self.epoch, members, removed, evicted_until };
             self.actions.push(Action::Send(NodeId(node), welcome));
         }
     }

@@ -270,8 +270,8 @@ impl Node {
     /// # Panics
     /// If the session never had such a member, as indexing a slice does.
     pub fn status_of(&self, node: NodeId) -> MemberStatus {
-        let standing = self.shared().service.status_of(node);
-        standing.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
+        let status = self.shared().service.status_of(node);
+        status.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
     }
 
     /// The nodes that are neither dead nor departed, whether they have started yet or not. They are the default

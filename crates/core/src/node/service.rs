@@ -29,8 +29,8 @@ use crate::mutants;
 ///     fn poll(&mut self, _: &Endpoint) -> Progress {
 ///         Progress::Idle // nothing to do but to watch
 ///     }
-///     fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
-///         println!("{node} is {standing:?}");
+///     fn status_changed(&mut self, node: NodeId, status: MemberStatus) {
+///         println!("{node} is {status:?}");
 ///     }
 /// }
 /// let node = farfield::Node::builder().session("doc-poller").start()?;
@@ -73,8 +73,8 @@ pub trait Poller: Send {
     ///     }
     /// }
     /// ```
-    fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
-        let _ = (node, standing);
+    fn status_changed(&mut self, node: NodeId, status: MemberStatus) {
+        let _ = (node, status);
     }
 
     /// Whether others depend on its completion: then the node leaves only after it is done. If that takes longer than
@@ -147,7 +147,7 @@ pub(super) struct Service {
     is_let_in: Word,
 }
 
-/// In place of a standing: there never was such a member.
+/// In place of a status: there never was such a member.
 const NO_MEMBER: u64 = u64::MAX;
 
 /// The status of a node in its session, see [`Node::status_of`](super::Node::status_of).
@@ -191,8 +191,8 @@ impl MemberStatus {
 
 impl Service {
     pub(super) fn new(places: usize, nodes: usize) -> Service {
-        let standing = |node| Word::new(if node < places { MemberStatus::Member as u64 } else { NO_MEMBER });
-        let (known, statuses) = (Word::new(places as u64), (0..nodes).map(standing).collect());
+        let status = |node| Word::new(if node < places { MemberStatus::Member as u64 } else { NO_MEMBER });
+        let (known, statuses) = (Word::new(places as u64), (0..nodes).map(status).collect());
         Service { places, known, statuses, ..Service::default() }
     }
 
@@ -213,8 +213,8 @@ impl Service {
     }
 
     pub(super) fn status_of(&self, node: NodeId) -> Option<MemberStatus> {
-        let standing = self.statuses.get(node.index())?.load();
-        MemberStatus::ALL.into_iter().find(|it| *it as u64 == standing)
+        let status = self.statuses.get(node.index())?.load();
+        MemberStatus::ALL.into_iter().find(|it| *it as u64 == status)
     }
 
     /// Whether a node was a member and is none any more.
@@ -227,10 +227,10 @@ impl Service {
         // The epoch is first: a thread that sees a status sees the epoch that decided it, or a later one.
         self.epoch.store(membership.epoch());
         for (index, word) in self.statuses.iter().enumerate() {
-            let Some(standing) = membership.status_of(NodeId(index as u16)) else { continue };
-            if word.load() != standing as u64 {
-                word.store(standing as u64);
-                membership.changed.push((NodeId(index as u16), standing));
+            let Some(status) = membership.status_of(NodeId(index as u16)) else { continue };
+            if word.load() != status as u64 {
+                word.store(status as u64);
+                membership.changed.push((NodeId(index as u16), status));
             }
             if index >= self.places && self.known.load() <= index as u64 {
                 self.known.store(index as u64 + 1);
@@ -362,10 +362,14 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
             }
             progress != Progress::Done
         });
-        lead(shared, &mut membership); // some wait until others are decided to be dead
+        let tick = lead(shared, &mut membership); // some wait until others are decided to be dead
         report(&mut membership, &mut pollers);
-        fabric.serve(pause, &mut |event| handle(shared, &mut membership, event));
-        pause = (2 * pause).min(LEAVE_TICK_MAX);
+        let mut heard = false;
+        fabric.serve(tick.map_or(pause, |tick| tick.min(pause)), &mut |event| {
+            heard = true;
+            handle(shared, &mut membership, event);
+        });
+        pause = if heard { LEAVE_TICK_MIN } else { (2 * pause).min(LEAVE_TICK_MAX) };
     }
     let owes = pollers.iter().any(|poller| poller.must_finish_before_leave());
     // The others agree on its departure before it leaves: a departed node has no vote.
@@ -383,7 +387,12 @@ pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     // The pollers' puts are visible before the goodbye.
     endpoint.flush();
     if owes {
-        tracing::warn!("{} leaves something undone after {LEAVE_TIMEOUT:?}: it goes as if it had died", fabric.me());
+        if !fabric.is_fenced() {
+            tracing::warn!(
+                "{} leaves work unfinished after {LEAVE_TIMEOUT:?}: the others treat it as dead",
+                fabric.me()
+            );
+        }
         fabric.leave_uncleanly();
     } else {
         fabric.leave();
@@ -421,8 +430,8 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
 
 /// Reports the changed statuses to the pollers.
 fn report(membership: &mut Membership, pollers: &mut [Box<dyn Poller>]) {
-    for (node, standing) in std::mem::take(&mut membership.changed) {
-        pollers.iter_mut().for_each(|poller| poller.status_changed(node, standing));
+    for (node, status) in std::mem::take(&mut membership.changed) {
+        pollers.iter_mut().for_each(|poller| poller.status_changed(node, status));
     }
 }
 
@@ -541,8 +550,8 @@ mod tests {
             Progress::Idle
         }
 
-        fn status_changed(&mut self, node: NodeId, standing: MemberStatus) {
-            self.0.lock().push((node, standing));
+        fn status_changed(&mut self, node: NodeId, status: MemberStatus) {
+            self.0.lock().push((node, status));
         }
     }
 

@@ -143,9 +143,9 @@ enum Image {
 }
 
 impl Image {
-    fn of<T: Plain>(wholeness: TearCheck) -> Image {
+    fn of<T: Plain>(tear_check: TearCheck) -> Image {
         let words = size_of::<T>() / 8;
-        match (words, wholeness) {
+        match (words, tear_check) {
             (1, _) => Image::Word,
             (_, TearCheck::Guards) => Image::Guards { words },
             (_, TearCheck::Checksum) => Image::Checksum { words },
@@ -217,8 +217,8 @@ impl<T: Plain> OwnedVar<T> {
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_with(node: &Node, path: &str, owner: NodeId, wholeness: TearCheck) -> Result<OwnedVar<T>> {
-        let var = OwnedVar::announce(node, path, &node.members_for(path), owner, wholeness)?;
+    pub fn open_with(node: &Node, path: &str, owner: NodeId, tear_check: TearCheck) -> Result<OwnedVar<T>> {
+        let var = OwnedVar::announce(node, path, &node.members_for(path), owner, tear_check)?;
         var.wait()?;
         Ok(var)
     }
@@ -248,10 +248,10 @@ impl<T: Plain> OwnedVar<T> {
         path: &str,
         participants: &[NodeId],
         owner: NodeId,
-        wholeness: TearCheck,
+        tear_check: TearCheck,
     ) -> Result<OwnedVar<T>> {
         let () = Self::WORDS;
-        let image = Image::of::<T>(wholeness);
+        let image = Image::of::<T>(tear_check);
         let bytes = image.words() * 8;
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, bytes).of(path)?;

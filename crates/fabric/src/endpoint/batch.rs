@@ -12,7 +12,8 @@ use crate::op::Op;
 use crate::ptr::{NodeId, Plain, RemotePtr};
 
 /// Puts to one node that land in the order in which they were added, behind one doorbell: a fabric may hold them back
-/// until `post`.
+/// until `post`. The order holds as it does without a batch: among the first three groups of a node, and within each
+/// further one ([`GroupKey::class`](crate::GroupKey::class)).
 ///
 /// ```
 /// # async fn f(ep: &farfield_fabric::Endpoint, data: farfield_fabric::RemotePtr<u64>) -> farfield_fabric::Result<()> {
@@ -126,11 +127,11 @@ impl<'e> Batch<'e> {
             _ if node != self.node => Some(ErrorKind::OtherNode { node, batch: self.node }.into()),
             Some(Err(error)) => Some(error),
             Some(Ok(put)) if put.has_failed() => put.wait().err(),
-            Some(Ok(put)) => {
+            Some(Ok(put)) if put.is_pending() => {
                 self.earlier.push(put);
                 None
             }
-            None => None,
+            _ => None,
         };
         let last = match failed {
             Some(error) => Last::Ended(Some(Err(error))),

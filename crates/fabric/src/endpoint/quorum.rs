@@ -15,7 +15,7 @@ pub struct Quorum<T, F> {
 }
 
 impl<T, F> Quorum<T, F> {
-    /// How many operations have succeeded: fewer than were needed if too many have failed.
+    /// How many operations have succeeded, of those that count: fewer than were needed if too many have failed.
     pub fn succeeded(&self) -> usize {
         self.succeeded
     }
@@ -45,19 +45,35 @@ impl Endpoint {
     /// # }
     /// ```
     ///
-    /// The operations are already on their way: [`Op`](crate::Op)s, [`Posted`](crate::Posted) batches, or other
-    /// futures. A replicated register writes a value and then its version to each copy:
+    /// The operations are already on their way: [`Op`](crate::Op)s, [`Posted`](crate::Posted) batches, or other futures.
+    pub async fn quorum<T, F>(&self, ops: impl IntoIterator<Item = F>, needed: usize) -> Quorum<T, F>
+    where
+        F: Future<Output = Result<T>> + Unpin,
+    {
+        self.quorum_where(ops, needed, |_| true).await
+    }
+
+    /// [`Endpoint::quorum`] of the operations whose results count. A compare-and-swap that has found another value has
+    /// ended well, and has not done what it was for.
+    ///
+    /// A replicated register puts a value and exchanges the version of each copy, in one round trip. (The put lands also
+    /// where the version was another.)
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr};
-    /// # async fn f(ep: &Endpoint, copies: &[RemotePtr<u64>], version: u64, value: u64) -> bool {
-    /// let write = |copy: &RemotePtr<u64>| {
-    ///     ep.batch(copy.node()).put_value(copy.at(1), value).cas(*copy, version - 1, version)
-    /// };
-    /// ep.quorum(copies.iter().map(write), 2).await.succeeded() >= 2
+    /// # async fn f(ep: &Endpoint, copies: &[RemotePtr<u64>], seen: u64, value: u64) -> bool {
+    /// let write = |copy: &RemotePtr<u64>| ep.batch(copy.node()).put_value(copy.at(1), value).cas(*copy, seen, seen + 1);
+    /// let majority = copies.len() / 2 + 1;
+    /// let written = ep.quorum_where(copies.iter().map(write), majority, |found| *found == seen).await;
+    /// written.succeeded() >= majority
     /// # }
     /// ```
-    pub async fn quorum<T, F>(&self, ops: impl IntoIterator<Item = F>, needed: usize) -> Quorum<T, F>
+    pub async fn quorum_where<T, F>(
+        &self,
+        ops: impl IntoIterator<Item = F>,
+        needed: usize,
+        counts: impl Fn(&T) -> bool,
+    ) -> Quorum<T, F>
     where
         F: Future<Output = Result<T>> + Unpin,
     {
@@ -69,7 +85,7 @@ impl Endpoint {
                 match Pin::new(&mut quorum.pending[at].1).poll(cx) {
                     Poll::Pending => at += 1,
                     Poll::Ready(result) => {
-                        quorum.succeeded += usize::from(result.is_ok());
+                        quorum.succeeded += usize::from(result.as_ref().is_ok_and(&counts));
                         let (index, _) = quorum.pending.swap_remove(at);
                         quorum.ended.push((index, result));
                     }

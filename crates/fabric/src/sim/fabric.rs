@@ -146,7 +146,7 @@ impl Fabric for SimFabric {
             let state = &mut inner.nodes[self.me.index()];
             let key = u8::try_from(state.groups).ok().map(GroupKey)?;
             state.groups += 1;
-            state.rights.push((0..nodes).map(|peer| state.evict >> peer & 1 == 0).collect());
+            state.rights.push((0..nodes).map(|peer| state.evicted >> peer & 1 == 0).collect());
             Some(key)
         });
         let limit = GroupKey::COUNT_MAX;
@@ -354,7 +354,7 @@ impl Transport for SimFabric {
             // First it is dead here, and later its rights are revoked: in between its writes still land.
             if world.point(Pending::Write(peer_key(peer.0))) != Turn::Unwinding {
                 let mut inner = world.inner.borrow_mut();
-                inner.nodes[self.me.index()].evict |= 1 << peer.0;
+                inner.nodes[self.me.index()].evicted |= 1 << peer.0;
                 for lane in inner.lanes_of(me) {
                     inner.cut_short(lane, peer.0, Code::Unreachable);
                 }

@@ -1,9 +1,11 @@
 //! Faults: dying nodes, cuts, stalled NICs and threads, suspicion. The time of each is a choice like any other.
 //!
 //! - **A crash** takes a node's threads and their store buffers. The operations of its NIC continue, in any order,
-//!   until a moment that the search chooses; the rest is lost. A prefix of its control messages arrives. If the
-//!   system decides deaths, all nodes learn of the death at one moment, after those operations are over; operations
-//!   on the dead node fail from then on. If a majority decides, they end when the transport gives up.
+//!   until a moment that the search chooses; the rest is lost. A prefix of its control messages arrives.
+//!   If the system decides deaths, all nodes learn of the death at one moment, after those operations are over. Until
+//!   then the memory of the crashed node exists: operations of other nodes on it go on, and complete puts still land.
+//!   From then on operations on it fail. If a majority decides, no operation reaches the node after the crash, and
+//!   complete puts need not land; operations end when the transport gives up.
 //! - **The transport gives up** on a peer that does not answer, for good. All operations of the node on that
 //!   incarnation of the peer, in flight or posted later, end in `Unreachable`, and the suspicion is never withdrawn.
 //!   So one of the two is evicted. (A queue pair in error is not repaired: later operations would land without the
@@ -158,7 +160,7 @@ impl Inner {
         let Some(faults) = &self.faults else { return 0 };
         let mut digest = faults.digest();
         for node in &self.nodes {
-            digest = mix(digest, node.evict);
+            digest = mix(digest, node.evicted);
             digest = mix(digest, node.heap.digest());
             let bits = [node.fenced, node.joined, node.left, node.wake].into_iter();
             let bits = bits.chain(node.knows.iter().copied()).chain(node.rights.iter().flatten().copied());
@@ -313,7 +315,7 @@ impl Inner {
             let node = &self.nodes[usize::from(observer)];
             let is_here = node.joined && !node.left && !self.is_crashed(observer);
             let peers = observer != peer && node.knows[usize::from(peer)] && !self.nodes[usize::from(peer)].left;
-            is_here && peers && !contains(node.evict, peer)
+            is_here && peers && !contains(node.evicted, peer)
         })
     }
 

@@ -85,7 +85,7 @@ pub(super) struct NodeState {
     pub(super) left: bool,
     pub(super) incarnation: u64,
     /// The peers that it has evicted, as bits.
-    pub(super) evict: u64,
+    pub(super) evicted: u64,
     /// Whether it was evicted itself, and knows it.
     pub(super) fenced: bool,
     /// The peers that have joined, as this node knows.

@@ -70,7 +70,7 @@ impl Inner {
             joined: false,
             left: false,
             incarnation: 1,
-            evict: 0,
+            evicted: 0,
             fenced: false,
             knows: vec![false; nodes],
             inbox: (0..nodes).map(|_| VecDeque::new()).collect(),
@@ -231,7 +231,7 @@ impl Inner {
             PeerState::NotJoined
         } else if state.left {
             PeerState::Left
-        } else if self.nodes[usize::from(me)].evict >> peer & 1 == 1 || self.is_known_dead(peer) {
+        } else if self.nodes[usize::from(me)].evicted >> peer & 1 == 1 || self.is_known_dead(peer) {
             PeerState::Dead { incarnation: state.incarnation }
         } else {
             PeerState::Up { incarnation: state.incarnation }

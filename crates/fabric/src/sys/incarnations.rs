@@ -74,7 +74,8 @@ impl SessionDir {
             None => place,
         };
         if node >= of.numbers {
-            return Err(SessionError::NoLifeLeft { place, lives: u32::from(lives[index]), places: of.places });
+            let incarnations = u32::from(lives[index]);
+            return Err(SessionError::NoLifeLeft { rank: place, incarnations, ranks: of.places });
         }
         let claim = self.claim(&lock, node, file, &is_alive)?;
         lives[index] += 1;
@@ -169,7 +170,7 @@ mod tests {
 
         drop(fifth);
         let error = enter(&session, 1).unwrap_err();
-        assert!(matches!(error, SessionError::NoLifeLeft { place: 1, lives: 3, places: 2 }), "{error}");
+        assert!(matches!(error, SessionError::NoLifeLeft { rank: 1, incarnations: 3, ranks: 2 }), "{error}");
         // When all have ended, the session begins anew.
         crash(other.claim);
         let anew = enter(&session, 1).unwrap();

@@ -10,7 +10,7 @@
 //! | `range`    | reserved address space, and the errors of memory                                            |
 //! | `card_file` | the file of a node in its session: header, mapping, whether its node is alive              |
 //! | `session`  | the directory in which the nodes of a session find each other, and its cleaning            |
-//! | `lives`    | which life of its place a node begins that joins a session                                 |
+//! | `incarnations` | which incarnation of its rank a node begins that joins a session                            |
 //! | `socket`   | control sockets that carry short messages and file descriptors                             |
 //! | `alike`    | a large table whose entries begin alike, and take memory only when they are written         |
 //! | `cgroup`   | the limits of this process's control groups: memory and cores                              |

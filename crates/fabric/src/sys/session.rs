@@ -3,7 +3,7 @@
 //! ```text
 //! <base>/farfield-<uid>/             base: $FARFIELD_DIR, else /dev/shm, else the directory for temporary files
 //!   <session>/                       both 0700 and ours
-//!     lock                           flock'd by whoever adds or removes files here; see `sys::lives` for what it holds
+//!     lock                           flock'd by whoever adds or removes files here; see `sys::incarnations` for what it holds
 //!     <node>.card                    a small file that every peer maps: header, then what the fabric puts there
 //!     <node>.sock                    the node's control socket
 //!

@@ -81,18 +81,18 @@ pub(crate) enum SessionError {
         /// Theirs.
         theirs: u32,
     },
-    /// The place has no lives left.
+    /// The rank has no incarnations left.
     #[error(
-        "place {place} of this session has had {lives} lives, which is the most for {places} places: end the session \
-         and begin a new one"
+        "rank {rank} of this session has had {incarnations} incarnations, which is the most for {ranks} ranks: end the \
+         session and begin a new one"
     )]
     NoLifeLeft {
-        /// The place.
-        place: u32,
-        /// How many lives it has had.
-        lives: u32,
-        /// How many places the session has.
-        places: u32,
+        /// The rank.
+        rank: u32,
+        /// How many incarnations it has had.
+        incarnations: u32,
+        /// How many ranks the session has.
+        ranks: u32,
     },
     /// The node took too long to start and was replaced.
     #[error("node {node} took more than {} s to start and another process has taken its place", START_MAX.as_secs())]

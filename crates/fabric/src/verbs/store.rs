@@ -126,7 +126,10 @@ impl BufferMemory for BufferStore {
         let key = region.local_key();
         drop(chunks);
         let taken = Taken { store: self, chunk, page, order };
-        Ok(Piece { start, bytes: PAGE_BYTES << order, registration: Registration { key, keep: Box::new(taken) } })
+        let registration = Registration { key, keep: Box::new(taken) };
+        // SAFETY: the pages are in a chunk that stays mapped and registered, no other piece has them, and they come back
+        // when `taken` is dropped with the registration.
+        Ok(unsafe { Piece::new(start, PAGE_BYTES << order, registration) })
     }
 }
 
@@ -163,12 +166,14 @@ mod tests {
             if pieces.is_empty() || pieces.len() < 60 && rng.random_bool(0.6) {
                 let bytes = PAGE_BYTES << rng.random_range(0..7);
                 let piece = Arc::clone(&store).take(bytes).unwrap();
-                assert!(piece.bytes == bytes && piece.start.as_ptr().align_offset(PAGE_BYTES) == 0);
+                let (start, taken, _) = piece.parts();
+                assert!(taken == bytes && start.as_ptr().align_offset(PAGE_BYTES) == 0);
                 pieces.push(piece);
             } else {
                 pieces.swap_remove(rng.random_range(0..pieces.len()));
             }
-            let mut ranges: Vec<_> = pieces.iter().map(|piece| (piece.start.as_ptr() as usize, piece.bytes)).collect();
+            let mut ranges: Vec<_> =
+                pieces.iter().map(Piece::parts).map(|(start, bytes, _)| (start.as_ptr() as usize, bytes)).collect();
             ranges.sort_unstable();
             assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "two overlap");
         }
@@ -176,7 +181,7 @@ mod tests {
         pieces.clear();
         // All of the first chunk is one piece again, so its whole length needs no other.
         let whole = Arc::clone(&store).take(CHUNK_BYTES_MIN).unwrap();
-        assert_eq!((whole.registration.key, &stub.state().registered), (1, &registered));
+        assert_eq!((whole.parts().2, &stub.state().registered), (1, &registered));
     }
 
     #[test]
@@ -204,6 +209,6 @@ mod tests {
         drop(pieces);
         let _again = Arc::clone(&store).take(64 << 10).unwrap();
         stub.state().registered_bytes_max = None;
-        assert_eq!(Arc::clone(&store).take(1 << 20).unwrap().bytes, 1 << 20);
+        assert_eq!(Arc::clone(&store).take(1 << 20).unwrap().parts().1, 1 << 20);
     }
 }

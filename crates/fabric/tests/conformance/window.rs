@@ -164,7 +164,7 @@ pub(crate) fn a_quorum_is_awaited(harness: &Harness) {
             let value = regions[copy.node().index() - 1].remote::<u64>(8);
             endpoint.batch(copy.node()).put_value(value, 10 + version).cas(copy, version, version + 1)
         });
-        endpoint.block_on(endpoint.quorum(batches, needed))
+        endpoint.block_on(endpoint.quorum_where(batches, needed, |found| *found == version))
     };
     let of = |version, results: &[(usize, farfield_fabric::Result<u64>)]| {
         results.iter().filter(|(_, found)| *found == Ok(version)).count()
@@ -172,10 +172,15 @@ pub(crate) fn a_quorum_is_awaited(harness: &Harness) {
     let published = publish([good[0], good[1], good[2]], 7, 3);
     assert_eq!((published.succeeded(), of(7, published.ended())), (3, 3));
     let published = publish([good[0], bad, good[1]], 8, 2);
-    assert_eq!(of(8, published.ended()), 2);
+    assert_eq!((published.succeeded(), of(8, published.ended())), (2, 2));
+    // One copy has another version: its answer does not count.
+    let behind = publish([good[2], good[0], good[1]], 9, 3);
+    assert!(behind.succeeded() < 3 && of(8, behind.ended()) == 1);
+    let published = publish([good[2], good[0], good[1]], 10, 2);
+    assert_eq!(published.succeeded(), 2);
     for copy in [good[0], good[1]] {
         let value = regions[copy.node().index() - 1].remote::<u64>(8);
-        assert_eq!((endpoint.get(copy).wait(), endpoint.get(value).wait()), (Ok(9), Ok(18)));
+        assert_eq!((endpoint.get(copy).wait(), endpoint.get(value).wait()), (Ok(11), Ok(20)));
     }
 }
 

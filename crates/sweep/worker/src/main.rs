@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! farfield-sweep-worker reach EXECUTIONS                     a line of JSON for each scenario: the sites that it reaches
-//! farfield-sweep-worker kill SITE EXECUTIONS SCENARIO...     a line of JSON: which scenario fails, and after how many
+//! farfield-sweep-worker kill SITE EXECUTIONS SECONDS SCENARIO...     a line of JSON: which scenario fails, and after how many
 //! ```
 
 #![forbid(unsafe_code)]
@@ -49,9 +49,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
         ["reach", executions] => reach(number(executions)),
-        ["kill", site, executions, ref scenarios @ ..] => kill(number(site) as u32, number(executions), scenarios),
+        ["kill", site, executions, seconds, ref scenarios @ ..] => {
+            kill(number(site) as u32, number(executions), Duration::from_secs(number(seconds)), scenarios);
+        }
         _ => {
-            eprintln!("usage: reach EXECUTIONS | kill SITE EXECUTIONS SCENARIO...");
+            eprintln!("usage: reach EXECUTIONS | kill SITE EXECUTIONS SECONDS SCENARIO...");
             return ExitCode::FAILURE;
         }
     }
@@ -78,26 +80,31 @@ fn reach(executions: u64) {
     }
 }
 
-fn kill(site: u32, executions_max: u64, names: &[&str]) {
+fn kill(site: u32, executions_max: u64, time_max: Duration, names: &[&str]) {
+    let start = Instant::now();
+    let left_of = |time: Duration| time.saturating_sub(start.elapsed());
     let all = all();
     let mut scenarios: Vec<&Scenario> =
         names.iter().filter_map(|name| all.iter().find(|scenario| scenario.name() == *name)).collect();
     switch::enable(Some(site));
     let mut spent = 0;
     let (mut each, mut seed) = (FIRST_ROUND, 1);
-    while spent < executions_max && !scenarios.is_empty() {
+    let goes_on = |spent: u64| spent < executions_max && start.elapsed() < time_max;
+    while goes_on(spent) && !scenarios.is_empty() {
         let mut round = scenarios.clone().into_iter();
-        while let Some(scenario) = round.next().filter(|_| spent < executions_max) {
+        while let Some(scenario) = round.next().filter(|_| goes_on(spent)) {
             let left = executions_max - spent;
-            let report = check(scenario, Budget::executions(each.min(left)), seed);
+            let report = check(scenario, Budget::executions(each.min(left)).within(left_of(time_max)), seed);
             spent += report.executions;
             if let Some(finding) = report.finding {
                 return print(&outcome(scenario, spent, &finding));
             }
             // The random executions of a small scenario have not found it: all of them decide.
             if seed == 1 && scenario.is_small() {
-                let report =
-                    exhaust(scenario, Budget::executions(EXHAUST_MAX.min(executions_max.saturating_sub(spent))));
+                let report = exhaust(
+                    scenario,
+                    Budget::executions(EXHAUST_MAX.min(executions_max.saturating_sub(spent))).within(left_of(time_max)),
+                );
                 spent += report.executions;
                 if let Some(finding) = report.finding {
                     return print(&outcome(scenario, spent, &finding));

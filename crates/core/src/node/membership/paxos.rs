@@ -41,8 +41,8 @@ impl Membership {
                 return;
             }
             Message::Evicted { epoch } => return self.is_evicted_by(from.0, epoch),
-            Message::Welcome { epoch, members, removed, evict } => {
-                return self.enter(epoch, members, removed, evict);
+            Message::Welcome { epoch, members, removed, evicted_until } => {
+                return self.enter(epoch, members, removed, evicted_until);
             }
         };
         // It belongs to another instance: decided here, or not begun. (A node that is behind gets the decisions from
@@ -78,7 +78,7 @@ impl Membership {
     }
 
     pub(super) fn is_evicted_by(&mut self, member: u16, epoch: u64) {
-        let until = self.evict.entry(member).or_default();
+        let until = self.evicted_until.entry(member).or_default();
         *until = epoch.max(*until);
         self.has_changed = true;
     }
@@ -90,14 +90,14 @@ impl Membership {
         epoch: u64,
         members: BTreeSet<u16>,
         removed: BTreeMap<u16, Removed>,
-        evict: BTreeMap<u16, u64>,
+        evicted_until: BTreeMap<u16, u64>,
     ) {
         if self.is_member() || self.removed.contains_key(&self.me) || !members.contains(&self.me) {
             return; // repeated
         }
         (self.epoch, self.has_changed) = (epoch, true);
         (self.members, self.removed) = (members, removed);
-        evict.into_iter().for_each(|(member, epoch)| self.is_evicted_by(member, epoch));
+        evicted_until.into_iter().for_each(|(member, epoch)| self.is_evicted_by(member, epoch));
         let dead = self.removed.iter().filter(|(_, removed)| !removed.departed);
         self.to_evict = dead.map(|(node, _)| *node).collect();
         self.forget_strangers();
