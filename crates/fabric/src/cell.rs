@@ -24,6 +24,12 @@ pub struct Word(AtomicU64);
 
 impl Word {
     /// A word outside network memory, for private use and tests.
+    ///
+    /// ```
+    /// use farfield_fabric::Word;
+    /// static TURN: Word = Word::new(1);
+    /// assert_eq!(TURN.load(), 1);
+    /// ```
     pub const fn new(value: u64) -> Self {
         Word(AtomicU64::new(value))
     }
@@ -118,6 +124,15 @@ impl Word {
 }
 
 /// A TSO memory fence (`MF`): later loads of this thread come after its earlier stores.
+///
+/// ```
+/// # use farfield_fabric::{Word, memory_fence};
+/// # let (mine, theirs) = (Word::new(0), Word::new(0));
+/// mine.store(1);
+/// memory_fence(); // without it the load may pass the store
+/// let is_alone = theirs.load() == 0;
+/// # assert!(is_alone);
+/// ```
 #[inline]
 pub fn memory_fence() {
     if hook::is_active() && hook::fence() {
@@ -130,6 +145,14 @@ pub fn memory_fence() {
 ///
 /// Each word is whole; the sequence may mix several writes. Every word read here is read before the later reads of
 /// the thread.
+///
+/// ```
+/// # use farfield_fabric::{Word, read_words};
+/// let words = [Word::new(1), Word::new(2)];
+/// let mut copy = [0; 2];
+/// read_words(&words, &mut copy);
+/// assert_eq!(copy, [1, 2]);
+/// ```
 ///
 /// # Panics
 /// If the lengths differ, as slices do.
@@ -148,6 +171,13 @@ pub fn read_words(words: &[Word], into: &mut [u64]) {
 }
 
 /// Copies `from` into `words`, word by word, in no promised order, after everything that the thread wrote before.
+///
+/// ```
+/// # use farfield_fabric::{Word, write_words};
+/// let words = [Word::new(0), Word::new(0)];
+/// write_words(&words, &[1, 2]);
+/// assert_eq!(words[1].load(), 2);
+/// ```
 ///
 /// # Panics
 /// If the lengths differ, as slices do.
@@ -178,6 +208,13 @@ fn in_some_order(words: usize, mut access: impl FnMut(usize)) {
 /// A `T` in network memory. It may be larger than a word, and a reader may then see it torn.
 ///
 /// Reading gives a [`Torn`] copy, which becomes a `T` only with evidence that it is whole.
+///
+/// ```
+/// use farfield_fabric::Slot;
+/// let pair = Slot::new([0u64; 2]); // its writers keep both halves equal
+/// pair.write([7, 7]);
+/// assert_eq!(pair.read().validate(|pair| pair[0] == pair[1]), Some([7, 7]));
+/// ```
 #[repr(transparent)]
 pub struct Slot<T>(UnsafeCell<T>);
 
@@ -204,6 +241,13 @@ impl<T: Plain> Slot<T> {
     }
 
     /// The slot as words. It must be 8-byte aligned, which network memory is.
+    ///
+    /// ```
+    /// # use farfield_fabric::Slot;
+    /// # let slot = Slot::new([1u64, 2]);
+    /// slot.words()[1].store(3); // one half alone
+    /// assert_eq!(slot.read().validate(|_| true), Some([1, 3]));
+    /// ```
     ///
     /// # Panics
     /// If a slot outside network memory is not aligned to 8 bytes.
@@ -264,12 +308,25 @@ impl<T: Plain> Slot<T> {
 }
 
 /// A copy of shared memory that may mix several writes: not yet a `T`.
+///
+/// ```
+/// use farfield_fabric::{Slot, Torn};
+/// let copy: Torn<[u64; 2]> = Slot::new([1, 2]).read();
+/// assert_eq!(copy.validate(|pair| pair[0] == pair[1]), None); // it is no value of ours
+/// ```
 #[must_use = "a torn copy says nothing until it is vouched for"]
 #[derive(Clone, Copy)]
 pub struct Torn<T>(pub(crate) T);
 
 impl<T> Torn<T> {
     /// The value, if `evidence` (a checksum, matching guards, a protocol's turn) proves that it is whole.
+    ///
+    /// ```
+    /// # use farfield_fabric::Slot;
+    /// # let slot = Slot::new([3u64, 5, 8]);
+    /// let sum = slot.read().validate(|parts| parts[0] + parts[1] == parts[2]).map(|parts| parts[2]);
+    /// assert_eq!(sum, Some(8));
+    /// ```
     #[inline]
     pub fn validate(self, evidence: impl FnOnce(&T) -> bool) -> Option<T> {
         if evidence(&self.0) { Some(self.0) } else { None }

@@ -20,6 +20,15 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 pub struct Error(Box<ErrorKind>);
 
 /// The kinds of fabric error.
+///
+/// ```
+/// use farfield_fabric::{Error, ErrorKind, NodeId};
+/// let error = Error::from(ErrorKind::PeerLeft { node: NodeId(1) });
+/// match error.kind() {
+///     ErrorKind::PeerLeft { node } | ErrorKind::PeerDead { node, .. } => println!("go on without {node}"),
+///     kind => println!("{kind}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -283,11 +292,23 @@ pub enum ErrorKind {
 
 impl Error {
     /// Which kind it is.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Error, ErrorKind};
+    /// let error = Error::from(ErrorKind::Fenced);
+    /// assert_eq!(*error.kind(), ErrorKind::Fenced);
+    /// ```
     pub fn kind(&self) -> &ErrorKind {
         &self.0
     }
 
     /// The node that the error is about, if it is about one.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Error, ErrorKind, NodeId};
+    /// let error = Error::from(ErrorKind::NotConnected { node: NodeId(2) });
+    /// assert_eq!(error.node(), Some(NodeId(2)));
+    /// ```
     pub fn node(&self) -> Option<NodeId> {
         use ErrorKind as K;
         match *self.0 {
@@ -315,12 +336,24 @@ impl Error {
     }
 
     /// Whether the target node is dead or departed: the operation no longer matters.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Error, ErrorKind, NodeId};
+    /// assert!(Error::from(ErrorKind::PeerLeft { node: NodeId(1) }).is_gone());
+    /// assert!(!Error::from(ErrorKind::Unreachable { node: NodeId(1) }).is_gone()); // it may only be cut off
+    /// ```
     pub fn is_gone(&self) -> bool {
         matches!(*self.0, ErrorKind::PeerDead { .. } | ErrorKind::PeerLeft { .. })
     }
 
     /// Whether the target node is dead, departed or unreachable: nothing that this node posts will reach it. If both
     /// nodes are alive, the session decides which of them stays a member.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Error, ErrorKind, NodeId};
+    /// assert!(Error::from(ErrorKind::PeerLeft { node: NodeId(1) }).is_unreachable());
+    /// assert!(Error::from(ErrorKind::Unreachable { node: NodeId(1) }).is_unreachable());
+    /// ```
     pub fn is_unreachable(&self) -> bool {
         self.is_gone() || matches!(*self.0, ErrorKind::Unreachable { .. })
     }
@@ -340,6 +373,11 @@ impl Error {
     }
 
     /// Whether a deadline passed.
+    ///
+    /// ```
+    /// # use {farfield_fabric::{Error, ErrorKind}, std::time::Duration};
+    /// assert!(Error::from(ErrorKind::Timeout { waited: Duration::from_secs(1) }).is_timeout());
+    /// ```
     pub fn is_timeout(&self) -> bool {
         matches!(*self.0, ErrorKind::Timeout { .. })
     }
@@ -368,6 +406,11 @@ impl std::error::Error for Error {}
 
 /// The reason why one operation failed, small enough for a completion. [`Error`] is built from it where the operation
 /// returns.
+///
+/// ```
+/// use farfield_fabric::{Code, Status};
+/// assert_eq!((size_of::<Code>(), size_of::<Status>()), (1, 1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Code {

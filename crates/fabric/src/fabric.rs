@@ -18,19 +18,46 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 ///
 /// Everything that the layers above depend on comes from here and from [`Transport`], so that a simulator may own every
 /// choice.
+///
+/// ```
+/// use farfield_fabric::{Fabric, GroupKey, Region, Result};
+/// /// A bell for each place of the session, which other nodes ring.
+/// fn bells(fabric: &dyn Fabric) -> Result<Region> {
+///     fabric.alloc(GroupKey::SIGNAL, fabric.places() * 8)
+/// }
+/// ```
 pub trait Fabric: Send + Sync {
     /// A short name: `shm`, `weak(shm)`.
+    ///
+    /// ```
+    /// fn greet(node: &dyn farfield_fabric::Fabric) { println!("{} on {}", node.me(), node.name()) }
+    /// ```
     fn name(&self) -> String;
 
     /// This node.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-me-{}", std::process::id()), 0, 1))?;
+    /// assert_eq!(node.me().index() % node.places(), 0); // it is at place 0
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     fn me(&self) -> NodeId;
 
     /// The number of nodes that the session has at a time, absent ones included. Their first numbers are the lowest.
+    ///
+    /// ```
+    /// fn majority(fabric: &dyn farfield_fabric::Fabric) -> usize { fabric.places() / 2 + 1 }
+    /// ```
     fn places(&self) -> usize;
 
     /// The number of node numbers. A restarted node is a new node with a number of its own: the incarnations at a
     /// place have the numbers `place`, `place + places`, `place + 2 · places`, … So a pointer to the memory of one
     /// incarnation never reaches the memory of the next.
+    ///
+    /// ```
+    /// fn last_heard(fabric: &dyn farfield_fabric::Fabric) -> Vec<u64> { vec![0; fabric.nodes()] } // by number of node
+    /// ```
     fn nodes(&self) -> usize;
 
     /// Creates a permission group of this node. The first three exist from the start: see [`GroupKey`].
@@ -42,12 +69,28 @@ pub trait Fabric: Send + Sync {
     /// The call waits until all peers can reach the group. On the service thread it does not wait:
     /// [`Fabric::is_permitted`] reports there whether a peer can reach it.
     ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-group-{}", std::process::id()), 0, 1))?;
+    /// let log = node.create_group(Bell::Silent)?; // from which a peer can be shut out
+    /// assert_eq!(log.class(), log);
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::TooMany`](crate::ErrorKind::TooMany), or an error of the system.
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
 
     /// Allocates zeroed memory in a group of this node, aligned to a cache line. It lives until [`Fabric::free`], or
     /// until the node leaves.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-alloc-{}", std::process::id()), 0, 1))?;
+    /// let region = node.alloc(GroupKey::SIGNAL, 64)?;
+    /// assert_eq!((region.bytes(), region.word(0).load()), (64, 0));
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), an unknown group, or a live peer that does not
@@ -77,6 +120,11 @@ pub trait Fabric: Send + Sync {
     }
 
     /// Frees words, as [`Fabric::free`] frees memory.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn close(node: &dyn Fabric, locks: Words) -> Result<()> { node.free_words(locks) }
+    /// ```
     ///
     /// # Errors
     /// As [`Fabric::free`].
@@ -116,6 +164,13 @@ pub trait Fabric: Send + Sync {
     /// The call may need the peer's answer, so the service thread uses [`Fabric::start_permit`] and
     /// [`Fabric::is_permitted`] instead.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(node: &dyn Fabric, log: GroupKey, leader: NodeId) -> Result<()> {
+    /// node.permit(leader, log)?; // from here on a message may ask it to write
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// An unknown node or group; a departed or dead peer, which gets no right.
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the peer is suspected, or has not answered within
@@ -153,6 +208,11 @@ pub trait Fabric: Send + Sync {
     /// waits for. The call posts and sends nothing. True for an absent peer, unless the right was revoked: it has the
     /// right when it joins.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn writes(node: &dyn Fabric, peer: NodeId, log: GroupKey) -> bool { node.is_permitted(peer, log) == Ok(true) }
+    /// ```
+    ///
     /// # Errors
     /// An unknown node or group, a departed or dead peer. [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable):
     /// its answer is missing and it is suspected. The error ends when the peer is trusted again.
@@ -162,6 +222,14 @@ pub trait Fabric: Send + Sync {
     /// Revokes a peer's right to read and write a group of this node. After `Ok`, no write of that peer to the group
     /// can land, even if the peer is stopped between two instructions.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(node: &dyn Fabric, log: GroupKey, old: NodeId, leader: NodeId) -> Result<()> {
+    /// node.revoke(old, log, std::time::Duration::from_millis(100))?; // it has written its last
+    /// node.permit(leader, log)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::Shared`](crate::ErrorKind::Shared) for one of the first three groups, if the fabric can only
     /// revoke all of them; [`Transport::evict`] does that.
@@ -170,37 +238,78 @@ pub trait Fabric: Send + Sync {
     fn revoke(&self, peer: NodeId, group: GroupKey, timeout: Duration) -> Result<()>;
 
     /// How a death is decided.
+    ///
+    /// ```
+    /// # use farfield_fabric::{DeathRule, Fabric};
+    /// fn votes(fabric: &dyn Fabric) -> bool { fabric.death_rule() == DeathRule::Majority }
+    /// ```
     fn death_rule(&self) -> DeathRule;
 
     /// Whether this node is fenced.
+    ///
+    /// ```
+    /// fn may_lead(node: &dyn farfield_fabric::Fabric) -> bool { !node.is_fenced() }
+    /// ```
     fn is_fenced(&self) -> bool;
 
     /// Ends the current wait in `serve`.
     fn wake_service(&self);
 
     /// The state of a node, as far as this node knows.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn is_up(node: &dyn Fabric, peer: NodeId) -> bool { matches!(node.peer_state(peer), PeerState::Up { .. }) }
+    /// ```
     fn peer_state(&self, peer: NodeId) -> PeerState;
 
     /// The fabric's clock, comparable between the nodes of one host.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn age(fabric: &dyn Fabric, written: Instant) -> std::time::Duration { fabric.now() - written }
+    /// ```
     fn now(&self) -> Instant;
 
     /// Names memory, for recorders and pictures.
+    ///
+    /// ```
+    /// # fn f(node: &dyn farfield_fabric::Fabric, region: &farfield_fabric::Region) {
+    /// node.label(region.remote(0), region.bytes(), format_args!("the log"));
+    /// # }
+    /// ```
     fn label(&self, _remote: RemotePtr<u8>, _bytes: usize, _name: core::fmt::Arguments<'_>) {}
 
     /// The number of queue pairs that this node has on a device: those of its own lanes, and the targets of all lanes
     /// that reach it. A lane has one queue pair to each other node, more for further groups, and one to its own node
     /// if it has used it.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-pairs-{}", std::process::id()), 0, 1))?;
+    /// assert_eq!(node.queue_pairs(), (0, 0)); // shared memory needs none
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     fn queue_pairs(&self) -> (usize, usize) {
         (0, 0)
     }
 
     /// The reasons why absent nodes were refused, or have refused this one. They are for a person to read: an unproven
     /// stranger may have sent them, so nothing depends on them.
+    ///
+    /// ```
+    /// fn report(node: &dyn farfield_fabric::Fabric) { node.refusals().iter().for_each(|why| eprintln!("{why}")) }
+    /// ```
     fn refusals(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// A seed for this node's random choices.
+    ///
+    /// ```
+    /// # use {farfield_fabric::{Fabric, Rng}, rand::SeedableRng};
+    /// fn dice(node: &dyn Fabric) -> Rng { Rng::seed_from_u64(node.seed()) }
+    /// ```
     fn seed(&self) -> u64;
 
     /// Wakes threads of this node that sleep until a word changes, after a local store to it.
@@ -211,6 +320,12 @@ pub trait Fabric: Send + Sync {
 ///
 /// Decorators ([`weak`](crate::weak), [`fault`](crate::fault), [`record`](crate::record)) wrap one. An application has
 /// no use for it: with it, it could evict its peers, or leave the session under the node's feet.
+///
+/// ```
+/// # use farfield_fabric::{Result, Transport, weak::weaken};
+/// /// For tests: as late and as reordered as the model allows.
+/// fn under_test(fabric: std::sync::Arc<dyn Transport>) -> Result<std::sync::Arc<dyn Transport>> { weaken(fabric, 7) }
+/// ```
 pub trait Transport: Fabric + Any {
     /// Opens a lane for one more thread: in the background if that thread mostly sleeps or has another lane.
     ///
@@ -325,6 +440,11 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
 pub const CONTROL_BYTES_MAX: usize = 48 * 1024;
 
 /// The threads that a put to a group's memory wakes.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// fn inbox(node: &dyn Fabric) -> Result<GroupKey> { node.create_group(Bell::Waiters) } // a put wakes its readers
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bell {
     /// No thread.
@@ -336,6 +456,11 @@ pub enum Bell {
 }
 
 /// How a death is decided.
+///
+/// ```
+/// # use farfield_fabric::DeathRule;
+/// fn may_be_wrong(rule: DeathRule) -> bool { rule == DeathRule::Majority } // it may only be cut off
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeathRule {
     /// By the system under all nodes. A process that it reports as dead runs no more, and is [`PeerState::Dead`] to
@@ -351,6 +476,12 @@ pub enum DeathRule {
 }
 
 /// The state of a node, as another node knows it.
+///
+/// ```
+/// # use farfield_fabric::PeerState;
+/// fn is_over(state: PeerState) -> bool { matches!(state, PeerState::Left | PeerState::Dead { .. }) }
+/// # assert!(is_over(PeerState::Left) && !is_over(PeerState::NotJoined));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerState {
     /// It has not joined yet.
@@ -384,6 +515,11 @@ impl PeerState {
 }
 
 /// An event that [`Transport::serve`] reports.
+///
+/// ```
+/// # use farfield_fabric::ControlEvent;
+/// fn is_change(event: &ControlEvent) -> bool { matches!(event, ControlEvent::Up(_) | ControlEvent::Down(_)) }
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlEvent {
     /// A peer came up.

@@ -35,6 +35,15 @@ impl Default for State {
 
 impl Faults {
     /// Makes operations to a node (of the first 64) fail from now on, or work again. They have no effect there.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, faults: &fault::Faults, word: RemotePtr<u64>) {
+    /// faults.cut(word.node(), true);
+    /// assert!(ep.get(word).wait().is_err());
+    /// faults.cut(word.node(), false);
+    /// # }
+    /// ```
     pub fn cut(&self, node: NodeId, cut: bool) {
         if let Some(flag) = self.0.cut.get(node.index()) {
             flag.store(cut, Ordering::SeqCst);
@@ -42,6 +51,15 @@ impl Faults {
     }
 
     /// Makes one operation fail after `operations` more have been posted by any endpoint.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, faults: &fault::Faults, word: RemotePtr<u64>) {
+    /// faults.fail_after(1);
+    /// assert!(ep.put_value(word, 1).wait().is_ok());
+    /// assert!(ep.put_value(word, 2).wait().is_err());
+    /// # }
+    /// ```
     pub fn fail_after(&self, operations: u64) {
         self.0.countdown.store(operations, Ordering::SeqCst);
     }
@@ -63,6 +81,31 @@ impl Faults {
 
 /// A fabric whose operations fail as `faults` says: they are refused at posting, as [`Lane`] describes. It is the
 /// outermost decorator: the others count each accepted operation as posted.
+///
+/// ```
+/// # use farfield_fabric::{shm::*, *, fault::{Faults, inject}};
+/// # use std::sync::{Arc, mpsc};
+/// # fn main() -> Result<()> {
+/// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-inject-{}", std::process::id()), 0, 1))?;
+/// # let (end, ends) = mpsc::channel::<()>();
+/// # let serving = Arc::clone(&node);
+/// # let serve = move || {
+/// #     while ends.try_recv() == Err(mpsc::TryRecvError::Empty) {
+/// #         serving.serve(std::time::Duration::from_millis(1), &mut |_| {});
+/// #     }
+/// #     serving.leave();
+/// # };
+/// # let service = Arc::clone(&node).spawn_service("service".into(), Box::new(serve))?;
+/// let word = node.alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+/// let faults = Faults::default();
+/// let ep = Endpoint::open(inject(node, faults.clone()), EndpointOptions::default())?;
+/// faults.fail_after(0);
+/// assert!(ep.put_value(word, 42).wait().is_err_and(|error| error.is_refused()));
+/// assert_eq!(ep.get(word).wait()?, 0); // the put has had no effect
+/// # drop((ep, end));
+/// # service.join().expect("the service thread does not panic");
+/// # Ok(()) }
+/// ```
 pub fn inject(inner: Arc<dyn Transport>, faults: Faults) -> Arc<dyn Transport> {
     let wrap = move |inner| {
         let (faults, peers) = (faults.clone(), Vec::new());

@@ -21,6 +21,13 @@ pub(crate) struct WordOrigin {
 }
 
 /// The kind of an operation.
+///
+/// ```
+/// use farfield_fabric::Verb;
+/// fn returns_a_value(verb: Verb) -> bool {
+///     matches!(verb, Verb::Get | Verb::Cas | Verb::Faa)
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     /// Local bytes to remote memory.
@@ -91,6 +98,14 @@ pub(crate) mod sealed {
 }
 
 /// The progress of an operation.
+///
+/// ```
+/// use farfield_fabric::{Code, Status};
+/// fn is_over(status: Status) -> bool {
+///     status != Status::Pending
+/// }
+/// assert!(is_over(Status::Failed(Code::Freed)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
     /// Not complete.

@@ -22,12 +22,24 @@ pub struct LocalMutex<T>(Mutex<T>);
 
 impl<T> LocalMutex<T> {
     /// An unlocked mutex.
+    ///
+    /// ```
+    /// use farfield_fabric::LocalMutex;
+    /// static NAMES: LocalMutex<Vec<String>> = LocalMutex::new(Vec::new());
+    /// NAMES.lock().push("north".into());
+    /// ```
     pub const fn new(value: T) -> Self {
         LocalMutex(Mutex::new(value))
     }
 
     /// Takes the lock. A panic of an earlier holder does not poison it: its users keep the data consistent at every
     /// step.
+    ///
+    /// ```
+    /// # let tasks = farfield_fabric::LocalMutex::new(vec![1, 2]);
+    /// let next = tasks.lock().pop(); // unlocked at the end of the statement
+    /// assert_eq!((next, tasks.lock().len()), (Some(2), 1));
+    /// ```
     pub fn lock(&self) -> LocalGuard<'_, T> {
         if hook::is_active() {
             return self.lock_simulated();
@@ -66,6 +78,15 @@ impl<T> fmt::Debug for LocalMutex<T> {
 }
 
 /// Access to the data of a [`LocalMutex`].
+///
+/// ```
+/// use farfield_fabric::{LocalGuard, LocalMutex};
+/// let total = LocalMutex::new(1);
+/// let mut guard: LocalGuard<'_, i32> = total.lock();
+/// *guard += 1;
+/// drop(guard); // before the next await
+/// # assert_eq!(*total.lock(), 2);
+/// ```
 pub struct LocalGuard<'a, T> {
     guard: MutexGuard<'a, T>,
     /// The lock's address, if a simulation runs it.
@@ -94,6 +115,13 @@ impl<T> DerefMut for LocalGuard<'_, T> {
 }
 
 /// A time on the fabric's clock, in nanoseconds.
+///
+/// ```
+/// # use {farfield_fabric::Instant, std::time::Duration};
+/// let start = Instant { ns: 1_000 };
+/// let deadline = start + Duration::from_micros(1);
+/// assert!(start < deadline && deadline < Instant::NEVER);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Instant {
     /// Nanoseconds since the clock's start.
@@ -115,6 +143,12 @@ impl Instant {
     }
 
     /// The time since an earlier one, zero if that one is later.
+    ///
+    /// ```
+    /// # use {farfield_fabric::Instant, std::time::Duration};
+    /// let (start, end) = (Instant { ns: 1_000 }, Instant { ns: 3_000 });
+    /// assert_eq!((end.since(start), start.since(end)), (Duration::from_micros(2), Duration::ZERO));
+    /// ```
     #[must_use]
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
@@ -136,6 +170,14 @@ impl Sub for Instant {
 }
 
 /// A thread started through the fabric.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # fn f(fabric: &dyn Transport) -> Result<()> {
+/// let thread: Thread = fabric.spawn("worker".into(), Box::new(|| println!("at work")))?;
+/// thread.join().expect("it does not panic");
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Thread(Running);
 
@@ -169,6 +211,12 @@ impl Thread {
 
     /// Waits for the thread's end, unless it is the caller.
     ///
+    /// ```
+    /// # use farfield_fabric::Thread;
+    /// let thread = Thread::from(std::thread::spawn(|| assert!(1 > 2, "no more work")));
+    /// assert_eq!(thread.join(), Err("no more work".into()));
+    /// ```
+    ///
     /// # Errors
     /// The message of its panic.
     pub fn join(self) -> Result<(), String> {
@@ -186,6 +234,14 @@ impl Thread {
     }
 
     /// Whether it has ended.
+    ///
+    /// ```
+    /// # use farfield_fabric::Thread;
+    /// let thread = Thread::from(std::thread::spawn(|| println!("at work")));
+    /// while !thread.is_finished() {
+    ///     std::thread::yield_now();
+    /// }
+    /// ```
     pub fn is_finished(&self) -> bool {
         match &self.0 {
             Running::Os(thread) => thread.is_finished(),
@@ -210,11 +266,23 @@ pub struct Concurrent<T>(T);
 
 impl<T> Concurrent<T> {
     /// Wraps a structure.
+    ///
+    /// ```
+    /// use {farfield_fabric::Concurrent, std::sync::atomic::AtomicU64};
+    /// static TOTAL: Concurrent<AtomicU64> = Concurrent::new(AtomicU64::new(0));
+    /// # let _ = &TOTAL;
+    /// ```
     pub const fn new(structure: T) -> Self {
         Concurrent(structure)
     }
 
     /// The structure, for one operation that changes nothing.
+    ///
+    /// ```
+    /// # use {farfield_fabric::Concurrent, std::sync::atomic::{AtomicU64, Ordering}};
+    /// let total = Concurrent::new(AtomicU64::new(5));
+    /// assert_eq!(total.read().load(Ordering::Relaxed), 5);
+    /// ```
     #[inline]
     pub fn read(&self) -> &T {
         if hook::is_active() {
@@ -224,6 +292,12 @@ impl<T> Concurrent<T> {
     }
 
     /// The structure, for one operation that may change it.
+    ///
+    /// ```
+    /// # use {farfield_fabric::Concurrent, std::sync::atomic::{AtomicU64, Ordering}};
+    /// let total = Concurrent::new(AtomicU64::new(5));
+    /// assert_eq!(total.write().swap(0, Ordering::Relaxed), 5);
+    /// ```
     #[inline]
     pub fn write(&self) -> &T {
         if hook::is_active() {

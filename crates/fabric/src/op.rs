@@ -26,6 +26,14 @@ use crate::ptr::{Plain, RemotePtr};
 /// once. A refused operation has no effect, and disturbs no other. An accepted operation is done, or fails together
 /// with all later operations posted to that node (for a group of [`create_group`](crate::Fabric::create_group), to
 /// that group).
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+/// let (first, second) = (ep.get(word), ep.get(word.at(1))); // both are in flight
+/// println!("{}", first.await? + second.await?); // so this takes one round trip
+/// # Ok(()) }
+/// ```
 #[must_use = "the result of the operation, or its failure, is only seen by waiting for it"]
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
@@ -191,6 +199,14 @@ impl<'e, T> Op<'e, T> {
 impl<'e, T: Plain> Op<'e, T> {
     /// Waits until the operation is complete.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    /// ep.put_value(word, 42).wait()?;
+    /// assert_eq!(ep.get(word).wait()?, 42); // a get flushes the puts before it
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The failure of the operation; see [`ErrorKind`](crate::ErrorKind).
     #[inline(always)]
@@ -219,6 +235,16 @@ impl<'e, T: Plain> Op<'e, T> {
     /// reads behind a put on a software RDMA device. Then it starts when the endpoint is next used: see
     /// [`Endpoint::progress`].
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, words: &[RemotePtr<u64>]) -> Result<()> {
+    /// for word in words {
+    ///     ep.put_value(*word, 0).detach()?;
+    /// }
+    /// ep.global_fence(words.iter().map(|word| word.node())).await // all are visible, or this fails
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The failure, if one is already known: above all a refusal, after which the operation has had no effect and
     /// others continue. No caller sees a later failure. But no later operation on the node is done without this one,
@@ -232,6 +258,17 @@ impl<'e, T: Plain> Op<'e, T> {
     }
 
     /// Whether the operation is complete, without waiting.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<u64> {
+    /// let get = ep.get(word);
+    /// while !get.is_complete() {
+    ///     std::thread::yield_now(); // or something else to do
+    /// }
+    /// get.wait() // does not wait
+    /// # }
+    /// ```
     pub fn is_complete(&self) -> bool {
         match &self.state {
             State::Pending(pending) => {
@@ -319,6 +356,14 @@ impl<T: Plain> Future for Op<'_, T> {
 /// A posted operation that owns its buffer and returns it.
 ///
 /// If it fails, the buffer returns to the pool.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # async fn f(ep: &Endpoint, row: RemotePtr<u64>) -> Result<()> {
+/// let get: BufOp<'_, u64> = ep.get_into(row, ep.buf(64)?);
+/// let row = get.await?; // the buffer, with what was read
+/// # Ok(()) }
+/// ```
 #[must_use = "the buffer comes back, and a failure is seen, only by waiting for it"]
 pub struct BufOp<'e, T: Plain> {
     op: Op<'e, ()>,
@@ -333,6 +378,15 @@ impl<'e, T: Plain> BufOp<'e, T> {
 
     /// Returns the operation, unless it is already known to have failed: see [`Op::accepted`].
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, row: RemotePtr<u64>, flag: RemotePtr<u64>, buf: Buf<'_, u64>) -> Result<()> {
+    /// let data = ep.put_owned(row, buf).accepted()?; // refused: then the flag is not put either
+    /// ep.put_value(flag, 1).await?;
+    /// let buf = data.await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The failure, if one is known.
     #[inline]
@@ -343,6 +397,15 @@ impl<'e, T: Plain> BufOp<'e, T> {
 
     /// Lets the operation run on by itself: see [`Op::detach`]. The buffer returns to the pool.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, row: RemotePtr<u64>) -> Result<()> {
+    /// let mut buf = ep.buf::<u64>(64)?;
+    /// buf.fill(7);
+    /// ep.put_owned(row, buf).detach()?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The failure, if one is already known.
     #[inline]
@@ -351,6 +414,14 @@ impl<'e, T: Plain> BufOp<'e, T> {
     }
 
     /// Waits until the operation is complete, and returns the buffer.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, row: RemotePtr<u64>) -> Result<()> {
+    /// let row = ep.get_into(row, ep.buf(64)?).wait()?;
+    /// println!("{}", row.iter().sum::<u64>());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The failure of the operation; see [`ErrorKind`](crate::ErrorKind).

@@ -25,6 +25,11 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + Send + 'static {}
 impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + 'static> Plain for T {}
 
 /// The number of a node in its session: 0, 1, … `nodes − 1`.
+///
+/// ```
+/// use farfield_fabric::NodeId;
+/// assert_eq!(NodeId(3).to_string(), "node 3");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u16);
 
@@ -33,6 +38,12 @@ impl NodeId {
     pub const COUNT_MAX: usize = 1 << NODE_BITS;
 
     /// The node's number as an index.
+    ///
+    /// ```
+    /// # use farfield_fabric::NodeId;
+    /// let names = ["north", "south"];
+    /// assert_eq!(names[NodeId(1).index()], "south");
+    /// ```
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -46,6 +57,12 @@ impl fmt::Display for NodeId {
 }
 
 /// The key of a permission group of a node: memory that is granted to, and revoked from, a peer as one.
+///
+/// ```
+/// use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+/// let bell = RemotePtr::<u64>::new(NodeId(1), GroupKey::SIGNAL, 0);
+/// assert_eq!(bell.key(), GroupKey::SIGNAL); // a put to it wakes who waits for it
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupKey(pub u8);
 
@@ -128,6 +145,12 @@ impl<T> fmt::Debug for RemotePtr<T> {
 
 impl<T> RemotePtr<T> {
     /// The place at `offset` bytes in group `key` of `node`. Bits that do not fit the packed form are cut off.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// const HEAD: RemotePtr<u64> = RemotePtr::new(NodeId(0), GroupKey::DATA, 64);
+    /// assert_eq!(HEAD.offset(), 64);
+    /// ```
     #[inline]
     pub const fn new(node: NodeId, key: GroupKey, offset: u64) -> Self {
         let node = (node.0 as u64) << (KEY_BITS + OFFSET_BITS);
@@ -135,6 +158,12 @@ impl<T> RemotePtr<T> {
     }
 
     /// The pointer of a packed form.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// let word = RemotePtr::<u64>::new(NodeId(2), GroupKey::DATA, 8).packed(); // as it was read from network memory
+    /// assert_eq!(RemotePtr::<u64>::from_packed(word).node(), NodeId(2));
+    /// ```
     #[inline]
     pub const fn from_packed(packed: u64) -> Self {
         RemotePtr { packed, _type: PhantomData }
@@ -154,18 +183,36 @@ impl<T> RemotePtr<T> {
     }
 
     /// The node of the memory.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let lock = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// assert_eq!(lock.node(), NodeId(1)); // whose death ends the wait for it
+    /// ```
     #[inline]
     pub const fn node(self) -> NodeId {
         NodeId((self.packed >> (KEY_BITS + OFFSET_BITS)) as u16)
     }
 
     /// The permission group.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let at = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// assert_eq!(at.key(), GroupKey::DATA);
+    /// ```
     #[inline]
     pub const fn key(self) -> GroupKey {
         GroupKey((self.packed >> OFFSET_BITS) as u8)
     }
 
     /// The offset in the group, in bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// # let at = RemotePtr::<u64>::new(NodeId(1), GroupKey::DATA, 64);
+    /// assert_eq!(at.at(1).offset() - at.offset(), 8);
+    /// ```
     #[inline]
     pub const fn offset(self) -> u64 {
         self.packed & OFFSET_MASK

@@ -30,6 +30,29 @@ use crate::ptr::{GroupKey, NodeId};
 
 /// A fabric as weak as the model allows, with the choices of `seed`.
 ///
+/// ```
+/// # use farfield_fabric::{shm::*, *, weak::weaken};
+/// # use std::sync::{Arc, mpsc};
+/// # fn main() -> Result<()> {
+/// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-weaken-{}", std::process::id()), 0, 1))?;
+/// # let (end, ends) = mpsc::channel::<()>();
+/// # let serving = Arc::clone(&node);
+/// # let serve = move || {
+/// #     while ends.try_recv() == Err(mpsc::TryRecvError::Empty) {
+/// #         serving.serve(std::time::Duration::from_millis(1), &mut |_| {});
+/// #     }
+/// #     serving.leave();
+/// # };
+/// # let service = Arc::clone(&node).spawn_service("service".into(), Box::new(serve))?;
+/// let word = node.alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+/// let ep = Endpoint::open(weaken(node, 7)?, EndpointOptions::default())?;
+/// ep.put_value(word, 42).wait()?; // complete, and perhaps not in memory yet
+/// assert_eq!(ep.get(word).wait()?, 42); // but a get flushes it
+/// # drop((ep, end));
+/// # service.join().expect("the service thread does not panic");
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// The thread for its NIC cannot be started.
 pub fn weaken(inner: Arc<dyn Transport>, seed: u64) -> Result<Arc<dyn Transport>> {

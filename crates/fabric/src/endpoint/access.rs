@@ -170,6 +170,14 @@ impl Endpoint {
     /// operation is complete. The name is a warning: a later store may be sent in place of the earlier value (`put x;
     /// x := 1` may send 1).
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>, cells: &Region) -> Result<()> {
+    /// cells.word(0).store(42);
+    /// ep.put_from_region(at, cells.span(0, 8)).await?; // the word may change again now
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
     #[inline]
@@ -283,6 +291,14 @@ impl Endpoint {
     }
 
     /// Gets into shared cells of this node.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>, cells: &Region) -> Result<()> {
+    /// ep.get_span(at, cells.span(0, 64)).await?; // other threads of this node may read it there
+    /// println!("{}", cells.word(56).load());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
@@ -434,6 +450,13 @@ impl Endpoint {
     }
 
     /// Hints that `src` will be read soon.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, next: RemotePtr<[u64; 8]>) {
+    /// ep.prefetch(next); // while this thread still works on the one before
+    /// # }
+    /// ```
     #[inline]
     pub fn prefetch<T>(&self, src: RemotePtr<T>) {
         if let Inner::Shm(lane, _) = &self.inner {

@@ -78,16 +78,39 @@ impl<'e> Batch<'e> {
     }
 
     /// Adds a put of a value.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// ep.batch(at.node()).put_value(at, 42).put_value(at.at(1), 43).post().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn put_value<T: Plain>(self, dst: RemotePtr<T>, value: T) -> Self {
         self.add(dst.node(), |endpoint| endpoint.put_value(dst, value))
     }
 
     /// Adds a put of shared cells, see [`Endpoint::put_from_region`].
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, row: RemotePtr<u64>, ready: RemotePtr<u64>, cells: &Region) -> Result<()> {
+    /// ep.batch(row.node()).put_from_region(row, cells.span(0, 64)).put_value(ready, 1).post().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn put_from_region<T: Plain>(self, dst: RemotePtr<T>, src: Span<'_>) -> Self {
         self.add(dst.node(), |endpoint| endpoint.put_from_region(dst, src))
     }
 
     /// Adds a put of a buffer.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, row: RemotePtr<u64>, ready: RemotePtr<u64>) -> Result<()> {
+    /// let mut buf = ep.buf::<u64>(8)?;
+    /// buf.fill(7);
+    /// ep.batch(row.node()).put(row, &buf).put_value(ready, 1).post().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn put<T: Plain>(self, dst: RemotePtr<T>, src: &'e Buf<'_, T>) -> Self {
         self.add(dst.node(), |endpoint| endpoint.put(dst, src))
     }
@@ -143,6 +166,17 @@ impl<'e> Batch<'e> {
 
     /// Rings the doorbell. The result's errors are a pointer to another node than the batch's, or the first error of an
     /// operation.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, copies: &[RemotePtr<u64>]) -> Result<()> {
+    /// let write = |at: &RemotePtr<u64>| ep.batch(at.node()).put_value(*at, 42).put_value(at.at(1), 1).post();
+    /// let batches: Vec<_> = copies.iter().map(write).collect(); // all are on their way
+    /// for batch in batches {
+    ///     batch.await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn post(self) -> Posted<'e, ()> {
         drop(self.held);
         let last = match self.last {
@@ -155,6 +189,15 @@ impl<'e> Batch<'e> {
 }
 
 /// The operations of a batch, which are on their way: a future that need not be awaited, as an [`Op`].
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # async fn f(ep: &Endpoint, data: RemotePtr<u64>, version: RemotePtr<u64>) -> Result<()> {
+/// let posted: Posted<'_, u64> = ep.batch(data.node()).put_value(data, 42).cas(version, 0, 1);
+/// println!("posted");
+/// let is_published = posted.await? == 0;
+/// # Ok(()) }
+/// ```
 #[must_use = "the result of the operations, or their failure, is only seen by waiting for it"]
 pub struct Posted<'e, T> {
     earlier: Vec<Op<'e, ()>>,

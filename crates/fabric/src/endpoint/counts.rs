@@ -10,6 +10,12 @@ use crate::lane::Verb;
 use crate::ptr::NodeId;
 
 /// What an endpoint has posted.
+///
+/// ```
+/// use farfield_fabric::Counts;
+/// let (before, after) = (Counts { gets: 2, ..Counts::default() }, Counts { gets: 5, ..Counts::default() });
+/// assert_eq!((after - before).gets, 3);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Puts.
@@ -30,6 +36,11 @@ pub struct Counts {
 
 impl Counts {
     /// All operations posted.
+    ///
+    /// ```
+    /// # use farfield_fabric::Counts;
+    /// assert_eq!(Counts { puts: 2, gets: 1, bytes: 24, ..Counts::default() }.posted(), 3);
+    /// ```
     pub fn posted(&self) -> u64 {
         self.puts + self.gets + self.atomics + self.fences
     }
@@ -104,16 +115,39 @@ impl Counters {
 }
 
 /// Reads an endpoint's counters from another thread.
+///
+/// ```
+/// use farfield_fabric::CountsReader;
+/// /// What the threads of a node have posted so far.
+/// fn total(readers: &[CountsReader]) -> u64 {
+///     readers.iter().map(|reader| reader.read().posted()).sum()
+/// }
+/// ```
 #[derive(Clone)]
 pub struct CountsReader(pub(super) Arc<Counters>);
 
 impl CountsReader {
     /// Whether the endpoint is closed, so that the counts are final.
+    ///
+    /// ```
+    /// # use farfield_fabric::CountsReader;
+    /// fn running(readers: &[CountsReader]) -> usize {
+    ///     readers.iter().filter(|reader| !reader.is_final()).count()
+    /// }
+    /// ```
     pub fn is_final(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }
 
     /// The counts so far; `round_trips` as of the end of the endpoint's last `block_on`, window or measured operation.
+    ///
+    /// ```
+    /// # fn f(reader: &farfield_fabric::CountsReader) {
+    /// let before = reader.read();
+    /// std::thread::sleep(std::time::Duration::from_secs(1));
+    /// println!("{} bytes a second", (reader.read() - before).bytes);
+    /// # }
+    /// ```
     pub fn read(&self) -> Counts {
         self.0.read()
     }

@@ -16,6 +16,15 @@ impl Endpoint {
     /// Remote fence (`Rfence`). Later operations on the node start after the reads of the earlier ones are done and
     /// their writes have started. It covers the first three groups.
     ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>, cells: &Region) -> Result<()> {
+    /// ep.get_span(at, cells.span(0, 8)).detach()?;
+    /// ep.remote_fence(at.node()).detach()?;
+    /// ep.put_value(at, 0).await?; // the get has not read this 0
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// (when waited for) A dead or departed node.
     pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
@@ -32,6 +41,16 @@ impl Endpoint {
 
     /// Whether a [global fence](Endpoint::global_fence) must wait for this node: for a put that no later read by the
     /// same queue pair has flushed, or for a get or an atomic in flight.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// ep.put_value(at, 1).await?;
+    /// assert!(ep.has_unflushed(at.node())); // complete, but perhaps not visible
+    /// ep.global_fence([at.node()]).await?;
+    /// assert!(!ep.has_unflushed(at.node()));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn has_unflushed(&self, node: NodeId) -> bool {
         match &self.inner {
@@ -63,6 +82,14 @@ impl Endpoint {
 
     /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out
     /// from now on.
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint, node: farfield_fabric::NodeId) {
+    /// if ep.check_alive(node).is_err_and(|error| error.is_gone()) {
+    ///     ep.clear_flush_state(node);
+    /// }
+    /// # }
+    /// ```
     pub fn clear_flush_state(&self, node: NodeId) {
         match &self.inner {
             Inner::Shm(_, marks) => marks.read(node, true),
@@ -179,6 +206,16 @@ impl Endpoint {
 
     /// Waits until all puts of this endpoint are visible, or their targets dead or departed. This includes puts that
     /// no fence waits for: see [`Endpoint::put_untracked`].
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, words: &[RemotePtr<u64>]) -> Result<()> {
+    /// for word in words {
+    ///     ep.put_value(*word, 1).detach()?;
+    /// }
+    /// ep.flush(); // whoever looks sees them now
+    /// # Ok(()) }
+    /// ```
     pub fn flush(&self) {
         let nodes = (0..self.fabric.nodes()).map(|index| NodeId(index as u16));
         // An error means a dead or departed target, where there is nothing left to see.

@@ -123,6 +123,12 @@ struct InFlight {
 const WORDS_BYTES_MIN: usize = 1 << 20;
 
 /// Options of an endpoint.
+///
+/// ```
+/// use farfield_fabric::EndpointOptions;
+/// let options = EndpointOptions { pool_bytes_max: 16 << 20, ..EndpointOptions::default() };
+/// assert_eq!(options.timeout.as_secs(), 30);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointOptions {
     /// The most bytes of registered buffers. Operations on words and other small values have as much again, a megabyte
@@ -144,6 +150,28 @@ impl Default for EndpointOptions {
 
 impl Endpoint {
     /// Opens an endpoint of a fabric.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # use std::sync::{Arc, mpsc};
+    /// # fn main() -> Result<()> {
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-open-{}", std::process::id()), 0, 1))?;
+    /// # let (end, ends) = mpsc::channel::<()>();
+    /// # let serving = Arc::clone(&node);
+    /// # let serve = move || {
+    /// #     while ends.try_recv() == Err(mpsc::TryRecvError::Empty) {
+    /// #         serving.serve(std::time::Duration::from_millis(1), &mut |_| {});
+    /// #     }
+    /// #     serving.leave();
+    /// # };
+    /// # let service = Arc::clone(&node).spawn_service("service".into(), Box::new(serve))?;
+    /// let word = node.alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+    /// let ep = Endpoint::open(node, EndpointOptions::default())?;
+    /// assert_eq!((ep.faa(word, 2).wait()?, ep.get(word).wait()?), (0, 2));
+    /// # drop((ep, end));
+    /// # service.join().expect("the service thread does not panic");
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::TooMany`] when the node's lanes are used up; [`ErrorKind::NoBufferMemory`].
@@ -175,33 +203,76 @@ impl Endpoint {
     }
 
     /// The node of this endpoint.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, word: RemotePtr<u64>) {
+    /// let is_near = word.node() == ep.me();
+    /// # }
+    /// ```
     #[inline]
     pub fn me(&self) -> NodeId {
         self.me
     }
 
     /// The endpoint's number among those of its node, in the order of opening, if its opener has set one.
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint) {
+    /// println!("endpoint {} of {}", ep.number(), ep.me());
+    /// # }
+    /// ```
     #[inline]
     pub fn number(&self) -> usize {
         self.number
     }
 
     /// The endpoint's fabric.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint) -> Result<()> {
+    /// let region = ep.fabric().alloc(GroupKey::DATA, 4096)?; // memory of this node
+    /// # Ok(()) }
+    /// ```
     pub fn fabric(&self) -> &dyn Fabric {
         &*self.fabric
     }
 
     /// The runtime's side of the fabric, for decorators, tools and tests: see [`Transport`].
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint) -> Result<()> {
+    /// let another = Endpoint::open(ep.transport().clone(), EndpointOptions::default())?; // for one more thread
+    /// # Ok(()) }
+    /// ```
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.fabric
     }
 
     /// The counts of posted operations so far.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    /// let before = ep.counts();
+    /// ep.get(word).wait()?;
+    /// assert_eq!((ep.counts() - before).gets, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn counts(&self) -> Counts {
         Counts { round_trips: self.depth.get(), ..self.counters.read() }
     }
 
     /// A reader of the endpoint's counters for other threads.
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint) {
+    /// let reader = ep.counts_reader();
+    /// std::thread::spawn(move || println!("{:?}", reader.read()));
+    /// # }
+    /// ```
     pub fn counts_reader(&self) -> CountsReader {
         CountsReader(Arc::clone(&self.counters))
     }
@@ -209,6 +280,15 @@ impl Endpoint {
     // ---- buffers ----------------------------------------------------------------------------------------------
 
     /// Takes a buffer of `len` elements from the pool. Its contents are those of an earlier user, or zero.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, row: RemotePtr<u64>) -> Result<()> {
+    /// let mut buf = ep.buf::<u64>(64)?;
+    /// buf.fill(7);
+    /// ep.put(row, &buf).wait()?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::PoolExhausted`]. [`ErrorKind::NoBufferMemory`] if buffers must be registered and no more can be.
@@ -242,6 +322,13 @@ impl Endpoint {
     // ---- operations -------------------------------------------------------------------------------------------
 
     /// An ordered batch to one node behind one doorbell.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, row: RemotePtr<u64>) -> Result<()> {
+    /// ep.batch(row.node()).put_value(row, 42).put_value(row.at(1), 1).post().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn batch(&self, node: NodeId) -> Batch<'_> {
         Batch::new(self, node)
     }
@@ -334,6 +421,17 @@ impl Endpoint {
 
     /// Checks that a node is alive: fails with the error that an operation on it would end in now. Some fabrics also
     /// report that this node is fenced; on the others the next operation does.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, peer: NodeId, answer: &Word) -> Result<u64> {
+    /// let look = || match ep.check_alive(peer) {
+    ///     Ok(()) => Some(answer.load()).filter(|value| *value != 0).map(Ok),
+    ///     Err(gone) => Some(Err(gone)), // or it would wait for an answer that never comes
+    /// };
+    /// ep.wait_until(ep.deadline(), look).await?
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::PeerDead`], [`ErrorKind::PeerLeft`] or [`ErrorKind::Fenced`].

@@ -14,12 +14,27 @@ use crate::ptr::RemotePtr;
 
 impl Endpoint {
     /// The fabric's clock.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, at: RemotePtr<u64>) -> Result<()> {
+    /// let start = ep.now();
+    /// ep.get(at).wait()?;
+    /// println!("{:?}", ep.now() - start);
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn now(&self) -> Instant {
         self.fabric.now()
     }
 
     /// How long blocking calls wait where no deadline is given.
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint) {
+    /// let patient = ep.now() + 2 * ep.timeout(); // a deadline
+    /// # }
+    /// ```
     pub fn timeout(&self) -> Duration {
         self.timeout.get()
     }
@@ -38,6 +53,13 @@ impl Endpoint {
     }
 
     /// The moment at which a wait that begins now gives up.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: &Word) -> Result<()> {
+    /// ep.wait_until(ep.deadline(), || (word.load() != 0).then_some(())).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn deadline(&self) -> Instant {
         self.now() + self.timeout.get()
     }
@@ -127,6 +149,17 @@ impl Endpoint {
     ///
     /// To wait for something use [`Endpoint::wait_until`] or [`Endpoint::wait_for_change`]. In a simulation time stands
     /// still while a thread can run, so a loop of pauses never ends.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, values: &[u64]) {
+    /// let mut sum = 0;
+    /// for part in values.chunks(1000) {
+    ///     sum += part.iter().sum::<u64>();
+    ///     ep.pause().await; // the operations of other tasks continue
+    /// }
+    /// # }
+    /// ```
     pub async fn pause(&self) {
         let mut paused = false;
         poll_fn(|cx| {
@@ -251,6 +284,13 @@ impl Endpoint {
     }
 
     /// [`Endpoint::run_window`] as a future.
+    ///
+    /// ```
+    /// # async fn f(ep: &farfield_fabric::Endpoint, words: &[farfield_fabric::RemotePtr<u64>]) {
+    /// let mut failed = 0;
+    /// ep.each_in_window(8, words.iter().map(|w| ep.put_value(*w, 0)), |put| failed += u64::from(put.is_err())).await;
+    /// # }
+    /// ```
     pub async fn each_in_window<F: Future>(
         &self,
         window: usize,
@@ -297,6 +337,14 @@ impl Endpoint {
     }
 
     /// Wakes this node's threads that wait for a word which this thread has just stored to.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, word: &Word) {
+    /// word.store(1);
+    /// ep.wake_local(); // a thread of this node may sleep until it is 1
+    /// # }
+    /// ```
     #[inline]
     pub fn wake_local(&self) {
         self.fabric.wake_local();

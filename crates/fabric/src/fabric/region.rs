@@ -9,6 +9,16 @@ use crate::ptr::{Plain, RemotePtr};
 /// A range of this node's registered memory.
 ///
 /// [`Word`]s and [`Slot`]s access it locally, [`RemotePtr`]s remotely.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # fn f(node: &dyn Fabric, ep: &Endpoint) -> Result<()> {
+/// let region = node.alloc(GroupKey::DATA, 4096)?;
+/// region.word(0).store(7); // by this node's processor
+/// let seen = ep.get(region.remote::<u64>(0)).wait()?; // by an operation
+/// assert_eq!(seen, 7);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Region {
     base: core::ptr::NonNull<u8>,
@@ -42,6 +52,14 @@ impl Region {
     }
 
     /// Its size in bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-bytes-{}", std::process::id()), 0, 1))?;
+    /// let region = node.alloc(GroupKey::DATA, 4096)?;
+    /// assert_eq!(region.words(0, region.bytes() / 8).len(), 512);
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -82,6 +100,13 @@ impl Region {
     }
 
     /// `count` words at `offset` bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(region: &Region) {
+    /// let largest = region.words(0, 8).iter().map(Word::load).max();
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// As [`Region::word`].
@@ -139,6 +164,14 @@ impl core::fmt::Debug for Region {
 }
 
 /// Words of this node that only operations access: see [`Fabric::alloc_words`](crate::Fabric::alloc_words).
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # fn f(node: &dyn Fabric, ep: &Endpoint) -> Result<()> {
+/// let turns = node.alloc_words(GroupKey::DATA, 1, &[])?;
+/// let turn = ep.faa(turns.remote(0), 1).wait()?; // of this node and all others
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Words {
     /// Has no bytes if the words are on the device.
@@ -164,21 +197,51 @@ impl Words {
     }
 
     /// The number of words.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-count-{}", std::process::id()), 0, 1))?;
+    /// let locks = node.alloc_words(GroupKey::DATA, 16, &[])?;
+    /// assert_eq!(locks.count(), 16);
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Their size in bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-size-{}", std::process::id()), 0, 1))?;
+    /// assert_eq!(node.alloc_words(GroupKey::DATA, 16, &[])?.bytes(), 16 * 8);
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     pub fn bytes(&self) -> usize {
         self.count * 8
     }
 
     /// A pointer to the first word, or to its place if there is none.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-start-{}", std::process::id()), 0, 1))?;
+    /// let locks = node.alloc_words(GroupKey::DATA, 16, &[])?;
+    /// assert_eq!(locks.start().byte_add(8).cast(), locks.remote(1));
+    /// # Ok::<(), farfield_fabric::Error>(())
+    /// ```
     pub fn start(&self) -> RemotePtr<u8> {
         self.region.remote(0)
     }
 
     /// A pointer that this and other nodes use to reach a word.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(locks: &Words) {
+    /// let all: Vec<_> = (0..locks.count()).map(|lock| locks.remote(lock)).collect(); // to tell the others
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// If there is no such word, as indexing a slice does.
@@ -189,6 +252,14 @@ impl Words {
 }
 
 /// A part of a [`Region`]: shared cells that an operation reads or writes while others may.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// # fn f(ep: &Endpoint, row: RemotePtr<u64>, cells: &Region) -> Result<()> {
+/// let into: Span<'_> = cells.span(64, 64); // eight words
+/// ep.get_span(row, into).wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'r> {
     region: &'r Region,
@@ -198,6 +269,13 @@ pub struct Span<'r> {
 
 impl Span<'_> {
     /// Its size in bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(cells: &Region) {
+    /// assert_eq!(cells.span(64, 32).bytes(), 32);
+    /// # }
+    /// ```
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -49,6 +49,13 @@ pub use crate::sys::pages::HugePages;
 use crate::sys::session::SessionDir;
 
 /// One node on shared memory.
+///
+/// ```
+/// # use farfield_fabric::{shm::*, *};
+/// fn another_thread(node: &std::sync::Arc<ShmFabric>) -> Result<Endpoint> {
+///     Endpoint::open(node.clone(), EndpointOptions::default())
+/// }
+/// ```
 pub struct ShmFabric {
     me: NodeId,
     places: usize,
@@ -67,6 +74,14 @@ pub struct ShmFabric {
 
 impl ShmFabric {
     /// Joins a session. It does not wait for the peers, which appear as they start.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// let session = format!("doc-join-{}", std::process::id());
+    /// let node = ShmFabric::join(&ShmOptions::new(session.clone(), 0, 1))?;
+    /// assert!(ShmFabric::join(&ShmOptions::new(session, 7, 1)).is_err()); // it has one place
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     /// A bad name or number, a place that is taken by a living process, a directory that is not private, no memory.

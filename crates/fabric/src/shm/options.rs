@@ -4,6 +4,12 @@ use super::limits::LAYOUT;
 use crate::sys::pages::HugePages;
 
 /// How a node joins a session on shared memory.
+///
+/// ```
+/// use farfield_fabric::{HugePages, shm::ShmOptions};
+/// // The second of three nodes, in little memory.
+/// let own = ShmOptions { group_bytes_max: 1 << 30, huge_pages: HugePages::Never, ..ShmOptions::new("sensors", 1, 3) };
+/// ```
 #[derive(Clone, Debug)]
 pub struct ShmOptions {
     /// The session's name: nodes with the same name find each other.
@@ -25,6 +31,12 @@ pub struct ShmOptions {
 
 impl ShmOptions {
     /// The node at `place` of `places` in a session.
+    ///
+    /// ```
+    /// # use farfield_fabric::shm::ShmOptions;
+    /// let options = ShmOptions::new("sensors", 0, 3);
+    /// assert_eq!((options.place, options.places), (0, 3));
+    /// ```
     pub fn new(session: impl Into<String>, place: u16, places: usize) -> ShmOptions {
         ShmOptions {
             session: session.into(),

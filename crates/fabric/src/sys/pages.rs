@@ -14,6 +14,12 @@ use super::range::{MemoryError, STEP_BYTES};
 const SPARE_PART: u64 = 16;
 
 /// Which pages the memory of a node's groups is made of.
+///
+/// ```
+/// use farfield_fabric::HugePages;
+/// assert_eq!("2M".parse(), Ok(HugePages::TwoMib));
+/// assert_eq!("none".parse(), Ok(HugePages::Never));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum HugePages {
     /// Ordinary ones, which the kernel may put together where it is configured to.
