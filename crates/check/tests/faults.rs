@@ -1,5 +1,4 @@
 //! Faults in the simulator: each may have all of its possible consequences, and no others.
-#![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

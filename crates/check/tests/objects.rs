@@ -4,7 +4,6 @@
 //! The searches are deterministic, so their tables are pinned: `tests/exhaustive.txt` and `tests/mutants.txt`. After a
 //! change that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` writes them anew; read the
 //! diff.
-#![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::fmt::Write as _;
 use std::path::Path;

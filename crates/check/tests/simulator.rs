@@ -1,5 +1,4 @@
 //! Tests of the simulator: the failures that it finds, its reports, and that it is deterministic.
-#![allow(clippy::disallowed_types, reason = "what collects results stands outside of the executions")]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

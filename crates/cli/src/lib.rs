@@ -20,9 +20,6 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// The command line is an ordinary program: it never runs under the simulator, so it may use the system's threads and
-// clock.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod bench;
 mod chaos;

@@ -1,8 +1,6 @@
 //! The binary `farfield`, end to end: `run` with shell scripts as nodes, and `doctor`.
 
 #![forbid(unsafe_code)]
-// Tests of an ordinary program: they use the system's processes, threads and clock.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -96,7 +96,7 @@ pub enum ErrorKind {
         /// The limit.
         max_bytes: usize,
     },
-    /// A store has no free slot.
+    /// A store has no free slot. A slot that another node's delete has freed is free here a moment later.
     #[error("all {slots} slots of {node} are in use: delete entries, or open the store with more `slots_per_node`")]
     Full {
         /// The owner of the slots.

@@ -1,7 +1,5 @@
 //! Nodes of one session find each other, in any order of entering, starting and leaving.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

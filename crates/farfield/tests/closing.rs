@@ -1,7 +1,5 @@
 //! A service opens and closes objects in four processes, one of which dies. Its memory stays flat.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
-
 mod session;
 
 use std::time::{Duration, Instant};

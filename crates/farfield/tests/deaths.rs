@@ -1,8 +1,6 @@
 //! The behaviour of every object when a process dies, is stopped, or leaves. Each session consists of real processes,
 //! one of which is killed (`kill -9`) at a moment that it announces itself.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
-
 mod session;
 
 use std::time::{Duration, Instant};

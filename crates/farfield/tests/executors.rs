@@ -2,8 +2,6 @@
 //! `futures::executor`. They are woken at once, an idle wait costs next to nothing, and timeouts expire. The blocking
 //! forms are tested as well.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
-
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;

@@ -6,8 +6,6 @@
 //!
 //! `FARFIELD_TEST_OPERATIONS` changes the number of operations.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
-
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::hash::BuildHasher;

@@ -1,7 +1,5 @@
 //! A node stays in its session because of its handles and its user's objects, not because of its service thread.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
-
 use std::time::{Duration, Instant};
 
 use farfield::fabric::PeerState;

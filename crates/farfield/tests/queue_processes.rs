@@ -4,8 +4,6 @@
 //! Every node is a process of its own: this test binary run again, with a role in its environment. Each thread logs
 //! its calls to a file; the test, which is no node, checks the files.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;

@@ -1,7 +1,5 @@
 //! Nodes that return: real processes that die or leave and are started again, at the same place, as other nodes.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
-
 mod session;
 
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Each wait for a stopped process ends in a timeout that names it, never early and not much late. Nothing is lost by
 //! it, once the process continues.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
-
 mod session;
 
 use std::process::Command;

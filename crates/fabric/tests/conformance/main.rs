@@ -3,8 +3,6 @@
 //! A case is generic over its [`harness::Harness`], a way to make a session of several nodes inside this process. Each
 //! fabric lists the cases that it is excluded from, and why. A new fabric needs a harness, and nothing else here.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
-
 mod atomics;
 mod bounds;
 mod control;

@@ -3,8 +3,6 @@
 //! Every node is a separate process: this test binary, run again with a role in its environment ([`child`]). The test
 //! process itself is not a node. It starts the nodes and sends them commands ([`parent`]).
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
-
 mod child;
 mod parent;
 

@@ -3,8 +3,6 @@
 //! All nodes are parts of this process. Each scenario runs with one thread on each node, with two, and with far more
 //! threads than cores; one at a time, under a watchdog.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests stand outside the fabric")]
-
 mod harness;
 
 mod barrier;
