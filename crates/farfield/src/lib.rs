@@ -60,7 +60,7 @@
 //! | [`ALockOptions`], [`ALockGuard`] | The budgets and limits of ALocks, and a held ALock. |
 //! | [`SpinLockArray`], [`McsLockArray`] | A remote spinlock and a remote queue lock. |
 //! | [`SpinGuard`], [`McsGuard`] | A held spinlock, and a held queue lock. |
-//! | [`LockTable`], [`LockArray`], [`LockGuard`] | Locks of a kind chosen at run time, and the traits of all kinds. |
+//! | [`LockTable`], [`LockArray`], [`LockGuard`], [`WaitLimit`] | Locks of a kind chosen at run time, and the traits of all kinds. |
 //! | [`LockKind`], [`LockOptions`], [`TableGuard`] | The kind of a `LockTable`, its options, and one of its held locks. |
 //! | [`Transactions`] | Words on several nodes, read and written together under locks. |
 //! | [`Transaction`] | The cells of one transaction, whose locks it holds. |
@@ -129,7 +129,7 @@ pub use farfield_locks as locks;
 #[cfg(feature = "locks")]
 pub use farfield_locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
-    McsLockArray, SpinGuard, SpinLockArray, TableGuard,
+    McsLockArray, SpinGuard, SpinLockArray, TableGuard, WaitLimit,
 };
 /// Transactions under locks.
 #[cfg(feature = "transactions")]

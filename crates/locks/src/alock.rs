@@ -96,7 +96,7 @@ mod single;
 
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
 
 pub use self::options::ALockOptions;
 pub use self::single::ALock;
@@ -104,7 +104,7 @@ use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry};
 use super::queue::{Entry, Place, Queue, Spared, deaths_told, whole_words};
-use super::{Layout, LockArray, LockGuard, Spread, in_order};
+use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use crate::mutants;
 use farfield_core::Node;
 use farfield_core::Result;
@@ -244,28 +244,12 @@ impl ALockArray {
         self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
     }
 
-    async fn take<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        index: usize,
-        wait: Wait,
-        tries: bool,
-    ) -> Result<Option<ALockGuard<'a>>> {
-        self.spread.check_current()?;
-        let record = self.spread.record(index);
-        match self.local(record) {
-            Some(local) => self.lock_local(local, endpoint, index, wait, tries).await,
-            None => self.lock_remote(endpoint, index, record, wait, tries).await,
-        }
-    }
-
     async fn lock_remote<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
         record: RemotePtr<u64>,
         mut wait: Wait,
-        tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
         let place = Place {
             lock: index,
@@ -274,12 +258,12 @@ impl ALockArray {
             buried: Some(record.at(BURIED)),
         };
         let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
+        let Some(found) = entry.enqueue(&mut wait).await? else { return Ok(None) };
         let mut granted = None;
         if found.node().is_some() {
             match entry.granted(&mut wait).await {
                 Ok(grant) => granted = Some(grant),
-                Err(error) if tries && error.is_timeout() => return Ok(None),
+                Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
@@ -287,7 +271,7 @@ impl ALockArray {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             again => {
                 let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
-                let won = compete(&mut entry, &mut wait, names_victim, tries).await.of(self.spread.path())?;
+                let won = compete(&mut entry, &mut wait, names_victim).await.of(self.spread.path())?;
                 let Some(is_poisoned) = won else {
                     entry.back_out().await?;
                     return Ok(None);
@@ -305,13 +289,12 @@ impl ALockArray {
         endpoint: &'a Endpoint,
         index: usize,
         mut wait: Wait,
-        tries: bool,
     ) -> Result<Option<ALockGuard<'a>>> {
         let path = self.spread.path();
         let mut entry = local.entry(endpoint, index, self.spread.offset(index)).of(path)?;
         let mut granted = None;
-        if !entry.enqueue(tries) {
-            if tries {
+        if !entry.enqueue(wait.is_forbidden()) {
+            if wait.is_forbidden() {
                 return Ok(None);
             }
             granted = Some(entry.granted(&mut wait).await.of(path)?);
@@ -320,7 +303,7 @@ impl ALockArray {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             again => {
                 let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
-                if !entry.wins(&mut wait, names_victim, tries).await.of(path)? {
+                if !entry.wins(&mut wait, names_victim).await.of(path)? {
                     entry.back_out();
                     return Ok(None);
                 }
@@ -353,29 +336,25 @@ impl LockArray for ALockArray {
         self.spread.record(index).node()
     }
 
-    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<ALockGuard<'a>> {
-        let guard = self.take(endpoint, index, Wait::USUAL, false).await?;
-        Ok(guard.expect("who does not only try gets the lock, or an error"))
-    }
-
-    async fn lock_deadline<'a>(
+    async fn acquire<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Instant,
-    ) -> Result<ALockGuard<'a>> {
-        let guard = self.take(endpoint, index, Wait::until(deadline), false).await?;
-        Ok(guard.expect("who does not only try gets the lock, or an error"))
-    }
-
-    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<ALockGuard<'a>>> {
-        self.take(endpoint, index, Wait::NONE, true).await
+        limit: WaitLimit,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        self.spread.check_current()?;
+        let wait = Wait::new(limit);
+        let record = self.spread.record(index);
+        match self.local(record) {
+            Some(local) => self.lock_local(local, endpoint, index, wait).await,
+            None => self.lock_remote(endpoint, index, record, wait).await,
+        }
     }
 }
 
 /// Competes, as the head of the remote queue, with the head of the local one. Returns whether a holder has died and its
-/// damage is not repaired; none if `tries` is set and the first attempt fails.
-async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<Option<bool>> {
+/// damage is not repaired; none if it may not wait and the first attempt fails.
+async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool) -> Result<Option<bool>> {
     let (endpoint, record) = (entry.endpoint(), entry.place().tail);
     let mut named = Named { entry, is_in_memory: false };
     if names_victim {
@@ -392,7 +371,7 @@ async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool, tri
             let is_repaired = deaths == repaired || endpoint.get(record.at(REPAIRED)).await? == deaths;
             return Ok(Some(!is_repaired));
         }
-        if tries {
+        if wait.is_forbidden() {
             return Ok(None);
         }
         if let Some(late) = wait.is_late(endpoint, LOCK, None) {
@@ -415,7 +394,7 @@ impl Drop for Named<'_, '_> {
             // It takes one round trip at most.
             let (endpoint, home) = (self.entry.endpoint(), self.entry.place().tail.node());
             if endpoint.block_on(endpoint.global_fence([home])).is_err() {
-                self.entry.keep(); // either its home is unreachable, or the entry never leaves the head
+                self.entry.leak(); // either its home is unreachable, or the entry never leaves the head
             }
         }
     }
@@ -448,14 +427,14 @@ impl ALockGuard<'_> {
         if self.is_repaired && self.tell_repaired().await.is_ok() {
             self.is_poisoned = false;
         }
-        let hands = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
+        let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
         let spared = match self.held.as_mut().expect("it is held") {
             Held::Remote(entry) => {
-                entry.hands(hands);
+                entry.set_next_grant(next_grant);
                 entry.spared()
             }
             Held::Local(entry) => {
-                entry.hands(hands);
+                entry.set_next_grant(next_grant);
                 Spared::Nothing
             }
         };
@@ -478,10 +457,10 @@ impl ALockGuard<'_> {
     }
 
     /// Keeps the lock taken: an error occurred before all writes were known to be visible.
-    fn keep(&mut self) {
+    fn leak(&mut self) {
         match self.held.take() {
-            Some(Held::Remote(mut entry)) => entry.keep(),
-            Some(Held::Local(mut entry)) => entry.keep(),
+            Some(Held::Remote(mut entry)) => entry.leak(),
+            Some(Held::Local(mut entry)) => entry.leak(),
             None => {}
         }
     }
@@ -490,7 +469,7 @@ impl ALockGuard<'_> {
 impl LockGuard for ALockGuard<'_> {
     async fn unlock(mut self) -> Result<()> {
         let released = self.release().await;
-        self.keep();
+        self.leak();
         released
     }
 
@@ -509,7 +488,7 @@ impl Drop for ALockGuard<'_> {
             if let Err(error) = self.endpoint.block_on(self.release()) {
                 tracing::error!("releasing a lock in a drop: {error}");
             }
-            self.keep();
+            self.leak();
         }
     }
 }

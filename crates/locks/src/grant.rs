@@ -3,14 +3,16 @@
 use farfield_core::{Error, ErrorKind};
 use farfield_fabric::{Endpoint, Instant, NodeId};
 
+use super::WaitLimit;
 use super::queue::CHECK_EVERY;
 
 /// The name of the lock in timeout errors.
 pub(super) const LOCK: &str = "the lock";
 
-/// How long an operation waits. An operation that need not wait does not read the clock.
+/// An operation's wait. An operation that need not wait does not read the clock.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
+    limit: WaitLimit,
     /// When it began to wait.
     start: Option<Instant>,
     /// None before the wait begins, if it is to last as long as the endpoint's timeout.
@@ -18,14 +20,18 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// As long as the endpoint's timeout.
-    pub(super) const USUAL: Wait = Wait { start: None, deadline: None };
+    pub(super) fn new(limit: WaitLimit) -> Wait {
+        let deadline = match limit {
+            WaitLimit::Timeout => None,
+            WaitLimit::Deadline(deadline) => Some(deadline),
+            WaitLimit::Now => Some(Instant { ns: 0 }),
+        };
+        Wait { limit, start: None, deadline }
+    }
 
-    /// Not at all.
-    pub(super) const NONE: Wait = Wait { start: None, deadline: Some(Instant { ns: 0 }) };
-
-    pub(super) fn until(deadline: Instant) -> Wait {
-        Wait { start: None, deadline: Some(deadline) }
+    /// Whether the operation gives up instead of waiting for another one.
+    pub(super) fn is_forbidden(self) -> bool {
+        self.limit == WaitLimit::Now
     }
 
     /// The time until which it waits before it checks again whether others are alive.

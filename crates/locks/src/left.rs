@@ -54,7 +54,7 @@ impl Poller for Left {
             Stage::Behind { pred, has_told: true } => {
                 if let Some(grant) = Grant::of(queue.descriptors.of(id).grant().load()) {
                     operation.stage = Stage::Head;
-                    operation.hands = grant;
+                    operation.next_grant = grant;
                     return Progress::Busy;
                 }
                 if queue.is_evicted(pred) && self.is_time(endpoint) {

@@ -106,7 +106,7 @@ pub trait LockArray {
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
     fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Self::Guard<'a>>> {
-        self.lock_deadline(endpoint, index, endpoint.deadline())
+        async move { Ok(self.acquire(endpoint, index, WaitLimit::Timeout).await?.expect(WAITS)) }
     }
 
     /// [`LockArray::lock`] with a deadline.
@@ -131,7 +131,9 @@ pub trait LockArray {
         endpoint: &'a Endpoint,
         index: usize,
         deadline: Instant,
-    ) -> impl Future<Output = Result<Self::Guard<'a>>>;
+    ) -> impl Future<Output = Result<Self::Guard<'a>>> {
+        async move { Ok(self.acquire(endpoint, index, WaitLimit::Deadline(deadline)).await?.expect(WAITS)) }
+    }
 
     /// Takes lock `index` if that is possible without waiting for another operation.
     ///
@@ -152,7 +154,63 @@ pub trait LockArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
+    ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>> {
+        self.acquire(endpoint, index, WaitLimit::Now)
+    }
+
+    /// Takes lock `index`, waiting until the limit. The other three calls are made of this one, which a kind of lock
+    /// implements.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray, WaitLimit};
+    /// # let nodes = farfield::local_session(2)?;
+    /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "acquire", 8))?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let held = here.block_on(locks[0].acquire(&here, 3, WaitLimit::Timeout))?;
+    /// assert!(held.is_some() && there.block_on(locks[1].acquire(&there, 3, WaitLimit::Now))?.is_none());
+    /// # drop(held);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// Returns none only with [`WaitLimit::Now`].
+    ///
+    /// # Errors
+    /// As `lock`.
+    ///
+    /// # Panics
+    /// As `lock`.
+    fn acquire<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: WaitLimit,
     ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>>;
+}
+
+/// The reason why an operation that waits has the lock at its end.
+const WAITS: &str = "an operation that waits ends with the lock or an error";
+
+/// How long an operation waits for a lock.
+///
+/// ```
+/// # use farfield::{Endpoint, LockArray, Result, WaitLimit};
+/// # use std::time::Duration;
+/// async fn work(ep: &Endpoint, locks: &impl LockArray, is_urgent: bool) -> Result<()> {
+///     let limit = if is_urgent { WaitLimit::Now } else { WaitLimit::Deadline(ep.now() + Duration::from_secs(1)) };
+///     let Some(guard) = locks.acquire(ep, 0, limit).await? else { return Ok(()) };
+///     // …
+///     # drop(guard);
+///     # Ok(())
+/// }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitLimit {
+    /// As long as the endpoint's timeout. The clock is read only if the operation has to wait.
+    Timeout,
+    /// Until then.
+    Deadline(Instant),
+    /// Not at all.
+    Now,
 }
 
 /// Holds a lock until it is dropped or unlocked.
@@ -238,12 +296,17 @@ impl LockArray for MutexArray {
         self.home(index)
     }
 
-    async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, index: usize, deadline: Instant) -> Result<Guard<'a>> {
-        self.lock_deadline(endpoint, index, deadline).await
-    }
-
-    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
-        self.try_lock(endpoint, index).await
+    async fn acquire<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: WaitLimit,
+    ) -> Result<Option<Guard<'a>>> {
+        match limit {
+            WaitLimit::Timeout => self.lock(endpoint, index).await.map(Some),
+            WaitLimit::Deadline(deadline) => self.lock_deadline(endpoint, index, deadline).await.map(Some),
+            WaitLimit::Now => self.try_lock(endpoint, index).await,
+        }
     }
 }
 

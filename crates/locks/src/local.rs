@@ -56,7 +56,7 @@ struct LocalOperation {
     offset: usize,
     slot: usize,
     stage: Stage,
-    hands: Grant,
+    next_grant: Grant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,12 @@ impl Local {
         offset: usize,
     ) -> Result<LocalEntry<'a>> {
         let slot = self.slots.take(endpoint)?;
-        let (stage, hands) = (Stage::Outside, Grant::new(0, false));
-        Ok(LocalEntry { local: self, endpoint, operation: Some(LocalOperation { lock, offset, slot, stage, hands }) })
+        let (stage, next_grant) = (Stage::Outside, Grant::new(0, false));
+        Ok(LocalEntry {
+            local: self,
+            endpoint,
+            operation: Some(LocalOperation { lock, offset, slot, stage, next_grant }),
+        })
     }
 
     fn record(&self, operation: &LocalOperation) -> &[Word] {
@@ -113,7 +117,7 @@ impl Local {
     fn hand_over(&self, endpoint: &Endpoint, operation: &LocalOperation) -> bool {
         let Some(next) = self.word(operation.slot, NEXT).load().checked_sub(1) else { return false };
         // The holder's stores come before this one (`CW → CW`).
-        self.word(next as usize, GRANT).store(operation.hands.word());
+        self.word(next as usize, GRANT).store(operation.next_grant.word());
         endpoint.wake_local();
         self.slots.give_back(operation.slot);
         true
@@ -141,8 +145,8 @@ impl LocalEntry<'_> {
         self.operation.as_ref().expect("it has not left")
     }
 
-    pub(super) fn hands(&mut self, grant: Grant) {
-        self.operation.as_mut().expect("it has not left").hands = grant;
+    pub(super) fn set_next_grant(&mut self, grant: Grant) {
+        self.operation.as_mut().expect("it has not left").next_grant = grant;
     }
 
     /// Enters the queue; with `only_if_empty`, only if it is empty. Returns whether the operation is at the head.
@@ -177,7 +181,7 @@ impl LocalEntry<'_> {
         loop {
             if let Ok(grant) = endpoint.wait_until(wait.slice(endpoint), || Grant::of(grant.load())).await {
                 let operation = self.operation.as_mut().expect("it has not left");
-                (operation.stage, operation.hands) = (Stage::Head, grant);
+                (operation.stage, operation.next_grant) = (Stage::Head, grant);
                 return Ok(grant);
             }
             if local.queue.is_fenced() {
@@ -189,8 +193,8 @@ impl LocalEntry<'_> {
         }
     }
 
-    /// Competes with the head of the remote queue. Returns false if `tries` is set and the first attempt fails.
-    pub(super) async fn wins(&mut self, wait: &mut Wait, names_victim: bool, tries: bool) -> Result<bool> {
+    /// Competes with the head of the remote queue. Returns false if it may not wait and the first attempt fails.
+    pub(super) async fn wins(&mut self, wait: &mut Wait, names_victim: bool) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
         if names_victim {
@@ -208,7 +212,7 @@ impl LocalEntry<'_> {
             return Ok(true);
         }
         loop {
-            if tries {
+            if wait.is_forbidden() {
                 return Ok(false);
             }
             if endpoint.wait_until(wait.slice(endpoint), &mut wins).await.is_ok() {
@@ -269,7 +273,7 @@ impl LocalEntry<'_> {
     }
 
     /// Abandons the descriptor: it is never used again.
-    pub(super) fn keep(&mut self) {
+    pub(super) fn leak(&mut self) {
         self.operation = None;
     }
 
@@ -312,7 +316,7 @@ impl Poller for LocalLeft {
             Stage::Outside => Progress::Done,
             Stage::Behind => match Grant::of(local.word(operation.slot, GRANT).load()) {
                 Some(grant) => {
-                    (operation.stage, operation.hands) = (Stage::Head, grant);
+                    (operation.stage, operation.next_grant) = (Stage::Head, grant);
                     Progress::Busy
                 }
                 None => Progress::Idle,

@@ -25,14 +25,14 @@
 //!
 //! *When a node dies*, the rules of [`ALock`](super::alock) for its remote queue apply.
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId};
+use farfield_fabric::{Endpoint, GroupKey, NodeId};
 
 use std::sync::Arc;
 
 use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, Wait};
 use super::queue::{Entry, Place, Queue};
-use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, in_order};
+use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use crate::mutants;
 use farfield_core::Node;
 use farfield_core::Result;
@@ -145,29 +145,6 @@ impl McsLockArray {
         let queue = Queue::new(&spread.object, descriptors, Id::NOBODY_AFTER_DEATH);
         Ok(McsLockArray { spread, queue })
     }
-
-    async fn take<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        index: usize,
-        mut wait: Wait,
-        tries: bool,
-    ) -> Result<Option<McsGuard<'a>>> {
-        self.spread.check_current()?;
-        let record = self.spread.record(index);
-        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
-        let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(&mut wait, tries).await? else { return Ok(None) };
-        let is_poisoned = match found.node() {
-            None => found == Id::NOBODY_AFTER_DEATH,
-            Some(_) => match entry.granted(&mut wait).await {
-                Ok(grant) => grant.is_poisoned(),
-                Err(error) if tries && error.is_timeout() => return Ok(None),
-                Err(error) => return Err(error),
-            },
-        };
-        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_poisoned, is_repaired: false }))
-    }
 }
 
 impl LockArray for McsLockArray {
@@ -181,23 +158,27 @@ impl LockArray for McsLockArray {
         self.spread.record(index).node()
     }
 
-    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<McsGuard<'a>> {
-        let guard = self.take(endpoint, index, Wait::USUAL, false).await?;
-        Ok(guard.expect("who does not only try gets the lock, or an error"))
-    }
-
-    async fn lock_deadline<'a>(
+    async fn acquire<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Instant,
-    ) -> Result<McsGuard<'a>> {
-        let guard = self.take(endpoint, index, Wait::until(deadline), false).await?;
-        Ok(guard.expect("who does not only try gets the lock, or an error"))
-    }
-
-    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<McsGuard<'a>>> {
-        self.take(endpoint, index, Wait::NONE, true).await
+        limit: WaitLimit,
+    ) -> Result<Option<McsGuard<'a>>> {
+        self.spread.check_current()?;
+        let mut wait = Wait::new(limit);
+        let record = self.spread.record(index);
+        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
+        let mut entry = self.queue.entry(endpoint, place)?;
+        let Some(found) = entry.enqueue(&mut wait).await? else { return Ok(None) };
+        let is_poisoned = match found.node() {
+            None => found == Id::NOBODY_AFTER_DEATH,
+            Some(_) => match entry.granted(&mut wait).await {
+                Ok(grant) => grant.is_poisoned(),
+                Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_poisoned, is_repaired: false }))
     }
 }
 
@@ -205,7 +186,7 @@ impl McsGuard<'_> {
     async fn release(&mut self) -> Result<()> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         let entry = self.held.as_mut().expect("it is held");
-        entry.hands(Grant::new(0, self.is_poisoned && !self.is_repaired));
+        entry.set_next_grant(Grant::new(0, self.is_poisoned && !self.is_repaired));
         let spared = entry.spared();
         let is_spared = |node| spared.is(node) || mutants::MCS_NO_FENCE.is_on();
         let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
@@ -217,9 +198,9 @@ impl McsGuard<'_> {
     }
 
     /// Keeps the lock taken: an error occurred before all writes were known to be visible.
-    fn keep(&mut self) {
+    fn leak(&mut self) {
         if let Some(mut entry) = self.held.take() {
-            entry.keep();
+            entry.leak();
         }
     }
 }
@@ -227,7 +208,7 @@ impl McsGuard<'_> {
 impl LockGuard for McsGuard<'_> {
     async fn unlock(mut self) -> Result<()> {
         let released = self.release().await;
-        self.keep();
+        self.leak();
         released
     }
 
@@ -246,7 +227,7 @@ impl Drop for McsGuard<'_> {
             if let Err(error) = self.endpoint.block_on(self.release()) {
                 tracing::error!("releasing a lock in a drop: {error}");
             }
-            self.keep();
+            self.leak();
         }
     }
 }

@@ -109,7 +109,7 @@ pub(super) struct Operation {
     pub(super) id: Id,
     pub(super) stage: Stage,
     /// The grant for the operation behind, if this one has to leave.
-    pub(super) hands: Grant,
+    pub(super) next_grant: Grant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Queue {
     pub(super) fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, place: Place) -> Result<Entry<'a>> {
         let slot = self.descriptors.take(endpoint).of(&self.path)?;
         let id = self.descriptors.begin(slot, place.lock);
-        let operation = Operation { place, id, stage: Stage::Outside, hands: Grant::new(0, false) };
+        let operation = Operation { place, id, stage: Stage::Outside, next_grant: Grant::new(0, false) };
         Ok(Entry { queue: self, endpoint, operation: Some(operation) })
     }
 
@@ -239,13 +239,13 @@ impl Queue {
         }
         if next.node() == Some(self.node.id()) {
             // The holder's puts are visible, the spared ones too; its stores come before this one (`CW → CW`).
-            self.descriptors.of(next).grant().store(operation.hands.0);
+            self.descriptors.of(next).grant().store(operation.next_grant.0);
             endpoint.wake_local();
             self.over(operation);
             return true;
         }
         let grant = self.descriptors.grant_of(next);
-        let is_over = grant.is_none_or(|grant| is_over(endpoint.put_untracked(grant, operation.hands.0).detach()));
+        let is_over = grant.is_none_or(|grant| is_over(endpoint.put_untracked(grant, operation.next_grant.0).detach()));
         if is_over {
             self.over(operation);
         }
@@ -260,7 +260,7 @@ impl Queue {
 
     /// The tail that an operation leaves behind when it empties the queue.
     pub(super) fn free(&self, operation: &Operation) -> Id {
-        if operation.hands.is_poisoned() { self.free_after_death } else { Id::NOBODY }
+        if operation.next_grant.is_poisoned() { self.free_after_death } else { Id::NOBODY }
     }
 
     /// Handles the tail that was found by an attempt to empty the queue. Returns whether it was emptied.
@@ -316,8 +316,8 @@ impl<'a> Entry<'a> {
     }
 
     /// Sets the grant for the operation behind, for the time when this one leaves.
-    pub(super) fn hands(&mut self, grant: Grant) {
-        self.operation_mut().hands = grant;
+    pub(super) fn set_next_grant(&mut self, grant: Grant) {
+        self.operation_mut().next_grant = grant;
     }
 
     /// The node to which earlier puts need no fence, since the operation that leaves the head is ordered after them. If
@@ -331,12 +331,12 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Enters the queue, and links the operation to its predecessor. Returns the tail that it found. With
-    /// `only_if_free` it enters only a queue that is empty, or has a tail of the dead; none if it did not enter.
+    /// Enters the queue, and links the operation to its predecessor. Returns the tail that it found. If it
+    /// may not wait, it enters only a queue that is empty, or has a tail of the dead; none if it did not enter.
     ///
     /// # Errors
     /// The deadline has passed after an attempt that failed. The home is unreachable.
-    pub(super) async fn enqueue(&mut self, wait: &mut Wait, only_if_free: bool) -> Result<Option<Id>> {
+    pub(super) async fn enqueue(&mut self, wait: &mut Wait) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
@@ -361,7 +361,7 @@ impl<'a> Entry<'a> {
                 return Ok(Some(Id(found)));
             }
             let found = Id(found);
-            if only_if_free {
+            if wait.is_forbidden() {
                 attempts += 1;
                 let is_held = found.node().is_some() && !queue.is_evicted(found);
                 if is_held || attempts == TRIES_MAX {
@@ -386,7 +386,7 @@ impl<'a> Entry<'a> {
             None => Stage::Head,
             Some(_) => Stage::Behind { pred: expected, has_told: false },
         };
-        operation.hands = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
+        operation.next_grant = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
         let Operation { place, id, .. } = *operation;
         // In this order, for nodes that survey the queue.
         descriptors.of(id).pred().store(expected.0);
@@ -413,16 +413,16 @@ impl<'a> Entry<'a> {
             if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(descriptor.grant().load())).await {
                 let operation = self.operation_mut();
                 operation.stage = Stage::Head;
-                operation.hands = grant;
+                operation.next_grant = grant;
                 return Ok(grant);
             }
-            endpoint.check_alive(place.tail.node()).inspect_err(|_| self.keep()).of(&queue.path)?;
+            endpoint.check_alive(place.tail.node()).inspect_err(|_| self.leak()).of(&queue.path)?;
             if queue.is_evicted(pred) {
                 let claimed = queue.claim(endpoint, self.operation_mut()).await;
                 // A claim that this endpoint is refused may succeed from the service thread's endpoint.
                 let claimed = claimed.inspect_err(|error| {
                     if !error.is_refused() {
-                        self.keep()
+                        self.leak()
                     }
                 });
                 if claimed.of(&queue.path)? {
@@ -493,7 +493,7 @@ impl<'a> Entry<'a> {
         if found.as_ref().is_err_and(fabric::Error::is_refused) {
             return self.is_refused(operation.place.tail.node());
         }
-        let found = found.inspect_err(|_| self.keep()).of(&queue.path)?;
+        let found = found.inspect_err(|_| self.leak()).of(&queue.path)?;
         self.settle_left(found);
         Ok(())
     }
@@ -503,7 +503,7 @@ impl<'a> Entry<'a> {
     fn is_refused(&mut self, spared: NodeId) -> Result<()> {
         match self.endpoint.block_on(self.endpoint.global_fence([spared])) {
             Err(error) if !error.is_gone() => {
-                self.keep();
+                self.leak();
                 Err(error).of(&self.queue.path)
             }
             _ => Ok(()),
@@ -518,7 +518,7 @@ impl<'a> Entry<'a> {
 
     /// Abandons the descriptor: it is never used again. The state of the queue is unknown, or another node may still
     /// write into the descriptor.
-    pub(super) fn keep(&mut self) {
+    pub(super) fn leak(&mut self) {
         self.operation = None;
     }
 

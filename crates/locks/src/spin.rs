@@ -28,7 +28,7 @@ use core::time::Duration;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
-use super::{Layout, LockArray, LockGuard, Spread, in_order};
+use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use crate::mutants;
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
@@ -170,28 +170,14 @@ impl SpinLockArray {
         let is_poisoned = taken & DIED != 0;
         Ok(Ok(SpinGuard { locks: self, endpoint, word, is_held: true, is_poisoned, is_repaired: false }))
     }
-}
 
-impl LockArray for SpinLockArray {
-    type Guard<'a> = SpinGuard<'a>;
-
-    fn len(&self) -> usize {
-        self.spread.count
-    }
-
-    fn home(&self, index: usize) -> NodeId {
-        self.spread.record(index).node()
-    }
-
-    async fn lock_deadline<'a>(
+    async fn wait_for<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        index: usize,
+        word: RemotePtr<u64>,
         deadline: Instant,
     ) -> Result<SpinGuard<'a>> {
-        self.spread.check_current()?;
         let path = self.spread.path();
-        let word = self.spread.record(index);
         let start = endpoint.now();
         let (mut state, mut backoff) = (0, BACKOFF_MIN);
         loop {
@@ -232,9 +218,7 @@ impl LockArray for SpinLockArray {
         }
     }
 
-    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<SpinGuard<'a>>> {
-        self.spread.check_current()?;
-        let word = self.spread.record(index);
+    async fn attempt_now<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>) -> Result<Option<SpinGuard<'a>>> {
         let mut state = 0;
         // Other operations may take and release it between the attempts; after a few it counts as taken.
         for _ in 0..4 {
@@ -245,6 +229,33 @@ impl LockArray for SpinLockArray {
             }
         }
         Ok(None)
+    }
+}
+
+impl LockArray for SpinLockArray {
+    type Guard<'a> = SpinGuard<'a>;
+
+    fn len(&self) -> usize {
+        self.spread.count
+    }
+
+    fn home(&self, index: usize) -> NodeId {
+        self.spread.record(index).node()
+    }
+
+    async fn acquire<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: WaitLimit,
+    ) -> Result<Option<SpinGuard<'a>>> {
+        self.spread.check_current()?;
+        let word = self.spread.record(index);
+        match limit {
+            WaitLimit::Timeout => self.wait_for(endpoint, word, endpoint.deadline()).await.map(Some),
+            WaitLimit::Deadline(deadline) => self.wait_for(endpoint, word, deadline).await.map(Some),
+            WaitLimit::Now => self.attempt_now(endpoint, word).await,
+        }
     }
 }
 

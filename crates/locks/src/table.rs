@@ -3,11 +3,12 @@
 use core::fmt;
 use core::str::FromStr;
 
-use farfield_fabric::{Endpoint, Instant, NodeId};
+use farfield_fabric::{Endpoint, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::{
     ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, McsGuard, McsLockArray, SpinGuard, SpinLockArray,
+    WaitLimit,
 };
 use farfield_core::Node;
 use farfield_core::{Error, ErrorKind, Result};
@@ -233,35 +234,17 @@ impl LockArray for LockTable {
         }
     }
 
-    async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<TableGuard<'a>> {
-        Ok(TableGuard(match &self.0 {
-            Kind::ALock(locks) => Held::ALock(locks.lock(endpoint, index).await?),
-            Kind::Spin(locks) => Held::Spin(locks.lock(endpoint, index).await?),
-            Kind::Mcs(locks) => Held::Mcs(locks.lock(endpoint, index).await?),
-            Kind::Mutex(locks) => Held::Mutex(locks.lock(endpoint, index).await?),
-        }))
-    }
-
-    async fn lock_deadline<'a>(
+    async fn acquire<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Instant,
-    ) -> Result<TableGuard<'a>> {
-        Ok(TableGuard(match &self.0 {
-            Kind::ALock(locks) => Held::ALock(locks.lock_deadline(endpoint, index, deadline).await?),
-            Kind::Spin(locks) => Held::Spin(locks.lock_deadline(endpoint, index, deadline).await?),
-            Kind::Mcs(locks) => Held::Mcs(locks.lock_deadline(endpoint, index, deadline).await?),
-            Kind::Mutex(locks) => Held::Mutex(locks.lock_deadline(endpoint, index, deadline).await?),
-        }))
-    }
-
-    async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<TableGuard<'a>>> {
+        limit: WaitLimit,
+    ) -> Result<Option<TableGuard<'a>>> {
         Ok(match &self.0 {
-            Kind::ALock(locks) => locks.try_lock(endpoint, index).await?.map(Held::ALock),
-            Kind::Spin(locks) => locks.try_lock(endpoint, index).await?.map(Held::Spin),
-            Kind::Mcs(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mcs),
-            Kind::Mutex(locks) => locks.try_lock(endpoint, index).await?.map(Held::Mutex),
+            Kind::ALock(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::ALock),
+            Kind::Spin(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::Spin),
+            Kind::Mcs(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::Mcs),
+            Kind::Mutex(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::Mutex),
         }
         .map(TableGuard))
     }
