@@ -18,7 +18,7 @@ mod run;
 mod worker;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -135,9 +135,6 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
         let _ = writeln!(out, "  generation {number}: {generation}");
     }
     drop(out);
-    let folder =
-        std::env::temp_dir().join(format!("farfield-chaos-{}-{:08x}", std::process::id(), rand::random::<u32>()));
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let seconds = args.seconds.as_secs_f64();
     let (findings, injected, recoveries) = (Findings::default(), Vec::new(), Vec::new());
     let mut report =
@@ -145,8 +142,11 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let bar = output::progress("chaos", args.seconds);
     let plan = report.plan.clone();
     let hosts = link.as_ref().map_or(Ok(Vec::new()), |link| link.hosts(nodes))?;
-    let processes = Processes::new(nodes, args.fabric, silence, &hosts, &folder, args.mutant);
-    let mut director = Director::new(seed, detection, args.locks, link, processes, &folder, &bar);
+    // Removed only when all was right.
+    let logs = tempfile::Builder::new().prefix("farfield-chaos-").disable_cleanup(true).tempdir();
+    let mut logs = logs.context("creating a directory for the logs")?;
+    let processes = Processes::new(nodes, args.fabric, silence, &hosts, logs.path(), args.mutant);
+    let mut director = Director::new(seed, detection, args.locks, link, processes, logs.path(), &bar);
     let ended = director.conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
@@ -154,16 +154,11 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     }
     report.publish(args.json.as_deref())?;
     if report.is_right() {
-        remove(&folder);
+        logs.disable_cleanup(false);
         return Ok(ExitCode::SUCCESS);
     }
-    let _ = writeln!(io::stderr(), "The logs of the last generation are in {}", folder.display());
+    let _ = writeln!(io::stderr(), "The logs of the last generation are in {}", logs.path().display());
     Ok(ExitCode::FAILURE)
-}
-
-/// Removes a folder. A failure to remove it does no harm.
-fn remove(folder: &Path) {
-    let _ = std::fs::remove_dir_all(folder);
 }
 
 impl ChaosArgs {

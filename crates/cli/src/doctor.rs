@@ -195,34 +195,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-
-    /// A directory of this test's own, removed at its end.
-    pub(super) struct Scratch(pub(super) PathBuf);
-
-    impl Scratch {
-        /// An empty one.
-        pub(super) fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("farfield-doctor-test-{}-{name}", std::process::id()));
-            fs::create_dir_all(&path).expect("a temporary directory");
-            Self(path)
-        }
-
-        /// Writes a file and the directories above it.
-        pub(super) fn file(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-            fs::write(path, text).expect("a file");
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     #[test]
     fn sizes_are_readable() {

@@ -1,24 +1,18 @@
 //! `farfield bench`, end to end: real processes, small runs.
 
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 fn farfield(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farfield")).args(arguments).output().expect("the binary runs")
 }
 
-fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("farfield-bench-test-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    path
-}
-
 #[test]
 fn every_workload_runs_and_reports_a_line_of_json() {
-    let file = scratch("kv.json");
-    let path = file.to_str().expect("a plain path");
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a plain path");
     for workload in ["a", "b", "c", "f"] {
         for more in [
             &["--distribution", "uniform"][..],
@@ -30,7 +24,6 @@ fn every_workload_runs_and_reports_a_line_of_json() {
         }
     }
     let text = std::fs::read_to_string(&file).expect("the file was written");
-    let _ = std::fs::remove_file(&file);
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
     assert_eq!(lines.len(), 8);
     for line in lines {

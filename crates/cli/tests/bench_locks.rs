@@ -1,11 +1,11 @@
 //! `farfield bench locks`, end to end: real processes, small runs.
 
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use farfield::LockKind;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 fn locks(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
@@ -22,12 +22,6 @@ fn measured(arguments: &[&str]) -> Vec<Value> {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("farfield-bench-locks-test-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    path
 }
 
 fn number(value: &Value) -> f64 {
@@ -100,15 +94,14 @@ fn a_single_node_has_all_locks() {
 
 #[test]
 fn loopback_is_measured_by_more_and_more_threads_and_drawn() {
-    let file = scratch("loopback.svg");
-    let path = file.to_str().expect("a plain path");
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a plain path");
     let lines = measured(&["--loopback", "--threads", "3", "--seconds", "0.1", "--rounds", "1", "--svg", path]);
     let threads: Vec<_> =
         lines.iter().filter(|line| line["kind"] == "spin").map(|line| line["threads"].clone()).collect();
     assert_eq!(threads, [1, 2, 3].map(Value::from));
     assert!(lines.iter().all(|line| line["locks"] == 1000 && line["nodes"] == 1));
     let picture = std::fs::read_to_string(&file).expect("the picture was written");
-    let _ = std::fs::remove_file(&file);
     assert!(picture.starts_with("<svg") && picture.contains(">spin<"), "{picture}");
 }
 

@@ -1,6 +1,5 @@
 //! `farfield check`, end to end, with small budgets. The binary has the seeded bugs (`--mutant`).
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -82,7 +81,8 @@ fn the_same_seed_gives_the_same_counts_whatever_the_number_of_jobs() {
 
 #[test]
 fn a_failure_is_told_replayed_and_drawn() {
-    let page: PathBuf = std::env::temp_dir().join(format!("farfield-check-test-{}.html", std::process::id()));
+    let place = tempfile::tempdir().expect("a directory");
+    let page = place.path().join("page.html");
     let at = page.to_str().expect("a plain path");
     let arguments = ["barrier/visible", "--executions", "20000", "--jobs", "2"];
     let found = check(&[&arguments[..], &MUTANT, &["--timeline", at]].concat());
@@ -111,7 +111,6 @@ fn a_failure_is_told_replayed_and_drawn() {
         assert_eq!(fine.status.code(), Some(0), "{}", out(&fine));
         assert!(out(&fine).contains("Nothing fails in this execution."));
     }
-    std::fs::remove_file(&page).expect("it was there");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::{NamedTempFile, tempdir};
 
 const SUITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../mowgli/litmus");
 
@@ -17,6 +18,17 @@ fn out(output: &Output) -> String {
 
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A file with this text, removed with the guard.
+fn written(text: &str) -> NamedTempFile {
+    let file = NamedTempFile::new().expect("a file");
+    std::fs::write(&file, text).expect("a file");
+    file
+}
+
+fn name(file: &NamedTempFile) -> &str {
+    file.path().to_str().expect("a plain path")
 }
 
 #[test]
@@ -51,8 +63,8 @@ fn a_refinement_that_is_unsound_is_told() {
 
 #[test]
 fn a_test_is_drawn() {
-    let place = std::env::temp_dir().join(format!("farfield-litmus-svg-{}", std::process::id()));
-    let pictures = place.join("pictures");
+    let place = tempdir().expect("a directory");
+    let pictures = place.path().join("pictures");
     let pictures = pictures.to_str().expect("a name");
     let (forbidden, allowed) = (format!("{SUITE}/paper/fig_3d.litmus"), format!("{SUITE}/paper/fig_1.litmus"));
     let output = litmus(&["--svg", pictures, &forbidden, &allowed]);
@@ -66,15 +78,12 @@ fn a_test_is_drawn() {
     // Where it cannot be written is told.
     let output = litmus(&["--svg", &format!("{pictures}/fig_1.svg"), &forbidden]);
     assert!(output.status.code() == Some(1) && err(&output).contains("fig_1.svg"), "{}", err(&output));
-    std::fs::remove_dir_all(&place).expect("the directory");
 }
 
 #[test]
 fn mistakes_are_told() {
-    let place = std::env::temp_dir().join(format!("farfield-litmus-{}", std::process::id()));
-    std::fs::write(&place, "x86tso wrong { x@1; }\nP0@1 { let a = Read(y); }\nexists (0:a=1)").expect("a file");
-    let output = litmus(&[&place.display().to_string()]);
-    std::fs::remove_file(&place).expect("the file");
+    let test = written("x86tso wrong { x@1; }\nP0@1 { let a = Read(y); }\nexists (0:a=1)");
+    let output = litmus(&[name(&test)]);
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains(":2:21: `x` is a word"), "{}", err(&output));
     let misuses: [&[&str]; 5] = [
@@ -198,12 +207,10 @@ fn objects_that_ship_are_found_out_if_they_are_broken() {
 /// The others continue.
 #[test]
 fn what_objects_are_not_made_for_says_why() {
-    let test = std::env::temp_dir().join(format!("farfield-two-writers-{}", std::process::id()));
     let text = "msw t { wide x@1 = (0, 0); } P0@1 { Write(x, (1, 1)); } P1@1 { Write(x, (2, 2)); let a = TryRead(x); }
                 exists (1:a=(2,2))";
-    std::fs::write(&test, text).expect("a file");
-    let output = litmus(&[&test.display().to_string(), "--run", "sim", "--iterations", "30", "--json", "-"]);
-    std::fs::remove_file(&test).expect("the file");
+    let test = written(text);
+    let output = litmus(&[name(&test), "--run", "sim", "--iterations", "30", "--json", "-"]);
     assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
     let lines = lines(&output);
     let why = "`x` does not fit an object that ships: an OwnedVar has one writer, on its owner's node";
@@ -251,14 +258,11 @@ let so = iso | rf | rb | mo | po
 
 #[test]
 fn what_a_model_forbids_and_a_run_shows_is_told() {
-    let model = std::env::temp_dir().join(format!("farfield-too-strong-{}", std::process::id()));
-    std::fs::write(&model, TOO_STRONG).expect("a file");
-    let (test, model_file) = (format!("{SUITE}/x86/SB.litmus"), model.display().to_string());
+    let (test, model) = (format!("{SUITE}/x86/SB.litmus"), written(TOO_STRONG));
     let with = |rest: &[&str]| {
-        litmus(&[&["--model", &model_file, &test, "--iterations", "500", "--run", "sim"], rest].concat())
+        litmus(&[&["--model", name(&model), &test, "--iterations", "500", "--run", "sim"], rest].concat())
     };
     let (run, table) = (with(&[]), with(&["--table"]));
-    std::fs::remove_file(&model).expect("the file");
     assert_eq!(run.status.code(), Some(1));
     assert!(out(&run).contains("*>0:a=0; 1:b=0;  <-- forbidden but seen\n"), "{}", out(&run));
     // The reason.
@@ -274,9 +278,8 @@ fn what_a_model_forbids_and_a_run_shows_is_told() {
 
 #[test]
 fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
-    let place = std::env::temp_dir().join(format!("farfield-cells-{}", std::process::id()));
-    std::fs::create_dir_all(&place).expect("a directory");
-    let (model, test) = (place.join("cells"), place.join("peek.litmus"));
+    let place = tempdir().expect("a directory");
+    let (model, test) = (place.path().join("cells"), place.path().join("peek.litmus"));
     std::fs::write(
         &model,
         "library cells object cell(home) starts 0 method Peek(x: cell) -> v { CR: read x v } let so = 0",
@@ -289,7 +292,6 @@ fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
         litmus(&[&["--model", &model, tests[0], tests[1], "--run", "sim", "--iterations", "50"], rest].concat())
     };
     let (output, in_json, in_table) = (with(&[]), with(&["--json", "-"]), with(&["--table", "--json", "-"]));
-    std::fs::remove_dir_all(&place).expect("the directory");
     assert!(out(&output).contains("peek.litmus is not run: `cells.Peek` works on no words"), "{}", out(&output));
     assert!(output.status.success() && out(&output).contains("Observation LB Never 0 50"), "{}", out(&output));
     let (run, row) = (&lines(&in_json)[0], &lines(&in_table)[0]);
@@ -300,13 +302,11 @@ fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
 /// The run ends: it does not wait for each iteration.
 #[test]
 fn who_waits_in_vain_has_not_finished() {
-    let test = std::env::temp_dir().join(format!("farfield-in-vain-{}", std::process::id()));
     let text =
         "x86tso vain { x@1; } P0@1 { loop 1 { let a = Read(x); if a == 1 { break; } } } P1@1 { let b = Read(x); }
                 exists (0:a=1)";
-    std::fs::write(&test, text).expect("a file");
-    let output = litmus(&[&test.display().to_string(), "--run", "sim,shm", "--iterations", "600", "--json", "-"]);
-    std::fs::remove_file(&test).expect("the file");
+    let test = written(text);
+    let output = litmus(&[name(&test), "--run", "sim,shm", "--iterations", "600", "--json", "-"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let not_finished: Vec<u64> = lines(&output).iter().filter_map(|line| line["not_finished"].as_u64()).collect();
     assert_eq!(not_finished, [600, 256], "{}", out(&output));
@@ -375,19 +375,17 @@ fn who_is_read_no_more_ends_without_a_word() {
 /// Generated programs: cycles over the stamp order.
 #[test]
 fn random_programs_show_only_what_is_allowed() {
-    let directory = std::env::temp_dir().join(format!("farfield-litmus-cycles-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory");
+    let directory = tempdir().expect("a directory");
     let size = mowgli::random::Size { nodes: 3, threads: 3, calls: 8 };
     for model in ["x86tso", "rdmawait", "rdmatso", "rdmarmw"] {
         for seed in 0..25 {
             let text = mowgli::random::cycle(model, seed, size);
-            std::fs::write(directory.join(format!("{model}_{seed}.litmus")), text).expect("a file");
+            std::fs::write(directory.path().join(format!("{model}_{seed}.litmus")), text).expect("a file");
         }
     }
-    let place = directory.display().to_string();
+    let place = directory.path().display().to_string();
     let runs = [("shm", "5000"), ("weak", "200"), ("sim", "200")]
         .map(|(on, iterations)| litmus(&[&place, "--run", on, "--iterations", iterations, "--json", "-"]));
-    std::fs::remove_dir_all(&directory).expect("the directory");
     for output in runs {
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         let lines = lines(&output);

@@ -6,11 +6,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
 
 /// Nothing here takes this long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -101,23 +101,15 @@ fn is_gone(pid: Pid) -> bool {
 }
 
 /// A directory of one test's own, removed at its end.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("farfield-run-test-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).expect("a temporary directory");
-        Self(path)
+    fn new() -> Self {
+        Self(TempDir::new().expect("a temporary directory"))
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(name).to_str().expect("UTF-8").to_string()
     }
 }
 
@@ -210,7 +202,7 @@ fn a_killed_node_counts_as_128_and_the_signal() {
 #[test]
 fn others_that_ignore_the_request_are_killed() {
     // Node 1 fails only after node 0 has shut its ears; the shell passes that on to its sleep.
-    let scratch = Scratch::new("deaf");
+    let scratch = Scratch::new();
     let script = "if [ $FARFIELD_NODE = 0 ]; then trap '' TERM; : > \"$0\"; sleep 600; exit; fi
         until [ -e \"$0\" ]; do sleep 0.01; done; exit 5";
     let mut command = run_script(&["-n", "2"], script);
@@ -244,7 +236,7 @@ fn a_missing_program_is_127_and_said_once() {
 
 #[test]
 fn a_program_that_cannot_be_executed_is_126() {
-    let scratch = Scratch::new("plain");
+    let scratch = Scratch::new();
     let path = scratch.path("plain");
     fs::write(&path, "#!/bin/sh\n").expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("permissions");
@@ -256,7 +248,7 @@ fn a_program_that_cannot_be_executed_is_126() {
 
 #[test]
 fn a_script_with_a_missing_interpreter_fails_like_a_missing_program() {
-    let scratch = Scratch::new("interpreter");
+    let scratch = Scratch::new();
     let path = scratch.path("script");
     fs::write(&path, "#!/no/such/interpreter\n").expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -331,7 +323,7 @@ const HOSTS: &str = "# two\nleft address=10.0.0.1 nodes=2\nroot@right address=fd
 
 #[test]
 fn nodes_on_hosts_are_told_where_all_are() {
-    let scratch = Scratch::new("hosts");
+    let scratch = Scratch::new();
     let script =
         "echo $FARFIELD_NODE/$FARFIELD_NODES $FARFIELD_HOSTS ${#FARFIELD_SECRET} $FARFIELD_DEVICE $0 \"$1\"; pwd";
     let mut command = run_on_hosts(&scratch, HOSTS, script);
@@ -354,7 +346,7 @@ fn nodes_on_hosts_are_told_where_all_are() {
 
 #[test]
 fn the_first_failure_on_a_host_ends_the_others() {
-    let scratch = Scratch::new("failing-host");
+    let scratch = Scratch::new();
     let output = finish(run_on_hosts(&scratch, HOSTS, "[ $FARFIELD_NODE = 2 ] && exit 3; exec sleep 600"));
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("node 2 exited with status 3, ending the other nodes"));
@@ -364,7 +356,7 @@ fn the_first_failure_on_a_host_ends_the_others() {
 
 #[test]
 fn a_signal_reaches_nodes_on_hosts() {
-    let scratch = Scratch::new("host-signal");
+    let scratch = Scratch::new();
     let script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let mut child = run_on_hosts(&scratch, "left address=10.0.0.1\n", script).spawn().expect("farfield starts");
     let mut out = BufReader::new(child.stdout.take().expect("piped"));
@@ -378,7 +370,7 @@ fn a_signal_reaches_nodes_on_hosts() {
 
 #[test]
 fn nodes_on_hosts_die_with_a_killed_launcher() {
-    let scratch = Scratch::new("host-launcher");
+    let scratch = Scratch::new();
     let mut child = run_on_hosts(&scratch, HOSTS, "echo $$; exec sleep 600").spawn().expect("farfield starts");
     let mut out = BufReader::new(child.stdout.take().expect("piped"));
     let pids = read_pids(&mut out, 3);
@@ -430,14 +422,14 @@ fn help_explains_mpirun_and_hides_the_inner_command() {
 
 #[test]
 fn the_doctor_finds_shared_memory_usable() {
-    let scratch = Scratch::new("doctor");
+    let scratch = Scratch::new();
     let mut command = farfield(&["doctor"]);
-    command.env("FARFIELD_DIR", &scratch.0);
+    command.env("FARFIELD_DIR", scratch.0.path());
     let output = finish(command);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     let report = text(&output.stdout);
     assert!(
-        report.contains(scratch.0.to_str().expect("UTF-8")) && report.contains("Shared memory is usable"),
+        report.contains(scratch.0.path().to_str().expect("UTF-8")) && report.contains("Shared memory is usable"),
         "{report}"
     );
     assert!(!report.contains('\x1b'), "no colours into a pipe");
@@ -446,11 +438,11 @@ fn the_doctor_finds_shared_memory_usable() {
 
 #[test]
 fn the_doctor_speaks_json() {
-    let scratch = Scratch::new("json");
-    let own = scratch.0.join(format!("farfield-{}", rustix::process::geteuid().as_raw()));
+    let scratch = Scratch::new();
+    let own = scratch.0.path().join(format!("farfield-{}", rustix::process::geteuid().as_raw()));
     fs::create_dir_all(own.join("old-session")).expect("a directory");
     let mut command = farfield(&["doctor", "--json"]);
-    command.env("FARFIELD_DIR", &scratch.0);
+    command.env("FARFIELD_DIR", scratch.0.path());
     let output = finish(command);
     assert_eq!(output.status.code(), Some(0));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");

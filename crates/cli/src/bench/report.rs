@@ -456,11 +456,10 @@ mod tests {
 
     #[test]
     fn reports_are_appended() {
-        let path = std::env::temp_dir().join(format!("farfield-report-{}.json", std::process::id()));
+        let file = tempfile::NamedTempFile::new().expect("a file");
         let report = Report::merge(setup(1, 1), &[thread(0, 2.0, 10, 0)], None).expect("the thread reported");
-        publish(&[&report, &report], Some(&path), |_| Ok(())).expect("a temporary file");
-        let text = std::fs::read_to_string(&path).expect("the file was just written");
-        std::fs::remove_file(&path).expect("the file exists");
+        publish(&[&report, &report], Some(file.path()), |_| Ok(())).expect("a temporary file");
+        let text = std::fs::read_to_string(&file).expect("the file was just written");
         assert_eq!(text.lines().count(), 2);
         assert!(text.lines().all(|line| serde_json::from_str::<Report>(line).is_ok()));
     }

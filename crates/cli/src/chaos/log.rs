@@ -344,17 +344,15 @@ mod tests {
 
     #[test]
     fn what_is_logged_is_read_again_and_a_line_cut_short_is_left_out() {
-        let place = std::env::temp_dir().join(format!("farfield-chaos-log-{}", std::process::id()));
-        std::fs::create_dir_all(&place).expect("a folder");
-        let log = Recorder::create(&place, &log_name(3, 1, "kv-0")).expect("a log");
+        let place = tempfile::tempdir().expect("a folder");
+        let log = Recorder::create(place.path(), &log_name(3, 1, "kv-0")).expect("a log");
         let get = Op::Kv { key: 5, op: KvOp::Get };
         let first = log.begin(get.clone(), Duration::from_secs(1));
         let _second = log.begin(Op::Kv { key: 5, op: KvOp::Insert(9) }, Duration::from_secs(1));
         log.end(first, Ok(Some(7)), |value| Answer::Found(*value)).expect("what was given");
         (&log.file).write_all(b"{\"End\":").expect("half a line");
-        let calls = read(&place, 3).expect("the log");
-        assert!(read(&place, 2).expect("no log").is_empty());
-        std::fs::remove_dir_all(&place).expect("the folder");
+        let calls = read(place.path(), 3).expect("the log");
+        assert!(read(place.path(), 2).expect("no log").is_empty());
         assert_eq!(calls.len(), 2);
         assert_eq!((calls[0].node, calls[0].thread.as_str(), &calls[0].op), (1, "kv-0", &get));
         assert_eq!(calls[0].success().expect("a success").1, &Answer::Found(Some(7)));

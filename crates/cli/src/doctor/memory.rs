@@ -178,7 +178,6 @@ fn chosen(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::tests::Scratch;
 
     #[test]
     fn kernel_files_are_understood() {
@@ -190,15 +189,20 @@ mod tests {
 
     #[test]
     fn the_tightest_memory_limit_counts() {
-        let root = Scratch::new("cgroup");
-        root.file("a/b/memory.max", "max\n");
-        root.file("a/memory.max", "4096\n");
-        root.file("a/memory.current", "1024\n");
-        assert_eq!(cgroup_memory("0::/a/b", &root.0), Some((4096, 1024)));
-        assert_eq!(cgroup_memory("0::/elsewhere", &root.0), None);
-        root.file("memory/x/memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(cgroup_memory("4:memory:/x\n0::/", &root.0), None);
-        root.file("memory/memory.limit_in_bytes", "2048\n");
-        assert_eq!(cgroup_memory("4:cpu,memory:/x", &root.0), Some((2048, 0)));
+        let root = tempfile::tempdir().expect("a directory");
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, text).expect("a file");
+        };
+        file("a/b/memory.max", "max\n");
+        file("a/memory.max", "4096\n");
+        file("a/memory.current", "1024\n");
+        assert_eq!(cgroup_memory("0::/a/b", root.path()), Some((4096, 1024)));
+        assert_eq!(cgroup_memory("0::/elsewhere", root.path()), None);
+        file("memory/x/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(cgroup_memory("4:memory:/x\n0::/", root.path()), None);
+        file("memory/memory.limit_in_bytes", "2048\n");
+        assert_eq!(cgroup_memory("4:cpu,memory:/x", root.path()), Some((2048, 0)));
     }
 }

@@ -130,19 +130,20 @@ fn is_in_use(path: &Path, sockets: &str, locks: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::tempdir;
+
     use super::*;
     use crate::doctor::Mark;
-    use crate::doctor::tests::Scratch;
 
     #[test]
     fn bad_rendezvous_directories_are_vital() {
-        let scratch = Scratch::new("base");
-        scratch.file("file", "");
+        let scratch = tempdir().expect("a directory");
+        fs::write(scratch.path().join("file"), "").expect("a file");
         for path in ["missing", "file"] {
-            let check = directory(&Base { path: scratch.0.join(path), why: "FARFIELD_DIR" });
+            let check = directory(&Base { path: scratch.path().join(path), why: "FARFIELD_DIR" });
             assert!(check.vital && check.mark == Mark::Lack, "{check:?}");
         }
-        let base = Base { path: scratch.0.clone(), why: "FARFIELD_DIR" };
+        let base = Base { path: scratch.path().to_owned(), why: "FARFIELD_DIR" };
         assert_ne!(directory(&base).mark, Mark::Lack);
         fs::write(base.own(), "").expect("a file");
         assert_eq!(directory(&base).mark, Mark::Lack, "a file where the user's directory belongs");
@@ -150,8 +151,8 @@ mod tests {
 
     #[test]
     fn leftovers_are_told_from_sessions_in_use() {
-        let scratch = Scratch::new("left");
-        let base = Base { path: scratch.0.clone(), why: "FARFIELD_DIR" };
+        let scratch = tempdir().expect("a directory");
+        let base = Base { path: scratch.path().to_owned(), why: "FARFIELD_DIR" };
         fs::create_dir_all(base.own().join("dead")).expect("a directory");
         fs::create_dir_all(base.own().join("live")).expect("a directory");
         let _socket = std::os::unix::net::UnixListener::bind(base.own().join("live/node0")).expect("a socket");

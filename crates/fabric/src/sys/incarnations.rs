@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn who_returns_is_another_node() {
-        let base = Base::new("lives");
+        let base = Base::new();
         let session = base.open("s");
         let first = enter(&session, 0).unwrap();
         assert_eq!((first.claim.node(), living(&first), &first.gone[..]), (0, vec![], &[][..]));

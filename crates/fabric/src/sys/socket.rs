@@ -305,25 +305,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileTypeExt;
 
-    /// A socket path that is removed with the guard.
-    struct Place(PathBuf);
+    use tempfile::tempdir;
 
-    impl Place {
-        fn new(name: &str) -> Self {
-            Self(std::env::temp_dir().join(format!("ff-{}-{name}", std::process::id())))
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_file(&self.0);
-        }
-    }
-
-    fn pair(name: &str) -> (Conn, Conn) {
-        let place = Place::new(name);
-        let listener = Listener::bind(&place.0).unwrap();
-        let left = Conn::connect(&place.0).unwrap().unwrap();
+    fn pair() -> (Conn, Conn) {
+        let place = tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = Listener::bind(&path).unwrap();
+        let left = Conn::connect(&path).unwrap().unwrap();
         let right = listener.accept().unwrap().unwrap();
         assert!(listener.accept().unwrap().is_none());
         (left, right)
@@ -331,22 +319,24 @@ mod tests {
 
     #[test]
     fn nobody_there_yet_and_leftovers_replaced() {
-        let place = Place::new("absent");
-        assert!(Conn::connect(&place.0).unwrap().is_none());
-        drop(Listener::bind(&place.0).unwrap());
-        assert!(fs::symlink_metadata(&place.0).unwrap().file_type().is_socket());
-        assert!(Conn::connect(&place.0).unwrap().is_none(), "the file is there, nobody listens");
-        let listener = Listener::bind(&place.0).unwrap();
-        let _caller = Conn::connect(&place.0).unwrap().unwrap();
+        let place = tempdir().unwrap();
+        let path = place.path().join("socket");
+        assert!(Conn::connect(&path).unwrap().is_none());
+        drop(Listener::bind(&path).unwrap());
+        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_socket());
+        assert!(Conn::connect(&path).unwrap().is_none(), "the file is there, nobody listens");
+        let listener = Listener::bind(&path).unwrap();
+        let _caller = Conn::connect(&path).unwrap().unwrap();
         assert!(listener.accept().unwrap().is_some());
     }
 
     #[test]
     fn a_full_backlog_is_not_an_error() {
-        let place = Place::new("backlog");
-        let listener = Listener::bind(&place.0).unwrap();
+        let place = tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = Listener::bind(&path).unwrap();
         listen(&listener.fd, 1).unwrap();
-        let callers: Vec<_> = (0..4).map(|_| Conn::connect(&place.0).unwrap()).collect();
+        let callers: Vec<_> = (0..4).map(|_| Conn::connect(&path).unwrap()).collect();
         assert!(callers[0].is_some() && callers[3].is_none());
     }
 
@@ -360,7 +350,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_bounds_and_order() {
-        let (left, right) = pair("bounds");
+        let (left, right) = pair();
         let (mut bytes, mut fds) = (Vec::new(), Vec::new());
         assert_eq!(right.recv(&mut bytes, &mut fds), RecvOutcome::Empty);
         assert_eq!(left.send(b"one", &[]), SendOutcome::Sent);
@@ -375,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_makes_it_full_and_a_hang_up_gone() {
-        let (left, right) = pair("full");
+        let (left, right) = pair();
         let sent = (0..10_000).take_while(|_| left.send(&[1; 1000], &[]) == SendOutcome::Sent).count();
         assert!((1..10_000).contains(&sent), "{sent}");
         assert_eq!(left.send(&[1; 1000], &[]), SendOutcome::Full);
@@ -391,7 +381,7 @@ mod tests {
 
     #[test]
     fn descriptors_travel_and_close_on_exec() {
-        let (left, right) = pair("fds");
+        let (left, right) = pair();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         assert_eq!(left.send(b"pipe", &[writer.as_fd(); MESSAGE_FDS_MAX]), SendOutcome::Sent);
         drop(writer);
@@ -410,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_breaks_the_rules_is_gone_and_leaks_nothing() {
-        let (left, right) = pair("rules");
+        let (left, right) = pair();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let fds = [writer.as_fd(); MESSAGE_FDS_MAX + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX + 1))];
@@ -429,7 +419,7 @@ mod tests {
 
     #[test]
     fn polling_tells_who_is_ready_and_can_be_interrupted() {
-        let (left, right) = pair("poll");
+        let (left, right) = pair();
         let waker = Waker::new().unwrap();
         let watched = [right.as_fd(), waker.as_fd()];
         assert_eq!(poll_readable(&watched, Duration::ZERO).unwrap(), []);

@@ -8,10 +8,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use farfield_fabric::shm::LAYOUT;
+use tempfile::TempDir;
 
 use crate::child::{LAYOUT_VAR, ROLE_VAR};
 use crate::{SOON, signal};
@@ -19,19 +19,15 @@ use crate::{SOON, signal};
 /// A directory for sessions that is removed with the test. One test runs at a time: the tests use both cores and
 /// measure.
 pub(crate) struct Place {
-    pub(crate) path: PathBuf,
+    dir: TempDir,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Place {
     pub(crate) fn new() -> Place {
         static ALONE: Mutex<()> = Mutex::new(());
-        static PLACES: AtomicUsize = AtomicUsize::new(0);
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = format!("ffp{}-{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Place { path, _alone: alone }
+        Place { dir: TempDir::new().unwrap(), _alone: alone }
     }
 
     /// Everything below the directory, with its mode.
@@ -46,19 +42,13 @@ impl Place {
             }
         }
         let mut found = BTreeMap::new();
-        walk(&self.path, &mut found);
+        walk(self.dir.path(), &mut found);
         found
     }
 
     pub(crate) fn user_dir(&self) -> PathBuf {
         // SAFETY: takes no argument, returns a number, cannot fail.
-        self.path.join(format!("farfield-{}", unsafe { libc::geteuid() }))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        self.dir.path().join(format!("farfield-{}", unsafe { libc::geteuid() }))
     }
 }
 
@@ -76,7 +66,7 @@ pub(crate) struct Start<'a> {
 
 impl<'a> Start<'a> {
     pub(crate) fn of(place: &'a Place, node: u16, nodes: usize) -> Start<'a> {
-        let dir = Some(place.path.as_path());
+        let dir = Some(place.dir.path());
         Start { dir, session: "s", node, nodes, layout: LAYOUT, group_bytes_max: 1 << 30, through: &[] }
     }
 

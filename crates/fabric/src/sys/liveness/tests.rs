@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::{NamedTempFile, TempPath};
 
 /// A cell in a file that is mapped shared, and stays mapped for the test's life.
 struct SharedCell(*const LifeCell);
@@ -122,21 +123,19 @@ struct Other {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
     cell: Arc<SharedCell>,
-    path: std::path::PathBuf,
+    _path: TempPath,
 }
 
 impl Other {
-    fn start(name: &str, role: &str, prepare: impl FnOnce(&mut Command)) -> std::io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("ff-cell-{}-{name}", std::process::id()));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+    fn start(role: &str, prepare: impl FnOnce(&mut Command)) -> std::io::Result<Self> {
+        let (file, path) = NamedTempFile::new()?.into_parts();
         file.set_len(4096)?;
         let cell = SharedCell::map(&file);
         let mut command = re_exec(role, &path);
         prepare(&mut command);
-        let spawned = command.spawn();
-        let mut child = spawned.inspect_err(|_| std::fs::remove_file(&path).unwrap())?;
+        let mut child = command.spawn()?;
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Ok(Self { child, lines, cell, path })
+        Ok(Self { child, lines, cell, _path: path })
     }
 
     /// Waits until the child has printed `word`; returns the rest of the line.
@@ -174,7 +173,6 @@ impl Drop for Other {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -204,7 +202,7 @@ fn leaving_gracefully_clears_the_word() {
 
 #[test]
 fn kill_shows_soon() {
-    let mut other = Other::start("kill", "hold", |_| {}).unwrap();
+    let mut other = Other::start("hold", |_| {}).unwrap();
     other.heard("ready");
     let elapsed = other.kill(other.pid());
     assert!(elapsed < SOON, "{elapsed:?}");
@@ -215,7 +213,7 @@ fn kill_shows_soon() {
 fn kill_shows_soon_with_a_large_heap() {
     // 4096 for the larger variant.
     let mib = std::env::var(HEAP).unwrap_or_else(|_| "1024".to_owned());
-    let mut other = Other::start("heap", "hold", |command| {
+    let mut other = Other::start("hold", |command| {
         command.env(HEAP, &mib);
     });
     let other = other.as_mut().unwrap();
@@ -227,7 +225,7 @@ fn kill_shows_soon_with_a_large_heap() {
 
 #[test]
 fn kill_shows_soon_although_a_forked_child_lives_on() {
-    let mut other = Other::start("fork", "fork", |_| {}).unwrap();
+    let mut other = Other::start("fork", |_| {}).unwrap();
     let grandchild = Pid::from_raw(other.heard("grandchild").parse().unwrap()).unwrap();
     other.heard("ready");
     let elapsed = other.kill(other.pid());
@@ -239,7 +237,7 @@ fn kill_shows_soon_although_a_forked_child_lives_on() {
 
 #[test]
 fn a_stopped_process_is_alive() {
-    let mut other = Other::start("stop", "hold", |_| {}).unwrap();
+    let mut other = Other::start("hold", |_| {}).unwrap();
     other.heard("ready");
     kill_process(other.pid(), Signal::STOP).unwrap();
     std::thread::sleep(Duration::from_millis(150));
@@ -250,7 +248,7 @@ fn a_stopped_process_is_alive() {
 
 #[test]
 fn death_in_another_pid_namespace_shows() {
-    let started = Other::start("namespace", "hold", |command| {
+    let started = Other::start("hold", |command| {
         // SAFETY: between fork and exec only async-signal-safe calls are made.
         unsafe { command.pre_exec(enter_new_namespace) };
     });

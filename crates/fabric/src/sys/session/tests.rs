@@ -4,31 +4,25 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
+use tempfile::TempDir;
+
 use super::super::session_error::START_MAX;
 use super::*;
 
 /// A base directory that is removed with the test.
-pub(crate) struct Base(PathBuf);
+pub(crate) struct Base(TempDir);
 
 impl Base {
-    pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("ff{}{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().unwrap())
     }
 
     pub(crate) fn open(&self, session: &str) -> SessionDir {
-        SessionDir::open_in(&self.0, session).unwrap()
+        SessionDir::open_in(self.0.path(), session).unwrap()
     }
 
     fn user(&self) -> PathBuf {
-        self.0.join(format!("farfield-{}", geteuid().as_raw()))
-    }
-}
-
-impl Drop for Base {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(format!("farfield-{}", geteuid().as_raw()))
     }
 }
 
@@ -60,7 +54,7 @@ fn start(session: &SessionDir, node: u32) -> Claim {
 
 #[test]
 fn parts_of_a_card_are_there_when_they_are_reserved() {
-    let base = Base::new("parts");
+    let base = Base::new();
     let session = base.open("s");
     let claim = take(&session, 0, 1 << 20, is_alive).unwrap();
     raise(&claim);
@@ -91,9 +85,9 @@ pub(crate) fn crash(claim: Claim) {
 
 #[test]
 fn names_are_checked() {
-    let base = Base::new("names");
+    let base = Base::new();
     for name in ["", ".hidden", "..", "a/b", "a b", "ä", &"x".repeat(65)] {
-        let error = SessionDir::open_in(&base.0, name).unwrap_err();
+        let error = SessionDir::open_in(base.0.path(), name).unwrap_err();
         assert!(matches!(error, SessionError::BadName { .. }), "{name:?}");
     }
     assert!(base.open("A-z_0.9").path().ends_with("A-z_0.9"));
@@ -102,21 +96,21 @@ fn names_are_checked() {
 
 #[test]
 fn directories_are_private_or_refused_with_advice() {
-    let base = Base::new("private");
+    let base = Base::new();
     let session = base.open("s");
     assert_eq!(fs::metadata(session.path()).unwrap().mode() & 0o777, 0o700);
     fs::set_permissions(session.path(), fs::Permissions::from_mode(0o750)).unwrap();
-    let text = SessionDir::open_in(&base.0, "s").unwrap_err().to_string();
+    let text = SessionDir::open_in(base.0.path(), "s").unwrap_err().to_string();
     assert!(text.contains("chmod 700") && text.contains("750"), "{text}");
-    let other = Base::new("private-link");
+    let other = Base::new();
     symlink(base.user(), other.user()).unwrap();
-    let text = SessionDir::open_in(&other.0, "s").unwrap_err().to_string();
+    let text = SessionDir::open_in(other.0.path(), "s").unwrap_err().to_string();
     assert!(text.contains("no directory"), "{text}");
     if geteuid().is_root() {
-        let stranger = Base::new("private-uid");
+        let stranger = Base::new();
         fs::create_dir(stranger.user()).unwrap();
         std::os::unix::fs::chown(stranger.user(), Some(12_345), None).unwrap();
-        let text = SessionDir::open_in(&stranger.0, "s").unwrap_err().to_string();
+        let text = SessionDir::open_in(stranger.0.path(), "s").unwrap_err().to_string();
         assert!(text.contains("user 12345") && text.contains("FARFIELD_DIR"), "{text}");
     }
     assert!(matches!(SessionDir::open_in(Path::new("/nonexistent"), "s"), Err(SessionError::System { .. })));
@@ -124,8 +118,8 @@ fn directories_are_private_or_refused_with_advice() {
 
 #[test]
 fn long_paths_are_refused_early() {
-    let base = Base::new("long");
-    let deep = base.0.join("d".repeat(90));
+    let base = Base::new();
+    let deep = base.0.path().join("d".repeat(90));
     fs::create_dir(&deep).unwrap();
     let error = SessionDir::open_in(&deep, "s").unwrap_err();
     assert!(matches!(error, SessionError::PathTooLong { .. }) && error.to_string().contains("FARFIELD_DIR"));
@@ -134,7 +128,7 @@ fn long_paths_are_refused_early() {
 
 #[test]
 fn a_place_is_claimed_shared_and_given_up() {
-    let base = Base::new("claim");
+    let base = Base::new();
     let session = base.open("s");
     assert!(session.open_peer(3).unwrap().is_none());
     let claim = start(&session, 3);
@@ -154,7 +148,7 @@ fn a_place_is_claimed_shared_and_given_up() {
 
 #[test]
 fn leftovers_of_the_dead_are_replaced() {
-    let base = Base::new("dead");
+    let base = Base::new();
     let session = base.open("s");
     crash(start(&session, 0));
     crash(start(&session, 1));
@@ -169,7 +163,7 @@ fn leftovers_of_the_dead_are_replaced() {
 
 #[test]
 fn who_is_starting_keeps_the_place_while_its_lock_is_held() {
-    let base = Base::new("starting");
+    let base = Base::new();
     let session = base.open("s");
     let starting = take(&session, 0, 128, is_alive).unwrap();
     assert!(matches!(take(&session, 0, 128, is_alive), Err(SessionError::AlreadyRunning { .. })));
@@ -190,7 +184,7 @@ fn who_is_starting_keeps_the_place_while_its_lock_is_held() {
 
 #[test]
 fn cards_of_another_boot_and_broken_ones() {
-    let base = Base::new("broken");
+    let base = Base::new();
     let session = base.open("s");
     let claim = start(&session, 0);
     claim.card().u64_at(24).fetch_xor(1, Ordering::Relaxed);
@@ -229,7 +223,7 @@ fn cards_of_another_boot_and_broken_ones() {
 
 #[test]
 fn sweeping_clears_other_sessions_and_spares_the_living() {
-    let base = Base::new("sweep");
+    let base = Base::new();
     let (own, dead, mixed) = (base.open("own"), base.open("dead"), base.open("mixed"));
     crash(start(&dead, 0));
     crash(start(&dead, 1));
@@ -253,7 +247,7 @@ fn sweeping_clears_other_sessions_and_spares_the_living() {
 
 #[test]
 fn starters_leavers_and_sweepers_do_not_disturb_each_other() {
-    let base = Base::new("race");
+    let base = Base::new();
     std::thread::scope(|scope| {
         for node in 0..3 {
             let session = base.open("s");
@@ -274,7 +268,7 @@ fn starters_leavers_and_sweepers_do_not_disturb_each_other() {
 
 #[test]
 fn one_of_many_gets_the_place() {
-    let base = Base::new("one");
+    let base = Base::new();
     let session = base.open("s");
     crash(start(&session, 0));
     let claims: Vec<_> = std::thread::scope(|scope| {
