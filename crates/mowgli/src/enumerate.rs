@@ -9,7 +9,11 @@ use crate::execution::{Execution, View};
 use crate::litmus::{Observable, Quantifier, Test, Value};
 use crate::model::{Choice, Meaning, Worth};
 use crate::relation::Relation;
-use crate::trace::{self, Domains, TooLarge, Trace};
+use crate::trace::{self, TooLarge, Trace};
+
+mod combine;
+
+pub(crate) use combine::combine;
 
 /// The outcomes of a test.
 ///
@@ -94,7 +98,7 @@ pub(crate) const MEMORY_ORDER: &str = "mo";
 pub fn consistent(test: &Test, detail: Detail) -> Result<Outcomes, TooLarge> {
     let traces = trace::all(test)?;
     let mut search = Search::new(test, detail);
-    combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))?;
+    combine::consistent(test, &traces, &mut |chosen| search.execution(chosen))?;
     Ok(search.outcomes)
 }
 
@@ -105,7 +109,7 @@ pub(crate) fn each(
 ) -> Result<(), TooLarge> {
     let traces = trace::all(test)?;
     let mut search = Search { look: Some(Box::new(look)), ..Search::new(test, Detail::Executions) };
-    combine(test, &traces, &mut Vec::new(), &mut |chosen| search.execution(chosen))
+    combine::consistent(test, &traces, &mut |chosen| search.execution(chosen))
 }
 
 /// Whether calls of some threads are consistent by themselves, under the earlier decisions, and whether the
@@ -119,30 +123,6 @@ pub(crate) fn is_consistent(
     let Some((candidate, mut decided)) = search.begin(execution) else { return false };
     decided.chosen = chosen;
     search.evaluate(&candidate, &mut decided, 0..search.meanings.len(), true) && fit(&decided)
-}
-
-/// Every choice of one trace for each thread, such that everything that is read may have been written.
-pub(crate) fn combine<'a>(
-    test: &Test,
-    all: &'a [Vec<Trace>],
-    chosen: &mut Vec<&'a Trace>,
-    each: &mut dyn FnMut(&[&'a Trace]) -> Result<(), TooLarge>,
-) -> Result<(), TooLarge> {
-    let mut domains = Domains::initial(test);
-    chosen.iter().enumerate().for_each(|(thread, trace)| domains.add_writes(thread, trace));
-    for (thread, traces) in all.iter().enumerate().skip(chosen.len()) {
-        traces.iter().for_each(|trace| domains.add_writes(thread, trace));
-    }
-    if !chosen.iter().enumerate().all(|(thread, trace)| domains.allow(thread, trace)) {
-        return Ok(());
-    }
-    let Some(traces) = all.get(chosen.len()) else { return each(chosen) };
-    for trace in traces {
-        chosen.push(trace);
-        combine(test, all, chosen, each)?;
-        chosen.pop();
-    }
-    Ok(())
 }
 
 /// The use of a consistent execution.

@@ -38,10 +38,18 @@ impl<'a> Execution<'a> {
     /// # Errors
     /// It has too many subevents.
     pub(crate) fn new(test: &'a Test, traces: &[&'a Trace]) -> Result<Execution<'a>, TooLarge> {
-        let traces = traces.to_vec();
+        let whole: Vec<(&Trace, usize)> = traces.iter().map(|trace| (*trace, trace.events.len())).collect();
+        Execution::of_beginnings(test, &whole)
+    }
+
+    /// The first events of each trace: so many.
+    ///
+    /// # Errors
+    /// It has too many subevents.
+    pub(crate) fn of_beginnings(test: &'a Test, beginnings: &[(&'a Trace, usize)]) -> Result<Execution<'a>, TooLarge> {
         let mut all = Execution {
             test,
-            traces: traces.clone(),
+            traces: beginnings.iter().map(|beginning| beginning.0).collect(),
             homes: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
@@ -59,8 +67,8 @@ impl<'a> Execution<'a> {
             all.events.push(None);
         }
         all.initial = all.homes.len();
-        for (thread, trace) in traces.iter().enumerate() {
-            for (position, event) in trace.events.iter().enumerate() {
+        for (thread, (trace, events)) in beginnings.iter().enumerate() {
+            for (position, event) in trace.events[..*events].iter().enumerate() {
                 for subevent in &event.subevents {
                     let home =
                         Home { thread: Some(thread), event: all.events.len(), position, library: event.call.library };

@@ -46,6 +46,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::relation::Relation;
 use crate::stamp::Stamp;
 use crate::text::{Error, Position, Result};
 
@@ -209,6 +210,16 @@ pub(crate) enum Law {
     Acyclic,
     Irreflexive,
     Empty,
+}
+
+impl Law {
+    pub(crate) fn holds(self, relation: &Relation) -> bool {
+        match self {
+            Law::Acyclic => relation.is_acyclic(),
+            Law::Irreflexive => relation.is_irreflexive(),
+            Law::Empty => relation.is_empty(),
+        }
+    }
 }
 
 /// How an execution is given a relation.

@@ -164,7 +164,7 @@ const CYCLES_MAX: u64 = 5_000;
 pub fn find(test: &Test) -> Result<Answer, TooLarge> {
     let traces = trace::all(test)?;
     let mut finder = Finder { search: Search::new(test, Detail::Shown), witness: None, closest: None, looked_at: 0 };
-    combine(test, &traces, &mut Vec::new(), &mut |chosen| {
+    combine(test, &traces, &mut |chosen| {
         if finder.witness.is_some() || finder.is_known(chosen) == Some(false) {
             return Ok(());
         }
@@ -180,7 +180,7 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
     if let Some(graph) = finder.witness {
         return Ok(Answer::Witness(graph));
     }
-    combine(test, &traces, &mut Vec::new(), &mut |chosen| {
+    combine(test, &traces, &mut |chosen| {
         if finder.has_looked() || finder.is_known(chosen) == Some(false) {
             return Ok(());
         }

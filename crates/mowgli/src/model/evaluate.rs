@@ -132,6 +132,8 @@ pub(super) enum Depends {
 #[derive(Clone, Debug)]
 pub(crate) struct Meaning {
     pub(super) steps: Vec<(Step, Depends)>,
+    /// How the pairs of earlier events depend on later events, and on the chosen relations.
+    extends: Vec<Depends>,
     is_set: Vec<bool>,
     pub(crate) choices: Vec<(Choice, usize)>,
     /// The names of the choices.
@@ -157,6 +159,7 @@ impl Meaning {
     pub(crate) fn of(library: &Library) -> Result<Meaning> {
         let meaning = Meaning {
             steps: Vec::new(),
+            extends: Vec::new(),
             is_set: Vec::new(),
             choices: Vec::new(),
             chosen: library.choices.iter().map(|choice| choice.0.clone()).collect(),
@@ -228,14 +231,41 @@ impl Meaning {
                 if !is_final && self.steps[*step].1 == Depends::Anyhow {
                     return false;
                 }
-                let relation = worths[*step].relation();
-                !match law {
-                    Law::Acyclic => relation.is_acyclic(),
-                    Law::Irreflexive => relation.is_irreflexive(),
-                    Law::Empty => relation.is_empty(),
-                }
+                !law.holds(worths[*step].relation())
             })
             .map(|law| law.0.as_str())
+    }
+
+    /// Whether a step has the same pairs of the events so far, whatever follows and is chosen.
+    pub(crate) fn is_fixed(&self, step: usize) -> bool {
+        self.extends[step] == Depends::Never
+    }
+
+    /// Whether a step keeps the pairs that it has, whatever follows and is chosen.
+    pub(crate) fn keeps(&self, step: usize) -> bool {
+        self.extends[step] != Depends::Anyhow
+    }
+
+    /// Whether a law does not hold of the events so far, and will not, whatever follows and is chosen.
+    pub(crate) fn is_broken_for_ever(&self, worths: &[Worth]) -> bool {
+        self.laws.iter().any(|(_, law, step)| self.keeps(*step) && !law.holds(worths[*step].relation()))
+    }
+
+    /// Whether all pairs of a step are of a write and a read of the same value at the same place.
+    pub(crate) fn finds_its_value(&self, step: usize) -> bool {
+        self.is_within(step, &Base::SameValue) && self.is_within(step, &Base::SamePlace)
+    }
+
+    /// Whether each pair of a step is one of a relation that is given, as far as the step's form shows it.
+    fn is_within(&self, step: usize, relation: &Base) -> bool {
+        match &self.steps[step].0 {
+            Step::Base(base) => base == relation,
+            Step::And(a, b) => self.is_within(*a, relation) || self.is_within(*b, relation),
+            Step::Or(a, b) => self.is_within(*a, relation) && self.is_within(*b, relation),
+            Step::Minus(a, _) => self.is_within(*a, relation),
+            Step::Empty => true,
+            _ => false,
+        }
     }
 
     /// Whether `so` only grows with the chosen relations.
@@ -297,6 +327,25 @@ impl Builder<'_> {
             Step::NotSet(a) | Step::Not(a) | Step::Unmet(a, _) => fixed(a),
             Step::Nth(a, b, c) => fixed(a).max(fixed(b)).max(fixed(c)),
         };
+        let of = |at: &usize| self.meaning.extends[*at];
+        let is_identity = |at: &usize| matches!(self.meaning.steps[*at].0, Step::Identity(_));
+        let fixed = |at: &usize| if of(at) == Depends::Never { Depends::Never } else { Depends::Anyhow };
+        let extends = match &step {
+            Step::Base(_) | Step::Empty => Depends::Never,
+            Step::Chosen(_) => Depends::Grows,
+            Step::OrSet(a, b) | Step::Or(a, b) | Step::AndSet(a, b) | Step::And(a, b) => of(a).max(of(b)),
+            Step::Product(a, b) => of(a).max(of(b)),
+            Step::Identity(a) | Step::Inverse(a) | Step::Maybe(a) => of(a),
+            Step::Then(a, b) if is_identity(a) || is_identity(b) => of(a).max(of(b)),
+            // A later event may be the link between two earlier ones.
+            Step::Then(a, b) => Depends::Grows.max(of(a)).max(of(b)),
+            Step::Plus(a) | Step::Star(a) | Step::Domain(a) | Step::Range(a) => Depends::Grows.max(of(a)),
+            Step::MinusSet(a, b) | Step::Minus(a, b) => of(a).max(fixed(b)),
+            Step::NotSet(a) | Step::Not(a) => fixed(a),
+            // It counts earlier events only.
+            Step::Nth(a, b, c) => fixed(a).max(fixed(b)).max(fixed(c)),
+            Step::Unmet(..) => Depends::Anyhow,
+        };
         let is_set = match &step {
             Step::Base(base) => base.is_set(),
             Step::OrSet(..) | Step::MinusSet(..) | Step::AndSet(..) | Step::NotSet(_) => true,
@@ -304,6 +353,7 @@ impl Builder<'_> {
             _ => false,
         };
         self.meaning.steps.push((step, depends));
+        self.meaning.extends.push(extends);
         self.meaning.is_set.push(is_set);
         self.meaning.steps.len() - 1
     }
