@@ -4,10 +4,10 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-use farfield_core::fabric::{ErrorKind as FabricError, GroupKey, NodeId, Region};
+use farfield_core::fabric::{ErrorKind as FabricError, GroupKey, NodeId, Region, sim};
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 
-use crate::scenario::{Cluster, crashed, was_paused};
+use crate::scenario::{Cluster, crashed};
 
 /// Whether the only possible cause of an error is a node's death, a cut, or an eviction.
 ///
@@ -54,6 +54,49 @@ pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
+/// The moment at which a call begins, to judge whether it may time out.
+///
+/// Time passes only when nothing else can happen. So a call that times out although no fault occurs during it, and none
+/// lasts, waits for something that never comes: it hangs. A death counts until all nodes know of it.
+///
+/// ```
+/// # use farfield::{Mutex, NodeId};
+/// # use farfield_check::{Budget, Scenario, check, parts::Excuse};
+/// let scenario = Scenario::new("doc/excuse", "a lock that is never released", 2, |cluster| {
+///     let locks = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?;
+///     let late = cluster.log();
+///     let seen = late.clone();
+///     cluster.at_end(move || Ok(assert_eq!(seen.take(), [false])));
+///     for (me, lock) in locks.into_iter().enumerate() {
+///         let late = late.clone();
+///         cluster.thread(me, "locks", move |ep| {
+///             let excuse = Excuse::now();
+///             match ep.block_on(lock.lock(ep)) {
+///                 Ok(guard) => Ok(core::mem::forget(guard)), // never released
+///                 Err(error) if error.is_timeout() => Ok(drop(late.push(excuse.is_given()))),
+///                 Err(error) => Err(error),
+///             }
+///         });
+///     }
+///     Ok(())
+/// });
+/// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Excuse(Option<u32>);
+
+impl Excuse {
+    /// A call begins now.
+    pub fn now() -> Excuse {
+        Excuse(sim::excuses())
+    }
+
+    /// Whether a fault has occurred since then, or has lasted all the time.
+    pub fn is_given(self) -> bool {
+        self.0.is_none() || sim::excuses() != self.0
+    }
+}
+
 /// Retries after a timeout. Time may pass before any node detects a fault.
 ///
 /// ```
@@ -69,11 +112,12 @@ pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 /// ```
 ///
 /// # Errors
-/// That of the attempt, unless it is a timeout that a fault or a leap of time explains.
+/// That of the attempt, unless it is a timeout that a fault explains ([`Excuse`]).
 pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
+        let excuse = Excuse::now();
         match attempt() {
-            Err(error) if error.is_timeout() && (was_paused() || (0..3).any(crashed)) => {}
+            Err(error) if error.is_timeout() && excuse.is_given() => {}
             done => return done,
         }
     }

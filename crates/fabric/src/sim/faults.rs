@@ -93,6 +93,16 @@ impl FaultState {
         self.paused.contains(&(thread as u16))
     }
 
+    pub(super) fn has_stood_still(&self) -> bool {
+        self.happened.iter().any(|(_, fault)| matches!(fault, Fault::Stall(_) | Fault::Pause(_)))
+    }
+
+    /// How many have begun, and deaths have become known; and whether one lasts.
+    pub(super) fn progress(&self) -> (u32, bool) {
+        let lasts = self.crashed != self.over || self.stalled != 0 || !self.paused.is_empty() || self.cut.is_some();
+        (self.happened.len() as u32 + self.over.count_ones(), lasts)
+    }
+
     fn digest(&self) -> u64 {
         let left = &self.left;
         let counts = [left.crashes, left.cuts, left.stalls, left.pauses, left.false_suspicions, self.time_outs];
@@ -124,12 +134,6 @@ fn pair(lane: Cpu, peer: u16) -> u64 {
 impl Inner {
     pub(super) fn is_crashed(&self, node: u16) -> bool {
         self.faults.as_ref().is_some_and(|faults| faults.is_crashed(node))
-    }
-
-    /// Whether a NIC has stalled or a thread was paused so far.
-    pub(super) fn has_stood_still(&self) -> bool {
-        let stands = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Stall(_) | Fault::Pause(_));
-        self.faults.as_ref().is_some_and(|faults| faults.happened.iter().any(stands))
     }
 
     /// Whether all nodes know that a node is dead, since the system reports it.

@@ -41,4 +41,4 @@ pub use fabric::SimFabric;
 pub use fault_kinds::{Fault, Faults};
 pub use mowgli::machine::Loc;
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, fail, note, run, was_paused};
+pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, excuses, fail, note, run, was_paused};

@@ -568,6 +568,12 @@ pub fn was_paused() -> bool {
     with_world(|world| world.inner.borrow().has_stood_still()) == Some(true)
 }
 
+/// How much has happened that lets a wait time out, or none if time may pass at any moment: a fault lasts, something
+/// has stood still, or a majority decides deaths, and the nodes have to find out.
+pub fn excuses() -> Option<u32> {
+    with_world(|world| world.inner.borrow().excuses()).flatten()
+}
+
 /// Adds a remark to the record of the execution.
 pub fn note(text: impl FnOnce() -> String) {
     with_world(|world| {

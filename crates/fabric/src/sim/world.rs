@@ -293,6 +293,18 @@ impl Inner {
     }
 
     /// Whether time may pass at any moment.
+    /// Whether a NIC has stalled or a thread was paused so far.
+    pub(super) fn has_stood_still(&self) -> bool {
+        self.faults.as_ref().is_some_and(|faults| faults.has_stood_still())
+    }
+
+    /// See [`super::excuses`].
+    pub(super) fn excuses(&self) -> Option<u32> {
+        let (count, lasts) = self.faults.as_ref().map_or((0, false), |faults| faults.progress());
+        let passes = lasts || self.early_timeouts() || self.has_stood_still() || self.death_rule == DeathRule::Majority;
+        (!passes).then_some(count)
+    }
+
     pub(super) fn early_timeouts(&self) -> bool {
         self.phase == Phase::Explored && self.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
     }

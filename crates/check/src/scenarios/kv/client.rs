@@ -10,7 +10,7 @@ use farfield_core::{Endpoint, Error, ErrorKind, KvOptions, KvStore, Result};
 use foldhash::fast::FixedState;
 
 use super::{VICTIM, a_moment};
-use crate::parts::comes_of_faults;
+use crate::parts::{Excuse, comes_of_faults};
 use crate::scenario::{Cluster, Log, crashed};
 
 /// A value of two words, which a reader may find torn.
@@ -123,6 +123,7 @@ impl Client {
         output: impl Fn(&T) -> KvOutput,
     ) -> Result<Answer<T>> {
         let at = self.log.push(Entry::Called { client: self.id, key, input });
+        let excuse = Excuse::now();
         match call.await {
             Ok(answer) => {
                 self.log.push(Entry::Returned { call: at, output: output(&answer) });
@@ -148,7 +149,8 @@ impl Client {
             }
             // In the middle of an insert there.
             Err(error) if error.is_gone() && error.node() == Some(VICTIM) => Ok(Answer::None),
-            Err(error) if error.is_timeout() || self.may_be_cut_off() && comes_of_faults(&error) => Ok(Answer::None),
+            Err(error) if error.is_timeout() && excuse.is_given() => Ok(Answer::None),
+            Err(error) if self.may_be_cut_off() && comes_of_faults(&error) => Ok(Answer::None),
             Err(error) => Err(error),
         }
     }
