@@ -254,6 +254,74 @@ struct Search<'a, M: Model> {
     best_open: Vec<u32>,
 }
 
+/// The operations of a history, and the operation at each position of the list: calls and returns, in order of time.
+fn ops_of<M: Model>(
+    model: &M,
+    events: &[Event<M::Input, M::Output>],
+    states: &mut States<M::State>,
+) -> (Vec<Op>, Vec<u32>) {
+    let mut ops: Vec<Op> = Vec::with_capacity(events.len());
+    // (time, is a return, operation): a call sorts before a return of the same time, so touching is overlapping.
+    let mut timeline: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * events.len());
+    for (at, event) in events.iter().enumerate() {
+        let kind = match model.effect(&event.input, event.output.as_ref()) {
+            Effect::Unknown => Kind::Unknown,
+            Effect::Read { only_in } => Kind::Read { only_in: only_in.map_or(NEVER, |state| states.id(state)) },
+            Effect::Write { leaves, class } => Kind::Write { leaves: states.id(leaves), class },
+        };
+        ops.push(Op { call_at: NEVER, return_at: NEVER, kind });
+        match event.answered_ns() {
+            Some(return_ns) => {
+                timeline.push((event.call_ns, false, at as u32));
+                timeline.push((return_ns, true, at as u32));
+            }
+            // A pending read gives no information.
+            None if matches!(kind, Kind::Read { .. }) => {}
+            None => timeline.push((event.call_ns, false, at as u32)),
+        }
+    }
+    timeline.sort_unstable();
+    let mut op_at = vec![NEVER];
+    for (at, &(_, returns, op)) in (1..).zip(&timeline) {
+        op_at.push(op);
+        let op = &mut ops[op as usize];
+        *(if returns { &mut op.return_at } else { &mut op.call_at }) = at;
+    }
+    (ops, op_at)
+}
+
+/// The operations on each state. Those that are not on the list do not count.
+fn traffic_of(ops: &[Op], states: usize) -> Vec<Traffic> {
+    let mut traffic = vec![NO_TRAFFIC; states];
+    for (id, op) in (0..).zip(ops) {
+        if op.call_at == NEVER {
+            continue;
+        }
+        let entry = match op.kind {
+            Kind::Unknown | Kind::Read { only_in: NEVER } => continue,
+            Kind::Read { only_in } => {
+                let entry = &mut traffic[only_in as usize];
+                entry.readers += 1;
+                if entry.reader_call_max <= op.call_at {
+                    (entry.reader_called_last, entry.reader_call_max) = (id, op.call_at);
+                }
+                entry
+            }
+            Kind::Write { leaves, .. } => {
+                let entry = &mut traffic[leaves as usize];
+                entry.writers += 1;
+                entry.writers_total += 1;
+                entry.writer = id;
+                entry
+            }
+        };
+        if op.return_at < entry.return_min {
+            (entry.returned_first, entry.return_min) = (id, op.return_at);
+        }
+    }
+    traffic
+}
+
 /// The result of [`Search::enter`].
 enum Entered {
     /// Every operation that returned is placed.
@@ -268,61 +336,9 @@ impl<'a, M: Model> Search<'a, M> {
     fn new(model: &'a M, events: &'a [Event<M::Input, M::Output>], budget: Budget) -> Self {
         let mut states = States { ids: HashMap::default(), all: Vec::new() };
         let initial = states.id(model.initial());
-        let mut ops: Vec<Op> = Vec::with_capacity(events.len());
-        // (time, is a return, operation): a call sorts before a return of the same time, so touching is overlapping.
-        let mut timeline: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * events.len());
-        for (at, event) in events.iter().enumerate() {
-            let kind = match model.effect(&event.input, event.output.as_ref()) {
-                Effect::Unknown => Kind::Unknown,
-                Effect::Read { only_in } => Kind::Read { only_in: only_in.map_or(NEVER, |state| states.id(state)) },
-                Effect::Write { leaves, class } => Kind::Write { leaves: states.id(leaves), class },
-            };
-            ops.push(Op { call_at: NEVER, return_at: NEVER, kind });
-            match event.answered_ns() {
-                Some(return_ns) => {
-                    timeline.push((event.call_ns, false, at as u32));
-                    timeline.push((return_ns, true, at as u32));
-                }
-                // A pending read gives no information.
-                None if matches!(kind, Kind::Read { .. }) => {}
-                None => timeline.push((event.call_ns, false, at as u32)),
-            }
-        }
-        timeline.sort_unstable();
-        let len = timeline.len() as u32 + 1;
-        let mut op_at = vec![NEVER];
-        for (at, &(_, returns, op)) in (1..).zip(&timeline) {
-            op_at.push(op);
-            let op = &mut ops[op as usize];
-            *(if returns { &mut op.return_at } else { &mut op.call_at }) = at;
-        }
-        let mut traffic = vec![NO_TRAFFIC; states.all.len()];
-        for (id, op) in (0..).zip(&ops) {
-            if op.call_at == NEVER {
-                continue;
-            }
-            let entry = match op.kind {
-                Kind::Unknown | Kind::Read { only_in: NEVER } => continue,
-                Kind::Read { only_in } => {
-                    let entry = &mut traffic[only_in as usize];
-                    entry.readers += 1;
-                    if entry.reader_call_max <= op.call_at {
-                        (entry.reader_called_last, entry.reader_call_max) = (id, op.call_at);
-                    }
-                    entry
-                }
-                Kind::Write { leaves, .. } => {
-                    let entry = &mut traffic[leaves as usize];
-                    entry.writers += 1;
-                    entry.writers_total += 1;
-                    entry.writer = id;
-                    entry
-                }
-            };
-            if op.return_at < entry.return_min {
-                (entry.returned_first, entry.return_min) = (id, op.return_at);
-            }
-        }
+        let (ops, op_at) = ops_of(model, events, &mut states);
+        let traffic = traffic_of(&ops, states.all.len());
+        let len = op_at.len() as u32;
         Search {
             model,
             events,

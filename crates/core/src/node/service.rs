@@ -1,19 +1,20 @@
 //! The service thread: the control plane, and the pollers that objects register. An application that computes never
 //! blocks its peers, because this thread does not wait for it.
 
+mod thread;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{ControlEvent, DeathRule, Endpoint, Instant, LocalMutex, NodeId, PeerState, Waiting, Word};
+use farfield_fabric::{Endpoint, LocalMutex, NodeId, Word};
 
-use super::Shared;
-use super::membership::{Action, Membership};
+pub(super) use self::thread::run;
+use super::membership::Membership;
 use super::object::close::Openings;
 use super::object::reopen::Reopenings;
-use super::object::{Memory, Message, OpenObject};
-use crate::error::{Error, ErrorKind};
-use crate::mutants;
+use super::object::{Memory, OpenObject};
+use crate::error::Error;
 
 /// Work that the service thread does for an object, a little at a time. It must not wait for another node, except for
 /// one round trip of its own at most. If it panics, so does the service thread, and the node is dead: to the others,
@@ -268,228 +269,6 @@ impl Service {
     }
 }
 
-/// The delay before it polls operations again that have not started.
-const HELD_TICK: Duration = Duration::from_micros(100);
-/// It polls the control sockets at least this often while pollers keep the thread awake.
-const SERVE_EVERY: u32 = 32;
-/// It also serves after so many pollers that had work, in the middle of a round. So messages of members, and beats of
-/// this one, do not wait until all objects have had their turn.
-const SERVE_EVERY_BUSY: u32 = 4;
-/// A node that is stopped in the middle of a write cannot be evicted before it runs again: the time for one attempt,
-/// and the pause between two.
-const EVICT_MAX: Duration = Duration::from_millis(1);
-const EVICT_EVERY: Duration = Duration::from_millis(1);
-/// A leaving node polls its unfinished work again after such a pause, which grows while nothing happens.
-const LEAVE_TICK_MIN: Duration = Duration::from_micros(100);
-const LEAVE_TICK_MAX: Duration = Duration::from_millis(10);
-/// The stream of the node's random number generator.
-const MEMBERSHIP_STREAM: u64 = u64::MAX;
-
-pub(super) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
-    let service = &shared.service;
-    let fabric = &shared.fabric;
-    let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
-    let mut waiting = Waiting::of_service();
-    fabric.wait_begins(); // what blocks below lies in the middle of it
-    let mut round = 0u32;
-    let (places, rng) = (fabric.places() as u16, shared.rng(MEMBERSHIP_STREAM));
-    let mut membership = Membership::new(fabric.me(), places, fabric.death_rule(), rng);
-    if fabric.nodes() > fabric.places() {
-        let all = (0..fabric.nodes() as u16).map(NodeId);
-        let is_up = |node: &NodeId| matches!(fabric.peer_state(*node), PeerState::Up { .. });
-        membership.finds(&shared.gone(), &all.filter(is_up).collect::<Vec<_>>());
-    }
-    while service.stop.load() == 0 {
-        pollers.append(&mut service.new_pollers.lock());
-        let mut busy = 0;
-        pollers.retain_mut(|poller| {
-            let progress = poller.poll(endpoint);
-            if progress == Progress::Busy {
-                busy += 1;
-                if busy % SERVE_EVERY_BUSY == 0 {
-                    fabric.serve(Duration::ZERO, &mut |event| handle(shared, &mut membership, event));
-                    lead(shared, &mut membership);
-                }
-            }
-            progress != Progress::Done
-        });
-        let busy = busy > 0;
-        // Operations that they have left to it must start.
-        let is_held = endpoint.progress();
-        round = round.wrapping_add(1);
-        let tick = lead(shared, &mut membership);
-        report(&mut membership, &mut pollers);
-        if pollers.is_empty() && !is_held {
-            fabric.serve(tick.unwrap_or(Duration::MAX), &mut |event| handle(shared, &mut membership, event));
-            continue;
-        }
-        if busy {
-            waiting.reset();
-        }
-        if round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep() {
-            let mut heard = false;
-            fabric.serve(Duration::ZERO, &mut |event| {
-                heard = true;
-                handle(shared, &mut membership, event);
-            });
-            // The thread must not sleep on an event: it may ask for a decision, or a poller may wait for it.
-            if heard {
-                waiting.reset();
-                continue;
-            }
-        }
-        if !busy {
-            let tick = if is_held { Some(tick.map_or(HELD_TICK, |tick| tick.min(HELD_TICK))) } else { tick };
-            waiting.until(tick.map_or(Instant::NEVER, |tick| fabric.now() + tick));
-            fabric.idle(&mut waiting);
-        }
-    }
-    fabric.idle_end(&mut waiting);
-    fabric.wait_ends();
-    // Work that others wait for is finished first, as far as possible.
-    pollers.append(&mut service.new_pollers.lock());
-    let parting = endpoint.now() + LEAVE_TIMEOUT;
-    let mut pause = LEAVE_TICK_MIN;
-    // Nothing that a fenced node does has an effect: its peers recover the work that it leaves.
-    while pollers.iter().any(|poller| poller.must_finish_before_leave())
-        && endpoint.now() < parting
-        && !fabric.is_fenced()
-    {
-        pollers.retain_mut(|poller| {
-            let progress = poller.poll(endpoint);
-            if progress != Progress::Idle {
-                pause = LEAVE_TICK_MIN;
-            }
-            progress != Progress::Done
-        });
-        let tick = lead(shared, &mut membership); // some wait until others are decided to be dead
-        report(&mut membership, &mut pollers);
-        let mut heard = false;
-        fabric.serve(tick.map_or(pause, |tick| tick.min(pause)), &mut |event| {
-            heard = true;
-            handle(shared, &mut membership, event);
-        });
-        pause = if heard { LEAVE_TICK_MIN } else { (2 * pause).min(LEAVE_TICK_MAX) };
-    }
-    let owes = pollers.iter().any(|poller| poller.must_finish_before_leave());
-    // The others agree on its departure before it leaves: a departed node has no vote.
-    if fabric.death_rule() == DeathRule::Majority && !owes {
-        membership.depart(endpoint.now());
-        while membership.is_member() && !membership.is_fenced() && endpoint.now() < parting {
-            let tick = lead(shared, &mut membership).unwrap_or(LEAVE_TIMEOUT);
-            fabric.serve(tick, &mut |event| handle(shared, &mut membership, event));
-        }
-        // It may be the only node that knows the decision.
-        if !mutants::MEMBERSHIP_GOES_IN_SILENCE.is_on() {
-            speak(shared, &mut membership);
-        }
-    }
-    // The pollers' puts are visible before the goodbye.
-    endpoint.flush();
-    if owes {
-        if !fabric.is_fenced() {
-            tracing::warn!(
-                "{} leaves work unfinished after {LEAVE_TIMEOUT:?}: the others treat it as dead",
-                fabric.me()
-            );
-        }
-        fabric.leave_uncleanly();
-    } else {
-        fabric.leave();
-    }
-    // Objects and pollers may own handles, so they are dropped.
-    drop(pollers);
-    service.new_pollers.lock().clear();
-    service.objects.lock().clear();
-}
-
-/// Carries out the membership's actions. Returns the time until there is more to do, if there is.
-fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
-    if membership.is_calm() {
-        return None;
-    }
-    let fabric = &shared.fabric;
-    let now = fabric.now();
-    membership.tick(now);
-    // The decision is announced before any node is evicted: evicted nodes learn it, too.
-    speak(shared, membership);
-    for node in membership.to_evict() {
-        match fabric.evict(node, EVICT_MAX) {
-            Ok(()) => membership.has_evicted(node),
-            Err(why) => tracing::debug!("{node} is not evicted yet: {why}"),
-        }
-    }
-    speak(shared, membership);
-    if membership.has_changed() {
-        shared.service.publish(membership);
-        shared.forget_the_gone();
-        tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
-    }
-    if membership.to_evict().is_empty() { membership.next_tick().map(|at| at - now) } else { Some(EVICT_EVERY) }
-}
-
-/// Reports the changed statuses to the pollers.
-fn report(membership: &mut Membership, pollers: &mut [Box<dyn Poller>]) {
-    for (node, status) in std::mem::take(&mut membership.changed) {
-        pollers.iter_mut().for_each(|poller| poller.status_changed(node, status));
-    }
-}
-
-fn speak(shared: &Arc<Shared>, membership: &mut Membership) {
-    for action in membership.take_actions() {
-        match action {
-            Action::Send(to, message) => _ = Message::Membership(message).send(shared, to),
-            Action::Fence => {
-                tracing::error!("this node, {}, was evicted from the session", shared.fabric.me());
-                shared.fabric.fence_self();
-            }
-        }
-    }
-}
-
-fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent) {
-    let service = &shared.service;
-    match event {
-        ControlEvent::Up(node) => {
-            service.up.lock().insert(node);
-            service.refused.lock().retain(|(refused, _)| *refused != node);
-            // If it is dead or departed by now, that was reported before, and is not repeated.
-            let returns = node.index() >= shared.fabric.places();
-            if !returns || matches!(shared.fabric.peer_state(node), PeerState::Up { .. }) {
-                membership.came(node);
-            }
-            // Objects that were opened before it joined are announced now.
-            let objects: Vec<_> = service.objects.lock().values().cloned().collect();
-            for object in objects {
-                if !mutants::JOIN_LATE_NOT_ANNOUNCED.is_on() {
-                    object.announce(shared, node);
-                }
-            }
-            service.reopenings.announce(shared, node);
-        }
-        ControlEvent::Down(node) => match shared.fabric.peer_state(node) {
-            PeerState::Left => {
-                membership.left(node);
-                shared.forget_the_gone();
-            }
-            PeerState::Dead { .. } => membership.died(node),
-            // Its connection has broken, which does not prove its death.
-            PeerState::Up { .. } | PeerState::NotJoined => membership.suspect(node),
-        },
-        ControlEvent::Suspected(node) => membership.suspect(node),
-        ControlEvent::Trusted(node) => membership.trust(node),
-        ControlEvent::Refused(node, error) => {
-            tracing::warn!("{node} was refused: {error}");
-            service.refused.lock().push((node, ErrorKind::Fabric(error).into()));
-        }
-        ControlEvent::Message(from, bytes) => match postcard::from_bytes::<Message>(&bytes) {
-            Ok(Message::Membership(message)) => membership.receive(from, message),
-            Ok(message) => message.handle(shared, from),
-            Err(why) => tracing::warn!("{from} sent a message that cannot be read: {why}"),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::disallowed_methods, reason = "a test watches from outside the fabric")]
@@ -498,6 +277,7 @@ mod tests {
 
     use super::*;
     use crate::Node;
+    use crate::node::Shared;
 
     const NODES: u16 = 6;
     const POLLERS: usize = 64;

@@ -108,6 +108,16 @@ pub struct MutexArray {
     passed_over: LocalMutex<HashMap<usize, u32>>,
 }
 
+/// What a waiting operation does next.
+enum Next {
+    /// It takes the lock, or the turn, from a dead node, and leaves it in this state.
+    Take(State),
+    /// It fails, if the lock is still in the same state.
+    Fail(fabric::Error),
+    /// It waits for a change, until then at most.
+    Wait(Instant),
+}
+
 impl MutexArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
@@ -289,85 +299,21 @@ impl MutexArray {
         deadline: Instant,
     ) -> Result<Guard<'a>> {
         self.object.check_current()?;
-        let (word, me) = (self.word(index), self.me());
-        let path = self.object.path();
-        // A free lock: at most two attempts, since a wrong guess is corrected by the first.
-        let mut state = State(self.seen[index].load()).freed();
-        for _ in 0..2 {
-            let Some(taken) = state.taken_by_newcomer(me) else { break };
-            let found = State(self.settle_take(endpoint, word, state, taken).await.of(path)?);
-            if found == state {
-                return Ok(self.guard(endpoint, word, index, taken));
-            }
-            state = found;
-        }
-        // A held lock: this draws a ticket, which `waiting` returns if this operation is dropped or fails.
-        let (mut number, after) = self.draw(endpoint, index).await.of(path)?;
-        let mut waiting = Ticket { locks: self, word, number: Some(number) };
-        state = after;
-        let start = endpoint.now();
-        let mut watch = Watch::begin(state, start);
-        loop {
-            if state.is_past(number) {
-                // It was freed from a dead holder.
-                waiting.number = None;
-                (number, state) = self.draw(endpoint, index).await.of(path)?;
-                waiting.number = Some(number);
-                continue;
-            }
-            if let Some(taken) = state.taken_by_ticket(number, me) {
-                let take = endpoint.cas(word, state.0, taken.0);
-                let found = CancelGuard::new(endpoint, take, |found| {
-                    if found == state.0 {
-                        // The turn is used up with it: nothing is left to pass on.
-                        waiting.number = None;
-                        release::add(&self.object, endpoint, word, me.wrapping_neg());
-                    }
-                })
-                .await
-                .of(path)?;
-                if State(found) == state || mutants::MUTEX_TURN_UNCHECKED.is_on() {
-                    waiting.number = None;
+        // A free lock: at most two attempts, since a wrong guess is corrected by the first. The block keeps their
+        // variables out of the future of the wait.
+        {
+            let (word, me) = (self.word(index), self.me());
+            let mut state = State(self.seen[index].load()).freed();
+            for _ in 0..2 {
+                let Some(taken) = state.taken_by_newcomer(me) else { break };
+                let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
+                if found == state {
                     return Ok(self.guard(endpoint, word, index, taken));
                 }
-                state = State(found);
-                continue;
-            }
-            let now = endpoint.now();
-            let patience = self.patience(index);
-            watch.sees(state, now);
-            let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
-            let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
-            if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
-                state = self.take_from_the_dead(endpoint, index, state, left).await.of(path)?;
-                continue;
-            }
-            // A dead holder will be fenced; a departed one never returns to release the lock.
-            let gone = gone.filter(|error| late || matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
-            if let Some(error) = gone {
-                // Read once more: the holder may have released the lock before it left.
-                let now = endpoint.get(word).await.of(path)?;
-                if now == state.0 {
-                    return Err(error).of(path);
-                }
-                state = State(now);
-                continue;
-            }
-            if late {
-                let waited = now - start;
-                // The holder, or the node that has the turn, if it is known.
-                let missing = state.holder().into_iter().collect();
-                return Err(ErrorKind::Timeout { what: "the lock".into(), waited, missing }).of(path);
-            }
-            self.object.check_unasked()?;
-            // The wait is in slices, to notice the death of the holder's node.
-            let slice = deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience));
-            match endpoint.wait_remote(word, state.0, slice).await {
-                Ok(changed) => state = State(changed),
-                Err(error) if error.is_timeout() => {}
-                Err(error) => return Err(error).of(path),
+                state = found;
             }
         }
+        self.lock_in_turn(endpoint, index, deadline).await
     }
 
     /// Takes lock `index` if it is available without waiting.
@@ -411,6 +357,92 @@ impl MutexArray {
             state = found;
         }
         Ok(None)
+    }
+
+    /// Takes a held lock: draws a ticket and waits for its turn. If this is dropped or fails, the turn is passed on.
+    #[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice, in each future of `lock`")]
+    fn lock_in_turn<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Guard<'a>>> {
+        async move {
+            let (mut number, mut state) = self.draw(endpoint, index).await.of(self.object.path())?;
+            let mut ticket = Ticket { locks: self, word: self.word(index), number: Some(number) };
+            let start = endpoint.now();
+            let mut watch = Watch::begin(state, start);
+            loop {
+                if state.is_past(number) {
+                    // It was freed from a dead holder.
+                    ticket.number = None;
+                    (number, state) = self.draw(endpoint, index).await.of(self.object.path())?;
+                    ticket.number = Some(number);
+                    continue;
+                }
+                if let Some(taken) = state.taken_by_ticket(number, self.me()) {
+                    let found = self.settle_turn(endpoint, &mut ticket, state, taken).await;
+                    let found = State(found.of(self.object.path())?);
+                    if found == state || mutants::MUTEX_TURN_UNCHECKED.is_on() {
+                        ticket.number = None;
+                        return Ok(self.guard(endpoint, ticket.word, index, taken));
+                    }
+                    state = found;
+                    continue;
+                }
+                let next = self.next_step(endpoint, index, state, &mut watch, start, deadline)?;
+                let found = match next {
+                    Next::Take(left) => self.take_from_the_dead(endpoint, index, state, left).await,
+                    // Read once more: the holder may have released the lock before it left.
+                    Next::Fail(error) => match endpoint.get(ticket.word).await {
+                        Ok(now) if now == state.0 => Err(error),
+                        found => found.map(State),
+                    },
+                    Next::Wait(slice) => match endpoint.wait_remote(ticket.word, state.0, slice).await {
+                        Err(error) if error.is_timeout() => Ok(state),
+                        found => found.map(State),
+                    },
+                };
+                state = found.of(self.object.path())?;
+            }
+        }
+    }
+
+    /// What an operation does whose turn it is not, with the lock in this state.
+    ///
+    /// # Errors
+    /// A timeout, or the lock is being reopened.
+    fn next_step(
+        &self,
+        endpoint: &Endpoint,
+        index: usize,
+        state: State,
+        watch: &mut Watch,
+        start: Instant,
+        deadline: Instant,
+    ) -> Result<Next> {
+        let now = endpoint.now();
+        let patience = self.patience(index);
+        watch.sees(state, now);
+        let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
+        let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
+        if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
+            return Ok(Next::Take(left));
+        }
+        // A dead holder will be fenced; a departed one never returns to release the lock.
+        let gone = gone.filter(|error| late || matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
+        if let Some(error) = gone {
+            return Ok(Next::Fail(error));
+        }
+        if late {
+            let waited = now - start;
+            // The holder, or the node that has the turn, if it is known.
+            let missing = state.holder().into_iter().collect();
+            return Err(ErrorKind::Timeout { what: "the lock".into(), waited, missing }).of(self.object.path());
+        }
+        self.object.check_unasked()?;
+        // The wait is in slices, to notice the death of the holder's node.
+        Ok(Next::Wait(deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience))))
     }
 
     /// Draws a ticket. Returns its number, and the state with it.
@@ -500,6 +532,25 @@ impl MutexArray {
         let me = self.me();
         CancelGuard::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
             if found == from.0 {
+                release::add(&self.object, endpoint, word, me.wrapping_neg());
+            }
+        })
+    }
+
+    /// A compare-and-swap that takes the lock in a ticket's turn. If it succeeds after its future was dropped, the lock
+    /// is released.
+    fn settle_turn<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        ticket: &'a mut Ticket<'_>,
+        from: State,
+        taken: State,
+    ) -> impl Future<Output = fabric::Result<u64>> {
+        let (word, me) = (ticket.word, self.me());
+        CancelGuard::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
+            if found == from.0 {
+                // The turn is used up with it: nothing is left to pass on.
+                ticket.number = None;
                 release::add(&self.object, endpoint, word, me.wrapping_neg());
             }
         })

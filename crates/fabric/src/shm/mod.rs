@@ -18,7 +18,7 @@ mod tests;
 mod waiting;
 mod window;
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -32,7 +32,7 @@ use self::node_header::{DoorBell, LANES_MAX, NodeHeader, SILENT, TAKEN};
 pub use self::options::ShmOptions;
 use self::reach::{LanePlace, Memory, OwnCard};
 use self::waiting::{REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP_MAX, SPINS, WaitersBell, YIELDS, announce};
-use self::window::{Attach, Windows};
+use self::window::Attach;
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
@@ -111,25 +111,10 @@ impl ShmFabric {
 
         let control = Control::open(directory, own.0.socket_path(), options, me, here.clone())
             .map_err(|why| session_error(&why))?;
-        let memory = Arc::new(Memory {
-            windows: Arc::new(Windows::new(NODES_MAX).map_err(|why| system("windows on peers")(&why))?),
-            own,
-            peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
-            known: AtomicUsize::new(places),
-            arenas: Mutex::default(),
-            gone: Mutex::default(),
-            admitted: Mutex::default(),
-        });
+        let memory = Arc::new(Memory::new(own, places)?);
         memory.admit(me)?;
-        for node in [u32::from(me.0)].iter().chain(&here).chain(&gone) {
-            memory.know(NodeId(*node as u16));
-        }
-        for node in gone {
-            let _ = memory.peers[node as usize].set(None);
-        }
-        for (node, card) in living {
-            let _ = memory.peers[node as usize].set(Some(card));
-        }
+        memory.know(me);
+        memory.learn(&here, gone, living);
         let alarm = Alarm::new(format!("farfield-wakes-{}", me.0), Box::new(WaitersBell(Arc::clone(&memory))));
         let fabric = ShmFabric {
             alarm,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::gone::Gone;
-use super::limits::{lock, system};
+use super::limits::{NODES_MAX, lock, system};
 use super::node_header::NodeHeader;
 use super::window::Windows;
 use crate::error::Result;
@@ -75,6 +75,36 @@ impl Drop for LanePlace {
 }
 
 impl Memory {
+    /// The memory of a node that has none yet but its card, in a session of so many places.
+    ///
+    /// # Errors
+    /// No memory for the windows.
+    pub(super) fn new(own: Arc<OwnCard>, places: usize) -> Result<Memory> {
+        Ok(Memory {
+            windows: Arc::new(Windows::new(NODES_MAX).map_err(|why| system("windows on peers")(&why))?),
+            own,
+            peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
+            known: AtomicUsize::new(places),
+            arenas: Mutex::default(),
+            gone: Mutex::default(),
+            admitted: Mutex::default(),
+        })
+    }
+
+    /// Takes in the nodes that this one finds when it enters: those that are here, those that are gone, and the cards
+    /// of the living.
+    pub(super) fn learn(&self, here: &[u32], gone: Vec<u32>, living: Vec<(u32, CardMapping)>) {
+        for node in here.iter().chain(&gone) {
+            self.know(NodeId(*node as u16));
+        }
+        for node in gone {
+            let _ = self.peers[node as usize].set(None);
+        }
+        for (node, card) in living {
+            let _ = self.peers[node as usize].set(Some(card));
+        }
+    }
+
     pub(super) fn own_right(&self, key: GroupKey, peer: NodeId) -> &core::sync::atomic::AtomicU8 {
         NodeHeader::right(self.own.mapping(), key, peer)
     }

@@ -231,6 +231,35 @@ fn cells(local: &Local) -> Option<Loc> {
     place.map(|(node, word)| Loc { node, word })
 }
 
+/// Issues an operation of a node on the machine, and records it. Returns its sequence there, if an execution is under
+/// way.
+fn issue(node: u16, lane: Cpu, request: &WorkRequest, at: Loc, operation: Operation) -> Option<u32> {
+    with_world(|world| {
+        let current = world.inner.borrow().current?;
+        // What stands outside the execution uses lanes of all nodes.
+        let elsewhere = world.is_elsewhere(current, node);
+        let mut inner = world.inner.borrow_mut();
+        let cpu = if elsewhere { lane } else { inner.threads[current].cpu };
+        let value = match &operation {
+            Operation::Put { source: Source::Carried(words), .. } => words.first().copied(),
+            Operation::Cas { new, .. } => Some(*new),
+            Operation::Faa { addend, .. } => Some(*addend),
+            _ => None,
+        };
+        let (_, machine_sequence) = inner.machine.issue_on(cpu, lane, operation);
+        inner.acted(current, u64::from(machine_sequence));
+        if inner.records() {
+            let peer = request.peer();
+            let op = inner.operation_issued(current, lane, peer.0, machine_sequence);
+            let words = request.len.div_ceil(8) as u32;
+            let remote = (words > 0).then_some(at);
+            inner.note(current, What::Issue { op, verb: request.verb, peer, remote, words, value });
+        }
+        Some(machine_sequence)
+    })
+    .flatten()
+}
+
 /// The thread has looked at remote words, so its next wait ends when they change: it may get them again. If they have
 /// changed since they were read, it does not begin.
 fn looked_at(reads: Reads, brought: &[u64]) {
@@ -319,29 +348,8 @@ impl Lane for SimLane {
             Operation::Cas { expected, .. } => Some(Reads { from: at, count: 1, succeeds: Some(expected), into: None }),
             _ => None,
         };
-        let issued = with_world(|world| {
-            let (current, lane) = (world.inner.borrow().current?, lane?);
-            // What stands outside the execution uses lanes of all nodes.
-            let elsewhere = world.is_elsewhere(current, self.fabric.node());
-            let mut inner = world.inner.borrow_mut();
-            let cpu = if elsewhere { lane } else { inner.threads[current].cpu };
-            let value = match &operation {
-                Operation::Put { source: Source::Carried(words), .. } => words.first().copied(),
-                Operation::Cas { new, .. } => Some(*new),
-                Operation::Faa { addend, .. } => Some(*addend),
-                _ => None,
-            };
-            let (_, machine_sequence) = inner.machine.issue_on(cpu, lane, operation);
-            inner.acted(current, u64::from(machine_sequence));
-            if inner.records() {
-                let op = inner.operation_issued(current, lane, peer.0, machine_sequence);
-                let words = request.len.div_ceil(8) as u32;
-                let remote = (words > 0).then_some(at);
-                inner.note(current, What::Issue { op, verb: request.verb, peer, remote, words, value });
-            }
-            Some((lane, machine_sequence))
-        });
-        let Some(Some((lane, machine_sequence))) = issued else {
+        let issued = lane.and_then(|lane| Some((lane, issue(self.fabric.node(), lane, &request, at, operation)?)));
+        let Some((lane, machine_sequence)) = issued else {
             state.failed.insert(sequence, Code::Unreachable);
             return sequence;
         };

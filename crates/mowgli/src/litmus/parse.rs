@@ -1,11 +1,12 @@
 //! Reading a litmus test.
 
 mod call;
+mod object;
 
 use super::expand::{Binding, Inside};
 use super::implementation::Implementation;
 use super::*;
-use crate::model::{HOME, WRITER, list};
+use crate::model::list;
 use crate::text::{Position, Reader, Token};
 
 /// Loops are unrolled: so often at most, and so many steps of a thread.
@@ -68,17 +69,7 @@ fn read(
     all: &[Rc<Implementation>],
     known: Option<(Vec<NodeNumber>, Vec<NodeNumber>)>,
 ) -> Result<Test> {
-    let mut libraries = Vec::new();
-    loop {
-        let position = reader.position();
-        let name = reader.name("the name of a model")?;
-        let unknown =
-            || reader.error(position, format!("there is no model `{name}`; known are {}", list(models.names())));
-        libraries.push(models.get(&name).ok_or_else(unknown)?);
-        if !reader.takes(",") {
-            break;
-        }
-    }
+    let mut libraries = named_libraries(&mut reader, models)?;
     let name = reader.name("the test's name")?;
     let reason = match reader.peek().clone() {
         Token::Text(text) => {
@@ -88,21 +79,7 @@ fn read(
         _ => String::new(),
     };
     let own_libraries = libraries.len();
-    let mut implementations = Vec::new();
-    for implementation in all {
-        let position = implementation.position;
-        let Some(of) = libraries.iter().position(|library: &Rc<Library>| library.name == implementation.of) else {
-            continue;
-        };
-        implementations.push((of, Rc::clone(implementation)));
-        for name in &implementation.over {
-            let unknown = || implementation.reader.error(position, format!("there is no model `{name}`"));
-            let library = models.get(name).ok_or_else(unknown)?;
-            if !libraries.iter().any(|other| other.name == *name) {
-                libraries.push(library);
-            }
-        }
-    }
+    let implementations = implementations_of(&mut libraries, models, all)?;
     let test = Test {
         name,
         reason,
@@ -127,30 +104,81 @@ fn read(
         expanded: 0,
         own_libraries,
     };
-    for (_, implementation) in parser.implementations.clone() {
-        for block in &implementation.globals {
-            parser.expand(&implementation, block, Vec::new(), None, |parser| {
-                parser.reader.expect("{")?;
-                parser.declarations()
-            })?;
-        }
-    }
-    parser.reader.expect("{")?;
-    parser.declarations()?;
-    while !parser.is_at_question() {
-        parser.thread()?;
-    }
-    if let Some((thread, position)) = parser.threads_used.iter().find(|used| used.0 >= parser.test.threads.len()) {
-        return Err(parser.reader.error(*position, format!("there is no thread P{thread}")));
-    }
-    parser.question()?;
-    if *parser.reader.peek() != Token::End {
-        return Err(parser.reader.unexpected("the end"));
-    }
+    parser.globals()?;
+    parser.body()?;
     Ok(parser.test)
 }
 
+/// The libraries that the first line names.
+fn named_libraries(reader: &mut Reader, models: &Models) -> Result<Vec<Rc<Library>>> {
+    let mut libraries = Vec::new();
+    loop {
+        let position = reader.position();
+        let name = reader.name("the name of a model")?;
+        let unknown =
+            || reader.error(position, format!("there is no model `{name}`; known are {}", list(models.names())));
+        libraries.push(models.get(&name).ok_or_else(unknown)?);
+        if !reader.takes(",") {
+            return Ok(libraries);
+        }
+    }
+}
+
+/// The implementations of the libraries, with their places. Adds the libraries that they use.
+fn implementations_of(
+    libraries: &mut Vec<Rc<Library>>,
+    models: &Models,
+    all: &[Rc<Implementation>],
+) -> Result<Vec<(usize, Rc<Implementation>)>> {
+    let mut implementations = Vec::new();
+    for implementation in all {
+        let position = implementation.position;
+        let Some(of) = libraries.iter().position(|library| library.name == implementation.of) else {
+            continue;
+        };
+        implementations.push((of, Rc::clone(implementation)));
+        for name in &implementation.over {
+            let unknown = || implementation.reader.error(position, format!("there is no model `{name}`"));
+            let library = models.get(name).ok_or_else(unknown)?;
+            if !libraries.iter().any(|other| other.name == *name) {
+                libraries.push(library);
+            }
+        }
+    }
+    Ok(implementations)
+}
+
 impl Parser {
+    /// Declares the objects that implementations have once in a test.
+    fn globals(&mut self) -> Result<()> {
+        for (_, implementation) in self.implementations.clone() {
+            for block in &implementation.globals {
+                self.expand(&implementation, block, Vec::new(), None, |parser| {
+                    parser.reader.expect("{")?;
+                    parser.declarations()
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All that follows the first line: objects, threads and the question.
+    fn body(&mut self) -> Result<()> {
+        self.reader.expect("{")?;
+        self.declarations()?;
+        while !self.is_at_question() {
+            self.thread()?;
+        }
+        if let Some((thread, position)) = self.threads_used.iter().find(|used| used.0 >= self.test.threads.len()) {
+            return self.fail(*position, format!("there is no thread P{thread}"));
+        }
+        self.question()?;
+        if *self.reader.peek() != Token::End {
+            return Err(self.reader.unexpected("the end"));
+        }
+        Ok(())
+    }
+
     pub(super) fn fail<T>(&self, position: Position, what: impl Into<String>) -> Result<T> {
         Err(self.reader.error(position, what))
     }
@@ -189,111 +217,6 @@ impl Parser {
         signed(&mut self.reader).map(Value::number)
     }
 
-    // ---- objects ----
-
-    /// Up to the closing brace.
-    pub(super) fn declarations(&mut self) -> Result<()> {
-        while !self.reader.takes("}") {
-            if !self.inside.is_empty() && self.reader.takes_word("for") {
-                self.each(|parser| {
-                    parser.reader.expect("{")?;
-                    parser.declarations()
-                })?;
-                continue;
-            }
-            self.object()?;
-            self.reader.expect(";")?;
-        }
-        Ok(())
-    }
-
-    fn object(&mut self) -> Result<()> {
-        let position = self.reader.position();
-        let first = self.reader.name("an object")?;
-        let (kind, name) = match self.reader.peek() {
-            Token::Name(_) => (Some(first), self.reader.name("an object")?),
-            _ => (None, first),
-        };
-        let name = if self.inside.is_empty() { name } else { self.path(position, &name)? };
-        let mut libraries = self.test.libraries.iter().enumerate();
-        let found = match &kind {
-            Some(kind) => {
-                // Of those that have it, one that is not implemented, where an implementation declares it.
-                let all = libraries.filter_map(|(at, library)| library.kind(kind).map(|kind| (at, kind.clone())));
-                let mut all = all.filter(|(at, _)| self.is_usable(*at));
-                all.next()
-            }
-            None => libraries.find_map(|(at, library)| library.kinds.first().map(|kind| (at, kind.clone()))),
-        };
-        let Some((library, kind)) = found else {
-            return match kind {
-                Some(kind) => self.fail(position, format!("there are no objects of the kind `{kind}`")),
-                None => self.fail(position, "the libraries of this test have no objects"),
-            };
-        };
-        if self.test.objects.iter().any(|other| other.name == name) {
-            return self.fail(position, format!("there is a `{name}` already"));
-        }
-        let mut home = None;
-        if kind.has_home() {
-            if !self.reader.takes("@") {
-                return Err(self.reader.unexpected(&format!("`@` and the node of `{name}`")));
-            }
-            home = Some(self.node_term()?);
-        }
-        let lists: Vec<_> = kind.attributes.iter().filter(|attribute| *attribute != HOME).cloned().collect();
-        let mut threads = Vec::new();
-        if !lists.is_empty() {
-            self.reader.expect("(")?;
-            let mut all = Vec::new();
-            loop {
-                let position = self.reader.position();
-                let thread = self.thread_name()?;
-                self.threads_used.push((thread, position));
-                all.push(thread);
-                if self.reader.takes(")") {
-                    break;
-                }
-                self.reader.expect(",")?;
-            }
-            let mut all = all.into_iter();
-            for attribute in lists {
-                let count = if attribute == WRITER { 1 } else { THREADS_MAX };
-                threads.push((attribute, all.by_ref().take(count).collect()));
-            }
-        }
-        let mut starts = kind.starts.map(Value::number);
-        let equals = self.reader.position();
-        if self.reader.takes("=") {
-            if starts.is_none() {
-                return self.fail(equals, format!("a `{}` has no initial value", kind.name));
-            }
-            starts = Some(self.starting_value()?);
-        }
-        let of = self.implementations.iter().find(|(of, _)| *of == library).map(|(_, it)| Rc::clone(it));
-        let kind = kind.name;
-        let at = self.test.objects.len();
-        self.test.objects.push(Object { name, library, kind: kind.clone(), home, threads, starts });
-        if let Some(of) = of {
-            let Some((_, variable, block)) = of.objects.iter().find(|object| object.0 == kind) else {
-                return self
-                    .fail(position, format!("the implementation `{}` has no objects of the kind `{kind}`", of.name));
-            };
-            let names = vec![(variable.clone(), Binding::Object(at))];
-            self.expand(&of, block, names, None, |parser| {
-                parser.reader.expect("{")?;
-                parser.declarations()
-            })?;
-            // The objects that it is made of have its memory.
-            self.test.objects[at].starts = None;
-        }
-        Ok(())
-    }
-
-    pub(super) fn object_of(&self, name: &str) -> Option<usize> {
-        self.test.objects.iter().position(|object| object.name == name)
-    }
-
     // ---- threads ----
 
     fn thread(&mut self) -> Result<()> {
@@ -328,20 +251,7 @@ impl Parser {
     fn statement(&mut self, body: &mut Body) -> Result<()> {
         let position = self.reader.position();
         if self.reader.takes_word("if") {
-            let (left, comparison, right) = self.comparison(body.thread)?;
-            let unless = body.code.len();
-            body.code.push(Instruction::Stop(None));
-            self.inner_block(body)?;
-            if self.reader.takes_word("else") {
-                let jump = body.code.len();
-                body.code.push(Instruction::Stop(None));
-                body.code[unless] = Instruction::Unless(left, comparison, right, body.code.len());
-                self.inner_block(body)?;
-                body.code[jump] = Instruction::Jump(body.code.len());
-            } else {
-                body.code[unless] = Instruction::Unless(left, comparison, right, body.code.len());
-            }
-            return Ok(());
+            return self.conditional(body);
         }
         if self.reader.takes_word("loop") {
             return self.repeat(body);
@@ -357,23 +267,51 @@ impl Parser {
             return self.each(|parser| parser.block(body));
         }
         if !self.inside.is_empty() && self.reader.takes_word("return") {
-            let into = self.inside.last().and_then(|inside| inside.into);
-            if self.is_call() {
-                let call = self.call(body.thread)?;
-                self.emit(body, into, call)?;
-            } else {
-                let value = self.expression(body.thread)?;
-                body.code.extend(into.map(|into| Instruction::Set(into, value)));
-            }
-            self.inside.last_mut().expect("it is inside").returns.push(body.code.len());
+            return self.returned(body);
+        }
+        if self.reader.takes_word("let") {
+            return self.assignment(body);
+        }
+        let call = self.call(body.thread)?;
+        self.emit(body, None, call)?;
+        self.reader.expect(";")
+    }
+
+    /// A conditional statement, after its `if`.
+    fn conditional(&mut self, body: &mut Body) -> Result<()> {
+        let (left, comparison, right) = self.comparison(body.thread)?;
+        let unless = body.code.len();
+        body.code.push(Instruction::Stop(None));
+        self.inner_block(body)?;
+        if self.reader.takes_word("else") {
+            let jump = body.code.len();
             body.code.push(Instruction::Stop(None));
-            return self.reader.expect(";");
+            body.code[unless] = Instruction::Unless(left, comparison, right, body.code.len());
+            self.inner_block(body)?;
+            body.code[jump] = Instruction::Jump(body.code.len());
+        } else {
+            body.code[unless] = Instruction::Unless(left, comparison, right, body.code.len());
         }
-        if !self.reader.takes_word("let") {
+        Ok(())
+    }
+
+    /// The result of a method that is expanded, after the `return`, and the jump to the method's end.
+    fn returned(&mut self, body: &mut Body) -> Result<()> {
+        let into = self.inside.last().and_then(|inside| inside.into);
+        if self.is_call() {
             let call = self.call(body.thread)?;
-            self.emit(body, None, call)?;
-            return self.reader.expect(";");
+            self.emit(body, into, call)?;
+        } else {
+            let value = self.expression(body.thread)?;
+            body.code.extend(into.map(|into| Instruction::Set(into, value)));
         }
+        self.inside.last_mut().expect("it is inside").returns.push(body.code.len());
+        body.code.push(Instruction::Stop(None));
+        self.reader.expect(";")
+    }
+
+    /// A register and its value, after the `let`.
+    fn assignment(&mut self, body: &mut Body) -> Result<()> {
         let position = self.reader.position();
         let name = self.reader.name("a register")?;
         if name == "own" && !self.inside.is_empty() {
@@ -538,8 +476,6 @@ impl Parser {
         let right = self.expression(thread)?;
         Ok(if *is_turned { (right, *comparison, left) } else { (left, *comparison, right) })
     }
-
-    // ---- calls ----
 }
 
 fn signed(reader: &mut Reader) -> Result<i64> {

@@ -133,24 +133,30 @@ impl Cycle<'_> {
         name
     }
 
-    /// Writes an access; the node that a queue pair leads to, if it has one.
-    fn access(&mut self, thread: usize, here: usize, meeting: Meeting) -> Option<usize> {
-        let Meeting { place, home, writes, side } = meeting;
-        let mut all = match (writes[side], home == here) {
+    /// Chooses among the accesses of the model that write, or read, a place that is on the thread's own node or on
+    /// another.
+    fn choose(&mut self, writes: bool, is_here: bool) -> Access {
+        let mut all = match (writes, is_here) {
             (true, true) => vec![Access::Write, Access::Write, Access::Cas],
             (false, true) => vec![Access::Read, Access::Read],
             _ => Vec::new(),
         };
         if self.model != "x86tso" {
-            all.push(if writes[side] { Access::PutTo } else { Access::GetFrom });
-            if home == here {
-                all.push(if writes[side] { Access::GetTo } else { Access::PutFrom });
+            all.push(if writes { Access::PutTo } else { Access::GetFrom });
+            if is_here {
+                all.push(if writes { Access::GetTo } else { Access::PutFrom });
             }
         }
         if self.model == "rdmarmw" {
-            all.push(if writes[side] { Access::RemoteAdd } else { Access::RemoteRead });
+            all.push(if writes { Access::RemoteAdd } else { Access::RemoteRead });
         }
-        let access = self.rng.of(&all);
+        self.rng.of(&all)
+    }
+
+    /// Writes an access; the node that a queue pair leads to, if it has one.
+    fn access(&mut self, thread: usize, here: usize, meeting: Meeting) -> Option<usize> {
+        let Meeting { place, home, writes, side } = meeting;
+        let access = self.choose(writes[side], home == here);
         // The first writes 1, and the second 2. A reader finds the first one's value, or the value before the second.
         let value = if writes[side] { 1 + side } else { side };
         let expected = usize::from(side == 1 && writes[0]);

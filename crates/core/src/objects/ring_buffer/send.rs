@@ -142,18 +142,8 @@ impl RingSender {
             }
         }
 
-        // Into the local copy, from which the NIC reads: no reader needs its old contents.
-        self.words.clear();
-        self.words.push(message.len() as u64);
-        for chunk in message.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.words.push(u64::from_le_bytes(word));
-        }
         let at = (self.head % capacity as u64) as usize;
-        let first = framed.min(capacity - at);
-        write_words(self.shared.ring.words(at, first / 8), &self.words[..first / 8]);
-        write_words(self.shared.ring.words(0, (framed - first) / 8), &self.words[first / 8..]);
+        self.write_local(message, at, framed);
         if self.has_local_readers || mutants::RING_HEAD_LIVE.is_on() {
             // After the message: stores stay in order.
             self.shared.head.word(0).store(end);
@@ -177,10 +167,7 @@ impl RingSender {
             }
         }
         if some_gone {
-            // It never returns. One copy stays, to report when all are dead or departed.
-            let is_gone = |copy: &RemoteCopy| endpoint.check_alive(copy.head.node()).is_err();
-            let mut stays = self.copies.iter().all(is_gone);
-            self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
+            self.drop_gone(endpoint);
         }
         match refused {
             // No head covers it: it was not sent, and the next message takes its place.
@@ -190,6 +177,30 @@ impl RingSender {
             }
             _ => Ok(true),
         }
+    }
+
+    /// Writes a message at `at` into the local copy, from which the NIC reads: no reader needs its old contents.
+    #[inline]
+    fn write_local(&mut self, message: &[u8], at: usize, framed: usize) {
+        self.words.clear();
+        self.words.push(message.len() as u64);
+        for chunk in message.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.words.push(u64::from_le_bytes(word));
+        }
+        let first = framed.min(self.shared.options.capacity_bytes - at);
+        write_words(self.shared.ring.words(at, first / 8), &self.words[..first / 8]);
+        write_words(self.shared.ring.words(0, (framed - first) / 8), &self.words[first / 8..]);
+    }
+
+    /// Drops the copies on dead and departed nodes, which never return. One copy stays, to report when all are dead or
+    /// departed.
+    #[cold]
+    fn drop_gone(&mut self, endpoint: &Endpoint) {
+        let is_gone = |copy: &RemoteCopy| endpoint.check_alive(copy.head.node()).is_err();
+        let mut stays = self.copies.iter().all(is_gone);
+        self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
     }
 
     /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.

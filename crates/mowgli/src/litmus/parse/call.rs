@@ -183,14 +183,9 @@ impl Parser {
                 Parameter::Local(kind) | Parameter::Remote(kind),
                 Written::Name(..) | Written::Bound(Binding::Object(_)),
             ) => {
-                let object = match written {
-                    Written::Bound(Binding::Object(object)) => Some(*object),
-                    Written::Name(name, _) => self.object_of(name),
-                    _ => None,
-                };
-                let object = object.map(|at| (at, &self.test.objects[at]));
-                let object = object.filter(|(_, object)| object.library == library && object.kind == *kind);
-                let Some((at, object)) = object else { return Err(fail(&self.reader, &format!("a {kind}"))) };
+                let at = self.object_argument(library, kind, written);
+                let Some(at) = at else { return Err(fail(&self.reader, &format!("a {kind}"))) };
+                let object = &self.test.objects[at];
                 let here = self.test.threads[thread].node;
                 if matches!(takes, Parameter::Local(_)) && object.home.is_some_and(|home| home != here) {
                     let name = &object.name;
@@ -208,5 +203,18 @@ impl Parser {
             }
             (Parameter::Value, Written::Bound(_)) => return Err(fail(&self.reader, "a value")),
         }))
+    }
+
+    /// The object of a library's kind that an argument names.
+    fn object_argument(&self, library: usize, kind: &str, written: &Written) -> Option<usize> {
+        let at = match written {
+            Written::Bound(Binding::Object(object)) => Some(*object),
+            Written::Name(name, _) => self.object_of(name),
+            _ => None,
+        };
+        at.filter(|at| {
+            let object = &self.test.objects[*at];
+            object.library == library && object.kind == kind
+        })
     }
 }
