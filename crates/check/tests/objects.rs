@@ -19,8 +19,8 @@ fn all() -> Vec<Scenario> {
         .concat()
 }
 
-/// Random executions of each scenario that is not searched exhaustively, or as many as its longest-lived mutant needs.
-/// `farfield check` looks at more.
+/// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for
+/// as long as their longest-lived mutant needs, and `farfield check` looks at more.
 const EXECUTIONS: u64 = 500;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
@@ -66,15 +66,6 @@ fn pinned(file: &str, table: &str) {
     assert_eq!(table.lines().count(), committed.lines().count(), "{file} has other rows: update it");
 }
 
-/// How long mutants live at most, by the scenario that kills them, as committed.
-fn lives() -> Vec<(String, u64)> {
-    let row = |line: &str| {
-        let cells: Vec<&str> = line.split_whitespace().collect();
-        (cells[1].to_string(), cells[3].parse().expect("the last column is a number"))
-    };
-    include_str!("mutants.txt").lines().skip(1).map(row).collect()
-}
-
 #[test]
 fn small_scenarios_hold_in_all_their_executions() {
     exhaust_all(Scenario::is_small, "exhaustive.txt");
@@ -105,10 +96,8 @@ fn medium_scenarios_hold_in_all_their_executions() {
 #[test]
 fn larger_scenarios_hold_in_many_executions() {
     let larger: Vec<Scenario> = all().into_iter().filter(|scenario| !scenario.is_small()).collect();
-    let lives = lives();
     on_all_cores(&larger, |scenario| {
-        let of_it = lives.iter().filter(|(name, _)| name == scenario.name()).map(|(_, executions)| *executions);
-        let report = check(scenario, Budget::executions(of_it.fold(EXECUTIONS, u64::max)), 1);
+        let report = check(scenario, Budget::executions(EXECUTIONS), 1);
         if let Some(finding) = &report.finding {
             panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
         }

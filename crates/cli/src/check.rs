@@ -4,6 +4,7 @@
 //! [`search`] gives the work to threads, [`report`] prints the results. A simulation belongs to one thread of the
 //! operating system, so several scenarios, or parts of one, are searched at a time.
 
+mod checkpoint;
 mod report;
 mod search;
 
@@ -32,6 +33,7 @@ that exceed their share of the time, are searched by random executions.
   farfield check                                  all scenarios, for 20 seconds
   farfield check barrier kv/ --seconds 600        those whose names contain `barrier` or `kv/`
   farfield check --executions 10000 --seed 7      the same executions every time, whatever the number of jobs
+  farfield check --steps 1e11 --checkpoint night.json     a night's search; the same command continues it
   farfield check --replay 'barrier/visible#e:1=2' one execution again, event by event
   farfield check --replay '…' --timeline out.html drawn, as a page for a browser
 
@@ -53,9 +55,15 @@ pub(crate) struct CheckArgs {
     /// Number of executions of each scenario; the result does not depend on --jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     executions: Option<u64>,
-    /// Seconds for all scenarios together [default: 20, or until --executions are done]
+    /// Seconds for all scenarios together [default: 20, or until --executions or --steps are done]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<Duration>,
+    /// Number of steps of all scenarios together, such as 1e11
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "executions")]
+    steps: Option<u64>,
+    /// Save the state of the search in this file every half a minute and at the end, and continue from it if it exists
+    #[arg(long, value_name = "FILE", conflicts_with = "executions")]
+    checkpoint: Option<PathBuf>,
     /// The seed of the random executions
     #[arg(long, value_name = "K", default_value_t = 1)]
     seed: u64,
@@ -66,14 +74,14 @@ pub(crate) struct CheckArgs {
     #[arg(
         long,
         value_name = "LINE",
-        conflicts_with_all = ["names", "executions", "seconds", "seed", "jobs", "list", "json"],
+        conflicts_with_all = ["names", "executions", "seconds", "steps", "checkpoint", "seed", "jobs", "list", "json"],
     )]
     replay: Option<String>,
     /// Draw the replayed execution, or the first failure, as a web page
     #[arg(long, value_name = "OUT.html", conflicts_with = "list")]
     timeline: Option<PathBuf>,
     /// List the scenarios
-    #[arg(long, conflicts_with_all = ["executions", "seconds", "seed", "jobs", "json"])]
+    #[arg(long, conflicts_with_all = ["executions", "seconds", "steps", "checkpoint", "seed", "jobs", "json"])]
     list: bool,
     /// Append the report as a line of JSON to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
@@ -81,6 +89,14 @@ pub(crate) struct CheckArgs {
     /// Seed a bug, to see that it is found. Replay lines do not contain it
     #[arg(long, hide = true, value_name = "NAME", value_parser = parts::mutant)]
     mutant: Option<Mutant>,
+}
+
+/// A number above 0, also as 1e11.
+fn parse_count(text: &str) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 1.0 && number <= 2f64.powi(63) => Ok(number as u64),
+        _ => Err("it must be a number from 1, such as 1e11".into()),
+    }
 }
 
 /// Runs the command; an error is a mistake in it.
@@ -98,7 +114,9 @@ pub(crate) fn main(args: CheckArgs) -> Result<ExitCode> {
     let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
     let plan = search::Plan {
         executions: args.executions,
-        time: args.seconds.or_else(|| args.executions.is_none().then_some(TIME)),
+        time: args.seconds.or_else(|| args.executions.or(args.steps).is_none().then_some(TIME)),
+        steps: args.steps,
+        checkpoint: args.checkpoint,
         seed: args.seed,
         jobs: args.jobs.map_or_else(cpus, usize::from),
         timeline: args.timeline,

@@ -80,6 +80,27 @@ fn the_same_seed_gives_the_same_counts_whatever_the_number_of_jobs() {
 }
 
 #[test]
+fn a_search_continues_from_its_checkpoint() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("night.json");
+    let arguments =
+        ["barrier/visible", "ring/", "--steps", "2e4", "--checkpoint", file.to_str().expect("a plain path")];
+    let first = report(&arguments);
+    assert!(first["steps"].as_u64() >= Some(20_000));
+    // It is over already.
+    assert_eq!(counts(&first), counts(&report(&arguments)));
+    let more = report(&[&arguments[..2], &["--steps", "1e6"], &arguments[4..]].concat());
+    assert!(more["steps"].as_u64() >= Some(1_000_000));
+    let executions = |report: &Value| report["executions"].as_u64().expect("a number");
+    assert!(executions(&more) > executions(&first) && more["seconds"].as_f64() > first["seconds"].as_f64());
+
+    let other = check(&[&["--seed", "2"], &arguments[..]].concat());
+    assert!(err(&other).contains("belongs to a search with --seed 1; remove it"), "{}", err(&other));
+    let other = check(&["queue/", "--checkpoint", arguments[5]]);
+    assert!(err(&other).contains("belongs to a search of other scenarios"), "{}", err(&other));
+}
+
+#[test]
 fn a_failure_is_told_replayed_and_drawn() {
     let place = tempfile::tempdir().expect("a directory");
     let page = place.path().join("page.html");
@@ -123,6 +144,7 @@ fn mistakes_are_explained() {
         (&["--replay", "barrier/visible#e:", "barrier"], "cannot be used with"),
         (&["--executions", "0"], "--executions"),
         (&["--seconds", "0"], "more than 0 seconds"),
+        (&["--steps", "many"], "such as 1e11"),
     ] {
         let output = check(arguments);
         assert!(!output.status.success() && out(&output).is_empty(), "{arguments:?}");

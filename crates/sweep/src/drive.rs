@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::RunArgs;
 use crate::report::{Fate, Line, equivalents, log_of, read_log};
 use crate::tree::{Site, Tree};
+use crate::{RunArgs, Which};
 
 /// Executions of each scenario, to see which mistakes it reaches.
 const REACH_EXECUTIONS: u64 = 60;
@@ -25,6 +25,7 @@ struct Reach {
     is_small: bool,
     micros_each: u64,
     sites: Vec<u32>,
+    has_faults: bool,
 }
 
 /// What the worker says of a mistake.
@@ -36,21 +37,56 @@ struct Outcome {
     replay: String,
 }
 
-pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -> Result<()> {
+/// Builds the worker with all mistakes.
+fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, bar: &ProgressBar) -> Result<Tree> {
     let scratch = root.join("target/sweep");
     std::fs::create_dir_all(&scratch)?;
-    let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(200));
     let tree = Tree::new(root, &scratch);
     ensure!(sites.len() <= farfield_sweep_switch::SITES_MAX, "more mistakes than a build can have: {}", sites.len());
-    let refused = tree.build(&mut sites, |what| bar.set_message(what.to_string()))?;
-    let worker = tree.worker();
+    let refused = tree.build(sites, |what| bar.set_message(what.to_string()))?;
     println!("{} mistakes; the compiler refuses {refused} more", sites.len());
-    bar.set_message("building the unit tests");
-    let judges = Judges { worker: worker.clone(), unit_tests: tree.build_unit_tests()? };
+    Ok(tree)
+}
+
+/// Prints the lines with places for mistakes that no scenario reaches, and those that none with faults reaches.
+pub(crate) fn coverage(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) -> Result<()> {
+    let bar = ProgressBar::new_spinner();
+    let tree = build(root, &mut sites, &bar)?;
+    bar.set_message("running all scenarios");
+    let reaches = reaches(&tree.worker())?;
+    bar.finish_and_clear();
+    let of = |has_faults: bool| -> BTreeSet<u32> {
+        reaches.iter().filter(|reach| reach.has_faults == has_faults).flat_map(|reach| reach.sites.clone()).collect()
+    };
+    let (without, with) = (of(false), of(true));
+    // By file and line: whether scenarios without faults reach it, and those with.
+    let mut lines: BTreeMap<(&str, usize), (bool, bool)> = BTreeMap::new();
+    for (id, site) in sites.iter().filter(|(_, site)| which.is_of(site)) {
+        let line = lines.entry((&site.file, site.mistake.line)).or_default();
+        *line = (line.0 | without.contains(id), line.1 | with.contains(id));
+    }
+    let count = |is: (bool, bool)| lines.values().filter(|line| **line == is).count();
+    for ((file, line), reached) in &lines {
+        match reached {
+            (false, false) => println!("{file}:{line}: no scenario reaches it"),
+            (true, false) => println!("{file}:{line}: no scenario with faults reaches it"),
+            _ => {}
+        }
+    }
+    let [never, calm] = [(false, false), (true, false)].map(count);
+    println!("{} lines; {never} are never reached, and {calm} only without faults", lines.len());
+    Ok(())
+}
+
+pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -> Result<()> {
+    let bar = ProgressBar::new_spinner();
+    let tree = build(root, &mut sites, &bar)?;
+    bar.set_message("building the tests");
+    let judges = Judges::build(&tree)?;
     judges.hold_without_mistakes(&sites)?;
     bar.set_message("looking which scenarios reach which mistakes");
-    let reaches = reaches(&worker)?;
+    let reaches = reaches(&judges.worker)?;
     bar.finish_and_clear();
 
     // Survivors are tried again: there may be a scenario more.
@@ -118,56 +154,111 @@ fn reaches(worker: &Path) -> Result<Vec<Reach>> {
     Ok(reaches)
 }
 
-/// The time for one execution, or one unit test, more than is allowed for all.
+/// The time for one execution, or some tests, more than is allowed for all.
 const SLACK_SECONDS: u64 = 60;
 
-/// Machines without a fabric, which unit tests drive by random events: the files, and the tests.
-const UNIT_TESTED: &[(&str, &str)] = &[
-    ("crates/core/src/node/membership", "node::membership::"),
-    ("crates/core/src/node/object/close", "node::object::close::"),
-    ("crates/core/src/objects/participants", "objects::participants::"),
-    ("crates/core/src/objects/kv/slots", "objects::kv::slots::"),
-    ("crates/core/src/objects/codec", "objects::codec::"),
-    ("crates/core/src/objects/queue/state", "objects::queue::state::"),
-    ("crates/core/src/objects/mutex/state", "objects::mutex::state::"),
-    ("crates/core/src/objects/kv/recovery", "objects::kv::recovery::"),
+/// Tests that judge the mistakes of some files, besides the scenarios.
+struct Tests {
+    files: &'static str,
+    /// The package, and which of its test programs.
+    program: Program,
+    filter: &'static str,
+}
+
+type Program = (&'static str, &'static [&'static str]);
+
+const CORE: Program = ("farfield-core", &["--lib"]);
+/// The suite that every fabric passes.
+const CONFORMANCE: Program = ("farfield-fabric", &["--test", "conformance"]);
+/// The objects over shared memory.
+const OBJECTS: Program = ("farfield", &["--test", "objects"]);
+
+const fn tests(files: &'static str, program: Program, filter: &'static str) -> Tests {
+    Tests { files, program, filter }
+}
+
+/// Machines without a fabric, which unit tests drive by random events: they come before the scenarios.
+const BEFORE: &[Tests] = &[
+    tests("crates/core/src/node/membership", CORE, "node::membership::"),
+    tests("crates/core/src/node/object/close", CORE, "node::object::close::"),
+    tests("crates/core/src/objects/participants", CORE, "objects::participants::"),
+    tests("crates/core/src/objects/kv/slots", CORE, "objects::kv::slots::"),
+    tests("crates/core/src/objects/codec", CORE, "objects::codec::"),
+    tests("crates/core/src/objects/queue/state", CORE, "objects::queue::state::"),
+    tests("crates/core/src/objects/mutex/state", CORE, "objects::mutex::state::"),
+    tests("crates/core/src/objects/kv/recovery", CORE, "objects::kv::recovery::"),
+    tests("crates/fabric/src/endpoint", CONFORMANCE, ""),
+];
+
+/// What no scenario can know: the operations and round trips of a call, and what is refused. They come after the
+/// scenarios.
+const AFTER: &[Tests] = &[
+    tests("crates/core/src/objects", OBJECTS, "costs::"),
+    tests("crates/locks/src", OBJECTS, "costs::"),
+    tests("crates/transactions/src", OBJECTS, "costs::"),
+    tests("crates/fabric/src/endpoint", OBJECTS, "costs::"),
+    tests("crates/core/src/", OBJECTS, "refused::"),
+    tests("crates/locks/src", OBJECTS, "refused::"),
+    tests("crates/transactions/src", OBJECTS, "refused::"),
 ];
 
 /// The programs that find mistakes.
 struct Judges {
     worker: PathBuf,
-    unit_tests: PathBuf,
+    tests: Vec<(Program, PathBuf)>,
 }
 
 impl Judges {
-    /// The unit tests find nothing where there is nothing.
+    fn build(tree: &Tree) -> Result<Judges> {
+        let programs = [CORE, CONFORMANCE, OBJECTS];
+        let tests = programs.into_iter().map(|program| Ok((program, tree.build_tests(program.0, program.1)?)));
+        Ok(Judges { worker: tree.worker(), tests: tests.collect::<Result<_>>()? })
+    }
+
+    fn command(&self, tests: &Tests) -> Command {
+        let (_, path) = self.tests.iter().find(|(program, _)| *program == tests.program).expect("all were built");
+        let mut run = Command::new(path);
+        run.arg(tests.filter);
+        run
+    }
+
+    /// The tests find nothing where there is nothing.
     fn hold_without_mistakes(&self, sites: &BTreeMap<u32, Site>) -> Result<()> {
-        for (files, tests) in UNIT_TESTED {
-            ensure!(sites.values().any(|site| site.file.starts_with(files)), "no mistake is in {files}");
-            let run = Command::new(&self.unit_tests).arg(tests).output()?;
+        for tests in BEFORE.iter().chain(AFTER) {
+            ensure!(sites.values().any(|site| site.file.starts_with(tests.files)), "no mistake is in {}", tests.files);
+            let run = self.command(tests).output()?;
             let text = String::from_utf8_lossy(&run.stdout);
             let has_run = !text.contains("running 0 tests");
-            ensure!(run.status.success() && has_run, "the unit tests of {tests} fail, or there are none: {text}");
+            ensure!(run.status.success() && has_run, "the tests `{}` fail, or there are none: {text}", tests.filter);
         }
         Ok(())
     }
 
     /// What becomes of a mistake.
     fn fate(&self, id: u32, site: &Site, reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
-        for (_, tests) in UNIT_TESTED.iter().filter(|(files, _)| site.file.starts_with(files)) {
-            let mut run = Command::new(&self.unit_tests);
-            run.arg(tests).env(farfield_sweep_switch::VARIABLE, id.to_string());
+        if let Some(found) = self.by_tests(BEFORE, id, site, args)? {
+            return Ok(found);
+        }
+        let fate = by_scenarios(&self.worker, (id, &site.file), reaches, args)?;
+        if fate.is_found() { Ok(fate) } else { Ok(self.by_tests(AFTER, id, site, args)?.unwrap_or(fate)) }
+    }
+
+    /// What some tests find of a mistake.
+    fn by_tests(&self, all: &[Tests], id: u32, site: &Site, args: &RunArgs) -> Result<Option<Fate>> {
+        for tests in all.iter().filter(|tests| site.file.starts_with(tests.files)) {
+            let mut run = self.command(tests);
+            run.env(farfield_sweep_switch::VARIABLE, id.to_string());
             match ended(run, args.seconds + SLACK_SECONDS)? {
-                None => return Ok(Fate::OutOfTime),
+                None => return Ok(Some(Fate::OutOfTime)),
                 Some((true, _)) => {}
                 Some((false, text)) => {
-                    let failed = text.lines().find(|line| line.ends_with("FAILED")).unwrap_or("").to_string();
-                    let (scenario, replay) = (format!("unit tests of {tests}"), String::new());
-                    return Ok(Fate::Killed { scenario, executions: 1, failure: failed, replay });
+                    let failure = text.lines().find(|line| line.ends_with("FAILED")).unwrap_or("").to_string();
+                    let scenario = format!("tests of {} {}", tests.program.0, tests.filter);
+                    return Ok(Some(Fate::Killed { scenario, executions: 1, failure, replay: String::new() }));
                 }
             }
         }
-        by_scenarios(&self.worker, (id, &site.file), reaches, args)
+        Ok(None)
     }
 }
 

@@ -5,6 +5,7 @@
 //! cargo run --release -p farfield-sweep -- run                 all mistakes; continues where it was interrupted
 //! cargo run --release -p farfield-sweep -- run --sample 40     some of them
 //! cargo run --release -p farfield-sweep -- report              the table, and the survivors
+//! cargo run --release -p farfield-sweep -- coverage            the lines that no scenario reaches, or none with faults
 //! ```
 //!
 //! A mistake that no scenario can find, because the code with it does the same, has a line in `equivalent.txt` with the
@@ -18,7 +19,7 @@ mod report;
 mod tree;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -38,6 +39,8 @@ enum Action {
     Run(RunArgs),
     /// Prints what became of them.
     Report,
+    /// Prints the lines with places for mistakes that no scenario reaches, or none in which nodes fail.
+    Coverage(Which),
 }
 
 /// Which mistakes.
@@ -87,18 +90,23 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Action::Run(args) => {
-            let sites: BTreeMap<u32, tree::Site> = (0..).zip(tree::sites(&root)?).collect();
-            drive::run(&root, sites, &args)
-        }
+        Action::Run(args) => drive::run(&root, numbered(&root)?, &args),
+        Action::Coverage(which) => drive::coverage(&root, numbered(&root)?, &which),
         Action::Report => report::print(&root),
     }
 }
 
+fn numbered(root: &Path) -> Result<BTreeMap<u32, tree::Site>> {
+    Ok((0..).zip(tree::sites(root)?).collect())
+}
+
 impl Which {
+    fn is_of(&self, site: &tree::Site) -> bool {
+        self.file.as_ref().is_none_or(|part| site.file.contains(part.as_str()))
+    }
+
     fn choose(&self, sites: Vec<tree::Site>) -> Vec<tree::Site> {
-        let in_file = |site: &tree::Site| self.file.as_ref().is_none_or(|part| site.file.contains(part.as_str()));
-        let sites: Vec<tree::Site> = sites.into_iter().filter(in_file).collect();
+        let sites: Vec<tree::Site> = sites.into_iter().filter(|site| self.is_of(site)).collect();
         let Some(count) = self.sample.filter(|count| *count < sites.len()) else { return sites };
         let step = sites.len().div_ceil(count.max(1));
         sites.into_iter().skip(self.turn % step).step_by(step).collect()

@@ -125,10 +125,10 @@ impl Tree {
         cargo
     }
 
-    /// Builds the unit tests of the core, with the mistakes of the last [`Tree::build`].
-    pub(crate) fn build_unit_tests(&self) -> Result<PathBuf> {
-        let built = self.cargo("test", "farfield-core").args(["--lib", "--no-run", "--profile", "sweep"]).output()?;
-        ensure!(built.status.success(), "building the unit tests:\n{}", String::from_utf8_lossy(&built.stderr));
+    /// Builds a test program of a package, with the mistakes of the last [`Tree::build`].
+    pub(crate) fn build_tests(&self, package: &str, program: &[&str]) -> Result<PathBuf> {
+        let built = self.cargo("test", package).args(program).args(["--no-run", "--profile", "sweep"]).output()?;
+        ensure!(built.status.success(), "building the tests:\n{}", String::from_utf8_lossy(&built.stderr));
         let messages = String::from_utf8_lossy(&built.stdout);
         let programs = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let program = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();

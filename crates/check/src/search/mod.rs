@@ -143,6 +143,9 @@ pub struct Report {
     pub trace: u64,
     /// Different states at which there was a choice; of an exhaustive search.
     pub states: u64,
+    /// Executions in which the threads have not seen the same, in the same order, as in an earlier one. About
+    /// 65,536 are remembered.
+    pub novel: u64,
     /// Whether all executions have been run, up to the reduction. Never true for scenarios with choices that the search
     /// leaves out: time passes early, or rights or membership change and there are neither faults nor a rule.
     pub is_complete: bool,
@@ -373,6 +376,9 @@ struct Execution {
     is_last: bool,
 }
 
+/// How many ends of executions are remembered.
+const ENDS: usize = 1 << 16;
+
 /// Executes until the budget is spent, there is nothing left, or one fails.
 fn search(
     scenario: &Scenario,
@@ -382,9 +388,10 @@ fn search(
 ) -> Report {
     let start = Instant::now();
     let mut report = Report::new(scenario);
+    let mut ends = vec![0; ENDS];
     while budget.allows(report.executions, start) {
         let Execution { outcome, eager, early_timeouts, drawn, is_last } = execute(&mut report);
-        report.add(&outcome);
+        report.add(&outcome, &mut ends);
         if let Some(failure) = outcome.failure {
             let replay = Replay::new(&scenario.name, eager, early_timeouts, &outcome.choices);
             report.finding = Some(Finding { failure, execution: report.executions, drawn, replay });
@@ -428,14 +435,17 @@ impl Report {
             steps: 0,
             trace: 0,
             states: 0,
+            novel: 0,
             is_complete: false,
             elapsed: Duration::ZERO,
             finding: None,
         }
     }
 
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &Outcome, ends: &mut [u64]) {
         self.executions += 1;
+        let end = &mut ends[outcome.end as usize % ENDS];
+        self.novel += u64::from(std::mem::replace(end, outcome.end) != outcome.end);
         self.steps += outcome.steps;
         let choices = outcome.choices.iter().map(|choice| u64::from(choice.taken) << 16 | u64::from(choice.of));
         self.trace = choices

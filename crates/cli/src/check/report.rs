@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use farfield_check::timeline::Timeline;
 use farfield_check::{Finding, Scenario};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::search::Plan;
 use crate::output::{append, grouped};
@@ -17,7 +17,7 @@ use crate::parts;
 const LINE_MAX: usize = 4000;
 
 /// The results of a scenario.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Tally {
     scenario: String,
     nodes: usize,
@@ -39,7 +39,7 @@ pub(super) struct Tally {
 }
 
 /// A failure.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Failing {
     /// Panic, Invariant, Deadlock or TooLong.
     kind: String,
@@ -54,7 +54,7 @@ pub(super) struct Failing {
 }
 
 /// The same with fewer choices.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Shrunk {
     message: String,
     /// The failing thread: "reader on n2".

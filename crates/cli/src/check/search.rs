@@ -2,7 +2,8 @@
 //!
 //! One loop on the main thread has the whole state; worker threads get one order at a time, and report their progress.
 //! Small scenarios are searched exhaustively first, which mostly ends by itself. The rest of the time is for random
-//! executions of the unfinished ones: always the one that has had the least time, for longer each time.
+//! executions of the unfinished ones, for longer each time: always the one that has had the least time, where time
+//! counts for more if most of the executions repeat what threads have seen before.
 //!
 //! With a number of executions, random executions run in batches of fixed size, each with a seed of its own. Their
 //! results are taken in order; findings of a batch after one that has failed are dropped. So the result does not
@@ -21,9 +22,11 @@ use anyhow::{Context, Result, bail};
 use farfield_check::timeline::Timeline;
 use farfield_check::{Budget, Finding, Report, Scenario, check_with, exhaust_with, replay, timeline_of};
 use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::checkpoint::{self, Checkpoint};
 use super::report::{self, Failing, Tally};
 use crate::output;
 use farfield::mutants::{self, Mutant};
@@ -33,10 +36,15 @@ const BATCH: u64 = 500;
 /// The first turn of a scenario, and the longest.
 const TURN: Duration = Duration::from_millis(100);
 const TURN_MAX: Duration = Duration::from_secs(5);
+/// A scenario in which nothing is new gets this part of the time of one in which everything is.
+const NOVELTY_MIN: f64 = 0.1;
 /// Less time is not worth an order.
 const TURN_MIN: Duration = Duration::from_millis(2);
 /// The main thread looks up at least this often.
 const TICK: Duration = Duration::from_millis(50);
+/// A search is saved so often, and logged so often where there is no bar.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+const LOG_EVERY: Duration = Duration::from_secs(600);
 /// The exit status after a second Ctrl-C.
 const STATUS_INTERRUPTED: i32 = 130;
 
@@ -44,6 +52,8 @@ const STATUS_INTERRUPTED: i32 = 130;
 pub(super) struct Plan {
     pub(super) executions: Option<u64>,
     pub(super) time: Option<Duration>,
+    pub(super) steps: Option<u64>,
+    pub(super) checkpoint: Option<PathBuf>,
     pub(super) seed: u64,
     pub(super) jobs: usize,
     /// Where the first failure is to be drawn.
@@ -62,7 +72,7 @@ pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -
             .context("cannot handle signals")?;
     }
     let (events, inbox) = mpsc::channel();
-    let mut search = Search::new(scenarios, plan);
+    let mut search = Search::new(scenarios, plan)?;
     search.tell(&report::faults(scenarios, plan.seed))?;
     for worker in 0..plan.jobs {
         let (orders, work) = mpsc::channel();
@@ -133,24 +143,36 @@ struct Worker {
 }
 
 /// How far a scenario is.
-struct Course {
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Course {
     /// The exhaustive search is over, or there is none; before that, it is still to be begun.
     is_random: bool,
-    /// Time handed out for random executions, and how long the next turn is.
+    /// Time handed out for random executions, more of it if they were no news; and how long the next turn is.
     spent: Duration,
     turn: Duration,
+    /// The share of the last random executions in which the threads have seen something new.
+    novelty: f64,
     /// The next batch to start, and the next one to take; results that arrived early.
     next: u64,
+    #[serde(skip)]
     taken: u64,
+    #[serde(skip)]
     early: BTreeMap<u64, Report>,
     /// A failure that is still to be shrunk.
+    #[serde(skip)]
     to_shrink: Option<Finding>,
-    tally: Tally,
+    pub(super) tally: Tally,
 }
 
 struct Search<'a> {
     plan: &'a Plan,
     start: Instant,
+    /// The time before, of a search that continues.
+    before: Duration,
+    /// The program, if the search is saved, and when it was saved.
+    build: u64,
+    saved: Instant,
+    logged: Instant,
     until: Option<Instant>,
     /// The longest time for one exhaustive search.
     share: Option<Duration>,
@@ -162,7 +184,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(scenarios: &[Scenario], plan: &'a Plan) -> Search<'a> {
+    fn new(scenarios: &[Scenario], plan: &'a Plan) -> Result<Search<'a>> {
         let start = Instant::now();
         let small = scenarios.iter().filter(|scenario| scenario.is_small()).count().max(1) as u32;
         let (all, jobs) = (scenarios.len().max(1) as u32, plan.jobs as u32);
@@ -171,6 +193,7 @@ impl<'a> Search<'a> {
         let courses = scenarios.iter().map(|scenario| Course {
             is_random: !scenario.is_small(),
             spent: Duration::ZERO,
+            novelty: 1.0,
             turn: TURN,
             next: 0,
             taken: 0,
@@ -178,20 +201,33 @@ impl<'a> Search<'a> {
             to_shrink: None,
             tally: Tally::new(scenario),
         });
-        let count = match (plan.executions, plan.time) {
+        let mut courses: Vec<Course> = courses.collect();
+        let count = match (plan.executions, plan.steps) {
             (Some(executions), _) => executions * scenarios.len() as u64,
-            (None, time) => time.unwrap_or_default().as_millis() as u64,
+            (None, Some(steps)) => steps,
+            (None, None) => plan.time.unwrap_or_default().as_millis() as u64,
         };
-        Search {
+        let (mut before, mut build) = (Duration::ZERO, 0);
+        if let Some(path) = &plan.checkpoint {
+            build = checkpoint::build()?;
+            if let Some(found) = checkpoint::load(path, build, plan.seed, &courses)? {
+                (before, courses) = (found.elapsed, found.courses.into_owned());
+            }
+        }
+        Ok(Search {
             plan,
             start,
-            until: plan.time.map(|time| start + time),
+            before,
+            build,
+            saved: start,
+            logged: start,
+            until: plan.time.map(|time| start + time.saturating_sub(before)),
             share,
-            courses: courses.collect(),
+            courses,
             workers: Vec::new(),
             bar: output::bar("[{bar:30}] {percent:>3}%  {wide_msg}", count),
             is_drawn: false,
-        }
+        })
     }
 
     /// The loop: it sends orders and takes results, until all work is done or the user interrupts it.
@@ -208,6 +244,8 @@ impl<'a> Search<'a> {
                 Err(RecvTimeoutError::Disconnected) => bail!("all threads of the search have ended"),
             }
             self.show();
+            self.save(false)?;
+            self.log()?;
             if interrupted.load(Ordering::Relaxed) {
                 ended_early = true;
                 self.gather();
@@ -215,8 +253,37 @@ impl<'a> Search<'a> {
             }
         }
         self.bar.finish_and_clear();
+        self.save(true)?;
+        let elapsed = self.elapsed();
         let tallies = self.courses.drain(..).map(|course| course.tally).collect();
-        Ok(report::Report::new(tallies, self.plan, self.start.elapsed(), ended_early))
+        Ok(report::Report::new(tallies, self.plan, elapsed, ended_early))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.before + self.start.elapsed()
+    }
+
+    /// Saves the search, if it is time to.
+    fn save(&mut self, is_end: bool) -> Result<()> {
+        let Some(path) = &self.plan.checkpoint else { return Ok(()) };
+        if is_end || self.saved.elapsed() >= SAVE_EVERY {
+            self.saved = Instant::now();
+            Checkpoint::new(self.build, self.plan.seed, self.elapsed(), &self.courses).save(path)?;
+        }
+        Ok(())
+    }
+
+    /// A line now and then, where there is no bar.
+    fn log(&mut self) -> Result<()> {
+        if !self.bar.is_hidden() || self.logged.elapsed() < LOG_EVERY {
+            return Ok(());
+        }
+        self.logged = Instant::now();
+        let sum = |of: fn(&Tally) -> u64| output::grouped(self.courses.iter().map(|course| of(&course.tally)).sum());
+        let failures = self.courses.iter().filter(|course| course.tally.failing.is_some()).count();
+        let minutes = self.elapsed().as_secs() / 60;
+        let (executions, steps) = (sum(|tally| tally.executions), sum(|tally| tally.steps));
+        self.tell(&format!("after {minutes} minutes: {executions} executions, {steps} steps, {failures} failures\n"))
     }
 
     fn hand_out(&mut self) {
@@ -242,7 +309,8 @@ impl<'a> Search<'a> {
             return Some((at, Order::Shrink(self.courses[at].to_shrink.take()?)));
         }
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left < TURN_MIN) {
+        let steps: u64 = self.courses.iter().map(|course| course.tally.steps).sum();
+        if left.is_some_and(|left| left < TURN_MIN) || self.plan.steps.is_some_and(|max| steps >= max) {
             return None;
         }
         let within = |budget: Budget, time: Option<Duration>| match time.into_iter().chain(left).min() {
@@ -274,7 +342,7 @@ impl<'a> Search<'a> {
                 within(Budget::executions(BATCH.min(executions - batch * BATCH)), None)
             }
             None => {
-                course.spent += course.turn;
+                course.spent += course.turn.mul_f64(1.0 / course.novelty.max(NOVELTY_MIN));
                 let budget = within(Budget::unlimited(), Some(course.turn));
                 course.turn = (course.turn * 2).min(TURN_MAX);
                 budget
@@ -308,6 +376,7 @@ impl<'a> Search<'a> {
             return self.count(scenario, report);
         };
         if !in_order {
+            course.novelty = report.novel as f64 / report.executions.max(1) as f64;
             return self.count(scenario, report);
         }
         course.early.insert(batch, report);
@@ -376,6 +445,7 @@ impl<'a> Search<'a> {
         let speed = steps as f64 / self.start.elapsed().as_secs_f64() / 1e6;
         let names: Vec<&str> = live().map(|(at, ..)| self.courses[*at].tally.name()).collect();
         self.bar.set_position(match self.plan.executions {
+            None if self.plan.steps.is_some() => steps,
             None => self.start.elapsed().as_millis() as u64,
             Some(max) => {
                 let done = tallies().map(|t| if t.is_over() { max } else { t.executions.min(max) });

@@ -366,6 +366,8 @@ pub struct Outcome {
     pub explored_from: u64,
     /// Steps of threads and of the machine.
     pub steps: u64,
+    /// A digest of the state at the end of the exploration: the same if all threads have seen the same.
+    pub end: u64,
     /// What happened, if it was recorded.
     pub events: Vec<Event>,
     /// The threads: node and name.
@@ -437,6 +439,7 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
         choices: inner.log,
         explored_from: inner.explored_from,
         steps: inner.steps,
+        end: inner.end,
         events: inner.events.unwrap_or_default(),
         threads: inner.threads.into_iter().map(|thread| (NodeId(thread.node), thread.name)).collect(),
         labels: inner.labels,
@@ -496,6 +499,7 @@ impl Handle {
             world.point(Pending::JoinHeld);
             {
                 let mut inner = world.inner.borrow_mut();
+                inner.end = inner.digest();
                 inner.phase = Phase::Settled;
                 inner.end_faults();
             }

@@ -37,6 +37,8 @@ pub(super) struct Inner {
     pub(super) log: Vec<Choice>,
     pub(super) decisions: usize,
     pub(super) explored_from: u64,
+    /// The digest at the end of the exploration.
+    pub(super) end: u64,
     pub(super) steps: u64,
     pub(super) steps_max: u64,
     pub(super) failure: Option<Failure>,
@@ -102,6 +104,7 @@ impl Inner {
             log: Vec::new(),
             decisions: 0,
             explored_from: 0,
+            end: 0,
             steps: 0,
             steps_max,
             failure: None,

@@ -26,6 +26,8 @@ struct Reach {
     is_small: bool,
     micros_each: u64,
     sites: Vec<u32>,
+    /// Whether nodes may fail or stand still in it.
+    has_faults: bool,
 }
 
 /// What became of a mistake.
@@ -75,8 +77,13 @@ fn reach(executions: u64) {
         let report = check(&scenario, Budget::executions(executions).within(Duration::from_secs(5)), 1);
         assert!(report.finding.is_none(), "{} fails without any mistake", scenario.name());
         let micros_each = start.elapsed().as_micros() as u64 / report.executions.max(1);
-        let (scenario, is_small) = (scenario.name().to_string(), scenario.is_small());
-        print(&Reach { scenario, is_small, micros_each, sites: switch::take_reached() });
+        print(&Reach {
+            scenario: scenario.name().to_string(),
+            is_small: scenario.is_small(),
+            micros_each,
+            sites: switch::take_reached(),
+            has_faults: scenario.injected().is_some(),
+        });
     }
 }
 
