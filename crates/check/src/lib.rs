@@ -9,6 +9,7 @@
 //! common.
 #![forbid(unsafe_code)]
 
+mod log;
 pub mod parts;
 mod scenario;
 pub mod scenarios;
@@ -17,6 +18,7 @@ pub mod timeline;
 mod trace;
 
 pub use farfield_core::fabric::sim::{Failure, FailureKind, Faults, Outcome};
-pub use scenario::{Cluster, Log, Scenario, Starter, choose, crashed, note, was_paused};
+pub use log::Log;
+pub use scenario::{Cluster, Scenario, Starter, choose, crashed, note, was_paused};
 pub use search::{Budget, Finding, Replay, ReplayError, Report, check, check_with, exhaust, exhaust_with, replay};
 pub use trace::timeline_of;

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farfield_core::fabric::sim::{self, Faults, Handle};
-use farfield_core::fabric::{Concurrent, DeathRule, NodeId, Thread};
+use farfield_core::fabric::{DeathRule, NodeId, Thread};
 use farfield_core::{Endpoint, Node, Result};
+
+pub(crate) use crate::log::Log;
 
 type Body = Arc<dyn Fn(&Cluster) -> Result<()> + Send + Sync>;
 type Finally = Box<dyn FnOnce() -> Result<()>>;
@@ -16,7 +18,7 @@ type Finally = Box<dyn FnOnce() -> Result<()>>;
 /// A program over a few nodes, and the properties that must hold in every order of events.
 ///
 /// The body prepares the execution, once for each: it opens objects on the nodes, adds threads, and states the
-/// properties. It runs without choices. Then the threads run, and the search chooses the order of events. These are
+/// properties. It runs without choices but those that it asks for ([`Cluster::draw`]). Then the threads run, and the search chooses the order of events. These are
 /// failures: a thread that panics (an `assert!`) or returns an error, an invariant that does not hold, a deadlock, and
 /// an execution that does not end.
 ///
@@ -396,6 +398,25 @@ impl Cluster {
         self.nodes.borrow()[node].clone().expect("a node that has been started")
     }
 
+    /// A number below `options` that the search draws for each execution, as [`choose`] in a thread: which objects
+    /// there are, on which nodes, and what the threads do.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, NodeId};
+    /// # use farfield_check::{Budget, Scenario, exhaust};
+    /// let scenario = Scenario::new("doc/draw", "a counter on one node or the other", 2, |cluster| {
+    ///     let home = NodeId(cluster.draw(2) as u16);
+    ///     let counter = cluster.on_each(move |node| AtomicVar::open(node, "counter", home))?.remove(0);
+    ///     cluster.thread(0, "adds", move |ep| ep.block_on(counter.fetch_add(ep, 1)).map(drop));
+    ///     Ok(())
+    /// });
+    /// let report = exhaust(&scenario, Budget::unlimited());
+    /// assert!(report.is_complete && report.executions > 1);
+    /// ```
+    pub fn draw(&self, options: usize) -> usize {
+        self.handle.draw(options)
+    }
+
     /// Runs `body` on all nodes at once, as opening an object requires. Returns the results, in order.
     ///
     /// # Errors
@@ -511,52 +532,6 @@ impl Starter {
     /// If it runs already, or the scenario has no such node.
     pub fn start(&self, node: usize) -> Result<Node> {
         Node::builder().fabric(self.0.join(NodeId(node as u16))).start()
-    }
-}
-
-/// A list of entries from the threads of a scenario, for the checks at its end: for example a history, in the order of
-/// time.
-///
-/// Adding to it is a scheduling point, so that the search knows of the order.
-///
-/// ```
-/// # use farfield_check::{Budget, Scenario, exhaust};
-/// let scenario = Scenario::new("doc/log", "two threads log an entry each", 1, |cluster| {
-///     let log = cluster.log();
-///     for thread in 0..2 {
-///         let log = log.clone();
-///         cluster.thread(0, "logs", move |_| Ok(drop(log.push(thread))));
-///     }
-///     cluster.at_end(move || Ok(assert!([[0, 1], [1, 0]].contains(&log.take().try_into().unwrap()))));
-///     Ok(())
-/// });
-/// assert!(exhaust(&scenario, Budget::unlimited()).executions >= 2); // both orders
-/// ```
-pub struct Log<T>(Rc<Concurrent<RefCell<Vec<T>>>>);
-
-impl<T> Default for Log<T> {
-    fn default() -> Log<T> {
-        Log(Rc::new(Concurrent::new(RefCell::default())))
-    }
-}
-
-impl<T> Clone for Log<T> {
-    fn clone(&self) -> Log<T> {
-        Log(Rc::clone(&self.0))
-    }
-}
-
-impl<T> Log<T> {
-    /// Adds an entry, and returns its position.
-    pub fn push(&self, entry: T) -> usize {
-        let mut entries = self.0.write().borrow_mut();
-        entries.push(entry);
-        entries.len() - 1
-    }
-
-    /// The entries, taken out.
-    pub fn take(&self) -> Vec<T> {
-        self.0.write().take()
     }
 }
 

@@ -135,7 +135,8 @@ pub trait LockArray {
         async move { Ok(self.acquire(endpoint, index, WaitLimit::Deadline(deadline)).await?.expect(WAITS)) }
     }
 
-    /// Takes lock `index` if that is possible without waiting for another operation.
+    /// Takes lock `index` if that is possible without waiting for another operation. A lock whose holder has died may
+    /// count as held until an operation that waits has taken it over.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray};
@@ -227,7 +228,11 @@ pub enum WaitLimit {
 /// }
 /// ```
 pub trait LockGuard {
-    /// Makes the holder's writes visible everywhere, then releases the lock.
+    /// Releases the lock, so that the next holder sees all writes of this one, on whichever node.
+    ///
+    /// They are visible everywhere before the release, except for puts to the node that the release itself goes to: the
+    /// lock's, or the next holder's. Those land before it, perhaps after this call has returned. If this node dies just
+    /// then, they may be lost along with the release.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray};

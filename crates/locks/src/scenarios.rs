@@ -2,6 +2,7 @@
 //! holders lose an increment, and so does a holder that does not see the last holder's write.
 
 mod deaths;
+mod random;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -29,7 +30,7 @@ use crate::{ALockArray, ALockOptions, LockArray, LockGuard, McsLockArray, SpinLo
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "alock/cohorts"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([
+    let named = [
         release(),
         spin_release(),
         mcs_release(),
@@ -56,7 +57,8 @@ pub fn all() -> Vec<Scenario> {
         holder_dies(),
         waiter_dies(),
         users_die(),
-    ])
+    ];
+    with_slow(named.into_iter().chain(random::scenarios()))
 }
 
 const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };

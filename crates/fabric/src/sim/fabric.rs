@@ -319,7 +319,7 @@ impl Fabric for SimFabric {
             let mut inner = world.inner.borrow_mut();
             let now = inner.now_ns;
             if let Some(current) = inner.current {
-                inner.threads[current].reads_clock = true;
+                inner.threads[current].interest.reads_clock = true;
                 inner.looked_at_clock(current);
             }
             // An unwinding thread has no time left.

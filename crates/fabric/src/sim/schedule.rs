@@ -52,7 +52,7 @@ impl Inner {
             // A thread reads the clock without a deadline for its wait.
             None if !early
                 && self.unbounded_time_jumps < BLIND_JUMPS_MAX
-                && self.threads.iter().any(|thread| waits(thread) && thread.reads_clock) =>
+                && self.threads.iter().any(|thread| waits(thread) && thread.interest.reads_clock) =>
             {
                 self.unbounded_time_jumps += 1;
                 self.now_ns + BLIND_JUMP_NS
@@ -64,7 +64,10 @@ impl Inner {
         for thread in &mut self.threads {
             if matches!(thread.pending, Pending::Idle(_)) {
                 thread.interest.has_changed |= thread.deadline.is_some_and(|deadline| deadline <= now)
-                    || (thread.deadline.is_none() && thread.reads_clock);
+                    || (thread.deadline.is_none() && thread.interest.reads_clock);
+            }
+            for outer in thread.outer.iter_mut().filter(|outer| outer.reads_clock) {
+                outer.has_changed = true;
             }
         }
         self.note(0, What::Elapsed);
@@ -150,7 +153,7 @@ impl Inner {
         if let Pending::Idle(_) = thread.pending {
             thread.keeps_interest = thread.interest.end(thread.keeps_interest);
             thread.deadline = None;
-            thread.reads_clock = false;
+            thread.interest.reads_clock = false;
             if self.events.is_some() {
                 self.note(index, What::Woken);
             }
@@ -225,17 +228,22 @@ impl Inner {
     pub(super) fn value(&mut self, thread: usize, options: usize) -> usize {
         let taken = match self.phase {
             Phase::Settled => 0,
-            Phase::Explored if options < 2 => 0,
-            Phase::Explored => {
-                let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
-                let taken = chooser.value(options) % options;
-                self.chooser = Some(chooser);
-                self.decisions += 1;
-                self.log.push(Choice { taken: taken as u16, of: options as u16 });
-                taken
-            }
+            Phase::Explored => self.draw(options),
         };
         self.acted(thread, taken as u64 + 0x1000);
+        taken
+    }
+
+    /// The same, in the preparation as well.
+    pub(super) fn draw(&mut self, options: usize) -> usize {
+        if options < 2 {
+            return 0;
+        }
+        let mut chooser = self.chooser.take().expect("a chooser, except while it chooses");
+        let taken = chooser.value(options) % options;
+        self.chooser = Some(chooser);
+        self.decisions += 1;
+        self.log.push(Choice { taken: taken as u16, of: options as u16 });
         taken
     }
 }

@@ -57,7 +57,6 @@ pub(super) struct ThreadState {
     /// Before a wait, the reads are to be kept; after it, they were. See [`Inner::keep_interest`].
     pub(super) keeps_interest: bool,
     pub(super) deadline: Option<u64>,
-    pub(super) reads_clock: bool,
     /// A digest of its observations, in order.
     pub(super) seen: u64,
     /// The same for completions, without order: threads only wait for them.

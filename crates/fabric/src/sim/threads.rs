@@ -454,6 +454,11 @@ impl Handle {
         self.nodes
     }
 
+    /// A number below `options` that the search chooses, before the exploration too.
+    pub fn draw(&self, options: usize) -> usize {
+        with_world(|world| world.inner.borrow_mut().draw(options)).unwrap_or(0)
+    }
+
     /// The fabric of a node, which has joined the session then.
     ///
     /// # Panics

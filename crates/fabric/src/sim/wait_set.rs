@@ -51,6 +51,8 @@ pub(super) struct Interest {
     pub(super) has_changed: bool,
     /// Completions have arrived that the thread was not notified of.
     pub(super) has_arrivals: bool,
+    /// It has read the clock: when time passes, it has to look again.
+    pub(super) reads_clock: bool,
     /// Completions that it was notified of since, with results that were not taken yet.
     untaken: SmallVec<[Told; 4]>,
 }

@@ -135,7 +135,6 @@ impl Inner {
             waits: 0,
             deadline: None,
             keeps_interest: false,
-            reads_clock: false,
             seen: mix(0, index as u64),
             completions_seen: 0,
             glance: 0,
