@@ -64,12 +64,12 @@ impl Marks {
     /// The operation of that number puts to a place.
     #[inline(always)]
     pub(super) fn put(&self, place: RemotePtr<u8>, number: u64) {
-        if self.with(place, |mark| mark.last.set(number)).is_none() && place.key().class() != GroupKey::SIGNAL {
+        if self.with(place, |mark| mark.last.set(number)).is_none() {
             self.put_first(place, number);
         }
     }
 
-    /// The first put to a further group.
+    /// The first put to a further group. A put to a node that does not exist has no mark: it is refused.
     #[cold]
     fn put_first(&self, place: RemotePtr<u8>, number: u64) {
         if place.node().index() < self.base.len() {
@@ -191,5 +191,123 @@ impl ShmMarks {
     pub(super) fn take_unfenced(&self) -> Vec<(NodeId, GroupKey)> {
         let unfenced = self.0.iter().enumerate().filter(|(_, mark)| mark.unfenced.take());
         unfenced.map(|(node, _)| (NodeId(node as u16), GroupKey::SIGNAL)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: usize = 3;
+    const FURTHER: [GroupKey; 2] = [GroupKey(3), GroupKey(4)];
+
+    fn place(node: u16, key: GroupKey) -> RemotePtr<u8> {
+        RemotePtr::new(NodeId(node), key, 0)
+    }
+
+    /// The queue pairs of all nodes, and of a node that does not exist.
+    fn places() -> impl Iterator<Item = RemotePtr<u8>> {
+        let keys = [GroupKey::SIGNAL, FURTHER[0], FURTHER[1]];
+        (0..=NODES as u16).flat_map(move |node| keys.map(|key| place(node, key)))
+    }
+
+    /// What the marks say of each queue pair is what a list of its puts says.
+    #[test]
+    fn marks_are_as_a_list_of_puts() {
+        for seed in 0..200u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut draw = |below: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as usize % below
+            };
+            let marks = Marks::new(NODES);
+            let mut unflushed: Vec<(RemotePtr<u8>, u64)> = Vec::new();
+            let mut unfenced: Vec<RemotePtr<u8>> = Vec::new();
+            for number in 1..60 {
+                let at = places().nth(draw(places().count())).expect("one of them");
+                let exists = at.node().index() < NODES;
+                match draw(6) {
+                    0 | 1 => {
+                        marks.put(at, number);
+                        unflushed.extend(exists.then_some((at, number)));
+                    }
+                    2 => {
+                        // As `Endpoint::put_untracked`.
+                        let others = marks.has_unflushed_by(at);
+                        marks.put(at, number);
+                        if others {
+                            unflushed.push((at, number));
+                        } else {
+                            marks.put_untracked(at, number);
+                            unfenced.extend(exists.then_some(at));
+                        }
+                    }
+                    3 => {
+                        // Reads complete in any order.
+                        let up_to = number - draw(5).min(number as usize - 1) as u64;
+                        marks.flush(at, up_to);
+                        unflushed.retain(|(of, put)| *of != at || *put > up_to);
+                    }
+                    4 if draw(3) == 0 => {
+                        marks.forget(at.node());
+                        unflushed.retain(|(of, _)| of.node() != at.node());
+                        unfenced.retain(|of| of.node() != at.node() || of.key() == GroupKey::SIGNAL);
+                    }
+                    4 if at.key() != GroupKey::SIGNAL => {
+                        marks.forget_group(at.node(), at.key());
+                        unflushed.retain(|(of, _)| *of != at);
+                        unfenced.retain(|of| *of != at);
+                    }
+                    _ => {}
+                }
+                let is = |place: RemotePtr<u8>| unflushed.iter().any(|(of, _)| *of == place);
+                for place in places() {
+                    let (node, key) = (place.node(), place.key());
+                    let beside = places().filter(|other| other.node() == node && other.key() != key);
+                    let further = FURTHER.into_iter().filter(|key| is(RemotePtr::new(node, *key, 0)));
+                    assert_eq!(marks.has_unflushed_by(place), is(place));
+                    assert_eq!(marks.has_unflushed(node), places().any(|of| of.node() == node && is(of)));
+                    assert_eq!(marks.has_unflushed_beside(node, key), beside.into_iter().any(is), "beside {place:?}");
+                    let mut found = marks.further(node);
+                    found.sort_unstable_by_key(|key| key.0);
+                    assert_eq!(found, further.collect::<Vec<_>>());
+                }
+            }
+            let found = marks.take_unfenced();
+            let is = |place: &RemotePtr<u8>| found.contains(&(place.node(), place.key()));
+            places().for_each(|place| assert_eq!(is(&place), unfenced.contains(&place), "{place:?}"));
+            assert!(marks.take_unfenced().is_empty());
+        }
+    }
+
+    /// Groups below 3 share a queue pair.
+    #[test]
+    fn the_first_groups_are_one() {
+        let marks = Marks::new(NODES);
+        marks.put(place(1, GroupKey::DATA), 1);
+        assert!(marks.has_unflushed_by(place(1, GroupKey::SERVICE)));
+        assert!(!marks.has_unflushed_beside(NodeId(1), GroupKey::SERVICE));
+        marks.flush(place(1, GroupKey::SIGNAL), 2);
+        assert!(!marks.has_unflushed(NodeId(1)));
+    }
+
+    #[test]
+    fn on_shared_memory_a_read_flushes() {
+        let marks = ShmMarks::new(NODES);
+        let [node, beside, nowhere] = [1, 2, NODES as u16].map(NodeId);
+        marks.put(node);
+        marks.put(nowhere);
+        assert!(marks.has_unflushed(node) && !marks.has_unflushed(beside) && !marks.has_unflushed(nowhere));
+        marks.read(node, false); // refused
+        assert!(marks.has_unflushed(node));
+        marks.read(node, true);
+        marks.read(nowhere, true);
+        assert!(!marks.has_unflushed(node) && marks.take_unfenced().is_empty());
+        marks.put(node);
+        marks.put_untracked(node);
+        marks.put_untracked(nowhere);
+        assert!(!marks.has_unflushed(node));
+        assert_eq!(marks.take_unfenced(), [(node, GroupKey::SIGNAL)]);
+        assert!(marks.take_unfenced().is_empty());
     }
 }
