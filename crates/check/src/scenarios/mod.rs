@@ -3,6 +3,7 @@
 mod barrier;
 mod close;
 mod death;
+mod fence;
 mod join;
 mod kv;
 mod mutex;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Scenario> {
         death::scenarios(),
         reopen::scenarios(),
         refused::scenarios(),
+        fence::scenarios(),
     ];
     with_slow(scenarios.into_iter().flatten())
 }
