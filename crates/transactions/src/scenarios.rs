@@ -1,8 +1,11 @@
 //! Scenarios for the model checker.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use farfield_check::Scenario;
+use farfield_check::scenarios::with_slow;
+use farfield_check::{Faults, Scenario, crashed, was_paused};
+use farfield_fabric::{DeathRule, NodeId};
 use farfield_locks::{ALockOptions, LockKind, LockOptions};
 
 use crate::{TransactionOptions, Transactions};
@@ -16,7 +19,93 @@ const LOCKS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, op
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "transactions/transfers"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    vec![transfers()]
+    with_slow([
+        transfers(),
+        own_cells(),
+        home_dies("transactions/cell-dies", [0, 2], 2),
+        home_dies("transactions/lock-dies", [0, 1], 1),
+    ])
+}
+
+/// A node writes its number to every cell, some of which it names twice.
+fn own_cells() -> Scenario {
+    Scenario::new("transactions/own-cells", "each cell has what was written to it, on its own node", 3, |cluster| {
+        let options =
+            TransactionOptions { cells: 7, locks: 2, lock: LockOptions { kind: LockKind::Mcs, alock: LOCKS } };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        let cells = Rc::clone(&all[1]);
+        cluster.thread(1, "writes", move |ep| {
+            ep.block_on(async {
+                let named = [6, 0, 3, 1, 3, 2, 4, 5, 0];
+                let mut transaction = cells.begin(ep, &named).await?;
+                for cell in named {
+                    transaction.write(cell, 1 + cell as u64)?;
+                    assert_eq!(transaction.read(cell).await?, 1 + cell as u64);
+                }
+                transaction.commit().await
+            })
+        });
+        let nodes = cluster.nodes();
+        cluster.at_end(move || {
+            let mut seen = 0;
+            for (node, cells) in nodes.iter().zip(&all) {
+                for (cell, word) in cells.own_cells() {
+                    assert_eq!((cells.home(cell)?, word.load()), (node.id(), 1 + cell as u64), "cell {cell}");
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, 7);
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// Two nodes add one to both of two cells. The home of the second dies, of the cell or of its lock too. A commit that
+/// began after that fails, and so does nothing else; no call waits for the dead.
+fn home_dies(name: &str, cells: [usize; 2], dies: usize) -> Scenario {
+    let about = "what fails names the dead, and a commit that misses a cell or a lock fails";
+    Scenario::new(name, about, 4, move |cluster| {
+        let options =
+            TransactionOptions { cells: 6, locks: 2, lock: LockOptions { kind: LockKind::ALock, alock: LOCKS } };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        let (nodes, first) = (cluster.node(0), Rc::clone(&all[0]));
+        for node in [0, 3] {
+            let all = Rc::clone(&all[node]);
+            cluster.thread(node, "adds", move |ep| {
+                for writes in [2, 1] {
+                    let (start, was_dead) = (ep.now(), Cell::new(false));
+                    let done = ep.block_on(async {
+                        let mut transaction = all.begin(ep, &cells).await?;
+                        assert!(!transaction.is_poisoned(), "no user has died");
+                        let seen = transaction.read_all(&cells).await?;
+                        for (cell, seen) in cells.into_iter().zip(seen).take(writes) {
+                            transaction.write(cell, seen + 1)?;
+                        }
+                        was_dead.set(crashed(dies));
+                        transaction.commit().await
+                    });
+                    match done {
+                        Ok(()) => assert!(!was_dead.get() || (writes == 1 && dies == 2), "it misses what has died"),
+                        Err(error) if error.is_timeout() => assert!(crashed(dies), "{error}"),
+                        Err(error) => {
+                            let names = error.node() == Some(NodeId(dies as u16));
+                            assert!(crashed(dies) && names, "{error}");
+                            assert!(was_paused() || ep.now() - start < ep.timeout(), "it has waited for the dead");
+                        }
+                    }
+                }
+                Ok(())
+            });
+        }
+        cluster.at_end(move || {
+            let ep = nodes.endpoint()?;
+            ep.block_on(async { first.begin(&ep, &cells[..1]).await?.abort().await }) // the other lock is free
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().crashes(1).of([dies]))
 }
 
 /// Each node transfers an amount from its own account to the other's. It names its own account first, which is

@@ -1,0 +1,37 @@
+//! Tests of the numbers of cells and locks.
+
+use farfield_locks::{LockKind, LockOptions};
+
+use super::*;
+
+#[test]
+fn what_does_not_exist_is_an_error() -> Result<()> {
+    let node = Node::builder().session("test-transactions").start()?;
+    let options = |cells, locks| TransactionOptions { cells, locks, lock: LockOptions::new(LockKind::ALock) };
+    for (cells, locks) in [(0, 1), (1, 0), (0, 0)] {
+        let error = Transactions::open(&node, "invalid", options(cells, locks)).err().expect("they are invalid");
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    }
+    let cells = Transactions::open(&node, "cells", options(3, 2))?;
+    assert_eq!((cells.home(2)?, cells.lock_of(2)?), (node.id(), 0));
+    for cell in [3, 4] {
+        for error in [cells.home(cell).unwrap_err(), cells.lock_of(cell).unwrap_err()] {
+            assert_eq!(error.custom_ref::<NoSuchCell>(), Some(&NoSuchCell { cell, cells: 3 }));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_lock_lies_on_its_cells_node_where_that_has_any() {
+    for (nodes, locks) in [(1, 1), (3, 3), (3, 7), (4, 5), (2, 100)] {
+        let mut used = vec![false; locks];
+        for cell in 0..1000 {
+            let lock = lock_of(cell, nodes, locks);
+            assert_eq!(lock % nodes, cell % nodes, "cell {cell}: {nodes} nodes, {locks} locks");
+            used[lock] = true;
+        }
+        assert!(used.into_iter().all(|used| used), "{nodes} nodes, {locks} locks");
+    }
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|cell| lock_of(cell, 5, 2)), [0, 1, 0, 1, 0, 0]);
+}
