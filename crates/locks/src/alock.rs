@@ -239,6 +239,12 @@ impl ALockArray {
         Ok(ALockArray { spread, options, queue, local })
     }
 
+    /// How many operations of this node have an entry.
+    #[cfg(feature = "scenarios")]
+    pub(crate) fn entries(&self) -> usize {
+        self.queue.descriptors.in_use() + self.local.as_ref().map_or(0, |local| local.in_use())
+    }
+
     /// The local side of a lock, if its home is this node.
     fn local(&self, record: RemotePtr<u64>) -> Option<&Arc<Local>> {
         self.local.as_ref().filter(|_| record.node() == self.spread.node().id())

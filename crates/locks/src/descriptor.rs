@@ -169,6 +169,12 @@ impl Descriptors {
         self.slots.take(endpoint)
     }
 
+    /// How many descriptors are in use.
+    #[cfg(feature = "scenarios")]
+    pub(super) fn in_use(&self) -> usize {
+        self.slots.in_use()
+    }
+
     /// Returns a descriptor to the free list. No other operation may write to it any more.
     pub(super) fn give_back(&self, id: Id) {
         self.slots.give_back(id.slot());

@@ -446,3 +446,6 @@ impl Spread {
         self.bases[index % self.bases.len()].at(index / self.bases.len() * self.words_each)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,6 +80,12 @@ impl Local {
         Arc::new(Local { locks, descriptors, slots, queue })
     }
 
+    /// How many descriptors are in use.
+    #[cfg(feature = "scenarios")]
+    pub(super) fn in_use(&self) -> usize {
+        self.slots.in_use()
+    }
+
     /// An operation that is not queued yet.
     ///
     /// # Errors

@@ -145,6 +145,12 @@ impl McsLockArray {
         let queue = Queue::new(&spread.object, descriptors, Id::NOBODY_AFTER_DEATH);
         Ok(McsLockArray { spread, queue })
     }
+
+    /// How many operations of this node have an entry.
+    #[cfg(feature = "scenarios")]
+    pub(crate) fn entries(&self) -> usize {
+        self.queue.descriptors.in_use()
+    }
 }
 
 impl LockArray for McsLockArray {

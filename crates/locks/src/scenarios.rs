@@ -2,7 +2,10 @@
 //! holders lose an increment, and so does a holder that does not see the last holder's write.
 
 mod deaths;
+mod entries;
+mod poison;
 mod random;
+mod refused;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -13,8 +16,8 @@ use std::time::Duration;
 
 use farfield_check::parts::{cut, word};
 use farfield_check::scenarios::with_slow;
-use farfield_check::{Cluster, Log, Scenario, choose};
-use farfield_core::{Endpoint, Result};
+use farfield_check::{Cluster, Log, Scenario, choose, crashed};
+use farfield_core::{Endpoint, MutexArray, Result};
 use farfield_fabric::Region;
 
 use self::deaths::{
@@ -30,7 +33,7 @@ use crate::{ALockArray, ALockOptions, LockArray, LockGuard, McsLockArray, SpinLo
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "alock/cohorts"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    let named = [
+    let all = [
         release(),
         spin_release(),
         mcs_release(),
@@ -50,6 +53,8 @@ pub fn all() -> Vec<Scenario> {
         spin_holder_dies(),
         mcs_user_dies(),
         mcs_dropped(),
+        dropped_behind(),
+        spin_dropped(),
         stuck_twice(),
         used_again(),
         home_is_cut_off(),
@@ -57,11 +62,16 @@ pub fn all() -> Vec<Scenario> {
         holder_dies(),
         waiter_dies(),
         users_die(),
-    ];
-    with_slow(named.into_iter().chain(random::scenarios()))
+    ]
+    .into_iter()
+    .chain(entries::scenarios())
+    .chain(poison::scenarios())
+    .chain(random::scenarios())
+    .chain(refused::scenarios());
+    with_slow(all)
 }
 
-const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
+const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 8 };
 
 fn open(cluster: &Cluster) -> Result<Vec<Rc<ALockArray>>> {
     open_with(cluster, OPTIONS)
@@ -70,6 +80,50 @@ fn open(cluster: &Cluster) -> Result<Vec<Rc<ALockArray>>> {
 /// One lock, on node 0.
 fn open_with(cluster: &Cluster, options: ALockOptions) -> Result<Vec<Rc<ALockArray>>> {
     cluster.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
+}
+
+/// A kind of lock whose operations have entries, of which there are only so many.
+trait Entries: LockArray + 'static {
+    /// How many are in use on this node.
+    fn entries(&self) -> usize;
+}
+
+impl Entries for ALockArray {
+    fn entries(&self) -> usize {
+        self.entries()
+    }
+}
+
+impl Entries for McsLockArray {
+    fn entries(&self) -> usize {
+        self.entries()
+    }
+}
+
+impl Entries for SpinLockArray {
+    fn entries(&self) -> usize {
+        0
+    }
+}
+
+impl Entries for MutexArray {
+    fn entries(&self) -> usize {
+        0
+    }
+}
+
+/// At the end each node has all its entries again, also those whose operations were dropped or given up.
+fn gives_back<L: Entries>(cluster: &Cluster, locks: &[Rc<L>]) {
+    let (nodes, locks) = (cluster.nodes(), locks.to_vec());
+    cluster.at_end(move || {
+        for (node, locks) in nodes.iter().zip(locks).filter(|(node, _)| !crashed(node.id().index())) {
+            let (ep, free) = (node.endpoint()?, || (locks.entries() == 0).then_some(()));
+            // After each pause the service threads look once more.
+            let waits = |_| ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(100), free)).is_ok();
+            assert!((0..20).any(waits), "{} entries of {} were not given back", locks.entries(), node.id());
+        }
+        Ok(())
+    });
 }
 
 /// A word that is read and written under a lock: by the CPU of its node, and by the NICs of other nodes.
@@ -98,13 +152,9 @@ impl Counter {
     }
 
     /// At the end it counts the critical sections, and the lock is free.
-    fn counts<L: LockArray + 'static>(
-        self,
-        cluster: &Cluster,
-        locks: &Rc<L>,
-        sections: impl FnOnce() -> u64 + 'static,
-    ) {
-        let (nodes, locks) = (cluster.node(0), Rc::clone(locks));
+    fn counts<L: Entries>(self, cluster: &Cluster, all: &[Rc<L>], sections: impl FnOnce() -> u64 + 'static) {
+        gives_back(cluster, all);
+        let (nodes, locks) = (cluster.node(0), Rc::clone(&all[0]));
         cluster.at_end(move || {
             assert_eq!(self.region.word(0).load(), sections(), "the sum of the increments under the lock");
             let ep = nodes.endpoint()?;
@@ -121,13 +171,13 @@ async fn section<L: LockArray>(locks: &L, ep: &Endpoint, x: &Counter) -> Result<
 }
 
 /// `NRW` of a put under the lock against the release, on another queue pair or by the CPU.
-fn releases<L: LockArray + 'static>(cluster: &Cluster, locks: Vec<Rc<L>>) -> Result<()> {
+fn releases<L: Entries>(cluster: &Cluster, locks: Vec<Rc<L>>) -> Result<()> {
     let x = Counter::new(cluster, 1)?;
     for (node, locks) in locks.iter().cloned().enumerate() {
         let x = x.clone();
         cluster.thread(node, "adder", move |ep| ep.block_on(section(&*locks, ep, &x)));
     }
-    x.counts(cluster, &locks[0], || 2);
+    x.counts(cluster, &locks, || 2);
     Ok(())
 }
 
@@ -140,15 +190,17 @@ fn release() -> Scenario {
 
 fn spin_release() -> Scenario {
     let about = "what a holder puts on another node than the lock's is seen by the next";
-    Scenario::new("spin/release", about, 2, |cluster| {
-        releases(cluster, cluster.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?)
-    })
-    .small()
-    .kills(&["spin-no-fence"])
+    Scenario::new("spin/release", about, 2, |cluster| releases(cluster, open_spin(cluster)?))
+        .small()
+        .kills(&["spin-no-fence"])
+}
+
+fn open_spin(cluster: &Cluster) -> Result<Vec<Rc<SpinLockArray>>> {
+    cluster.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))
 }
 
 fn open_mcs(cluster: &Cluster) -> Result<Vec<Rc<McsLockArray>>> {
-    open_mcs_for(cluster, 32)
+    open_mcs_for(cluster, 8)
 }
 
 fn open_mcs_for(cluster: &Cluster, operations_max: usize) -> Result<Vec<Rc<McsLockArray>>> {
@@ -180,7 +232,7 @@ fn neighbours() -> Scenario {
                 })
             });
         }
-        x.counts(cluster, &locks[0], || 2);
+        x.counts(cluster, &locks, || 2);
         Ok(())
     })
     .small()
@@ -227,7 +279,7 @@ fn turns() -> Scenario {
                 })
             });
         }
-        x.counts(cluster, &locks[0], || 8);
+        x.counts(cluster, &locks, || 8);
         Ok(())
     })
 }
@@ -237,7 +289,7 @@ fn turns() -> Scenario {
 /// is pending, a remote one when it reads the lock for the second time.
 fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
     const BUDGET: u32 = 1;
-    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 32 };
+    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 8 };
     Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |cluster| {
         let locks = open_with(cluster, options)?;
         let order: Log<usize> = cluster.log();
@@ -310,7 +362,7 @@ fn window() -> Scenario {
                 ended
             });
         }
-        x.counts(cluster, &locks[0], || 4);
+        x.counts(cluster, &locks, || 4);
         Ok(())
     })
 }
@@ -335,24 +387,25 @@ fn trying() -> Scenario {
                 })
             });
         }
-        x.counts(cluster, &locks[0], move || sections.get());
+        x.counts(cluster, &locks, move || sections.get());
         Ok(())
     })
 }
 
 /// Waits that may end at any moment: an operation that is queued by then passes the lock on.
-fn ends_early<L: LockArray + 'static>(
+fn ends_early<L: Entries>(
     name: &str,
     about: &str,
     open: fn(&Cluster) -> Result<Vec<Rc<L>>>,
-    attempt: Attempt,
+    (threads, attempt): (&'static [usize], Attempt),
 ) -> Scenario {
-    Scenario::new(name, about, 2, move |cluster| {
+    let nodes = threads.iter().max().expect("some") + 1;
+    Scenario::new(name, about, nodes, move |cluster| {
         let (locks, x) = (open(cluster)?, Counter::new(cluster, 1)?);
-        let sections = Rc::new(Cell::new(2));
-        for node in [0, 1] {
-            let (locks, x, sections) = (Rc::clone(&locks[node]), x.clone(), Rc::clone(&sections));
-            cluster.thread(node, "adder", move |ep| {
+        let sections = Rc::new(Cell::new(threads.len() as u64));
+        for node in threads {
+            let (locks, x, sections) = (Rc::clone(&locks[*node]), x.clone(), Rc::clone(&sections));
+            cluster.thread(*node, "adder", move |ep| {
                 ep.block_on(async {
                     let guard = match attempt {
                         Attempt::Deadline => Some(locks.lock_deadline(ep, 0, ep.now()).await),
@@ -376,7 +429,7 @@ fn ends_early<L: LockArray + 'static>(
                 })
             });
         }
-        x.counts(cluster, &locks[0], move || sections.get());
+        x.counts(cluster, &locks, move || sections.get());
         Ok(())
     })
 }
@@ -390,23 +443,37 @@ enum Attempt {
 }
 
 fn deadline() -> Scenario {
-    ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", open, Attempt::Deadline)
+    ends_early("alock/deadline", "who gives up waiting keeps nobody from the lock", open, (&[0, 1], Attempt::Deadline))
         .kills(&["mcs-dropped-kept"])
 }
 
 fn timeout() -> Scenario {
-    ends_early("alock/timeout", "waits that end at any moment lose no turn and no increment", open, Attempt::Timeout)
-        .early_timeouts()
+    ends_early(
+        "alock/timeout",
+        "waits that end at any moment lose no turn and no increment",
+        open,
+        (&[0, 1], Attempt::Timeout),
+    )
+    .early_timeouts()
 }
 
 const DROPPED: &str = "an operation that is dropped at any moment holds nothing and has no turn";
 
 fn dropped() -> Scenario {
-    ends_early("alock/dropped", DROPPED, open, Attempt::Dropped)
+    ends_early("alock/dropped", DROPPED, open, (&[0, 1], Attempt::Dropped))
+}
+
+/// Dropped while another of its cohort has the lock: the service thread is handed it instead, and passes it on.
+fn dropped_behind() -> Scenario {
+    ends_early("alock/dropped-behind", DROPPED, open, (&[0, 0, 1, 2], Attempt::Dropped))
+}
+
+fn spin_dropped() -> Scenario {
+    ends_early("spin/dropped", DROPPED, open_spin, (&[0, 1], Attempt::Dropped))
 }
 
 fn mcs_dropped() -> Scenario {
-    ends_early("mcs/dropped", DROPPED, open_mcs, Attempt::Dropped)
+    ends_early("mcs/dropped", DROPPED, open_mcs, (&[0, 1], Attempt::Dropped))
 }
 
 /// A put of a dropped operation does not land much later: it would name a victim while others compete.
@@ -446,7 +513,7 @@ fn late_victim() -> Scenario {
                 })
             });
         }
-        x.counts(cluster, &locks[0], || 2);
+        x.counts(cluster, &locks, || 2);
         Ok(())
     })
     .kills(&["alock-victim-late"])

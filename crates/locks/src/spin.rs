@@ -186,9 +186,7 @@ impl SpinLockArray {
                     Ok(guard) => return Ok(guard),
                     Err(found) => state = found,
                 }
-                if self.taken(state).is_some() {
-                    continue; // only the guess was wrong
-                }
+                continue; // perhaps only the guess was wrong
             }
             let holder = holder(state).expect("a lock that cannot be taken has a holder");
             let now = endpoint.now();
@@ -265,13 +263,14 @@ impl SpinGuard<'_> {
         self.locks.me() + if self.is_repaired { DIED } else { 0 }
     }
 
+    /// If this future is dropped before the release is done or left to the service thread, `is_held` says so. When it
+    /// returns, the caller ends the guard.
     async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
         let is_spared = |node| node == home || mutants::SPIN_NO_FENCE.is_on();
         let lost = fence_holder(node, self.endpoint, is_spared).await.of(path)?;
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
-            self.is_held = false;
             let open = self.locks.spread.object.hold();
             let release = move |endpoint: &Endpoint| {
                 let _open = &open;
@@ -285,7 +284,6 @@ impl SpinGuard<'_> {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.is_held = true;
                 node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
-                self.is_held = false;
                 release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
             }

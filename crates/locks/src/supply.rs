@@ -47,8 +47,41 @@ impl Supply {
         Err(ErrorKind::InUse { what: self.what, max: self.count }.into())
     }
 
+    /// How many are in use.
+    #[cfg(any(test, feature = "scenarios"))]
+    pub(super) fn in_use(&self) -> usize {
+        self.used.iter().map(|used| used.load().count_ones() as usize).sum()
+    }
+
     /// It is unused again.
     pub(super) fn give_back(&self, number: usize) {
         self.used[number / EACH].fetch_add((1u64 << (number % EACH)).wrapping_neg());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield_core::Node;
+
+    use super::*;
+
+    /// As many as there are can be taken, each once, and again after they were given back.
+    #[test]
+    fn each_is_taken_once() -> Result<()> {
+        let endpoint = Node::builder().session("test-supply").start()?.endpoint()?;
+        for count in [1, 7, 8, 9, 20] {
+            let supply = Supply::new("numbers", count);
+            for _ in 0..3 {
+                let mut taken = (0..count).map(|_| supply.take(&endpoint)).collect::<Result<Vec<_>>>()?;
+                assert_eq!(supply.in_use(), count);
+                let error = supply.take(&endpoint).expect_err("all are in use");
+                assert!(matches!(error.kind(), ErrorKind::InUse { what: "numbers", max } if *max == count), "{error}");
+                taken.sort_unstable();
+                assert!(taken.iter().copied().eq(0..count), "{taken:?} of {count}");
+                taken.into_iter().for_each(|number| supply.give_back(number));
+                assert_eq!(supply.in_use(), 0);
+            }
+        }
+        Ok(())
     }
 }

@@ -11,17 +11,13 @@ use farfield_check::{Cluster, Faults, Scenario, crashed};
 use farfield_core::{Endpoint, MemberStatus, Node, Result};
 use farfield_fabric::{DeathRule, Instant, NodeId, Word};
 
-use super::{Counter, open, open_mcs, open_mcs_for};
-use crate::{LockArray, LockGuard, McsGuard, SpinLockArray};
+use super::{Counter, Entries, gives_back, open, open_mcs, open_mcs_for, open_spin};
+use crate::{LockArray, LockGuard, McsGuard};
 
 /// Each thread locks and unlocks twice, even if another dies. The live ones complete in the end. Each stays inside for
 /// a while.
-fn users<L: LockArray + 'static>(
-    cluster: &Cluster,
-    locks: Vec<Rc<L>>,
-    threads: &'static [usize],
-    stays: Duration,
-) -> Result<()> {
+fn users<L: Entries>(cluster: &Cluster, locks: Vec<Rc<L>>, threads: &'static [usize], stays: Duration) -> Result<()> {
+    gives_back(cluster, &locks);
     let x = Counter::new(cluster, 0)?;
     let (done, inside) = (cluster.log(), Rc::new(Cell::new(None::<usize>)));
     let told = Rc::new(Cell::new(0));
@@ -63,12 +59,7 @@ fn users<L: LockArray + 'static>(
 
 pub(super) fn spin_holder_dies() -> Scenario {
     Scenario::new("spin/holder-dies", "a lock is taken from the dead", 3, |cluster| {
-        users(
-            cluster,
-            cluster.on_each(|node| SpinLockArray::open(node, "locks", 1).map(Rc::new))?,
-            &[0, 1, 2],
-            Duration::ZERO,
-        )
+        users(cluster, open_spin(cluster)?, &[0, 1, 2], Duration::ZERO)
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["spin-holder-kept"])
