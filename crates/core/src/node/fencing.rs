@@ -1,5 +1,7 @@
 //! Fences that continue past dead and departed nodes, and the errors of nodes whose operations no longer land.
 
+use core::time::Duration;
+
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId};
 
 use super::{MemberStatus, Node};
@@ -71,15 +73,24 @@ impl Node {
     }
 }
 
+/// The first pause before a fence that was refused is repeated. Each is twice as long as the one before, up to the longest.
+/// What is missing may be there again without a change that wakes it.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// A global fence, repeated until `deadline` while it is refused: a release depends on it.
 async fn fence(
     endpoint: &Endpoint,
     nodes: impl Iterator<Item = NodeId> + Clone,
     deadline: Instant,
 ) -> fabric::Result<()> {
+    let mut pause = REFUSED_PAUSE;
     loop {
         match endpoint.global_fence(nodes.clone()).await {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => endpoint.wait_for_change(deadline).await,
+            Err(error) if error.is_refused() && endpoint.now() < deadline => {
+                endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
+                pause = REFUSED_PAUSE_MAX.min(2 * pause);
+            }
             fenced => return fenced,
         }
     }
