@@ -61,14 +61,14 @@ impl Supply {
 
 #[cfg(test)]
 mod tests {
-    use farfield_core::Node;
+    use farfield_core::local_session;
 
     use super::*;
 
     /// As many as there are can be taken, each once, and again after they were given back.
     #[test]
     fn each_is_taken_once() -> Result<()> {
-        let endpoint = Node::builder().session("test-supply").start()?.endpoint()?;
+        let endpoint = local_session(1)?.remove(0).endpoint()?;
         for count in [1, 7, 8, 9, 20] {
             let supply = Supply::new("numbers", count);
             for _ in 0..3 {

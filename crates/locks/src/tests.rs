@@ -1,19 +1,19 @@
 //! Tests of whole arrays on a node that is alone.
 
-use farfield_core::{ErrorKind, Node, Result};
+use farfield_core::{ErrorKind, Node, Result, local_session};
 use farfield_fabric::Endpoint;
 
 use super::*;
 
-fn node(session: &str) -> Result<(Node, Endpoint)> {
-    let node = Node::builder().session(session).start()?;
+fn node() -> Result<(Node, Endpoint)> {
+    let node = local_session(1)?.remove(0);
     let endpoint = node.endpoint()?;
     Ok((node, endpoint))
 }
 
 #[test]
 fn options_are_checked() -> Result<()> {
-    let (node, _) = node("test-lock-options")?;
+    let (node, _) = node()?;
     let valid = ALockOptions { remote_budget: 1, local_budget: 1, operations_max: 1 };
     let invalid = [
         ALockOptions { remote_budget: 0, ..valid },
@@ -38,7 +38,7 @@ fn options_are_checked() -> Result<()> {
 /// Each lock of a reopened array warns of a death until one holder has repaired; a new one does not.
 #[test]
 fn reopened_locks_warn() -> Result<()> {
-    let (node, ep) = node("test-lock-reopened")?;
+    let (node, ep) = node()?;
     let alock = ALockOptions { operations_max: 2, ..ALockOptions::default() };
     for kind in LockKind::ALL {
         let open = |path: &str| LockTable::open(&node, path, 3, LockOptions { kind: *kind, alock });

@@ -1,12 +1,13 @@
 //! Tests of the numbers of cells and locks.
 
+use farfield_core::local_session;
 use farfield_locks::{LockKind, LockOptions};
 
 use super::*;
 
 #[test]
 fn what_does_not_exist_is_an_error() -> Result<()> {
-    let node = Node::builder().session("test-transactions").start()?;
+    let node = local_session(1)?.remove(0);
     let options = |cells, locks| TransactionOptions { cells, locks, lock: LockOptions::new(LockKind::ALock) };
     for (cells, locks) in [(0, 1), (1, 0), (0, 0)] {
         let error = Transactions::open(&node, "invalid", options(cells, locks)).err().expect("they are invalid");

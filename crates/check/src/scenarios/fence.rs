@@ -21,8 +21,8 @@ fn further_word(cluster: &Cluster, node: usize) -> Result<(GroupKey, Region)> {
     Ok((group, owner.alloc(group, 8)?))
 }
 
-/// A node puts to words of three queue pairs to another node, and gets one from it. Whatever a fence or a flush covers is
-/// there when it has ended: `NRW → NRR` on each of the queue pairs, and `NLW → GF`.
+/// A node puts to words of another node by three queue pairs, and gets one from it. Whatever a fence or a flush covers
+/// is there when it has ended: `NRW → NRR` on each of the queue pairs, and `NLW → GF`.
 fn further_groups() -> Scenario {
     let about = "a fence covers the puts to each group of a node, and the gets that nobody waits for";
     Scenario::new("fence/further-groups", about, 2, |cluster| {

@@ -49,8 +49,8 @@ fn again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// One of the operations of node 1 is refused, whichever it is. An acquisition that is refused is repeated, and a release
-/// is done nevertheless.
+/// One of the operations of node 1 is refused, whichever it is. An acquisition that is refused is repeated, and a
+/// release is done nevertheless.
 fn refused_once<L: Entries>(
     name: &str,
     open: fn(&Cluster) -> Result<Vec<Rc<L>>>,
