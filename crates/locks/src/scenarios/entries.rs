@@ -5,7 +5,6 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -96,17 +95,17 @@ fn next_try<L: Entries>(name: &str, open: Open<L>, [holds, tries]: [usize; 2]) -
 
 /// Polls a future only when its waker was woken, as an executor does that runs many.
 async fn when_woken<T>(future: impl Future<Output = T>) -> T {
-    struct Flag(AtomicBool);
+    struct Flag(Word);
     impl Wake for Flag {
         fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::SeqCst);
+            self.0.store(1);
         }
     }
-    let flag = Arc::new(Flag(AtomicBool::new(true)));
+    let flag = Arc::new(Flag(Word::new(1)));
     let (waker, mut future) = (Waker::from(Arc::clone(&flag)), pin!(future));
-    poll_fn(|_| match flag.0.swap(false, Ordering::SeqCst) {
-        true => future.as_mut().poll(&mut Context::from_waker(&waker)),
-        false => Poll::Pending,
+    poll_fn(|_| match flag.0.compare_exchange(1, 0) {
+        Ok(_) => future.as_mut().poll(&mut Context::from_waker(&waker)),
+        Err(_) => Poll::Pending,
     })
     .await
 }
@@ -228,7 +227,7 @@ fn not_polled<L: Entries>(name: &str, open: Open<L>) -> Scenario {
                     }));
                     step.store(1);
                     pause(200);
-                    once.map_or_else(|| ep.block_on(lock), |guard| guard)?
+                    once.unwrap_or_else(|| ep.block_on(lock))?
                 } else {
                     waits_for(ep, &step, 1)?;
                     if node == 3 {

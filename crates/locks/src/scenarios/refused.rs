@@ -17,6 +17,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         refused_once("alock/refused", open, &[0, 1, 2]),
         refused_once("mcs/refused", open_mcs, &[1, 2]),
         refused_once("spin/refused", open_spin, &[1, 2]),
+        refused_link("alock/refused-link", open),
+        refused_link("mcs/refused-link", open_mcs),
         dropped_release("alock/dropped-release", open),
         dropped_release("mcs/dropped-release", open_mcs),
         dropped_release("spin/dropped-release", open_spin),
@@ -77,6 +79,33 @@ fn refused_once<L: Entries>(
             });
         }
         x.counts(cluster, &locks, || 2 * threads.len() as u64);
+        Ok(())
+    })
+}
+
+/// The put by which node 2 links itself to the holder is refused, and repeated once. It is not put again while node 2
+/// waits: the holder's entry may be another's by the time that such a put lands.
+fn refused_link<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>) -> Scenario {
+    Scenario::new(name, "a waiter whose link was refused links itself once", 3, move |cluster| {
+        let (locks, step) = (open(cluster)?, Rc::new(Word::new(0)));
+        gives_back(cluster, &locks);
+        let (held, steps) = (Rc::clone(&locks[1]), Rc::clone(&step));
+        cluster.thread(1, "holds", move |ep| {
+            let guard = ep.block_on(held.lock(ep, 0))?;
+            steps.store(1);
+            // The waiter looks several times whether the holder lives.
+            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(200), || None::<()>));
+            ep.block_on(guard.unlock())
+        });
+        let locks = Rc::clone(&locks[2]);
+        cluster.thread(2, "links", move |ep| {
+            let (ep, faults) = faulty(ep)?;
+            ep.block_on(ep.wait_until(Instant::NEVER, || (step.load() == 1).then_some(())))?;
+            faults.fail_after(2); // two compare-and-swaps: one finds the holder, the other succeeds
+            let (guard, spent) = ep.block_on(ep.counted(locks.lock(&ep, 0)));
+            assert!(spent.puts <= 2, "it has linked itself {} times", spent.puts);
+            ep.block_on(guard?.unlock())
+        });
         Ok(())
     })
 }
