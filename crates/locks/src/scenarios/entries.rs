@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use farfield_check::parts::{comes_of_faults, cut, patiently, unless_faults};
 use farfield_check::{Cluster, Faults, Scenario, choose, crashed, was_paused};
-use farfield_core::{Endpoint, ErrorKind, MemberStatus, Result};
+use farfield_core::{Endpoint, ErrorKind, MemberStatus, Node, Result};
 use farfield_fabric::{Bell, DeathRule, ErrorKind as FabricError, Instant, NodeId, Word};
 
 use super::{Counter, Entries, gives_back, open, open_mcs, open_mcs_for, open_spin, section};
@@ -184,7 +184,7 @@ fn tries_behind<L: Entries>(name: &str, open: Open<L>) -> Scenario {
         let locks = open(cluster)?;
         gives_back(cluster, &locks);
         for node in [1, 2, 3] {
-            let locks = Rc::clone(&locks[node]);
+            let (locks, nodes) = (Rc::clone(&locks[node]), [2, 3].map(|node| cluster.node(node)));
             cluster.thread(node, if node == 1 { "dies" } else { "tries" }, move |ep| {
                 let pause = || drop(ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(30), || None::<()>)));
                 if node == 1 {
@@ -192,11 +192,15 @@ fn tries_behind<L: Entries>(name: &str, open: Open<L>) -> Scenario {
                     pause();
                     return ep.block_on(guard.unlock());
                 }
-                for _ in 0..100 {
+                let is_evicted = |node: &Node| node.status_of(NodeId(1)) == MemberStatus::Evicted;
+                let mut tries = 0;
+                while tries < 100 {
                     if let Some(guard) = ep.block_on(locks.try_lock(ep, 0))? {
                         return ep.block_on(guard.unlock());
                     }
                     pause();
+                    // Time may pass before a node detects a death.
+                    tries += usize::from(!crashed(1) || nodes.iter().all(is_evicted));
                 }
                 panic!("nobody lives who has the lock");
             });
@@ -280,7 +284,13 @@ fn evicted() -> Scenario {
             // After any other error it is unknown whether the operation is in the queue.
             let mut is_known = true;
             for _ in 0..5 {
-                let Err(error) = ep.block_on(async { locks.lock(ep, 0).await?.unlock().await }) else { continue };
+                let error = match ep.block_on(locks.lock(ep, 0)) {
+                    Ok(guard) => {
+                        is_known &= unless_faults(ep.block_on(guard.unlock()))?.is_some();
+                        continue;
+                    }
+                    Err(error) => error,
+                };
                 match error.kind() {
                     ErrorKind::InUse { .. } => assert!(!is_known, "{error}"),
                     ErrorKind::Fabric(error) if *error.kind() == FabricError::Fenced => {}
