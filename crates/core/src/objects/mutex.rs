@@ -73,7 +73,7 @@ use self::abandoned::Ticket;
 pub use self::guard::{Guard, HeldLock};
 pub use self::single::Mutex;
 pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
-use self::state::{DIED, DRAW, State, Watch};
+use self::state::{DIED, DRAW, State, Watch, patience};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::{MemberStatus, Node, Object, ObjectBuilder, Regions};
@@ -347,8 +347,8 @@ impl MutexArray {
                 None => {
                     let looks_lost = match state.holder() {
                         Some(holder) => endpoint.check_alive(holder).is_err(),
-                        // While all nodes are alive, no turn is lost.
-                        None => self.object.node().epoch() > 0 && self.is_stuck(endpoint, index, state),
+                        // A restarted node has seen no death: the turn may be its predecessor's.
+                        None => self.is_stuck(endpoint, index, state),
                     };
                     let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
                     self.take_from_the_dead(endpoint, index, state, left).await.of(self.object.path())?
@@ -502,7 +502,7 @@ impl MutexArray {
             0 => 0,
             _ => self.passed_over.lock().get(&index).copied().unwrap_or(0),
         };
-        (STUCK_LONG / 2u32.saturating_pow(passed)).max(STUCK_SHORT)
+        patience(passed)
     }
 
     /// Whether a lock that is not available at once has been in this state for long: another operation has seen it

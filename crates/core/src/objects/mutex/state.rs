@@ -104,6 +104,11 @@ impl State {
     }
 }
 
+/// How long a free lock may stay untaken before the turn is skipped, after so many turns that were skipped.
+pub(super) fn patience(passed: u32) -> Duration {
+    (STUCK_LONG / 2u32.saturating_pow(passed)).max(STUCK_SHORT)
+}
+
 /// How long a lock has been in a state, as far as this operation has seen.
 #[derive(Clone, Copy)]
 pub(super) struct Watch {
@@ -176,6 +181,33 @@ mod tests {
         assert!(freed.has_died() && by_ticket.has_died() && by_newcomer.has_died() && !dead.has_died());
         assert!(!State(by_ticket.0 - 2 - DIED).has_died());
         assert!(freed.passed_over().has_died());
+    }
+
+    #[test]
+    fn patience_ends_but_never_at_once() {
+        assert_eq!((patience(0), patience(1)), (STUCK_LONG, STUCK_LONG / 2));
+        assert_eq!((patience(6), patience(40)), (STUCK_SHORT, STUCK_SHORT));
+    }
+
+    #[test]
+    fn a_turn_is_stuck_when_it_is_old_and_the_lock_was_left_alone() {
+        let at = |millis: u64| Instant { ns: millis * 1_000_000 };
+        let turn = State::new(5, 3, 0, 0);
+        let mut watch = Watch::begin(turn, at(0));
+        assert!(!watch.is_stuck(at(3), STUCK_SHORT) && watch.is_stuck(at(4), STUCK_SHORT));
+        assert!(!watch.is_stuck(at(199), STUCK_LONG) && watch.is_stuck(at(200), STUCK_LONG));
+        // Another waiter changes nothing; a newcomer that has passed does, for a moment.
+        watch.sees(State(turn.0.wrapping_add(DRAW)), at(200));
+        assert!(watch.is_stuck(at(200), STUCK_LONG));
+        let passed = turn.taken_by_newcomer(2).unwrap();
+        watch.sees(passed, at(201));
+        assert!(!watch.is_stuck(at(204), STUCK_LONG) && watch.is_stuck(at(205), STUCK_LONG));
+        watch.sees(passed, at(206));
+        assert!(watch.is_stuck(at(206), STUCK_LONG));
+        // The next turn is young.
+        watch.sees(turn.passed_over(), at(210));
+        assert!(!watch.is_stuck(at(213), STUCK_SHORT) && watch.is_stuck(at(214), STUCK_SHORT));
+        assert!(!watch.is_stuck(at(409), STUCK_LONG) && watch.is_stuck(at(410), STUCK_LONG));
     }
 
     #[test]
