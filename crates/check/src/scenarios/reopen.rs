@@ -5,14 +5,18 @@ use std::rc::Rc;
 
 use farfield_core::fabric::{DeathRule, Endpoint, GroupKey};
 use farfield_core::toolkit::{Object, ObjectBuilder};
-use farfield_core::{Barrier, ErrorKind, Node, NodeId, Result};
+use farfield_core::{
+    AtomicVar, Barrier, ErrorKind, Mutex, Node, NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
+    SharedVar,
+};
 
+use super::keep;
 use crate::Faults;
 use crate::parts::{comes_of_faults, goes_on};
 use crate::scenario::{Cluster, Scenario, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![twice(), another_dies(), is_cut_off(), joined(), asked()]
+    vec![twice(), another_dies(), is_cut_off(), joined(), asked(), asked_word(), stale()]
 }
 
 /// The objects that a node has reopened, kept to the end.
@@ -186,5 +190,95 @@ fn asked() -> Scenario {
             });
         }
         Ok(())
+    })
+}
+
+/// The same for one who waits for a word to change.
+fn asked_word() -> Scenario {
+    Scenario::new("reopen/asked-word", "a word is reopened while a node waits for it to change", 2, |cluster| {
+        let words = cluster.on_each(|node| AtomicVar::open(node, "word", NodeId(0)))?;
+        let kept = kept(cluster);
+        for (node, old) in cluster.nodes().into_iter().zip(words) {
+            let kept = Rc::clone(&kept);
+            cluster.thread_that_drops(node.id().index(), "waits", move |ep| {
+                if node.id().0 == 0 {
+                    let told = ep.block_on(old.wait_change(ep, 0, ep.deadline())).expect_err("it never changes");
+                    assert!(matches!(told.kind(), ErrorKind::Reopens { node } if node.0 == 1), "{told}");
+                }
+                let word = node.reopen("word", |again| AtomicVar::open(&node, again.path(), NodeId(0)))?;
+                ep.block_on(word.fetch_add(ep, 1))?;
+                kept.borrow_mut().push((node.id().0, 0, (old, word)));
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+fn is_stale<T>(done: Result<T>) {
+    let stale = done.err().expect("the object was reopened");
+    assert!(matches!(stale.kind(), ErrorKind::Reopened { generation: 1 }), "{stale}");
+}
+
+/// Calls through the handles from before fail, whatever the object, and change nothing.
+fn stale() -> Scenario {
+    Scenario::new("reopen/stale", "a handle from before an object was reopened is of no use", 2, |cluster| {
+        let home = NodeId(0);
+        let old = cluster.on_each(move |node| {
+            let ring = RingOptions::new(home, [(home, 1), (NodeId(1), 1)], 64);
+            Ok((
+                AtomicVar::open(node, "word", home)?,
+                SharedVar::<u64>::open(node, "shared")?,
+                OwnedVar::<u64>::open(node, "owned", home)?,
+                RingBuffer::open(node, "ring", ring)?,
+                Queue::<u64>::open(node, "queue", QueueOptions::new(home, 2))?,
+                Mutex::open(node, "lock", home)?,
+            ))
+        })?;
+        let new = cluster.on_each(move |node| {
+            let names = ["word", "shared", "owned", "ring", "queue", "lock"];
+            names.into_iter().map(|name| node.reopen(name, |again| reopened(node, name, again.path()))).collect()
+        })?;
+        let new: Vec<Vec<Box<dyn std::any::Any>>> = new;
+        for (node, (word, shared, owned, ring, queue, lock)) in cluster.nodes().iter().zip(&old) {
+            let ep = node.endpoint()?;
+            ep.block_on(async {
+                is_stale(word.load(&ep).await);
+                is_stale(word.fetch_add(&ep, 1).await);
+                is_stale(word.compare_exchange(&ep, 0, 1).await);
+                is_stale(word.swap(&ep, 1).await);
+                is_stale(word.store(&ep, 1).await);
+                is_stale(word.wait_change(&ep, 0, ep.deadline()).await);
+                is_stale(shared.push_all(&ep).await);
+                is_stale(shared.pull(&ep, NodeId(1)).await);
+                is_stale(owned.pull(&ep).await);
+                is_stale(ring.receiver()?.recv(&ep, &mut Vec::new()).await);
+                is_stale(queue.enqueue(&ep, &1).await);
+                is_stale(queue.dequeue(&ep).await);
+                is_stale(lock.lock(&ep).await);
+                is_stale(lock.try_lock(&ep).await);
+                if node.id() == home {
+                    is_stale(owned.writer()?.push(&ep).await);
+                    is_stale(ring.sender()?.try_send(&ep, &[1]));
+                }
+                Ok::<(), farfield_core::Error>(())
+            })?;
+        }
+        keep(cluster, (old, new));
+        Ok(())
+    })
+}
+
+/// One of them.
+fn reopened(node: &Node, name: &str, path: &str) -> Result<Box<dyn std::any::Any>> {
+    let home = NodeId(0);
+    let ring = RingOptions::new(home, [(home, 1), (NodeId(1), 1)], 64);
+    Ok(match name {
+        "word" => Box::new(AtomicVar::open(node, path, home)?),
+        "shared" => Box::new(SharedVar::<u64>::open(node, path)?),
+        "owned" => Box::new(OwnedVar::<u64>::open(node, path, home)?),
+        "ring" => Box::new(RingBuffer::open(node, path, ring)?),
+        "queue" => Box::new(Queue::<u64>::open(node, path, QueueOptions::new(home, 2))?),
+        _ => Box::new(Mutex::open(node, path, home)?),
     })
 }

@@ -22,11 +22,16 @@
 //!
 //! Linearizable. Source: LOCO, `atomic_var`.
 
+use core::time::Duration;
+
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
-use crate::error::{ErrorContext, Result};
+use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+
+/// How often a wait checks whether the variable is being reopened.
+const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// A word with a home, shared by all nodes.
 ///
@@ -188,9 +193,21 @@ impl AtomicVar {
     /// ```
     ///
     /// # Errors
-    /// A timeout, or the home node is dead or has left.
+    /// A timeout, the home node is dead or has left, or the variable is reopened.
     pub async fn wait_change(&self, endpoint: &Endpoint, seen: u64, deadline: Instant) -> Result<u64> {
-        let waited = endpoint.wait_remote(self.word, seen, deadline).await;
-        waited.waiting_for("the value to change").of(self.object.path())
+        let start = endpoint.now();
+        loop {
+            self.object.check_unasked()?;
+            // The wait is in slices, since the variable may be reopened meanwhile.
+            let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
+            match endpoint.wait_remote(self.word, seen, slice).await {
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
+                Err(error) if error.is_timeout() => {
+                    let (what, waited) = ("the value to change".into(), endpoint.now() - start);
+                    return Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }).of(self.object.path());
+                }
+                changed => return changed.of(self.object.path()),
+            }
+        }
     }
 }
