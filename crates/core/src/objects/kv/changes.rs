@@ -65,7 +65,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// From here on an insert or delete that is cut short is completed by the service thread.
     fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
         let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
-        let work = Work { tracker, index, slots, own: self.region.clone() };
+        let work = Work { tracker, index, slots };
         Changing::new(self.object.node(), work, locked, key, entry)
     }
 

@@ -24,10 +24,8 @@ impl<'a> Locked<'a> {
 
     /// Ends a completed operation. If the lock's home is dead, the lock is lost with it, and keeps no operation out.
     pub(super) async fn unlock(self) -> Result<()> {
-        let Locked { guard, entered } = self;
-        let unlocked = guard.unlock().await;
-        drop(entered);
-        match unlocked {
+        let Locked { guard, entered: _entered } = self;
+        match guard.unlock().await {
             Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
         }

@@ -192,15 +192,10 @@ impl Deaths {
         let what = "the live members to agree on the last changes of a dead node".into();
         // The survivors that have not reported that they are done with it.
         let has_settled = |rank, gone| self.report(rank, gone).is_some_and(|report| report.settled);
-        let lives = |node: NodeId| endpoint.check_alive(node).is_ok();
-        let mut missing: Vec<NodeId> = Vec::new();
-        for (gone, _) in self.unsettled(endpoint) {
-            let ranked = self.participants.iter().enumerate();
-            missing
-                .extend(ranked.filter(|(rank, node)| lives(*node) && !has_settled(*rank, gone)).map(|found| found.1));
-        }
-        missing.sort_unstable();
-        missing.dedup();
+        let is_missing = |(rank, node): &(usize, NodeId)| {
+            endpoint.check_alive(*node).is_ok() && self.unsettled(endpoint).any(|(gone, _)| !has_settled(*rank, gone))
+        };
+        let missing = self.participants.iter().enumerate().filter(is_missing).map(|found| found.1).collect();
         ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into()
     }
 

@@ -156,6 +156,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn with_its_inserter_a_node_has_all_slots_of_its_own_and_no_others() {
+        let layout = Layout { words: 3, per_node: 4 };
+        let participants = Participants::new(&[0, 1].map(NodeId));
+        let bases: Vec<_> = participants.iter().map(|node| RemotePtr::new(node, GroupKey::DATA, 64)).collect();
+        let [first, second] =
+            [0, 1].map(|me| Slots::new(layout, participants.clone(), NodeId(me), Placement::Inserter, bases.clone()));
+        assert_eq!((first.share_on(NodeId(0)), first.share_on(NodeId(1)), first.take(NodeId(1))), (4, 0, None));
+        let (slot, _) = first.take(NodeId(0)).unwrap();
+        assert!(first.is_ours(slot) && !second.is_ours(slot));
+    }
+
+    #[test]
     fn shares_cover_every_slot_once_and_uses_are_counted() {
         let layout = Layout { words: 3, per_node: 10 };
         let participants = Participants::new(&[0, 1, 5].map(NodeId));

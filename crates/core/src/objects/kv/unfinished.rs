@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, Region};
+use farfield_fabric::Endpoint;
 
 use super::index::{Entry, Index};
 use super::locks::Locked;
@@ -31,8 +31,6 @@ pub(super) struct Work<K> {
     pub(super) tracker: Arc<Tracker<K>>,
     pub(super) index: Arc<Index<K>>,
     pub(super) slots: Arc<Slots>,
-    /// This node's slots.
-    pub(super) own: Region,
 }
 
 /// The lock of a key in the middle of an insert or delete. If it is dropped before [`Changing::finish`], the service
@@ -99,20 +97,15 @@ impl<K: Key> Unfinished<K> {
     /// The next step; whether one was possible.
     fn step(&mut self, endpoint: &Endpoint) -> bool {
         let Unfinished { node, work, key, entry, .. } = self;
-        let Work { tracker, index, slots, own } = work;
-        if !self.cleared {
+        let Work { tracker, index, slots } = work;
+        // The call itself has cleared a slot of this node, by a store: before it could be cut short.
+        if !self.cleared && entry.slot.node() != node.id() {
             // If the slot's node is evicted or has left, no node reads it any more.
             if self.may_land {
                 self.cleared = node.fenced_error(endpoint, entry.slot.node()).is_some();
                 return self.cleared;
             }
             let meta = Meta { counter: entry.counter, valid: false }.packed();
-            if entry.slot.node() == node.id() {
-                // Slots have no atomics, so a store suffices. The announcement follows it (`CW → NLR`).
-                own.word((entry.slot.offset() - own.remote::<u64>(0).offset()) as usize).store(meta);
-                self.cleared = true;
-                return true;
-            }
             let put = endpoint.put_value(entry.slot, meta).wait();
             // A round trip.
             let fenced = put.and_then(|()| endpoint.block_on(endpoint.global_fence([entry.slot.node()])));
