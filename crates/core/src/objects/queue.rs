@@ -151,14 +151,12 @@ struct Hint {
 
 impl Hint {
     /// Records, here and on the home node, that all positions before `position` are filled (taken); `read` is the
-    /// word's old value.
+    /// word's old value, a lower one.
     fn raise(&self, endpoint: &Endpoint, read: u64, position: u64) {
         // Another thread may have stored a higher position meanwhile; a lower one is just as true.
         self.seen.store(position);
-        if read < position {
-            // No call depends on it, so it is not waited for.
-            let _ = endpoint.cas(self.word, read, position).detach();
-        }
+        // No call depends on it, so it is not waited for.
+        let _ = endpoint.cas(self.word, read, position).detach();
     }
 }
 

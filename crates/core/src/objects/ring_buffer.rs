@@ -70,6 +70,7 @@ use self::send::RemoteCopy;
 pub use self::send::RingSender;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::objects::participants::Participants;
 
 /// The participants of a ring buffer, and its size.
 ///
@@ -233,10 +234,7 @@ impl RingBuffer {
         {
             return refuse("`readers` has to name at least one node, and each node once, with at least one reader");
         }
-        let mut participants: Vec<NodeId> = options.readers.iter().map(|reader| reader.0).collect();
-        participants.push(options.writer);
-        participants.sort_unstable();
-        participants.dedup();
+        let participants = Participants::new(&[nodes.as_slice(), &[options.writer]].concat());
 
         let head_group = if options.read_by_service { GroupKey::SERVICE } else { GroupKey::SIGNAL };
         let mut regions = Regions::new(node);
@@ -257,7 +255,7 @@ impl RingBuffer {
             expected
         };
         let opening = ObjectBuilder::new(node, path, "RingBuffer").layout(&format!("{options:?}"));
-        let object = opening.participants(participants).regions(regions).require_regions(expect).announce()?;
+        let object = opening.participants(participants.iter()).regions(regions).require_regions(expect).announce()?;
         let (sender_taken, receivers_taken) = (Word::new(0), Word::new(0));
         Ok(RingBuffer(Arc::new(Shared { object, options, ring, head, tails, sender_taken, receivers_taken })))
     }
