@@ -7,6 +7,7 @@ mod fence;
 mod join;
 mod kv;
 mod mutex;
+mod options;
 mod queue;
 mod refused;
 mod reopen;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Scenario> {
         reopen::scenarios(),
         refused::scenarios(),
         fence::scenarios(),
+        options::scenarios(),
     ];
     with_slow(scenarios.into_iter().flatten())
 }
