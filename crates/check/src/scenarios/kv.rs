@@ -3,7 +3,8 @@
 //! Clients record their calls in a history. Its clock is the log: adding an entry takes a position in the order of the
 //! execution. At the end, the history must be linearizable together with the values that every node then finds.
 
-mod client;
+pub(super) mod client;
+mod elsewhere;
 mod node_failure;
 
 use std::time::Duration;
@@ -18,6 +19,10 @@ use crate::parts::{cut, word};
 use crate::scenario::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
+    [of_two(), elsewhere::scenarios()].concat()
+}
+
+fn of_two() -> Vec<Scenario> {
     vec![
         update(),
         torn(),

@@ -14,12 +14,12 @@ use crate::parts::{Excuse, comes_of_faults};
 use crate::scenario::{Cluster, Log, crashed};
 
 /// A value of two words, which a reader may find torn.
-pub(super) type Pair = [u64; 2];
+pub(in crate::scenarios) type Pair = [u64; 2];
 
 type Store = KvStore<u64, Pair>;
 
 /// As small as a store can be.
-pub(super) fn tiny() -> KvOptions {
+pub(in crate::scenarios) fn tiny() -> KvOptions {
     KvOptions { slots_per_node: 2, locks: 1, tracker_bytes: 128, ..KvOptions::default() }
 }
 
@@ -29,7 +29,7 @@ fn hash_of(key: u64) -> u64 {
 }
 
 /// The lowest keys with hashes that satisfy the conditions.
-pub(super) fn keys<const N: usize>(wanted: [fn(u64) -> bool; N]) -> [u64; N] {
+pub(in crate::scenarios) fn keys<const N: usize>(wanted: [fn(u64) -> bool; N]) -> [u64; N] {
     let mut next = 1;
     wanted.map(|wanted| {
         let found = (next..).find(|key| wanted(hash_of(*key))).expect("half of all keys are as wanted");
@@ -39,20 +39,20 @@ pub(super) fn keys<const N: usize>(wanted: [fn(u64) -> bool; N]) -> [u64; N] {
 }
 
 /// With two locks.
-pub(super) fn first_lock(hash: u64) -> bool {
+pub(in crate::scenarios) fn first_lock(hash: u64) -> bool {
     (hash >> 32).is_multiple_of(2)
 }
 
-pub(super) fn second_lock(hash: u64) -> bool {
+pub(in crate::scenarios) fn second_lock(hash: u64) -> bool {
     !first_lock(hash)
 }
 
 /// With two nodes and [`Placement::Hash`].
-pub(super) fn on_node_1(hash: u64) -> bool {
+pub(in crate::scenarios) fn on_node_1(hash: u64) -> bool {
     hash % 2 == 1
 }
 
-pub(super) enum Entry {
+pub(in crate::scenarios) enum Entry {
     Called {
         client: u32,
         key: u64,
@@ -75,19 +75,19 @@ pub(super) enum Entry {
 
 /// A node's store, and the log of its calls.
 #[derive(Clone)]
-pub(super) struct Client {
-    pub(super) id: u32,
-    pub(super) kv: Rc<Store>,
-    pub(super) log: Log<Entry>,
+pub(in crate::scenarios) struct Client {
+    pub(in crate::scenarios) id: u32,
+    pub(in crate::scenarios) kv: Rc<Store>,
+    pub(in crate::scenarios) log: Log<Entry>,
     /// Where nodes may be cut off: a word on each other node. The client gets all of them after an answer, see
     /// [`Entry::Unheard`].
-    pub(super) heard_at: Rc<[(usize, RemotePtr<u64>)]>,
+    pub(in crate::scenarios) heard_at: Rc<[(usize, RemotePtr<u64>)]>,
 }
 
 /// The result of a call: an answer; no room; the value is lost; or no answer in time, so that it is unknown whether the
 /// call has taken effect.
 #[derive(PartialEq, Debug)]
-pub(super) enum Answer<T> {
+pub(in crate::scenarios) enum Answer<T> {
     Is(T),
     Full,
     Lost,
@@ -97,7 +97,11 @@ pub(super) enum Answer<T> {
 impl Client {
     /// Opens a store on all nodes, in which node `.0` has inserted key `.1` with value `.2`. Returns a client for each
     /// node.
-    pub(super) fn open(cluster: &Cluster, options: KvOptions, there: &[(usize, u64, u64)]) -> Result<Vec<Client>> {
+    pub(in crate::scenarios) fn open(
+        cluster: &Cluster,
+        options: KvOptions,
+        there: &[(usize, u64, u64)],
+    ) -> Result<Vec<Client>> {
         let log = cluster.log();
         let opened = cluster.on_each(move |node| {
             let kv = Rc::new(Store::open(node, "kv", options.clone())?);
@@ -114,7 +118,7 @@ impl Client {
         Ok(opened)
     }
 
-    pub(super) async fn call<T>(
+    pub(in crate::scenarios) async fn call<T>(
         &self,
         ep: &Endpoint,
         key: u64,
@@ -155,16 +159,16 @@ impl Client {
         }
     }
 
-    pub(super) fn may_be_cut_off(&self) -> bool {
+    pub(in crate::scenarios) fn may_be_cut_off(&self) -> bool {
         !self.heard_at.is_empty()
     }
 
-    pub(super) async fn get(&self, ep: &Endpoint, key: u64) -> Result<Answer<Option<u64>>> {
+    pub(in crate::scenarios) async fn get(&self, ep: &Endpoint, key: u64) -> Result<Answer<Option<u64>>> {
         let get = async { Ok(self.kv.get(ep, &key).await?.map(whole)) };
         self.call(ep, key, KvInput::Get, get, |found| KvOutput::Found(*found)).await
     }
 
-    pub(super) async fn get_many(&self, ep: &Endpoint, keys: &[u64]) -> Result<()> {
+    pub(in crate::scenarios) async fn get_many(&self, ep: &Endpoint, keys: &[u64]) -> Result<()> {
         let call = |key: &u64| self.log.push(Entry::Called { client: self.id, key: *key, input: KvInput::Get });
         let calls: Vec<usize> = keys.iter().map(call).collect();
         let mut found = Vec::new();
@@ -176,28 +180,28 @@ impl Client {
         Ok(())
     }
 
-    pub(super) async fn insert(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<bool>> {
+    pub(in crate::scenarios) async fn insert(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<bool>> {
         let insert = async { self.kv.insert(ep, &key, &[value; 2]).await };
         self.call(ep, key, KvInput::Insert(value), insert, |done| KvOutput::Succeeded(*done)).await
     }
 
-    pub(super) async fn update(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<bool>> {
+    pub(in crate::scenarios) async fn update(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<bool>> {
         let update = async { self.kv.update(ep, &key, &[value; 2]).await };
         self.call(ep, key, KvInput::Update(value), update, |done| KvOutput::Succeeded(*done)).await
     }
 
-    pub(super) async fn upsert(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<()>> {
+    pub(in crate::scenarios) async fn upsert(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<()>> {
         let upsert = async { self.kv.upsert(ep, &key, &[value; 2]).await };
         self.call(ep, key, KvInput::Upsert(value), upsert, |()| KvOutput::Stored).await
     }
 
-    pub(super) async fn delete(&self, ep: &Endpoint, key: u64) -> Result<Answer<bool>> {
+    pub(in crate::scenarios) async fn delete(&self, ep: &Endpoint, key: u64) -> Result<Answer<bool>> {
         let delete = async { self.kv.delete(ep, &key).await };
         self.call(ep, key, KvInput::Delete, delete, |done| KvOutput::Succeeded(*done)).await
     }
 
     /// Inserts as soon as a slot is free.
-    pub(super) async fn insert_when_free(&self, ep: &Endpoint, key: u64, value: u64) -> Result<()> {
+    pub(in crate::scenarios) async fn insert_when_free(&self, ep: &Endpoint, key: u64, value: u64) -> Result<()> {
         self.when_free(ep, async || {
             self.insert(ep, key, value).await.map(|answer| (answer != Answer::Full).then_some(()))
         })
@@ -205,7 +209,12 @@ impl Client {
     }
 
     /// Stores as soon as a slot is free, if the key needs one.
-    pub(super) async fn upsert_when_free(&self, ep: &Endpoint, key: u64, value: u64) -> Result<Answer<()>> {
+    pub(in crate::scenarios) async fn upsert_when_free(
+        &self,
+        ep: &Endpoint,
+        key: u64,
+        value: u64,
+    ) -> Result<Answer<()>> {
         let upsert = async || Ok(Some(self.upsert(ep, key, value).await?).filter(|answer| *answer != Answer::Full));
         self.when_free(ep, upsert).await
     }
@@ -231,14 +240,14 @@ fn is_full(error: &Error) -> bool {
 }
 
 /// The stored value. Panics if the value is torn.
-pub(super) fn whole(pair: Pair) -> u64 {
+pub(in crate::scenarios) fn whole(pair: Pair) -> u64 {
     assert_eq!(pair[0], pair[1], "a torn value was returned");
     pair[0]
 }
 
 /// At the end no operation is in flight: all nodes find the same values, and as many keys as there are. The history
 /// with these last gets is linearizable.
-pub(super) fn linearizable(cluster: &Cluster, clients: &[Client], keys: &[u64]) {
+pub(in crate::scenarios) fn linearizable(cluster: &Cluster, clients: &[Client], keys: &[u64]) {
     let (nodes, clients, keys) = (cluster.nodes(), clients.to_vec(), keys.to_vec());
     cluster.at_end(move || {
         let mut there = 0;
@@ -270,7 +279,7 @@ fn history_of(entries: &[Entry]) -> KvHistory {
 }
 
 /// The history of the calls with answers that count. `is_heard` decides this by call and client.
-pub(super) fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) -> bool) -> KvHistory {
+pub(in crate::scenarios) fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) -> bool) -> KvHistory {
     let mut history = KvHistory::new();
     for (at, entry) in entries.iter().enumerate() {
         let Entry::Called { client, key, input } = entry else { continue };
@@ -291,7 +300,7 @@ pub(super) fn history_of_heard(entries: &[Entry], is_heard: impl Fn(usize, u32) 
 }
 
 /// After [`linearizable`]: the keys can be deleted, and then node 0 has all its slots again, each of them once.
-pub(super) fn all_slots_come_back(cluster: &Cluster, clients: &[Client], keys: &[u64]) {
+pub(in crate::scenarios) fn all_slots_come_back(cluster: &Cluster, clients: &[Client], keys: &[u64]) {
     // All stores stay open, because a node that has closed the store acknowledges nothing.
     let (node, clients, keys) = (cluster.node(0), clients.to_vec(), keys.to_vec());
     cluster.at_end(move || {
