@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farfield_core::fabric::sim::{self, Faults, Handle};
-use farfield_core::fabric::{DeathRule, NodeId, Thread};
+use farfield_core::fabric::{DeathRule, NodeId, Thread, Transport, fault};
 use farfield_core::{Endpoint, Node, Result};
 
 pub(crate) use crate::log::Log;
@@ -374,7 +374,15 @@ impl Cluster {
     /// # Panics
     /// If it runs already, or the scenario has no such node.
     pub fn start(&self, node: usize) -> Result<Node> {
-        let fabric = self.handle.join(NodeId(node as u16));
+        self.start_on(self.handle.join(NodeId(node as u16)))
+    }
+
+    /// Starts a node, of which all operations can be refused on command: its service thread's, too.
+    pub(crate) fn start_refusing(&self, node: usize, refusals: fault::Faults) -> Result<Node> {
+        self.start_on(fault::inject(self.handle.join(NodeId(node as u16)), refusals))
+    }
+
+    fn start_on(&self, fabric: Arc<dyn Transport>) -> Result<Node> {
         let node = Node::builder().fabric(fabric).start()?;
         self.nodes.borrow_mut()[node.id().index()] = Some(node.clone());
         Ok(node)

@@ -5,13 +5,19 @@
 
 use farfield_core::fabric::EndpointOptions;
 use farfield_core::fabric::fault::{Faults, inject};
-use farfield_core::{Barrier, Endpoint, Mutex, NodeId, Queue, QueueOptions, Result, RingBuffer, RingOptions};
+use farfield_core::objects::owned_var::TearCheck;
+use farfield_core::{
+    Barrier, Endpoint, ErrorKind, Mutex, NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
+};
+
+mod anywhere;
 
 use super::keep;
-use crate::{Cluster, Scenario};
+use crate::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![copy(), message(), acknowledgement(), arrival(), values(), release()]
+    let one_each = vec![copy(), made_up(), value(), message(), acknowledgement(), arrival(), values(), release()];
+    [one_each, anywhere::scenarios()].concat()
 }
 
 /// An endpoint like another, but with operations that are refused on command.
@@ -25,6 +31,11 @@ fn faulty(ep: &Endpoint) -> Result<(Endpoint, Faults)> {
 fn ring(cluster: &Cluster, readers: &'static [u16]) -> Result<std::rc::Rc<Vec<RingBuffer>>> {
     let options = RingOptions::new(NodeId(0), readers.iter().map(|node| (NodeId(*node), 1)), 64);
     Ok(keep(cluster, cluster.on_each(move |node| RingBuffer::open(node, "r", options.clone()))?))
+}
+
+/// For a wait: a message that was sent, or an error.
+fn is_sent(sent: Result<bool>) -> Option<Result<()>> {
+    sent.map(|sent| sent.then_some(())).transpose()
 }
 
 /// The put of a message to one node is refused, and its head is not put either. The thread that waits for the readers
@@ -53,6 +64,75 @@ fn copy() -> Scenario {
     })
     .small()
     .kills(&["ring-head-over-hole", "ring-repair-head-first", "ring-behind-forgotten"])
+}
+
+/// The same for each call by which a writer may go on: another message, a wait for room in a full ring, a look at the
+/// acknowledgements, a flush. Until then the node is named as one that lacks a message.
+fn made_up() -> Scenario {
+    Scenario::new("ring/made-up", "any later call of a writer puts what a node was refused", 2, |cluster| {
+        let rings = ring(cluster, &[0, 1])?;
+        for node in [0, 1] {
+            let mut receiver = rings[node].receiver()?;
+            cluster.thread(node, "reader", move |ep| {
+                let mut message = Vec::new();
+                ep.block_on(receiver.recv(ep, &mut message))?;
+                assert_eq!(message, [7; 40], "what was not sent has been received");
+                Ok(())
+            });
+        }
+        let mut sender = rings[0].sender()?;
+        cluster.thread(0, "writer", move |ep| {
+            let (ep, faults) = faulty(ep)?;
+            faults.cut(NodeId(1), true);
+            assert!(sender.try_send(&ep, &[7; 40])?, "one of the readers has it");
+            let missed = sender.try_flush(&ep).expect_err("the other node lacks it");
+            assert!(matches!(missed.kind(), ErrorKind::Missed { nodes } if nodes.len() == 1), "{missed}");
+            assert_eq!((missed.node(), sender.is_behind()), (Some(NodeId(1)), true));
+            faults.cut(NodeId(1), false);
+            let (sent, soon) = (sender.position(), ep.deadline());
+            match choose(4) {
+                0 => ep.block_on(sender.send(&ep, &[8; 8]))?,
+                1 => ep.block_on(ep.wait_until(soon, || is_sent(sender.try_send(&ep, &[8; 24]))))??,
+                2 => ep.block_on(ep.wait_until(soon, || sender.is_acknowledged(&ep, sent).then_some(())))?,
+                _ => ep.block_on(sender.flush(&ep))?,
+            }
+            assert!(!sender.is_behind(), "every node has been put all");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// The put of a value to the other node is refused behind its lead, and may be refused again: the old value is whole
+/// there. OwnedVar restores the lead from what it knows of the copy.
+fn value() -> Scenario {
+    Scenario::new(
+        "owned/refused-value",
+        "a value that a node was refused leaves the old one whole there",
+        2,
+        |cluster| {
+            let open = |node: &_| OwnedVar::<[u64; 2]>::open_with(node, "v", NodeId(0), TearCheck::Guards);
+            let vars = keep(cluster, cluster.on_each(open)?);
+            let (mut writer, read) = (vars[0].writer()?, vars.clone());
+            cluster.thread(0, "writer", move |ep| {
+                let (ep, faults) = faulty(ep)?;
+                for number in 1..=3 {
+                    writer.store([number; 2]);
+                    faults.fail_after(if number == 1 { u64::MAX } else { [0, 1, 3][choose(3)] });
+                    let pushed = ep.block_on(writer.push(&ep));
+                    assert!(number > 1 || pushed.is_ok(), "nothing was refused");
+                }
+                faults.fail_after(u64::MAX);
+                Ok(())
+            });
+            cluster.at_end(move || {
+                let found = read[1].try_load().expect("it is whole");
+                assert!(found[0] == found[1] && found[0] >= 1, "a torn value, or none: {found:?}");
+                Ok(())
+            });
+            Ok(())
+        },
+    )
 }
 
 /// The put of the head to the only reader is refused: the message was not sent, and the next message in its place is
