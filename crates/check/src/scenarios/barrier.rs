@@ -1,10 +1,13 @@
 //! The barrier: no thread passes before all have arrived, and all earlier puts are visible to all threads after it.
 
-use farfield_core::fabric::GroupKey;
+use std::time::Duration;
+
+use farfield_core::fabric::{DeathRule, GroupKey};
 use farfield_core::{Barrier, BarrierThread, Endpoint, Result};
 
 use super::keep;
-use crate::{Cluster, Log, Scenario};
+use crate::parts::unless_faults;
+use crate::{Cluster, Faults, Log, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -21,6 +24,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         meeting("barrier/meeting-after-timeout", 1, wait_twice).small(),
         meeting("barrier/meetings", 2, |thread, ep| ep.block_on(thread.wait(ep))),
         meeting_of_threads(),
+        arrived_and_left(),
+        late_fence(),
     ]
 }
 
@@ -243,4 +248,62 @@ fn meeting_of_threads() -> Scenario {
         });
         Ok(())
     })
+}
+
+/// One node arrives, and leaves without waiting for the others. They pass.
+fn arrived_and_left() -> Scenario {
+    Scenario::new(
+        "barrier/arrived-and-left",
+        "a thread that has arrived, and left, keeps nobody waiting",
+        3,
+        |cluster| {
+            for (me, mut thread) in barrier(cluster, 1)?.into_iter().enumerate() {
+                let node = cluster.node(me);
+                cluster.thread_that_drops(me, "party", move |ep| {
+                    if me != 1 {
+                        return ep.block_on(thread.wait(ep));
+                    }
+                    match ep.block_on(thread.wait_deadline(ep, ep.now())) {
+                        Err(error) if !error.is_timeout() => return Err(error),
+                        _ => {}
+                    }
+                    // Its arrival is visible.
+                    ep.block_on(ep.global_fence(node.others()))?;
+                    drop(thread);
+                    node.leave();
+                    Ok(())
+                });
+            }
+            Ok(())
+        },
+    )
+}
+
+/// A fence that does not end before the deadline, because a node is cut off for a while: its thread has not arrived.
+fn late_fence() -> Scenario {
+    let about = "a thread whose earlier puts are not visible has not arrived, whatever its deadline";
+    Scenario::new("barrier/late-fence", about, 3, |cluster| {
+        let home = cluster.node(2).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+        for (me, mut thread) in barrier(cluster, 1)?.into_iter().enumerate() {
+            cluster.thread(me, "party", move |ep| {
+                if me == 1 && unless_faults(ep.put_value(home, 1).detach().map_err(Into::into))?.is_none() {
+                    return Ok(());
+                }
+                let mut passed = ep.block_on(thread.wait_deadline(ep, ep.now() + Duration::from_millis(1)));
+                for _ in 0..2 {
+                    if passed.as_ref().is_err_and(|error| error.is_timeout()) {
+                        passed = ep.block_on(thread.retry_wait(ep, ep.deadline()));
+                    }
+                }
+                if unless_faults(passed)?.is_some() && me == 0 {
+                    let seen = unless_faults(ep.get(home).wait().map_err(Into::into))?;
+                    assert_ne!(seen, Some(0), "a put from before the barrier is not visible after it");
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([1]))
 }

@@ -14,6 +14,7 @@ use farfield_core::fabric::{Instant, Region, RemotePtr};
 use farfield_core::objects::mutex::BYPASS_MAX;
 use farfield_core::{Endpoint, Guard, Mutex, MutexArray, NodeId, Result};
 
+use super::keep;
 use crate::parts::{cut, word};
 use crate::scenario::{Cluster, Scenario, choose};
 
@@ -30,6 +31,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         deadline(),
         timeout(),
         dropped(),
+        holder_leaves(),
+        kept_turn(),
     ]
 }
 
@@ -409,4 +412,70 @@ fn dropped() -> Scenario {
         },
     )
     .kills(&["mutex-dropped-not-undone"])
+}
+
+/// A holder releases the lock and leaves, or leaves with it. One who waits gets the lock, or learns at once who has left
+/// with it.
+fn holder_leaves() -> Scenario {
+    Scenario::new("mutex/holder-leaves", "who waits for one that leaves gets the lock, or is told", 2, |cluster| {
+        let mutexes = open(cluster)?;
+        let (waits, holds, node) = (Rc::clone(&mutexes[0]), Rc::clone(&mutexes[1]), cluster.node(1));
+        let kept = Rc::new(Cell::new(false));
+        let is_kept = Rc::clone(&kept);
+        cluster.thread_that_drops(1, "holds", move |ep| {
+            let guard = ep.block_on(holds.lock(ep))?;
+            if choose(2) == 0 {
+                ep.block_on(guard.unlock())?;
+            } else {
+                kept.set(true);
+                core::mem::forget(guard);
+            }
+            drop(holds);
+            node.leave();
+            Ok(())
+        });
+        cluster.thread(0, "waits", move |ep| {
+            let began = ep.now();
+            match ep.block_on(waits.lock(ep)) {
+                Ok(guard) => ep.block_on(guard.unlock()),
+                Err(left) => {
+                    assert!(is_kept.get() && left.is_gone() && left.node() == Some(NodeId(1)), "{left}");
+                    assert!(ep.now() - began < Duration::from_secs(10), "it has waited for one who never returns");
+                    Ok(())
+                }
+            }
+        });
+        keep(cluster, mutexes);
+        Ok(())
+    })
+}
+
+/// One who waits and does not run keeps its turn as long as all nodes live: the next one waits behind it.
+fn kept_turn() -> Scenario {
+    Scenario::new("mutex/kept-turn", "while all nodes live nobody is passed over, however slow", 1, |cluster| {
+        let mutex = open(cluster)?.remove(0);
+        cluster.thread(0, "waits", move |ep| {
+            ep.block_on(async {
+                let held = mutex.lock(ep).await?;
+                let lock = |patience: u64| mutex.lock_deadline(ep, ep.now() + Duration::from_secs(patience));
+                let (mut first, mut second) = (pin!(lock(30)), pin!(lock(1)));
+                for waiting in [first.as_mut(), second.as_mut()] {
+                    let mut waiting = waiting;
+                    let looks = ep.counts().gets;
+                    // It reads the word when it has its ticket.
+                    poll_fn(|cx| match waiting.as_mut().poll(cx) {
+                        Poll::Ready(_) => panic!("it has taken a lock that is held"),
+                        Poll::Pending if ep.counts().gets > looks => Poll::Ready(()),
+                        Poll::Pending => Poll::Pending,
+                    })
+                    .await;
+                }
+                held.unlock().await?;
+                let overtaken = second.await;
+                assert!(overtaken.is_err_and(|error| error.is_timeout()), "one who waits has been passed over");
+                first.await?.unlock().await
+            })
+        });
+        Ok(())
+    })
 }

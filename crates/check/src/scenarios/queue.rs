@@ -14,7 +14,7 @@ use farfield_core::{Endpoint, NodeId, Queue, QueueOptions, Result};
 use super::keep;
 use crate::Faults;
 use crate::parts::cut;
-use crate::scenario::{Cluster, Log, Scenario, choose};
+use crate::scenario::{Cluster, Log, Scenario, choose, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -44,6 +44,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         producer_dies(),
         batch_dies(),
         consumer_dies(),
+        laps_at_home(),
+        rewritten(),
+        home_dies(),
     ]
 }
 
@@ -312,22 +315,39 @@ fn cells() -> Scenario {
 
 /// Several laps of the slots: each cell comes back to its producer by way of all slots.
 fn laps() -> Scenario {
-    const CALLS: &[Do] = &[
-        Enqueue(1),
-        Enqueue(2),
-        Dequeue,
-        Enqueue(3),
-        Dequeue,
-        Enqueue(4),
-        TryEnqueue(5),
-        Dequeue,
-        Enqueue(6),
-        Dequeue,
-        Dequeue,
-    ];
-    let plan = Plan { threads: &[(1, 1, CALLS)], ..PLAN };
+    let plan = Plan { threads: &[(1, 1, LAPS)], ..PLAN };
     queue::<[u64; 2]>("queue/laps", "a cell has one value at a time, lap after lap", plan).small()
 }
+
+/// The same on the home node, whose spare cells follow those of the slots.
+fn laps_at_home() -> Scenario {
+    let plan = Plan { threads: &[(0, 1, LAPS)], ..PLAN };
+    queue::<[u64; 2]>("queue/laps-at-home", "a cell of the home has one value at a time, lap after lap", plan)
+}
+
+/// A value that has been taken is put no more: its cell may be another producer's.
+fn rewritten() -> Scenario {
+    let plan = Plan {
+        capacity: 1,
+        threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[Dequeue, Enqueue(2), Dequeue, Enqueue(3), Dequeue])],
+        ..PLAN
+    };
+    queue::<u64>("queue/rewritten", "a cell that goes from node to node keeps its new value", plan)
+}
+
+const LAPS: &[Do] = &[
+    Enqueue(1),
+    Enqueue(2),
+    Dequeue,
+    Enqueue(3),
+    Dequeue,
+    Enqueue(4),
+    TryEnqueue(5),
+    Dequeue,
+    Enqueue(6),
+    Dequeue,
+    Dequeue,
+];
 
 /// Two threads of a node enqueue at once, each from a spare cell of its own.
 fn spares() -> Scenario {
@@ -508,4 +528,34 @@ fn consumer_dies() -> Scenario {
         ..PLAN
     };
     one_dies::<[u64; 2]>("queue/consumer-dies", "a consumer that dies takes one value with it, or none", plan)
+}
+
+/// A call that waits while the home dies learns of that.
+fn home_dies() -> Scenario {
+    Scenario::new(
+        "queue/home-dies",
+        "a call that waits at a queue whose home dies is told which node it is",
+        2,
+        |cluster| {
+            let options = QueueOptions::new(NodeId(1), 1);
+            let queues = keep(cluster, cluster.on_each(move |node| Queue::<u64>::open(node, "q", options.clone()))?);
+            for node in 0..2 {
+                let queues = queues.clone();
+                cluster.thread(node, "takes", move |ep| {
+                    ep.set_timeout(Duration::from_millis(100));
+                    let deadline = ep.deadline();
+                    match ep.block_on(queues[node].dequeue_deadline(ep, deadline)) {
+                        Ok(value) => panic!("{value} is in no queue"),
+                        Err(error) if error.is_timeout() => assert!(ep.now() >= deadline, "{error}"),
+                        Err(error) => {
+                            assert_eq!((crashed(1), error.is_gone(), error.node()), (true, true, Some(NodeId(1))))
+                        }
+                    }
+                    Ok(())
+                });
+            }
+            Ok(())
+        },
+    )
+    .faults(Faults::new().crashes(1).of([1]))
 }

@@ -11,7 +11,7 @@ use farfield_core::{Endpoint, NodeId, Result, SharedVar, TearCheck};
 use self::atomic::{atomic_any, atomic_pairs, atomic_wait_change};
 use self::owned::{
     Seen, owned_arrives, owned_load, owned_local, owned_pull, owned_store_after_push, owned_versions, owned_word,
-    sst_rows,
+    sst_opened, sst_rows,
 };
 use super::keep;
 use crate::{Cluster, Scenario};
@@ -25,7 +25,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         all.extend([owned_load(wholeness), owned_versions(wholeness), owned_local(wholeness), owned_pull(wholeness)]);
         all.extend([owned_store_after_push(wholeness), owned_arrives(wholeness)]);
     }
-    all.extend([owned_word(), sst_rows()]);
+    all.extend([owned_word(), sst_rows(), sst_opened()]);
     all.extend(node_failure::scenarios());
     all
 }

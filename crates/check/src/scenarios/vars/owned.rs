@@ -264,3 +264,30 @@ pub(super) fn sst_rows() -> Scenario {
     )
     .small()
 }
+
+/// Each node opens the table while the other does: when a call returns, all rows are there.
+pub(super) fn sst_opened() -> Scenario {
+    Scenario::new("sst/opened", "a table that is open can be used, every row of it", 2, |cluster| {
+        let kept = cluster.log();
+        let tables = kept.clone();
+        for (me, node) in cluster.nodes().into_iter().enumerate() {
+            let kept = kept.clone();
+            cluster.thread_that_drops(me, "opens", move |ep| {
+                let table = Sst::<u64>::open(&node, "t")?;
+                let mut row = table.writer(me)?;
+                row.store(1);
+                ep.block_on(row.push(ep))?;
+                assert_eq!(ep.block_on(table.row(1 - me).pull(ep))? & !1, 0, "it is 0, or 1");
+                let has_come = || (table.row(1 - me).try_load() == Some(1)).then_some(());
+                ep.block_on(ep.wait_until(ep.deadline(), has_come))?;
+                kept.push((table, row));
+                Ok(())
+            });
+        }
+        cluster.at_end(move || {
+            assert_eq!(tables.take().len(), 2);
+            Ok(())
+        });
+        Ok(())
+    })
+}
