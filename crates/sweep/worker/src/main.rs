@@ -101,24 +101,19 @@ fn kill(site: u32, executions_max: u64, time_max: Duration, names: &[&str]) {
         let mut round = scenarios.clone().into_iter();
         while let Some(scenario) = round.next().filter(|_| goes_on(spent)) {
             let left = executions_max - spent;
-            let report = check(scenario, Budget::executions(each.min(left)).within(left_of(time_max)), seed);
+            // Random executions of all scenarios have not found it: now all executions of the small ones decide.
+            let decides = seed == 2 && scenario.is_small();
+            let report = if decides {
+                exhaust(scenario, Budget::executions(EXHAUST_MAX.min(left)).within(left_of(time_max)))
+            } else {
+                check(scenario, Budget::executions(each.min(left)).within(left_of(time_max)), seed)
+            };
             spent += report.executions;
             if let Some(finding) = report.finding {
                 return print(&outcome(scenario, spent, &finding));
             }
-            // The random executions of a small scenario have not found it: all of them decide.
-            if seed == 1 && scenario.is_small() {
-                let report = exhaust(
-                    scenario,
-                    Budget::executions(EXHAUST_MAX.min(executions_max.saturating_sub(spent))).within(left_of(time_max)),
-                );
-                spent += report.executions;
-                if let Some(finding) = report.finding {
-                    return print(&outcome(scenario, spent, &finding));
-                }
-                if report.is_complete {
-                    scenarios.retain(|other| other.name() != scenario.name());
-                }
+            if decides && report.is_complete {
+                scenarios.retain(|other| other.name() != scenario.name());
             }
         }
         (each, seed) = (4 * each, seed + 1);
