@@ -168,6 +168,9 @@ struct Tests {
 type Program = (&'static str, &'static [&'static str]);
 
 const CORE: Program = ("farfield-core", &["--lib"]);
+const FABRIC: Program = ("farfield-fabric", &["--lib"]);
+const LOCKS: Program = ("farfield-locks", &["--lib"]);
+const TRANSACTIONS: Program = ("farfield-transactions", &["--lib"]);
 /// The suite that every fabric passes.
 const CONFORMANCE: Program = ("farfield-fabric", &["--test", "conformance"]);
 /// The objects over shared memory.
@@ -180,14 +183,20 @@ const fn tests(files: &'static str, program: Program, filter: &'static str) -> T
 /// Machines without a fabric, which unit tests drive by random events: they come before the scenarios.
 const BEFORE: &[Tests] = &[
     tests("crates/core/src/node/membership", CORE, "node::membership::"),
+    tests("crates/core/src/node/object/announcement", CORE, "node::object::announcement::"),
     tests("crates/core/src/node/object/close", CORE, "node::object::close::"),
+    tests("crates/core/src/node/object/reopen", CORE, "node::object::reopen::"),
+    tests("crates/core/src/node/service", CORE, "node::service::"),
     tests("crates/core/src/objects/participants", CORE, "objects::participants::"),
     tests("crates/core/src/objects/kv/slots", CORE, "objects::kv::slots::"),
     tests("crates/core/src/objects/codec", CORE, "objects::codec::"),
     tests("crates/core/src/objects/queue/state", CORE, "objects::queue::state::"),
     tests("crates/core/src/objects/mutex/state", CORE, "objects::mutex::state::"),
     tests("crates/core/src/objects/kv/recovery", CORE, "objects::kv::recovery::"),
+    tests("crates/fabric/src/endpoint/marks", FABRIC, "endpoint::marks::"),
     tests("crates/fabric/src/endpoint", CONFORMANCE, ""),
+    tests("crates/locks/src", LOCKS, "tests::"),
+    tests("crates/transactions/src", TRANSACTIONS, "tests::"),
 ];
 
 /// What no scenario can know: the operations and round trips of a call, and what is refused. They come after the
@@ -210,7 +219,7 @@ struct Judges {
 
 impl Judges {
     fn build(tree: &Tree) -> Result<Judges> {
-        let programs = [CORE, CONFORMANCE, OBJECTS];
+        let programs = [CORE, FABRIC, LOCKS, TRANSACTIONS, CONFORMANCE, OBJECTS];
         let tests = programs.into_iter().map(|program| Ok((program, tree.build_tests(program.0, program.1)?)));
         Ok(Judges { worker: tree.worker(), tests: tests.collect::<Result<_>>()? })
     }
@@ -287,12 +296,18 @@ fn ended(mut command: Command, seconds_max: u64) -> Result<Option<(bool, String)
     Ok(Some((status.success(), text)))
 }
 
+/// What the scenarios of nodes are named after.
+const ABOUT_NODES: &[&str] = &["join", "close", "reopen", "restart", "membership", "leave", "service"];
+
 /// What the scenarios that reach a mistake find of it.
 fn by_scenarios(worker: &PathBuf, (id, file): (u32, &str), reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
     let mut scenarios: Vec<&str> =
         reaches.iter().filter(|reach| reach.sites.contains(&id)).map(|reach| reach.scenario.as_str()).collect();
     // Those that are about the object first: `mutex/…` for a file `…/mutex/guard.rs`.
-    let is_about = |scenario: &str| scenario.split('/').next().is_some_and(|object| file.contains(object));
+    let is_about = |scenario: &str| {
+        let object = scenario.split('/').next().unwrap_or(scenario);
+        file.contains(object) || (file.contains("/node/") && ABOUT_NODES.contains(&object))
+    };
     scenarios.sort_by_key(|scenario| !is_about(scenario));
     if scenarios.is_empty() {
         return Ok(Fate::NotReached);

@@ -1,6 +1,8 @@
 //! Closing: memory is freed when all nodes have closed an object, and not before.
 
-use farfield_core::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey};
+use std::rc::Rc;
+
+use farfield_core::fabric::{DeathRule, Endpoint, ErrorKind as FabricError, GroupKey, Word};
 use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{ErrorKind, Node, NodeId, Result};
 
@@ -9,7 +11,17 @@ use crate::parts::patiently;
 use crate::scenario::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![one_works_on(), anew_at_once(), late(), detached(), suspected(), dies()]
+    vec![
+        one_works_on(),
+        other_works_on(),
+        late_works_on(),
+        anew_at_once(),
+        anew_late(),
+        late(),
+        detached(),
+        suspected(),
+        dies(),
+    ]
 }
 
 /// An object with one word on each node.
@@ -43,28 +55,82 @@ fn comes_back(node: &Node, ep: &Endpoint) -> Result<()> {
     patiently(|| Ok(ep.block_on(ep.wait_until(ep.deadline(), is_back))?))
 }
 
-/// One node closes an object at any moment; the other continues with the memory of both. For `closing-freed-early`.
+/// One node closes an object at any moment; the other continues with the memory of both.
+fn works_on(name: &str, works: usize) -> Scenario {
+    let about = "who has an object open works on when another closes it; then memory comes back";
+    Scenario::new(name, about, 2, move |cluster| {
+        for (at, object) in opened(cluster)?.into_iter().enumerate() {
+            let node = cluster.node(at);
+            cluster.thread_that_drops(at, if at == works { "works" } else { "closes" }, move |ep| {
+                if at == works {
+                    finds(&object, ep, NodeId(1 - at as u16))?;
+                    finds(&object, ep, NodeId(1 - at as u16))?;
+                }
+                drop(object);
+                comes_back(&node, ep)
+            });
+        }
+        Ok(())
+    })
+}
+
+/// The one that works has been answered. For `closing-freed-early`.
 fn one_works_on() -> Scenario {
+    works_on("close/one", 1).kills(&["closing-freed-early"])
+}
+
+/// The one that works was joined.
+fn other_works_on() -> Scenario {
+    works_on("close/other", 0)
+}
+
+/// The nodes have just started: each announces the object to the other when it learns of it.
+fn late_works_on() -> Scenario {
     Scenario::new(
-        "close/one",
-        "who has an object open works on when another closes it; then memory comes back",
+        "close/late-works",
+        "nodes come and open an object; one closes it, and the other works",
         2,
         |cluster| {
-            for (at, object) in opened(cluster)?.into_iter().enumerate() {
-                let node = cluster.node(at);
-                cluster.thread_that_drops(at, if at == 0 { "closes" } else { "works" }, move |ep| {
+            for at in 0..2 {
+                let starter = cluster.starter();
+                cluster.thread_without_endpoint(at, if at == 1 { "works" } else { "closes" }, move || {
+                    let node = starter.start(at)?;
+                    let (object, ep) = (connect(&node)?, node.endpoint()?);
                     if at == 1 {
-                        finds(&object, ep, NodeId(0))?;
-                        finds(&object, ep, NodeId(0))?;
+                        finds(&object, &ep, NodeId(0))?;
+                        finds(&object, &ep, NodeId(0))?;
                     }
                     drop(object);
-                    comes_back(&node, ep)
+                    comes_back(&node, &ep)
                 });
             }
             Ok(())
         },
     )
-    .kills(&["closing-freed-early"])
+    .late_nodes()
+}
+
+/// A join may arrive twice where nodes have just started. The second is not taken for one of the next opening.
+fn anew_late() -> Scenario {
+    Scenario::new("close/anew-late", "nodes come, open an object, close it, and open it again", 2, |cluster| {
+        let closed = Rc::new(Word::new(0));
+        for at in 0..2 {
+            let (starter, closed) = (cluster.starter(), Rc::clone(&closed));
+            cluster.thread_without_endpoint(at, "opens twice", move || {
+                let node = starter.start(at)?;
+                let ep = node.endpoint()?;
+                drop(connect(&node)?);
+                closed.fetch_add(1);
+                ep.block_on(ep.wait_until(ep.deadline(), || (closed.load() == 2).then_some(())))?;
+                let object = connect(&node)?;
+                finds(&object, &ep, NodeId(1 - at as u16))?;
+                drop(object);
+                comes_back(&node, &ep)
+            });
+        }
+        Ok(())
+    })
+    .late_nodes()
 }
 
 /// A late message about one opening is not taken for the next one. For `closing-late-taken`.

@@ -15,7 +15,20 @@ use crate::parts::unless_faults;
 use crate::scenario::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![present(), coming(), third(), mismatch(), callbacks(), variable(), anew(), returned()]
+    vec![
+        present(),
+        coming(),
+        third(),
+        mismatch(),
+        regions(),
+        stranger(),
+        callbacks(),
+        variable(),
+        not_needed(),
+        evicted(),
+        anew(),
+        returned(),
+    ]
 }
 
 /// The objects that the nodes of an execution keep until its end, so that no node leaves while another connects.
@@ -142,6 +155,121 @@ fn mismatch() -> Scenario {
         Ok(())
     })
     .late_nodes()
+}
+
+/// A region that a node needs of the other, which has another. Both learn of it, whichever opens first.
+fn regions() -> Scenario {
+    Scenario::new(
+        "join/regions",
+        "who lacks a region that the other needs is told so, and so is the other",
+        2,
+        |cluster| {
+            let kept = kept(cluster);
+            for at in 0..2 {
+                let (kept, starter) = (Rc::clone(&kept), cluster.starter());
+                cluster.thread_without_endpoint(at, "opens", move || {
+                    let node = starter.start(at)?;
+                    let opening =
+                        ObjectBuilder::new(&node, "object", "Words").region("word", node.alloc(GroupKey::SIGNAL, 8)?);
+                    let needs = move |_| if at == 0 { vec![("word".into(), 16)] } else { vec![] };
+                    let object = opening.require_regions(needs).announce()?;
+                    let error = object.wait(node.timeout()).expect_err("the word is too small");
+                    let other = NodeId(1 - node.id().0);
+                    assert!(matches!(error.kind(), ErrorKind::Mismatch { node, .. } if *node == other), "{error}");
+                    kept.borrow_mut().push(object);
+                    Ok(())
+                });
+            }
+            Ok(())
+        },
+    )
+    .late_nodes()
+}
+
+/// A node that opens an object in which it has no part gets an error; the participants do not notice.
+fn stranger() -> Scenario {
+    Scenario::new("join/stranger", "a node without a part in an object opens it, and is told so", 3, |cluster| {
+        let kept: Kept<Object> = Kept::default();
+        // The order in which they are named does not matter.
+        for (at, participants) in [(0, [1, 0, 1]), (1, [0, 1, 1])] {
+            let node = cluster.start(at)?;
+            let opening = ObjectBuilder::new(&node, "object", "Words").participants(participants.map(NodeId));
+            kept.borrow_mut().push(opening.region("word", node.alloc(GroupKey::SIGNAL, 8)?).announce()?);
+        }
+        kept.borrow().iter().try_for_each(|object| object.wait(object.node().timeout()))?;
+        let (starter, opened) = (cluster.starter(), Rc::clone(&kept));
+        cluster.thread_without_endpoint(2, "comes", move || {
+            let node = starter.start(2)?;
+            let object = announce(&node, "")?;
+            let error = object.wait(node.timeout()).expect_err("it has no part in it");
+            assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+            kept.borrow_mut().push(object);
+            Ok(())
+        });
+        cluster.at_end(move || {
+            opened.take().into_iter().filter(|object| object.node().id() != NodeId(2)).try_for_each(|object| {
+                object.wait(object.node().timeout())?;
+                object.others().try_for_each(|other| object.remote::<u64>(other, "word").map(drop))
+            })
+        });
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// A node leaves instead of opening two objects. Nobody waits for it where its memory is not needed; where it is, the
+/// error names it.
+fn not_needed() -> Scenario {
+    let open = |node: &Node, path: &str, home: NodeId| -> Result<Object> {
+        let expect = move |peer| if peer == home { vec![("word".into(), 8)] } else { vec![] };
+        let mut opening = ObjectBuilder::new(node, path, "Words").participants([0, 1, 2].map(NodeId));
+        if node.id() == home {
+            opening = opening.region("word", node.alloc(GroupKey::SIGNAL, 8)?);
+        }
+        opening.require_regions(expect).takes_in_returned().announce()
+    };
+    let about = "a node leaves while others open objects with and without its memory";
+    Scenario::new("join/not-needed", about, 3, move |cluster| {
+        let (kept, leaving) = (kept(cluster), cluster.node(0));
+        cluster.thread_without_endpoint(0, "leaves", move || {
+            leaving.clone().leave();
+            Ok(())
+        });
+        for node in [1, 2].map(|node| cluster.node(node)) {
+            let kept = Rc::clone(&kept);
+            cluster.thread(node.id().index(), "opens", move |ep| {
+                let object = open(&node, "sum", NodeId(1))?;
+                object.wait_with(ep, node.timeout())?;
+                ep.faa(object.remote::<u64>(NodeId(1), "word")?, 1).wait()?;
+                let lost = open(&node, "lost", NodeId(0))?;
+                let error = lost.wait_with(ep, node.timeout()).expect_err("its home is gone");
+                assert!(error.is_gone() && error.node() == Some(NodeId(0)), "{error}");
+                kept.borrow_mut().extend([object, lost]);
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A node is suspected without a reason, and removed. The others learn of it one after the other, while all open an
+/// object: none takes that for a difference.
+fn evicted() -> Scenario {
+    Scenario::new("join/evicted", "three nodes open an object, and one of them may be evicted", 3, |cluster| {
+        let kept = kept(cluster);
+        for node in cluster.nodes() {
+            let kept = Rc::clone(&kept);
+            cluster.thread_without_endpoint(node.id().index(), "opens", move || {
+                let object = announce(&node, "one word")?;
+                unless_faults(object.wait(node.timeout()))?;
+                kept.borrow_mut().push(object);
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().false_suspicions(1).of([2]))
 }
 
 /// Two joins and two answers may cross. Still each node learns of the other's regions once. It sees the other's join at

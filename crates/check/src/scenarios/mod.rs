@@ -11,7 +11,9 @@ mod options;
 mod queue;
 mod refused;
 mod reopen;
+mod restart;
 mod ring;
+mod service;
 mod vars;
 
 use std::rc::Rc;
@@ -36,6 +38,8 @@ pub fn all() -> Vec<Scenario> {
         close::scenarios(),
         death::scenarios(),
         reopen::scenarios(),
+        restart::scenarios(),
+        service::scenarios(),
         refused::scenarios(),
         fence::scenarios(),
         options::scenarios(),

@@ -1,5 +1,7 @@
 //! Reopening: all remaining nodes agree on a generation of an object, whatever each of them knows at any time.
 
+mod calls;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -16,7 +18,19 @@ use crate::parts::{comes_of_faults, goes_on};
 use crate::scenario::{Cluster, Scenario, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![twice(), another_dies(), is_cut_off(), joined(), asked(), asked_word(), stale()]
+    vec![
+        twice(),
+        another_dies(),
+        is_cut_off(),
+        joined(),
+        asked(),
+        asked_word(),
+        stale(),
+        calls::coming(),
+        calls::comes_meanwhile(),
+        calls::fails(),
+        calls::in_vain(),
+    ]
 }
 
 /// The objects that a node has reopened, kept to the end.

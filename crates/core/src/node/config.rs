@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farfield_fabric::shm::ShmOptions;
 use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
 use farfield_fabric::{self as fabric, HugePages, Transport};
@@ -75,6 +76,15 @@ impl Hosts {
 }
 
 impl Config {
+    /// The options for joining a session over shared memory.
+    pub(super) fn shm(&self) -> ShmOptions {
+        let mut options = ShmOptions::new(self.session.clone(), self.node, usize::from(self.nodes));
+        options.group_bytes_max = self.memory_bytes_max;
+        options.huge_pages = self.huge_pages;
+        options.seed = self.seed;
+        options
+    }
+
     /// The options for joining a session on RDMA.
     pub(super) fn rdma(&self) -> JoinOptions {
         let Hosts { addresses, life, secret, device, silence } = &self.hosts;

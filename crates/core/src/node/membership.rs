@@ -192,9 +192,8 @@ impl Membership {
 
     /// `None` for a node that was never a member.
     pub(super) fn status_of(&self, node: NodeId) -> Option<MemberStatus> {
-        let is_expected = node.0 < self.places || self.members.contains(&node.0);
         Some(match self.removed.get(&node.0) {
-            None if !is_expected => return None,
+            None if !self.members.contains(&node.0) => return None,
             None if self.suspects.contains(&node.0) => MemberStatus::Suspected,
             None => MemberStatus::Member,
             Some(removed) if removed.departed => MemberStatus::Departed,

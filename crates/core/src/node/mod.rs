@@ -12,7 +12,7 @@ mod service;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::shm::{ShmFabric, ShmOptions};
+use farfield_fabric::shm::ShmFabric;
 use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     Counts, CountsReader, Endpoint, EndpointOptions, Fabric, Instant, LocalMutex, NodeId, PeerState, Rng, Thread,
@@ -117,13 +117,7 @@ impl Node {
         let mut fabric: Arc<dyn Transport> = match &config.fabric {
             Choice::Joined(fabric) => Arc::clone(fabric),
             Choice::Verbs => VerbsFabric::join(&config.rdma())?,
-            Choice::Shm => {
-                let mut options = ShmOptions::new(config.session.clone(), config.node, usize::from(config.nodes));
-                options.group_bytes_max = config.memory_bytes_max;
-                options.huge_pages = config.huge_pages;
-                options.seed = config.seed;
-                ShmFabric::join(&options)?
-            }
+            Choice::Shm => ShmFabric::join(&config.shm())?,
         };
         if let Some(decorate) = &config.decorate {
             fabric = decorate(fabric)?;

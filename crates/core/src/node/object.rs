@@ -102,8 +102,14 @@ impl OpenObject {
             self.leave_outside(shared, from, opening, REOPENED.into());
             return false;
         }
-        let differs = if has_returned && self.takes_in && self.own.differs_by_lives(theirs, &gone, places) {
-            if let Some(differs) = self.own.differs_otherwise(theirs) {
+        let expected = (self.expect)(from);
+        let differs = if has_returned && self.own.differs_by_lives(theirs, &gone, places) {
+            if !self.takes_in {
+                let why = "an object of its kind has a part for each node that it was opened with";
+                self.leave_outside(shared, from, opening, why.into());
+                return false;
+            }
+            if let Some(differs) = self.own.differs_otherwise(theirs, &expected) {
                 self.leave_outside(shared, from, opening, differs.seen_there());
                 return false;
             }
@@ -115,14 +121,9 @@ impl OpenObject {
             }
             None
         } else if self.own.is_of_another_epoch(theirs, &gone, places) {
-            if has_returned {
-                let why = "an object of its kind has a part for each node that it was opened with";
-                self.leave_outside(shared, from, opening, why.into());
-                return false;
-            }
             return mutants::JOIN_EPOCH_UNCHECKED.is_on();
         } else {
-            self.own.differs(theirs)
+            self.own.differs(theirs, &expected)
         };
         match differs.or_else(|| self.moved(from, opening)) {
             None => true,
@@ -356,15 +357,14 @@ impl Object {
                 return Some(Err(overtaken));
             }
             let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
-            let (mut missing, mut forgone) = (missing(), false);
+            let mut missing = missing();
             if self.open.takes_in {
                 // A dead or departed node that stores no part of the object is not needed.
                 let is_needed =
                     |node: &NodeId| endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty();
-                forgone = !missing.iter().all(is_needed);
                 missing.retain(is_needed);
             }
-            if forgone && missing.is_empty() {
+            if missing.is_empty() {
                 return Some(Ok(()));
             }
             if let Some(error) = gone_of(missing) {

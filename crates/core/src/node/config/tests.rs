@@ -71,3 +71,10 @@ fn numbers_that_make_no_sense_are_refused() {
     assert!(Node::builder().node(2).nodes(2).start().is_err());
     assert!(Node::builder().names(["a", "b"]).nodes(3).start().is_err());
 }
+
+#[test]
+fn a_session_over_shared_memory_has_the_configured_limits() {
+    let config = Node::builder().session("s").node(1).nodes(3).memory_bytes_max(1 << 24).seed(7).config;
+    let options = config.shm();
+    assert_eq!((options.group_bytes_max, options.seed), (1 << 24, Some(7)));
+}

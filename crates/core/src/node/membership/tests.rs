@@ -369,3 +369,145 @@ fn who_comes_is_welcomed_by_whom_it_has_not_heard() {
     node.came(NodeId(3));
     assert!(node.take_actions().iter().any(is_welcome));
 }
+
+/// A machine of `places`, where the members decide.
+fn voter(me: u16, places: u16) -> Membership {
+    Membership::new(NodeId(me), places, DeathRule::Majority, Rng::seed_from_u64(1))
+}
+
+fn view(members: &[u16], departed: &[u16]) -> View {
+    View { members: members.into(), departed: departed.into() }
+}
+
+/// The admission of node 3 of three places, in an epoch.
+fn welcome(epoch: u64) -> Message {
+    let members = BTreeSet::from([1, 2, 3]);
+    let removed = BTreeMap::from([(0, Removed { epoch, departed: false })]);
+    Message::Welcome { epoch, members, removed, evicted_until: BTreeMap::from([(3, epoch)]) }
+}
+
+/// The ballots that a machine asks the others to take part in.
+fn prepared(node: &mut Membership) -> Vec<Ballot> {
+    let ballot = |action| match action {
+        Action::Send(_, Message::Prepare { ballot, .. }) => Some(ballot),
+        _ => None,
+    };
+    node.take_actions().into_iter().filter_map(ballot).collect()
+}
+
+#[test]
+fn suspicion_is_published_and_so_is_trust() {
+    let mut node = voter(1, 3);
+    assert_eq!((node.has_changed(), node.status_of(NodeId(0))), (false, Some(MemberStatus::Member)));
+    node.suspect(NodeId(0));
+    assert_eq!((node.has_changed(), node.status_of(NodeId(0))), (true, Some(MemberStatus::Suspected)));
+    node.trust(NodeId(0));
+    assert_eq!((node.has_changed(), node.status_of(NodeId(0))), (true, Some(MemberStatus::Member)));
+}
+
+#[test]
+fn who_is_not_admitted_yet_takes_part_in_nothing() {
+    let mut node = voter(3, 3);
+    assert_eq!(node.members().count(), 0);
+    node.suspect(NodeId(2));
+    // What the members decide before concerns others.
+    node.receive(NodeId(1), Message::Decided { epoch: 1, view: view(&[1, 2], &[]) });
+    let ballot = Ballot { round: 1, leader: 1 };
+    node.receive(NodeId(1), Message::Prepare { epoch: 1, ballot });
+    assert_eq!((node.epoch(), node.is_fenced(), node.take_actions()), (0, false, vec![]));
+    node.receive(NodeId(1), welcome(4));
+    assert_eq!((node.epoch(), node.status_of(NodeId(2))), (4, Some(MemberStatus::Suspected)));
+    assert_eq!((node.status_of(NodeId(0)), node.to_evict()), (Some(MemberStatus::Dead), vec![NodeId(0)]));
+}
+
+#[test]
+fn a_welcome_that_comes_again_changes_nothing() {
+    let mut node = voter(3, 3);
+    node.receive(NodeId(1), welcome(4));
+    node.receive(NodeId(1), Message::Decided { epoch: 5, view: view(&[1, 3], &[2]) });
+    node.receive(NodeId(2), welcome(4));
+    assert_eq!((node.epoch(), node.status_of(NodeId(2))), (5, Some(MemberStatus::Departed)));
+    node.depart(Instant::default());
+    node.receive(NodeId(1), Message::Decided { epoch: 6, view: view(&[1], &[3]) });
+    node.receive(NodeId(2), welcome(4));
+    assert_eq!((node.epoch(), node.is_member(), node.is_fenced()), (6, false, false));
+}
+
+#[test]
+fn who_never_was_a_member_changes_no_epoch() {
+    let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
+    node.came(NodeId(3));
+    node.left(NodeId(3));
+    assert_eq!((node.epoch(), node.status_of(NodeId(3))), (0, None));
+    node.left(NodeId(2));
+    node.left(NodeId(2));
+    assert_eq!((node.epoch(), node.status_of(NodeId(2))), (1, Some(MemberStatus::Departed)));
+}
+
+#[test]
+fn who_wants_to_leave_says_so_at_once() {
+    let mut node = voter(2, 3);
+    let start = Instant::default() + Duration::from_secs(1);
+    node.depart(start);
+    node.tick(start);
+    assert_eq!(prepared(&mut node).len(), 2, "both others are asked");
+}
+
+#[test]
+fn a_node_is_isolated_only_without_a_quorum_all_the_time() {
+    let mut node = voter(0, 5);
+    let start = Instant::default() + Duration::from_secs(1);
+    (1..4).for_each(|other| node.suspect(NodeId(other)));
+    node.tick(start);
+    // One is back, so three of five are in reach.
+    node.trust(NodeId(3));
+    node.tick(start + ISOLATED_MAX / 2);
+    node.suspect(NodeId(3));
+    node.tick(start + ISOLATED_MAX);
+    node.tick(start + ISOLATED_MAX + ISOLATED_MAX / 2);
+    assert!(!node.is_fenced());
+    node.tick(start + 2 * ISOLATED_MAX);
+    assert!(node.is_fenced());
+}
+
+#[test]
+fn who_is_fenced_does_not_vote() {
+    let mut node = voter(1, 2);
+    let start = Instant::default() + Duration::from_secs(1);
+    node.suspect(NodeId(0));
+    node.tick(start);
+    node.tick(start + ISOLATED_MAX);
+    assert!(node.is_fenced());
+    node.take_actions();
+    let ballot = Ballot { round: 9, leader: 0 };
+    node.receive(NodeId(0), Message::Prepare { epoch: 1, ballot });
+    node.receive(NodeId(0), Message::Accept { epoch: 1, ballot, view: view(&[0], &[]) });
+    assert_eq!((node.take_actions(), node.accepted.clone()), (vec![], None));
+}
+
+#[test]
+fn who_has_accepted_takes_part_in_no_lower_ballot() {
+    let mut node = voter(0, 3);
+    let [low, high] = [8, 9].map(|round| Ballot { round, leader: 1 });
+    // The preparation of the higher one did not reach this node.
+    node.receive(NodeId(1), Message::Accept { epoch: 1, ballot: high, view: view(&[0, 1], &[]) });
+    node.take_actions();
+    node.receive(NodeId(2), Message::Prepare { epoch: 1, ballot: low });
+    node.receive(NodeId(2), Message::Accept { epoch: 1, ballot: low, view: view(&[0, 2], &[]) });
+    let refusal = Action::Send(NodeId(2), Message::Overtaken { epoch: 1, ballot: high });
+    assert_eq!(node.take_actions(), [refusal.clone(), refusal]);
+    assert_eq!(node.accepted, Some((high, view(&[0, 1], &[]))));
+}
+
+#[test]
+fn who_was_overtaken_proposes_with_a_higher_ballot() {
+    let mut node = voter(0, 3);
+    let start = Instant::default() + Duration::from_secs(1);
+    node.suspect(NodeId(2));
+    node.tick(start);
+    let first = prepared(&mut node)[0];
+    let ballot = Ballot { round: first.round + 7, leader: 1 };
+    node.receive(NodeId(1), Message::Overtaken { epoch: 1, ballot });
+    node.tick(start + Duration::from_secs(10));
+    assert!(prepared(&mut node)[0] > ballot);
+}

@@ -50,8 +50,9 @@ impl ObjectDescriptor {
         self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
     }
 
-    /// The first difference from another node's announcement, if any.
-    pub(super) fn differs(&self, theirs: &ObjectDescriptor) -> Option<Difference> {
+    /// The first difference from another node's announcement, if any. `expected` are the regions that this node needs
+    /// of the other.
+    pub(super) fn differs(&self, theirs: &ObjectDescriptor, expected: &[(String, u64)]) -> Option<Difference> {
         if self.kind != theirs.kind {
             return Difference::new("its type", &self.kind, &theirs.kind);
         }
@@ -61,21 +62,34 @@ impl ObjectDescriptor {
         if self.participants != theirs.participants {
             return Difference::new("the set of participants", &self.participants, &theirs.participants);
         }
-        self.differs_in_regions(theirs)
+        self.differs_in_regions(theirs, expected)
     }
 
     /// The first difference from another node's announcement besides the participants, if any.
-    pub(super) fn differs_otherwise(&self, theirs: &ObjectDescriptor) -> Option<Difference> {
+    pub(super) fn differs_otherwise(
+        &self,
+        theirs: &ObjectDescriptor,
+        expected: &[(String, u64)],
+    ) -> Option<Difference> {
         let participants = self.participants.clone();
-        self.differs(&ObjectDescriptor { participants, ..theirs.clone() })
+        self.differs(&ObjectDescriptor { participants, ..theirs.clone() }, expected)
     }
 
-    fn differs_in_regions(&self, theirs: &ObjectDescriptor) -> Option<Difference> {
-        let bytes_of = |name: &str| self.regions.iter().find(|region| region.0 == name).map(|region| region.2);
-        let unfit = theirs.expected.iter().find(|(name, bytes)| bytes_of(name) != Some(*bytes));
-        unfit.and_then(|(name, bytes)| {
-            Difference::new(&format!("region `{name}` in bytes"), &bytes_of(name), &Some(bytes))
-        })
+    /// Both nodes check both directions: the one that checks first may be the only one that answers.
+    fn differs_in_regions(&self, theirs: &ObjectDescriptor, expected: &[(String, u64)]) -> Option<Difference> {
+        if let Some((name, bytes)) = theirs.expected.iter().find(|needed| self.lacks(needed)) {
+            return Difference::new(&format!("region `{name}` in bytes"), &self.bytes_of(name), &Some(bytes));
+        }
+        let (name, bytes) = expected.iter().find(|needed| theirs.lacks(needed))?;
+        Difference::new(&format!("region `{name}` in bytes"), &Some(bytes), &theirs.bytes_of(name))
+    }
+
+    fn bytes_of(&self, name: &str) -> Option<u64> {
+        self.regions.iter().find(|region| region.0 == name).map(|region| region.2)
+    }
+
+    fn lacks(&self, (name, bytes): &(String, u64)) -> bool {
+        self.bytes_of(name) != Some(*bytes)
     }
 }
 
@@ -101,3 +115,6 @@ impl Difference {
         format!("{} is {} here and {} there", self.what, self.there, self.here)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ enum Step {
 
 impl Call {
     fn is_of(&self, generation: u64, members: &[u16]) -> bool {
-        self.step != Step::GivesUp && self.generation == generation && self.members == members
+        self.generation == generation && self.members == members
     }
 
     /// Whether its sender skips a generation without having opened it. A sender that has opened it may call again at
@@ -78,7 +78,7 @@ impl Call {
 #[derive(Default)]
 pub(in crate::node) struct Reopenings {
     paths: LocalMutex<HashMap<String, Known>>,
-    /// Incremented with every change, so that waiters need not take the lock to poll.
+    /// Incremented with every change, also of the session's members, so that waiters need not take the lock to poll.
     changes: Word,
     /// How many nodes call for another generation and wait for this one.
     asked: Word,
@@ -95,7 +95,7 @@ struct Known {
     /// The last message of this node, and whether its call is still in progress.
     own: Option<Call>,
     is_calling: bool,
-    /// The last message of each other node.
+    /// The last message of each other node, unless it has given up.
     said: HashMap<NodeId, Call>,
 }
 
@@ -131,11 +131,18 @@ impl Reopenings {
         self.changes.fetch_add(1);
     }
 
+    /// The members of the session have changed, and all of the change is published: calls look at them again.
+    pub(in crate::node) fn members_change(&self) {
+        self.changes.fetch_add(1);
+    }
+
     /// Repeats this node's messages to a node that has joined.
     pub(in crate::node) fn announce(&self, shared: &Shared, to: NodeId) {
-        let calls: Vec<Call> = self.paths.lock().values().filter_map(|known| known.own.clone()).collect();
-        for call in calls.into_iter().filter(|call| call.members.contains(&to.0)) {
-            Message::Reopen(call).send(shared, to);
+        // It sends under the lock, as the caller does: the last call to arrive is the latest.
+        let paths = self.paths.lock();
+        let calls = paths.values().filter_map(|known| known.own.as_ref());
+        for call in calls.filter(|call| call.members.contains(&to.0)) {
+            Message::Reopen(call.clone()).send(shared, to);
         }
     }
 
@@ -157,7 +164,7 @@ impl Reopenings {
         self.of_generation(path, |known| known.members.iter().copied().map(NodeId).collect())
     }
 
-    /// Incremented with every call of another node.
+    /// Incremented with every call of another node, and every change of the members.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load()
     }

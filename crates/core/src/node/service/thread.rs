@@ -57,10 +57,15 @@ pub(in crate::node) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     } else {
         fabric.leave();
     }
-    // Objects and pollers may own handles, so they are dropped.
-    drop(pollers);
-    service.new_pollers.lock().clear();
-    service.objects.lock().clear();
+    // Objects and pollers may own handles, so they are dropped; not under these locks, which a handle's drop takes.
+    loop {
+        let objects = std::mem::take(&mut *service.objects.lock());
+        if pollers.is_empty() && objects.is_empty() {
+            return;
+        }
+        drop((std::mem::take(&mut pollers), objects));
+        pollers.append(&mut service.new_pollers.lock());
+    }
 }
 
 /// The membership as this node finds it when it starts.
@@ -203,6 +208,7 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     speak(shared, membership);
     if membership.has_changed() {
         shared.service.publish(membership);
+        shared.service.reopenings.members_change();
         shared.forget_the_gone();
         tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
     }

@@ -121,7 +121,7 @@ impl<'a> Caller<'a> {
     fn wait<T>(&self, what: &str, mut look: impl FnMut(&Caller<'_>) -> Result<T, Vec<NodeId>>) -> Result<T> {
         let (endpoint, service) = (self.endpoint, &self.node.shared().service);
         // This comes before the poll, so no change in between is missed.
-        let seen = || (service.reopenings.changes.load(), service.epoch());
+        let seen = || service.reopenings.changes.load();
         let start = endpoint.now();
         loop {
             self.check_fenced()?;
@@ -163,15 +163,15 @@ impl<'a> Caller<'a> {
     }
 
     fn say(&self, generation: u64, members: &[u16], step: Step) {
-        let call = self.known(|known| {
+        let shared = self.node.shared();
+        let others = members.iter().copied().map(NodeId).filter(|node| *node != self.node.id());
+        self.known(|known| {
             known.opened = if step == Step::Opened { generation } else { known.opened };
             let (path, members, opened) = (self.path.into(), members.to_vec(), known.opened);
-            known.own.insert(Call { path, generation, members, step, opened }).clone()
+            let call = known.own.insert(Call { path, generation, members, step, opened });
+            // Under the lock: the service thread sends the call, too, and must not send it after the next one.
+            others.for_each(|node| _ = Message::Reopen(call.clone()).send(shared, node));
         });
-        let shared = self.node.shared();
-        for node in members.iter().copied().map(NodeId).filter(|node| *node != self.node.id()) {
-            Message::Reopen(call.clone()).send(shared, node);
-        }
     }
 
     /// The objects of earlier generations end here.
@@ -200,10 +200,10 @@ impl<'a> Caller<'a> {
         let of_path = paths.entry(self.path.into()).or_default();
         of_path.is_calling = false;
         if is_open {
-            // These calls are answered. Remaining and later ones ask for another generation.
-            let (Known { last, members, said, .. }, shared) = (of_path, self.node.shared());
-            said.retain(|node, call| call.generation > *last || !members.contains(&node.0));
-            said.retain(|node, _| !shared.is_gone(*node));
+            // Each living member has opened this generation. What it has said since, and what others have, asks for
+            // another one.
+            let shared = self.node.shared();
+            of_path.said.retain(|node, _| !shared.is_gone(*node));
         } else {
             of_path.own = None;
         }
