@@ -71,7 +71,7 @@ pub fn all() -> Vec<Scenario> {
     with_slow(all)
 }
 
-const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 8 };
+const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
 
 fn open(cluster: &Cluster) -> Result<Vec<Rc<ALockArray>>> {
     open_with(cluster, OPTIONS)
@@ -200,7 +200,7 @@ fn open_spin(cluster: &Cluster) -> Result<Vec<Rc<SpinLockArray>>> {
 }
 
 fn open_mcs(cluster: &Cluster) -> Result<Vec<Rc<McsLockArray>>> {
-    open_mcs_for(cluster, 8)
+    open_mcs_for(cluster, 32)
 }
 
 fn open_mcs_for(cluster: &Cluster, operations_max: usize) -> Result<Vec<Rc<McsLockArray>>> {
@@ -289,7 +289,7 @@ fn turns() -> Scenario {
 /// is pending, a remote one when it reads the lock for the second time.
 fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario {
     const BUDGET: u32 = 1;
-    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 8 };
+    let options = ALockOptions { remote_budget: BUDGET, local_budget: BUDGET, operations_max: 32 };
     Scenario::new(name, "a cohort overtakes the other as often as its budget says", 3, move |cluster| {
         let locks = open_with(cluster, options)?;
         let order: Log<usize> = cluster.log();
