@@ -49,7 +49,10 @@ fn start(starter: &crate::Starter) -> Result<Node> {
 fn keeps(cluster: &Cluster) -> Rc<RefCell<Vec<(Object, Node)>>> {
     let kept: Rc<RefCell<Vec<(Object, Node)>>> = Rc::default();
     let all = Rc::clone(&kept);
-    cluster.at_end(move || Ok(drop(all.take())));
+    cluster.at_end(move || {
+        drop(all.take());
+        Ok(())
+    });
     kept
 }
 
