@@ -21,12 +21,12 @@ fn all() -> Vec<Scenario> {
 
 /// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for
 /// as long as their longest-lived mutant needs, and `farfield check` looks at more.
-const EXECUTIONS: u64 = 500;
+const EXECUTIONS: u64 = 350;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 5;
 /// A mutant that has lived so long, with the seeds so far, is not tried with more.
-const ENOUGH: u64 = 8_000;
+const ENOUGH: u64 = 5_000;
 
 /// Applies `work` to all items on all cores; the results, in order.
 fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {

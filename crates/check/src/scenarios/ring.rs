@@ -5,7 +5,7 @@ use farfield_core::fabric::GroupKey;
 use farfield_core::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 use super::keep;
-use crate::{Cluster, Faults, Scenario, crashed};
+use crate::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -26,7 +26,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         after_put(),
         crossed(),
         acknowledged(),
-        only_reader_dies(),
     ]
 }
 
@@ -369,30 +368,4 @@ fn acknowledged() -> Scenario {
         Ok(())
     })
     .small()
-}
-
-/// When its last reader has died, the writer learns it from each message that it tries to send.
-fn only_reader_dies() -> Scenario {
-    Scenario::new("ring/only-reader-dies", "a message that no living node can get is not sent", 2, |cluster| {
-        let (mut sender, mut readers) = ring(cluster, "r", 0, &[(1, 1)])?;
-        let mut reader = readers.remove(0);
-        cluster.thread(1, "reader", move |ep| (0..2).try_for_each(|_| reader.wait_for_message(ep)));
-        cluster.thread(0, "writer", move |ep| {
-            for _ in 0..4 {
-                if let Err(error) = sender.try_send(ep, &[1; 8]) {
-                    assert_eq!((crashed(1), error.is_gone(), error.node()), (true, true, Some(NodeId(1))), "{error}");
-                }
-            }
-            if crashed(1) {
-                let _ = ep.block_on(ep.wait_until(ep.deadline(), || ep.check_alive(NodeId(1)).err()));
-                for _ in 0..2 {
-                    let _ = sender.try_send(ep, &[1; 8]);
-                }
-                assert!(sender.try_send(ep, &[1; 8]).is_err_and(|error| error.is_gone()), "no reader is left");
-            }
-            Ok(())
-        });
-        Ok(())
-    })
-    .faults(Faults::new().crashes(1).of([1]))
 }
