@@ -184,7 +184,7 @@ fn releases<L: Entries>(cluster: &Cluster, locks: Vec<Rc<L>>) -> Result<()> {
 fn release() -> Scenario {
     let about = "what a holder puts on another node than the lock's is seen by the next, of either cohort";
     Scenario::new("alock/release", about, 2, |cluster| releases(cluster, open(cluster)?))
-        .small()
+        .medium()
         .kills(&["alock-no-fence"])
 }
 

@@ -110,7 +110,7 @@ fn exchange() -> Scenario {
 
 /// The same twice: a round is not the one before. For barrier-round-early.
 fn rounds() -> Scenario {
-    put_to_each_other("barrier/rounds", "what is put in a round is there after it, round after round", 2).small()
+    put_to_each_other("barrier/rounds", "what is put in a round is there after it, round after round", 2).medium()
 }
 
 fn put_to_each_other(name: &str, about: &str, rounds: usize) -> Scenario {

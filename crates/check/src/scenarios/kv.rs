@@ -264,7 +264,7 @@ fn handed_on() -> Scenario {
         linearizable(cluster, &clients, &[old, new]);
         Ok(())
     })
-    .small()
+    .medium()
     .kills(&["kv-freed-first"])
 }
 

@@ -47,7 +47,7 @@ pub fn all() -> Vec<Scenario> {
     with_slow(scenarios.into_iter().flatten())
 }
 
-/// Adds to scenarios with faults, but for the small ones, the same again with NICs and threads that stall.
+/// Adds to scenarios with faults, but for small and medium ones, the same again with NICs and threads that stall.
 ///
 /// ```
 /// # use farfield_check::{Faults, Scenario, scenarios::with_slow};
@@ -58,7 +58,8 @@ pub fn all() -> Vec<Scenario> {
 pub fn with_slow(scenarios: impl IntoIterator<Item = Scenario>) -> Vec<Scenario> {
     let mut all = Vec::new();
     for scenario in scenarios {
-        let slow = (scenario.injected().is_some() && !scenario.is_small()).then(|| scenario.clone().slow());
+        let is_searched_whole = scenario.is_small() || scenario.is_medium();
+        let slow = (scenario.injected().is_some() && !is_searched_whole).then(|| scenario.clone().slow());
         all.push(scenario);
         all.extend(slow);
     }

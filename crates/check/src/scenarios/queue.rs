@@ -301,7 +301,7 @@ fn freed() -> Scenario {
         ..PLAN
     };
     queue::<u64>("queue/freed", "a cell is used again only when its value has been read", plan)
-        .small()
+        .medium()
         .kills(&["queue-freed-unread"])
 }
 

@@ -419,8 +419,11 @@ fn owned_cut_short(wholeness: TearCheck) -> Scenario {
         TearCheck::Guards => |cluster: &Cluster, goes| owns::<[u64; 2]>(cluster, goes, TearCheck::Guards, 1, false),
         TearCheck::Checksum => |cluster: &Cluster, goes| owns::<[u64; 2]>(cluster, goes, TearCheck::Checksum, 1, false),
     };
-    let scenario = Dies(0).scenario(&name_of(wholeness, "cut-short"), about, 2, body).small();
-    scenario.kills(if wholeness == TearCheck::Guards { &["owned-dead-awaited"] } else { &[] })
+    let scenario = Dies(0).scenario(&name_of(wholeness, "cut-short"), about, 2, body);
+    match wholeness {
+        TearCheck::Guards => scenario.medium().kills(&["owned-dead-awaited"]),
+        TearCheck::Checksum => scenario.small(),
+    }
 }
 
 /// An owner of every kind of image dies, or is cut off.
