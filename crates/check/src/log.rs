@@ -1,4 +1,4 @@
-//! What the threads of a scenario report to its checks.
+//! A list that the threads of a scenario fill, and its checks read.
 
 use std::cell::RefCell;
 use std::rc::Rc;

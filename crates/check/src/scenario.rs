@@ -407,7 +407,7 @@ impl Cluster {
     }
 
     /// A number below `options` that the search draws for each execution, as [`choose`] in a thread: which objects
-    /// there are, on which nodes, and what the threads do.
+    /// there are, on which nodes, and the calls of each thread.
     ///
     /// ```
     /// # use farfield::{AtomicVar, NodeId};

@@ -35,6 +35,7 @@
 //! | [`Endpoint::put_untracked`](crate::Endpoint::put_untracked) | Notifies a node, and no fence waits for it. |
 //! | [`Endpoint::check_word`](crate::Endpoint::check_word) | Fails as the next operation on a word would, and posts nothing. |
 //! | [`OwnedWriter::send`](crate::OwnedWriter::send) | A push without a future. |
+//! | [`RefusedPause`] | The pauses between attempts at an operation that is refused. |
 //!
 //! *Fences and releases*
 //!
@@ -71,7 +72,7 @@
 //! | [`mutants!`](crate::mutants!) | Seeded bugs of your object, for its scenarios. |
 
 pub use crate::error::{CustomError, ErrorContext, Missed};
-pub use crate::node::{Hold, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, Regions};
+pub use crate::node::{Hold, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions};
 pub use crate::objects::participants::Participants;
 pub use crate::objects::release;
 pub use crate::objects::settle::CancelGuard;

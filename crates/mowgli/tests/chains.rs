@@ -1,4 +1,4 @@
-//! Chains of read-modify-writes, each of which writes what it has read: few of the many combinations of values are
+//! Chains of read-modify-writes, each of which writes a value made of the one that it has read: few of the many combinations of values are
 //! consistent.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn states(text: &str) -> BTreeSet<Vec<Value>> {
     consistent(&test, Detail::Shown).expect("not too many").states.into_keys().collect()
 }
 
-/// What sequentially consistent threads may read, by all their interleavings.
+/// The reads of sequentially consistent threads, by all their interleavings.
 fn interleaved(adds: [usize; 2]) -> BTreeSet<Vec<Value>> {
     let mut all = BTreeSet::new();
     let steps = [adds[0] + 1, adds[1] + 1]; // the last one reads
@@ -50,7 +50,7 @@ fn three_additions_and_a_read_of_each_of_two_threads() {
     assert_eq!(states(&text), interleaved([3, 3]));
 }
 
-/// Here the processor is atomic with nothing, and the last value is what the additions have left.
+/// Here the processor is atomic with nothing, and the last value is the sum of the additions.
 #[test]
 fn three_remote_additions_and_a_read_of_each_of_two_threads() {
     let of = |z: char| {

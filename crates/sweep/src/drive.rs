@@ -199,17 +199,9 @@ const BEFORE: &[Tests] = &[
     tests("crates/transactions/src", TRANSACTIONS, "tests::"),
 ];
 
-/// What no scenario can know: the operations and round trips of a call, and what is refused. They come after the
-/// scenarios.
-const AFTER: &[Tests] = &[
-    tests("crates/core/src/objects", OBJECTS, "costs::"),
-    tests("crates/locks/src", OBJECTS, "costs::"),
-    tests("crates/transactions/src", OBJECTS, "costs::"),
-    tests("crates/fabric/src/endpoint", OBJECTS, "costs::"),
-    tests("crates/core/src/", OBJECTS, "refused::"),
-    tests("crates/locks/src", OBJECTS, "refused::"),
-    tests("crates/transactions/src", OBJECTS, "refused::"),
-];
+/// Tests of properties that no scenario sees: the operations and round trips of a call, and refused arguments. They come
+/// after the scenarios, for the mistakes of all files.
+const AFTER: &[Tests] = &[tests("", OBJECTS, "costs::"), tests("", OBJECTS, "refused::")];
 
 /// The programs that find mistakes.
 struct Judges {
@@ -252,7 +244,7 @@ impl Judges {
         if fate.is_found() { Ok(fate) } else { Ok(self.by_tests(AFTER, id, site, args)?.unwrap_or(fate)) }
     }
 
-    /// What some tests find of a mistake.
+    /// The result of some tests with a mistake; none if they pass.
     fn by_tests(&self, all: &[Tests], id: u32, site: &Site, args: &RunArgs) -> Result<Option<Fate>> {
         for tests in all.iter().filter(|tests| site.file.starts_with(tests.files)) {
             let mut run = self.command(tests);
@@ -296,7 +288,7 @@ fn ended(mut command: Command, seconds_max: u64) -> Result<Option<(bool, String)
     Ok(Some((status.success(), text)))
 }
 
-/// What the scenarios of nodes are named after.
+/// The first parts of the names of scenarios about nodes.
 const ABOUT_NODES: &[&str] = &["join", "close", "reopen", "restart", "membership", "leave", "service"];
 
 /// What the scenarios that reach a mistake find of it.

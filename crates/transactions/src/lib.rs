@@ -88,13 +88,11 @@ mod options;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;
 
-use core::time::Duration;
-
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
 
 use farfield_core::Node;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions};
+use farfield_core::toolkit::{Object, ObjectBuilder, Participants, RefusedPause, Regions};
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard};
 
@@ -365,21 +363,13 @@ impl Transactions {
     }
 }
 
-/// The first pause before a put that was refused is posted again. Each is twice as long as the one before, up to the longest.
-/// What is missing may be there again without a change that wakes it.
-const REFUSED_PAUSE: Duration = Duration::from_millis(1);
-const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
-
 /// Posts a put until it is accepted. A refused put is posted again until the endpoint's timeout: the transaction holds
 /// the cell's lock meanwhile, and would be half done without this put.
 async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
-    let (deadline, mut pause) = (endpoint.deadline(), REFUSED_PAUSE);
+    let (deadline, mut pause) = (endpoint.deadline(), RefusedPause::default());
     loop {
         match endpoint.put_value(cell, value).accepted() {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => {
-                endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
-                pause = REFUSED_PAUSE_MAX.min(2 * pause);
-            }
+            Err(error) if error.is_refused() && endpoint.now() < deadline => pause.wait(endpoint, deadline).await,
             put => return put,
         }
     }

@@ -217,7 +217,7 @@ fn stranger() -> Scenario {
     .late_nodes()
 }
 
-/// A node leaves instead of opening two objects. Nobody waits for it where its memory is not needed; where it is, the
+/// A node leaves instead of opening two objects. No node waits for it where its memory is not needed; where it is, the
 /// error names it.
 fn not_needed() -> Scenario {
     let open = |node: &Node, path: &str, home: NodeId| -> Result<Object> {

@@ -414,7 +414,7 @@ fn dropped() -> Scenario {
     .kills(&["mutex-dropped-not-undone"])
 }
 
-/// A holder releases the lock and leaves, or leaves with it. One who waits gets the lock, or learns at once who has left
+/// A holder releases the lock and leaves, or leaves with it. A waiter gets the lock, or learns at once which node has left
 /// with it.
 fn holder_leaves() -> Scenario {
     Scenario::new("mutex/holder-leaves", "who waits for one that leaves gets the lock, or is told", 2, |cluster| {
@@ -450,7 +450,7 @@ fn holder_leaves() -> Scenario {
     })
 }
 
-/// One who waits and does not run keeps its turn as long as all nodes live: the next one waits behind it.
+/// A waiter that does not run keeps its turn as long as all nodes live: the next one waits behind it.
 fn kept_turn() -> Scenario {
     Scenario::new("mutex/kept-turn", "while all nodes live nobody is passed over, however slow", 1, |cluster| {
         let mutex = open(cluster)?.remove(0);

@@ -33,6 +33,20 @@ fn ring(cluster: &Cluster, readers: &'static [u16]) -> Result<std::rc::Rc<Vec<Ri
     Ok(keep(cluster, cluster.on_each(move |node| RingBuffer::open(node, "r", options.clone()))?))
 }
 
+/// Each of the two nodes receives a message of so many sevens.
+fn readers(cluster: &Cluster, rings: &[RingBuffer], bytes: usize) -> Result<()> {
+    for (node, ring) in rings.iter().enumerate() {
+        let mut receiver = ring.receiver()?;
+        cluster.thread(node, "reader", move |ep| {
+            let mut message = Vec::new();
+            ep.block_on(receiver.recv(ep, &mut message))?;
+            assert_eq!(message, vec![7; bytes], "a message that was not sent has been received");
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
 /// For a wait: a message that was sent, or an error.
 fn is_sent(sent: Result<bool>) -> Option<Result<()>> {
     sent.map(|sent| sent.then_some(())).transpose()
@@ -44,15 +58,7 @@ fn is_sent(sent: Result<bool>) -> Option<Result<()>> {
 fn copy() -> Scenario {
     Scenario::new("ring/refused-copy", "a node that was refused a message gets it, whole", 2, |cluster| {
         let rings = ring(cluster, &[0, 1])?;
-        for node in [0, 1] {
-            let mut receiver = rings[node].receiver()?;
-            cluster.thread(node, "reader", move |ep| {
-                let mut message = Vec::new();
-                ep.block_on(receiver.recv(ep, &mut message))?;
-                assert_eq!(message, [7; 8], "what was not sent has been received");
-                Ok(())
-            });
-        }
+        readers(cluster, &rings, 8)?;
         let mut sender = rings[0].sender()?;
         cluster.thread(0, "writer", move |ep| {
             let (ep, faults) = faulty(ep)?;
@@ -71,15 +77,7 @@ fn copy() -> Scenario {
 fn made_up() -> Scenario {
     Scenario::new("ring/made-up", "any later call of a writer puts what a node was refused", 2, |cluster| {
         let rings = ring(cluster, &[0, 1])?;
-        for node in [0, 1] {
-            let mut receiver = rings[node].receiver()?;
-            cluster.thread(node, "reader", move |ep| {
-                let mut message = Vec::new();
-                ep.block_on(receiver.recv(ep, &mut message))?;
-                assert_eq!(message, [7; 40], "what was not sent has been received");
-                Ok(())
-            });
-        }
+        readers(cluster, &rings, 40)?;
         let mut sender = rings[0].sender()?;
         cluster.thread(0, "writer", move |ep| {
             let (ep, faults) = faulty(ep)?;

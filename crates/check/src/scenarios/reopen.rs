@@ -207,7 +207,7 @@ fn asked() -> Scenario {
     })
 }
 
-/// The same for one who waits for a word to change.
+/// The same for a thread that waits for a word to change.
 fn asked_word() -> Scenario {
     Scenario::new("reopen/asked-word", "a word is reopened while a node waits for it to change", 2, |cluster| {
         let words = cluster.on_each(|node| AtomicVar::open(node, "word", NodeId(0)))?;

@@ -1,4 +1,4 @@
-//! Restarted nodes, without any fault: node 0 has left, and another takes its rank and opens what the others have open.
+//! Restarted nodes, without any fault: node 0 has left, and another takes its rank and opens the objects of the others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -45,7 +45,7 @@ fn start(starter: &crate::Starter) -> Result<Node> {
     Ok(node)
 }
 
-/// What is kept until all threads have ended, so that no node leaves before.
+/// Objects and nodes, kept until all threads have ended, so that no node leaves before.
 fn keeps(cluster: &Cluster) -> Rc<RefCell<Vec<(Object, Node)>>> {
     let kept: Rc<RefCell<Vec<(Object, Node)>>> = Rc::default();
     let all = Rc::clone(&kept);
@@ -182,7 +182,7 @@ fn words(node: &Node, path: &str, layout: &str) -> Result<ObjectBuilder> {
     Ok(if path == "admits" { opening.takes_in_returned() } else { opening })
 }
 
-/// The timeout names the nodes that have the object open, says why they do not admit the new one, and what to do.
+/// The timeout names the nodes that have the object open, the reason why they do not admit the new one, and the remedy.
 fn is_outside(object: &Object, why: &str) {
     let node = object.node();
     let error = object.wait(node.timeout()).expect_err("it is not admitted");

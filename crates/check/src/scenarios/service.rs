@@ -130,7 +130,9 @@ fn fenced() -> Scenario {
 }
 
 /// Work that keeps an object open.
-struct Keeps(#[allow(dead_code, reason = "kept for its drop")] Hold);
+struct Keeps {
+    _hold: Hold,
+}
 
 impl Poller for Keeps {
     fn poll(&mut self, _: &Endpoint) -> Progress {
@@ -145,7 +147,7 @@ fn late_work() -> Scenario {
         let (node, hold) = (cluster.node(1), object.hold());
         drop(object);
         cluster.thread_without_endpoint(1, "works", move || {
-            node.add_poller(Box::new(Keeps(hold)));
+            node.add_poller(Box::new(Keeps { _hold: hold }));
             Ok(())
         });
         leaves(cluster, 1);
@@ -195,7 +197,7 @@ fn busy() -> Scenario {
     })
 }
 
-/// Counts what it is told of departures.
+/// Counts the departures that are reported to it.
 struct Told(Arc<Word>);
 
 impl Poller for Told {

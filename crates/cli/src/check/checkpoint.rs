@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::search::Course;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Checkpoint<'a> {
     /// A digest of the program: in another build, the results so far say nothing.

@@ -73,10 +73,39 @@ impl Node {
     }
 }
 
-/// The first pause before a fence that was refused is repeated. Each is twice as long as the one before, up to the longest.
-/// What is missing may be there again without a change that wakes it.
-const REFUSED_PAUSE: Duration = Duration::from_millis(1);
-const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The pauses between attempts at an operation that is refused. Memory or a queue pair may become free without a change
+/// that would wake the task, so each pause ends by itself: the first after a millisecond, each later one after twice the
+/// time of the one before, up to 100 ms.
+///
+/// ```
+/// # use farfield::{Endpoint, fabric::RemotePtr, toolkit::RefusedPause};
+/// async fn put(ep: &Endpoint, word: RemotePtr<u64>) -> farfield::fabric::Result<()> {
+///     let (deadline, mut pause) = (ep.deadline(), RefusedPause::default());
+///     loop {
+///         match ep.put_value(word, 7).await {
+///             Err(error) if error.is_refused() && ep.now() < deadline => pause.wait(ep, deadline).await,
+///             done => return done,
+///         }
+///     }
+/// }
+/// ```
+pub struct RefusedPause(Duration);
+
+impl Default for RefusedPause {
+    fn default() -> RefusedPause {
+        RefusedPause(Duration::from_millis(1))
+    }
+}
+
+impl RefusedPause {
+    const MAX: Duration = Duration::from_millis(100);
+
+    /// Waits for the next pause, or until the deadline, or until something changes.
+    pub async fn wait(&mut self, endpoint: &Endpoint, deadline: Instant) {
+        endpoint.wait_for_change(deadline.min(endpoint.now() + self.0)).await;
+        self.0 = RefusedPause::MAX.min(2 * self.0);
+    }
+}
 
 /// A global fence, repeated until `deadline` while it is refused: a release depends on it.
 async fn fence(
@@ -84,13 +113,10 @@ async fn fence(
     nodes: impl Iterator<Item = NodeId> + Clone,
     deadline: Instant,
 ) -> fabric::Result<()> {
-    let mut pause = REFUSED_PAUSE;
+    let mut pause = RefusedPause::default();
     loop {
         match endpoint.global_fence(nodes.clone()).await {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => {
-                endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
-                pause = REFUSED_PAUSE_MAX.min(2 * pause);
-            }
+            Err(error) if error.is_refused() && endpoint.now() < deadline => pause.wait(endpoint, deadline).await,
             fenced => return fenced,
         }
     }

@@ -23,6 +23,7 @@ use rand::SeedableRng;
 
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
+pub use fencing::RefusedPause;
 pub use local::{local_session, local_session_with, on_each};
 pub use metrics::Metrics;
 pub use object::reopen::Reopening;

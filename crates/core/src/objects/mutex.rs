@@ -108,7 +108,7 @@ pub struct MutexArray {
     passed_over: LocalMutex<HashMap<usize, u32>>,
 }
 
-/// What a waiting operation does next.
+/// The next step of a waiting operation.
 enum Next {
     /// It takes the lock, or the turn, from a dead node, and leaves it in this state.
     Take(State),
@@ -408,7 +408,7 @@ impl MutexArray {
         }
     }
 
-    /// What an operation does whose turn it is not, with the lock in this state.
+    /// The next step of an operation whose turn has not come, with the lock in this state.
     ///
     /// # Errors
     /// A timeout, or the lock is being reopened.

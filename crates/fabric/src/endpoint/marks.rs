@@ -211,7 +211,7 @@ mod tests {
         (0..=NODES as u16).flat_map(move |node| keys.map(|key| place(node, key)))
     }
 
-    /// What the marks say of each queue pair is what a list of its puts says.
+    /// The marks of each queue pair agree with a list of its puts.
     #[test]
     fn marks_are_as_a_list_of_puts() {
         for seed in 0..200u64 {

@@ -1,4 +1,4 @@
-//! What an operation leaves behind that fails, gives up, is dropped, or meets the dead: nothing, in the end.
+//! Operations that fail, give up, are dropped, or meet the dead: in the end, all entries are free.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -1,4 +1,4 @@
-//! Random programs over an array of locks: its kind, where the protected data is, and what the threads do are drawn
+//! Random programs over an array of locks: its kind, where the protected data is, and the threads' steps are drawn
 //! for each execution.
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ const NODES: usize = 4;
 const LOCKS_MAX: usize = 3;
 const VICTIM: usize = 3;
 
-/// What a lock protects: two words that are equal whenever it is free. A critical section adds one to both.
+/// The data of a lock: two words that are equal whenever it is free. A critical section adds one to both.
 struct Pair {
     words: [Region; 2],
     /// The node inside, if there is one.

@@ -41,7 +41,7 @@ fn faulty(ep: &Endpoint) -> Result<(Endpoint, fault::Faults)> {
     Ok((Endpoint::open(fabric, EndpointOptions::default())?, faults))
 }
 
-/// Repeats what was refused.
+/// Repeats a refused call.
 fn again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {

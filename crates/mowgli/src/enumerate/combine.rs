@@ -124,10 +124,10 @@ struct Tree<'a> {
     depth: usize,
     /// How many traces there are.
     count: usize,
-    /// What the common events read, and which part of that is not common to the tree above.
+    /// The reads of the common events, and those of them that are not common to the tree above.
     reads: Accesses,
     added: Accesses,
-    /// What some of the traces write, and what they write behind the common events.
+    /// The writes of all traces, and those behind the common events.
     writes: Accesses,
     later: Accesses,
     /// Those that differ in the next event; none if there is one trace only.
@@ -234,8 +234,8 @@ struct Join<'a> {
 }
 
 impl Join<'_> {
-    /// Goes on from what the trees have in common, of which `added` was read by the last step. Before it, no later write
-    /// could be what the `closed` reads find.
+    /// Continues from the common events of the trees. `added` are the reads of the last step. Before it, no later write
+    /// could satisfy the `closed` reads.
     fn walk<'a>(
         &mut self,
         trees: &mut [&Tree<'a>],
@@ -278,7 +278,7 @@ impl Join<'_> {
         }
         let beginnings: Vec<(&Trace, usize)> = trees.iter().map(|tree| (tree.trace, tree.depth)).collect();
         let execution = Execution::of_beginnings(self.search.test, &beginnings)?;
-        // Whether a write that is still to come may be what a subevent reads.
+        // Whether a write that is still to come may satisfy a read.
         let is_open = |at: usize| {
             let (place, value) = execution.reads[at].expect("it reads");
             later.has(self.accesses.numbers[&(place, value)])

@@ -94,7 +94,7 @@ fn sleep(ep: &Endpoint, time: Duration) {
     assert!(ep.block_on(ep.wait_until(ep.now() + time, || None::<()>)).is_err());
 }
 
-/// A node calls, and gives up since the other does not. Then both work on with what they have.
+/// A node calls, and gives up since the other does not. Then both continue with the old object.
 pub(super) fn in_vain() -> Scenario {
     Scenario::new("reopen/in-vain", "a node reopens a barrier in vain, and both meet at the old one", 2, |cluster| {
         let barriers = cluster.on_each(|node| Barrier::open(node, "meet", 1))?;

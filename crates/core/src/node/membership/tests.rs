@@ -410,7 +410,7 @@ fn who_is_not_admitted_yet_takes_part_in_nothing() {
     let mut node = voter(3, 3);
     assert_eq!(node.members().count(), 0);
     node.suspect(NodeId(2));
-    // What the members decide before concerns others.
+    // Earlier decisions of the members concern other nodes.
     node.receive(NodeId(1), Message::Decided { epoch: 1, view: view(&[1, 2], &[]) });
     let ballot = Ballot { round: 1, leader: 1 };
     node.receive(NodeId(1), Message::Prepare { epoch: 1, ballot });

@@ -13,7 +13,7 @@ fn among(participants: &[u16], gone: &[u16]) -> ObjectDescriptor {
     }
 }
 
-/// What each of two nodes takes the other's announcement for, in a session of three nodes at a time.
+/// How each of two nodes judges the other's announcement, in a session of three nodes at a time.
 fn compare(mine: &[u16], theirs: &[u16], my_gone: &[u16], their_gone: &[u16]) -> (bool, bool) {
     let (mine, theirs) = (among(mine, &[]), among(theirs, their_gone));
     (mine.is_of_another_epoch(&theirs, my_gone, 3), mine.differs_by_lives(&theirs, my_gone, 3))

@@ -200,7 +200,7 @@ impl<'a> Caller<'a> {
         let of_path = paths.entry(self.path.into()).or_default();
         of_path.is_calling = false;
         if is_open {
-            // Each living member has opened this generation. What it has said since, and what others have, asks for
+            // Each living member has opened this generation. Later messages of members, and those of other nodes, ask for
             // another one.
             let shared = self.node.shared();
             of_path.said.retain(|node, _| !shared.is_gone(*node));
