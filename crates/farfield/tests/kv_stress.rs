@@ -426,8 +426,8 @@ fn mortal(role: &str, place: &Path) {
                     }
                     (key, done)
                 };
-                // Batches of operations, until three seconds after the death was announced.
-                while dead_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(3)) {
+                // Batches of operations, until two seconds after the death was announced.
+                while dead_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(2)) {
                     if dead_since.is_none() && place.join("killed").exists() {
                         dead_since = Some(Instant::now());
                     }

@@ -49,7 +49,7 @@ impl Poller for Left {
             Stage::Behind { pred, has_told: false } => {
                 let has_told = queue.tell(endpoint, pred, id);
                 operation.stage = Stage::Behind { pred, has_told };
-                if has_told { Progress::Busy } else { Progress::Idle }
+                if has_told { Progress::Busy } else { Progress::Retry }
             }
             Stage::Behind { pred, has_told: true } => {
                 if let Some(grant) = Grant::of(queue.descriptors.of(id).grant().load()) {
@@ -57,12 +57,16 @@ impl Poller for Left {
                     operation.next_grant = grant;
                     return Progress::Busy;
                 }
-                if queue.is_evicted(pred) && self.is_time(endpoint) {
-                    let claim = self.queue.claim(endpoint, &mut self.operation);
-                    let is_lost = endpoint.block_on(claim).is_err_and(|error| !error.is_refused());
-                    return if is_lost { Progress::Done } else { Progress::Idle };
+                if !queue.is_evicted(pred) {
+                    return Progress::Idle;
                 }
-                Progress::Idle
+                if self.is_time(endpoint) {
+                    let claim = self.queue.claim(endpoint, &mut self.operation);
+                    if endpoint.block_on(claim).is_err_and(|error| !error.is_refused()) {
+                        return Progress::Done;
+                    }
+                }
+                Progress::Retry
             }
             Stage::Head => {
                 if queue.hand_over(endpoint, operation) {
@@ -71,7 +75,7 @@ impl Poller for Left {
                 let free = queue.free(operation);
                 match endpoint.cas(operation.place.tail, id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
-                    Err(error) if error.is_refused() => Progress::Idle,
+                    Err(error) if error.is_refused() => Progress::Retry,
                     _ => Progress::Done,
                 }
             }
@@ -81,8 +85,10 @@ impl Poller for Left {
                 }
                 let lock = operation.place.lock;
                 let is_evicted = |(node, _)| queue.node.status_of(node) == MemberStatus::Evicted;
-                let may_be_dead = queue.descriptors.tables().any(is_evicted);
-                if may_be_dead && self.is_time(endpoint) {
+                if !queue.descriptors.tables().any(is_evicted) {
+                    return Progress::Idle;
+                }
+                if self.is_time(endpoint) {
                     // If no living entry may be behind this one, the operation behind is dead.
                     let (queue, operation) = (&self.queue, &self.operation);
                     let is_behind = |seen: &Seen| seen.state == State::Enqueueing || seen.pred == id;
@@ -94,7 +100,7 @@ impl Poller for Left {
                         return Progress::Done;
                     }
                 }
-                Progress::Idle
+                Progress::Retry
             }
         }
     }

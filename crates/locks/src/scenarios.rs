@@ -39,7 +39,7 @@ pub fn all() -> Vec<Scenario> {
         mcs_release(),
         neighbours(),
         cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
-        cohorts("alock/remote-queue", &[1, 2]).small().kills(&["mcs-not-told"]),
+        cohorts("alock/remote-queue", &[1, 2]).medium().kills(&["mcs-not-told"]),
         cohorts("alock/both-queues", &[0, 0, 1, 2]),
         turns(),
         budget(),

@@ -73,6 +73,9 @@ struct RunArgs {
     /// Begins anew, instead of continuing
     #[arg(long)]
     anew: bool,
+    /// Runs those as well that `equivalent.txt` argues to change nothing
+    #[arg(long)]
+    all: bool,
     /// Ends in an error if a mistake survives that is not known to be equivalent
     #[arg(long)]
     strict: bool,

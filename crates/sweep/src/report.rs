@@ -19,6 +19,8 @@ pub(crate) enum Fate {
     OutOfTime,
     /// The process died of it. Found, too.
     Crashed,
+    /// It was not run, since `equivalent.txt` says why it changes nothing.
+    Equivalent,
 }
 
 impl Fate {
@@ -29,6 +31,7 @@ impl Fate {
             Fate::NotReached => "not reached",
             Fate::OutOfTime => "out of time",
             Fate::Crashed => "crashes",
+            Fate::Equivalent => "equivalent",
         }
     }
 

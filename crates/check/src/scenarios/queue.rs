@@ -271,7 +271,7 @@ fn around_two() -> Scenario {
         threads: &[(1, 1, &[TryEnqueue(2), TryEnqueue(3)]), (0, 1, &[TryDequeue])],
         ..PLAN
     };
-    queue::<u64>("queue/around-two", "slots are used again in their order", plan).small()
+    queue::<u64>("queue/around-two", "slots are used again in their order", plan).medium()
 }
 
 /// An enqueued value is available at once, even while the hint does not show it. For `queue-empty-by-hints`.

@@ -72,7 +72,7 @@ impl Poller for Answer {
         if self.asked.word(0).load() == 0 {
             return Progress::Idle;
         }
-        if endpoint.put_value(self.answer, 1).detach().is_ok() { Progress::Done } else { Progress::Idle }
+        if endpoint.put_value(self.answer, 1).detach().is_ok() { Progress::Done } else { Progress::Retry }
     }
 
     fn must_finish_before_leave(&self) -> bool {

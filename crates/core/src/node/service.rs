@@ -50,7 +50,7 @@ pub trait Poller: Send {
     /// struct CountOnce(RemotePtr<u64>);
     /// impl Poller for CountOnce {
     ///     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-    ///         if endpoint.faa(self.0, 1).wait().is_ok() { Progress::Done } else { Progress::Idle }
+    ///         if endpoint.faa(self.0, 1).wait().is_ok() { Progress::Done } else { Progress::Retry }
     ///     }
     /// }
     /// node.add_poller(Box::new(CountOnce(count)));
@@ -115,8 +115,11 @@ pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Nothing to do.
+    /// Nothing to do, until an event arrives or a word changes on this node.
     Idle,
+    /// Something is left to do, and nothing may wake the thread for it: an operation was refused, or it is for the time
+    /// to pass. It is polled again within a fraction of a millisecond.
+    Retry,
     /// It did some work, and there may be more.
     Busy,
     /// It will never have work again.

@@ -77,8 +77,8 @@ pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
 }
 
 /// Tries to add to a word, for a [`Poller`]. It waits one round trip, so that the addition has landed if the node
-/// leaves next. [`Progress::Idle`]: it was refused, perhaps because the service thread has no queue pair to the word
-/// yet; try again. [`Progress::Done`]: it has landed, or the word was lost with its node.
+/// leaves next. [`Progress::Retry`]: it was refused, perhaps because the service thread has no queue pair to the word
+/// yet. [`Progress::Done`]: it has landed, or the word was lost with its node.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -94,7 +94,7 @@ pub fn add_later(object: &Object, word: RemotePtr<u64>, addend: u64) {
 /// ```
 pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progress {
     match endpoint.faa(word, addend).wait() {
-        Err(error) if error.is_refused() => Progress::Idle,
+        Err(error) if error.is_refused() => Progress::Retry,
         _ => Progress::Done,
     }
 }

@@ -404,7 +404,7 @@ fn histories_are_linearizable(scene: &Scene, options: &KvOptions, keys: u64, ope
 fn histories_of_hot_keys_are_linearizable() {
     everywhere("hot keys", 3, |scene| {
         let options = KvOptions { slots_per_node: 64, locks: 8, ..KvOptions::default() };
-        histories_are_linearizable(scene, &options, 5, scene.rounds(150, 6000) / scene.threads);
+        histories_are_linearizable(scene, &options, 5, scene.rounds(100, 6000) / scene.threads);
     });
 }
 
@@ -412,7 +412,7 @@ fn histories_of_hot_keys_are_linearizable() {
 fn histories_with_values_placed_by_hash_are_linearizable() {
     everywhere("by hash", 3, |scene| {
         let options = KvOptions { slots_per_node: 64, locks: 3, placement: Placement::Hash, ..KvOptions::default() };
-        histories_are_linearizable(scene, &options, 5, scene.rounds(150, 6000) / scene.threads);
+        histories_are_linearizable(scene, &options, 5, scene.rounds(100, 6000) / scene.threads);
     });
 }
 
@@ -425,7 +425,7 @@ fn histories_are_linearizable_when_slots_are_used_again_at_once() {
 
 fn reuse(scene: &Scene, placement: Placement) {
     let options = KvOptions { slots_per_node: 3, locks: 2, placement, ..KvOptions::default() };
-    histories_are_linearizable(scene, &options, 5, scene.rounds(100, 4500) / scene.threads);
+    histories_are_linearizable(scene, &options, 5, scene.rounds(70, 4500) / scene.threads);
 }
 
 /// Once one node has missed a key during its deletion, no other node finds it any more, even if its value is elsewhere
@@ -434,7 +434,7 @@ fn reuse(scene: &Scene, placement: Placement) {
 fn a_miss_is_not_followed_by_a_hit_elsewhere() {
     on_each_fabric("miss, then hit", 3, |scene| {
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
-        let (rounds, missed, over) = (scene.rounds(100, 300) as u64, AtomicU64::new(0), AtomicBool::new(false));
+        let (rounds, missed, over) = (scene.rounds(60, 150) as u64, AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let (kvs, missed, over) = (&kvs, &missed, &over);
             // Node 1 stores the value, node 0 deletes it, and another thread of node 0 misses it.

@@ -1,15 +1,22 @@
 //! Any operation of a node may be refused, whoever posts it: the caller, the service thread, a tracker.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_core::fabric::fault::Faults;
-use farfield_core::{Endpoint, KvOptions, Placement, Result};
+use farfield_core::objects::mutex::BYPASS_MAX;
+use farfield_core::{Endpoint, KvOptions, Mutex, NodeId, Placement, Result};
 
+use crate::parts::{cut, word};
 use crate::scenarios::kv::client::{Client, all_slots_come_back, keys, linearizable, tiny};
 use crate::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![store()]
+    vec![
+        store("kv/refused-anywhere", Placement::Inserter),
+        store("kv/refused-anywhere-by-hash", Placement::Hash),
+        lock(),
+    ]
 }
 
 /// Starts the nodes. The first one's operations are refused on command.
@@ -48,12 +55,14 @@ fn unless_refused<T>(done: Result<T>) -> Result<()> {
 }
 
 /// A change without an answer has happened or not, on all nodes. No call waits for ever, and every slot comes back.
-fn store() -> Scenario {
+fn store(name: &str, placement: Placement) -> Scenario {
     let about = "a store of which an operation is refused loses no key, no lock and no slot";
-    Scenario::new("kv/refused-anywhere", about, 3, |cluster| {
+    Scenario::new(name, about, 3, move |cluster| {
         let refusals = start(cluster, 3)?;
         let [key] = keys([|hash| hash % 3 == 1]);
-        let clients = Client::open(cluster, KvOptions { placement: Placement::Inserter, ..tiny() }, &[(0, key, 1)])?;
+        // By hash, each node has its share of each node's slots.
+        let options = KvOptions { placement, slots_per_node: 3, ..tiny() };
+        let clients = Client::open(cluster, options, &[(0, key, 1)])?;
         let refuses = refusals.clone();
         cluster.thread(0, "refuses", move |ep| refuse(ep, &refuses));
         let client = clients[0].clone();
@@ -69,7 +78,56 @@ fn store() -> Scenario {
         });
         at_end(cluster, &refusals);
         linearizable(cluster, &clients, &[key]);
-        all_slots_come_back(cluster, &clients, &[key]);
+        if placement == Placement::Inserter {
+            all_slots_come_back(cluster, &clients, &[key]);
+        }
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// Lock and release are dropped between two of their polls as well. In the end the lock is free, without a ticket left.
+fn lock() -> Scenario {
+    let about = "a lock of which an operation is refused, or dropped, is released";
+    Scenario::new("mutex/refused-anywhere", about, 2, |cluster| {
+        let refusals = start(cluster, 2)?;
+        let mutexes = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(1)).map(Rc::new))?;
+        let x = word(cluster, 1, "x")?.remote::<u64>(0);
+        let refuses = refusals.clone();
+        cluster.thread(0, "refuses", move |ep| refuse(ep, &refuses));
+        for (node, mutex) in mutexes.iter().cloned().enumerate() {
+            cluster.thread(node, "locks", move |ep| {
+                if node == 1 {
+                    ep.set_timeout(PATIENCE);
+                }
+                let section = async || {
+                    let guard = mutex.lock(ep).await?;
+                    ep.put_value(x, 1).detach()?;
+                    guard.unlock().await
+                };
+                for _ in 0..2 {
+                    match ep.block_on(cut(if node == 0 { choose(12) } else { usize::MAX }, section())) {
+                        Some(done) if node == 0 => unless_refused(done)?,
+                        done => done.transpose().map(drop)?,
+                    }
+                }
+                Ok(())
+            });
+        }
+        at_end(cluster, &refusals);
+        let node = cluster.node(1);
+        cluster.at_end(move || {
+            let ep = node.endpoint()?;
+            // What was refused to a service thread is done a moment later.
+            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+            for round in 0..BYPASS_MAX + 2 {
+                let guard = ep.block_on(mutexes[1].try_lock(&ep))?;
+                let guard =
+                    guard.unwrap_or_else(|| panic!("nobody wants the lock, but it is not free (round {round})"));
+                ep.block_on(guard.unlock())?;
+            }
+            Ok(())
+        });
         Ok(())
     })
     .late_nodes()

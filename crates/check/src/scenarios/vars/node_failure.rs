@@ -137,7 +137,7 @@ fn atomic(cluster: &Cluster, goes: Goes, users: &[(usize, &'static [Call])]) -> 
 fn atomic_cut_short() -> Scenario {
     let about = "an addition to a word whose home dies is done, or not; an error stays one";
     let body = |cluster: &Cluster, goes| atomic(cluster, goes, &[(0, &[Add(1)]), (1, &[Add(1), Load])]);
-    Dies(0).scenario("atomic/cut-short", about, 2, body).small()
+    Dies(0).scenario("atomic/cut-short", about, 2, body).medium()
 }
 
 fn atomic_home_dies() -> Scenario {
@@ -250,7 +250,7 @@ fn pushes(cluster: &Cluster, goes: Goes, versions: u64, pulls: usize) -> Result<
 /// `NRW` of a push from a node that dies, and `NRR` of a pull from that node.
 fn shared_cut_short() -> Scenario {
     let about = "a word that is pushed and pulled while its node dies is one that it has stored";
-    Dies(0).scenario("shared/cut-short", about, 2, |cluster, goes| pushes(cluster, goes, 1, 1)).small()
+    Dies(0).scenario("shared/cut-short", about, 2, |cluster, goes| pushes(cluster, goes, 1, 1)).medium()
 }
 
 fn shared_pusher_dies() -> Scenario {

@@ -327,7 +327,7 @@ impl Saying {
 impl Poller for Saying {
     fn poll(&mut self, _: &Endpoint) -> Progress {
         match self.shared.upgrade() {
-            Some(shared) if !self.is_done(&shared) => Progress::Idle,
+            Some(shared) if !self.is_done(&shared) => Progress::Retry,
             _ => Progress::Done,
         }
     }

@@ -12,8 +12,8 @@ use crate::node::Shared;
 use crate::node::membership::{Action, Membership};
 use crate::node::object::Message;
 
-/// The delay before it polls operations again that have not started.
-const HELD_TICK: Duration = Duration::from_micros(100);
+/// The pause before it polls again, where operations have not started, or a poller wants to try again.
+const RETRY_TICK: Duration = Duration::from_micros(100);
 /// It polls the control sockets at least this often while pollers keep the thread awake.
 const SERVE_EVERY: u32 = 32;
 /// It also serves after so many pollers that had work, in the middle of a round. So messages of members, and beats of
@@ -88,7 +88,7 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
     let mut round = 0u32;
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
-        let busy = poll_all(shared, endpoint, membership, pollers);
+        let Polled { is_busy, retries } = poll_all(shared, endpoint, membership, pollers);
         // Operations that they have left to it must start.
         let is_held = endpoint.progress();
         round = round.wrapping_add(1);
@@ -98,7 +98,7 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
             fabric.serve(tick.unwrap_or(Duration::MAX), &mut |event| handle(shared, membership, event));
             continue;
         }
-        if busy {
+        if is_busy {
             waiting.reset();
         }
         let is_due = round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep();
@@ -107,8 +107,9 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
             waiting.reset();
             continue;
         }
-        if !busy {
-            let tick = if is_held { Some(tick.map_or(HELD_TICK, |tick| tick.min(HELD_TICK))) } else { tick };
+        if !is_busy {
+            let retry = (is_held || retries).then_some(RETRY_TICK);
+            let tick = tick.into_iter().chain(retry).min();
             waiting.until(tick.map_or(Instant::NEVER, |tick| fabric.now() + tick));
             fabric.idle(&mut waiting);
         }
@@ -116,14 +117,22 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
     fabric.idle_end(&mut waiting);
 }
 
-/// Polls all pollers once, and drops those that are done. Returns whether one had work.
+/// What a round of all pollers has come to.
+struct Polled {
+    /// One of them had work.
+    is_busy: bool,
+    /// One of them tries again soon.
+    retries: bool,
+}
+
+/// Polls all pollers once, and drops those that are done.
 fn poll_all(
     shared: &Arc<Shared>,
     endpoint: &Endpoint,
     membership: &mut Membership,
     pollers: &mut Vec<Box<dyn Poller>>,
-) -> bool {
-    let mut busy = 0;
+) -> Polled {
+    let (mut busy, mut retries) = (0, false);
     pollers.retain_mut(|poller| {
         let progress = poller.poll(endpoint);
         if progress == Progress::Busy {
@@ -133,9 +142,10 @@ fn poll_all(
                 lead(shared, membership);
             }
         }
+        retries |= progress == Progress::Retry;
         progress != Progress::Done
     });
-    busy > 0
+    Polled { is_busy: busy > 0, retries }
 }
 
 /// Serves the control plane for a time at most. Returns whether there was an event.
@@ -164,7 +174,7 @@ fn finish_work(
     {
         pollers.retain_mut(|poller| {
             let progress = poller.poll(endpoint);
-            if progress != Progress::Idle {
+            if matches!(progress, Progress::Busy | Progress::Done) {
                 pause = LEAVE_TICK_MIN;
             }
             progress != Progress::Done

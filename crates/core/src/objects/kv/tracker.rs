@@ -201,7 +201,7 @@ impl Poller for Behind {
         let sender = self.0.sender.lock();
         // The members decide about a node that does not answer.
         match sender.ring.try_flush(&sender.endpoint) {
-            Err(error) if !error.is_unreachable() => Progress::Idle,
+            Err(error) if !error.is_unreachable() => Progress::Retry,
             _ => Progress::Done,
         }
     }
@@ -231,7 +231,7 @@ const TURN: usize = 64;
 impl<K: Key> Poller for Follower<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let Some(index) = self.index.upgrade() else { return Progress::Done };
-        let mut progress = Progress::Idle;
+        let (mut is_busy, mut retries) = (false, false);
         let Follower { followed, slots, deaths, message, .. } = self;
         for Followed { writer, receiver, removed } in followed.iter_mut() {
             let mut received = 0;
@@ -242,9 +242,12 @@ impl<K: Key> Poller for Follower<K> {
                     // The writer is dead or has left, and its last message is read.
                     Err(error) if error.is_gone() => {
                         match deaths.settle(endpoint, *writer, receiver) {
-                            Ok(true) => progress = Progress::Busy,
+                            Ok(true) => is_busy = true,
                             Ok(false) => {}
-                            Err(error) => tracing::debug!("settling what a node has left: {error}"),
+                            Err(error) => {
+                                tracing::debug!("settling what a node has left: {error}");
+                                retries = true;
+                            }
                         }
                         if deaths.is_settled(*writer) {
                             // Every index has dropped them, and no other node hands them back.
@@ -252,7 +255,10 @@ impl<K: Key> Poller for Follower<K> {
                         }
                         break;
                     }
-                    Err(error) if error.is_refused() => break, // its writer is told later
+                    Err(error) if error.is_refused() => {
+                        retries = true; // its writer is told later
+                        break;
+                    }
                     Err(error) => {
                         tracing::error!("node {}: a tracker cannot be followed: {error}", slots.me().0);
                         break;
@@ -279,14 +285,18 @@ impl<K: Key> Poller for Follower<K> {
                 }
             }
             if received > 0 {
-                progress = Progress::Busy;
+                is_busy = true;
                 // Only now, since the acknowledgement promises that the index has changed.
                 if let Err(error) = receiver.acknowledge(endpoint) {
                     tracing::debug!("acknowledging a tracker: {error}");
                 }
             }
         }
-        progress
+        match (is_busy, retries) {
+            (true, _) => Progress::Busy,
+            (false, true) => Progress::Retry,
+            (false, false) => Progress::Idle,
+        }
     }
 }
 

@@ -152,7 +152,7 @@ impl<K: Key> Poller for Unfinished<K> {
         } else if has_advanced {
             Progress::Busy
         } else {
-            Progress::Idle
+            Progress::Retry
         }
     }
 

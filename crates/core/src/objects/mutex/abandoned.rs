@@ -41,16 +41,17 @@ impl Poller for Abandoned {
         // A round trip each: this is short, and ends with an error at the latest when the home node dies.
         let found = match endpoint.get(self.word).wait() {
             Ok(found) => found,
-            Err(error) if error.is_refused() => return Progress::Idle,
+            Err(error) if error.is_refused() => return Progress::Retry,
             Err(_) => return Progress::Done,
         };
         if State(found).is_past(self.number) {
             return Progress::Done; // passed over already
         }
-        let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Idle };
+        // It is not its turn yet, and the word is perhaps on another node.
+        let Some(taken) = State(found).taken_by_ticket(self.number, 1) else { return Progress::Retry };
         match endpoint.cas(self.word, found, taken.freed().0).wait() {
             Ok(old) if old != found => Progress::Busy,
-            Err(error) if error.is_refused() => Progress::Idle,
+            Err(error) if error.is_refused() => Progress::Retry,
             _ => Progress::Done,
         }
     }
