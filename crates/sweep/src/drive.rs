@@ -89,16 +89,23 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
     let reaches = reaches(&judges.worker)?;
     bar.finish_and_clear();
 
-    // Survivors are tried again: there may be a scenario more.
     let log = log_of(root);
-    let done: Vec<Line> = if args.anew { Vec::new() } else { read_log(root)? };
-    let done: Vec<Line> = done.into_iter().filter(|line| line.fate.is_found()).collect();
-    let kept: Vec<String> = done.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-    std::fs::write(&log, kept.iter().map(|line| format!("{line}\n")).collect::<String>())?;
-    let done: BTreeSet<String> = done.into_iter().map(|line| line.name).collect();
+    let before: Vec<Line> = if args.anew { Vec::new() } else { read_log(root)? };
+    // Survivors are tried again: there may be a scenario more.
+    let survived = |line: &Line| !line.fate.is_found();
+    let survivors: BTreeSet<String> =
+        before.iter().filter(|line| survived(line)).map(|line| line.name.clone()).collect();
+    let done: BTreeSet<String> = before.iter().filter(|line| !survived(line)).map(|line| line.name.clone()).collect();
     let numbers: HashMap<String, u32> = sites.iter().map(|(id, site)| (site.name.clone(), *id)).collect();
-    let chosen = args.which.choose(sites.into_values().collect());
+    let mut chosen = args.which.choose(sites.into_values().collect());
+    chosen.retain(|site| !args.survivors || survivors.contains(&site.name));
     let chosen_names: BTreeSet<String> = chosen.iter().map(|site| site.name.clone()).collect();
+    let kept: Vec<String> = before
+        .iter()
+        .filter(|line| !survived(line) || !chosen_names.contains(&line.name))
+        .map(serde_json::to_string)
+        .collect::<Result<_, _>>()?;
+    std::fs::write(&log, kept.iter().map(|line| format!("{line}\n")).collect::<String>())?;
     let left: Vec<(u32, Site)> =
         chosen.into_iter().filter(|site| !done.contains(&site.name)).map(|site| (numbers[&site.name], site)).collect();
 

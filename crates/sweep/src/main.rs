@@ -19,6 +19,7 @@ mod report;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -49,10 +50,10 @@ struct Which {
     /// Only those in files whose path contains this
     #[arg(long, value_name = "PART")]
     file: Option<String>,
-    /// Only this many, spread evenly
+    /// About this many, drawn by their names: the same ones after a change elsewhere
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
-    /// Which sample: another number gives others
+    /// Which sample: another number gives others, until all had their turn
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     turn: usize,
 }
@@ -73,6 +74,9 @@ struct RunArgs {
     /// Begins anew, instead of continuing
     #[arg(long)]
     anew: bool,
+    /// Only those that have survived before
+    #[arg(long)]
+    survivors: bool,
     /// Runs those as well that `equivalent.txt` argues to change nothing
     #[arg(long)]
     all: bool,
@@ -111,8 +115,13 @@ impl Which {
     fn choose(&self, sites: Vec<tree::Site>) -> Vec<tree::Site> {
         let sites: Vec<tree::Site> = sites.into_iter().filter(|site| self.is_of(site)).collect();
         let Some(count) = self.sample.filter(|count| *count < sites.len()) else { return sites };
-        let step = sites.len().div_ceil(count.max(1));
-        sites.into_iter().skip(self.turn % step).step_by(step).collect()
+        let samples = (sites.len() / count.max(1)).max(1) as u64;
+        let is_drawn = |site: &tree::Site| {
+            let mut hasher = DefaultHasher::new();
+            site.name.hash(&mut hasher);
+            hasher.finish() % samples == self.turn as u64 % samples
+        };
+        sites.into_iter().filter(is_drawn).collect()
     }
 }
 
